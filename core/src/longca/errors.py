@@ -1,0 +1,71 @@
+"""The errors LongCA raises: one tree, so that a caller can catch exactly as much as it means to.
+
+    LongCAError
+    ├── RequestError (ValueError)      the request was wrong: unknown name, factor that does not fit, bad file
+    │   ├── MaskError                  a mask that cannot be built, cut or converted as asked
+    │   └── UnknownNameError           a pattern, kernel, suite or option value nobody provides
+    ├── UnsupportedError               the request was right, but no offer covers it; carries the verdict's reasons
+    ├── MissingPackageError (ImportError)  an optional package is missing; names the pip install line
+    ├── PluginError                    a plugin broke its contract
+    └── VerificationError              a kernel's result is wrong
+
+A message says what was asked, what was got, what is allowed, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "LongCAError",
+    "MaskError",
+    "MissingPackageError",
+    "PluginError",
+    "RequestError",
+    "UnknownNameError",
+    "UnsupportedError",
+    "VerificationError",
+]
+
+
+class LongCAError(Exception):
+    """Any error LongCA raises on purpose."""
+
+
+class RequestError(LongCAError, ValueError):
+    """The request was wrong; the message says how to put it right."""
+
+
+class MaskError(RequestError):
+    """A mask that cannot be built, cut or converted as asked."""
+
+
+class UnknownNameError(RequestError):
+    """A name nobody provides, with the nearest names that exist."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, sorted(known)
+        near = difflib.get_close_matches(name.lower(), self.known, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(self.known) or 'none'}."
+        super().__init__(f"unknown {kind} {name!r}. {hint}")
+
+
+class UnsupportedError(LongCAError):
+    """The request was right, but no offer covers it."""
+
+
+class MissingPackageError(LongCAError, ImportError):
+    """An optional package is missing."""
+
+    def __init__(self, package: str, purpose: str, install: str | None = None) -> None:
+        self.package, self.install = package, install or f"pip install '{package}'"
+        super().__init__(f"{purpose} needs {package}, which is not installed. Install it: {self.install}")
+
+
+class PluginError(LongCAError):
+    """A plugin broke its contract."""
+
+
+class VerificationError(LongCAError):
+    """A kernel's result is wrong; the message says where and by how much."""

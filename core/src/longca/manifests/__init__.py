@@ -1,0 +1,27 @@
+"""Manifests: what kernels and strategies offer, what a problem asks, and whether the two meet. Torch-free."""
+
+from longca.manifests.kernel import API_VERSION, KernelManifest, Manifest
+from longca.manifests.offers import Backward, Offer
+from longca.manifests.packages import installed_version, missing
+from longca.manifests.problem import Device, Problem
+from longca.manifests.resolve import resolve_manifest
+from longca.manifests.strategy import Layout, Step, StrategyManifest
+from longca.manifests.verdict import Reason, Verdict
+
+__all__ = [
+    "API_VERSION",
+    "Backward",
+    "Device",
+    "KernelManifest",
+    "Layout",
+    "Manifest",
+    "Offer",
+    "Problem",
+    "Reason",
+    "Step",
+    "StrategyManifest",
+    "Verdict",
+    "installed_version",
+    "missing",
+    "resolve_manifest",
+]

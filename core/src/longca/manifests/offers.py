@@ -1,0 +1,125 @@
+"""Offers: one row each of what a kernel really does.
+
+Kernels are not products of independent flags (a backward may need one architecture, block sparsity another
+head dimension), so a manifest lists rows, and a problem is valid where one row covers all of it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from longca.masks import Form
+
+__all__ = ["Backward", "DType", "MetadataMemory", "Offer", "RequirementString"]
+
+DType = Literal["float64", "float32", "bfloat16", "float16"]
+MetadataMemory = Literal["O(1)", "O(documents)", "O(slices)", "O(S)", "O(blocks)", "O(S²)"]
+
+
+class Backward(StrEnum):
+    """How a kernel's backward takes a log-sum-exp."""
+
+    NONE = "none"
+    """There is no backward."""
+    OWN = "own"
+    """Only its own forward's out and lse."""
+    EXTERNAL = "external"
+    """Out and lse may be those of a larger softmax, of which this was one part."""
+    LSE_GRAD = "lse_grad"
+    """Differentiable in (out, lse) only; `longca.kernels.lse_grad` composes it with a larger softmax."""
+
+    @property
+    def composes(self) -> bool:
+        """Whether partial results that were merged can be differentiated."""
+        return self in (Backward.EXTERNAL, Backward.LSE_GRAD)
+
+
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        raise ValueError(f"{text!r} is no requirement such as 'flash-attn>=2.7': {error}") from None
+    return text
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError(f"{text!r} is no range of compute capabilities such as '>=8.0' or '==9.0'") from None
+    return text
+
+
+RequirementString = Annotated[str, AfterValidator(_requirement)]
+CapabilityRange = Annotated[str, AfterValidator(_specifier)]
+
+_COUNTED = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS)
+
+
+class Offer(BaseModel):
+    """One row of what a kernel does: every problem that satisfies all of it works, in both of its directions.
+
+    Attributes:
+        form: How it takes its mask.
+        most: Largest number of intervals a row, intervals a column or layers; None for any.
+        block_sizes: Block sizes it takes in uniform block-sparse masks; None for any.
+        variable_blocks: Whether it takes block-sparse masks whose blocks differ in size.
+        mask_heads: Which heads may have masks of their own: `shared` for none, `kv` for KV heads (the query heads of a
+            group share one), `query` for either.
+        unequal_lengths: Whether it takes as many or fewer queries than keys, not just as many.
+        backward: How its backward takes a log-sum-exp; `none` offers the forward alone.
+        dtypes: Data types of q, k and v.
+        head_dims: Head dimensions, where only a few work; None for a rule instead.
+        max_head_dim: Largest head dimension.
+        head_dim_multiple: Head dimensions are multiples of this.
+        max_seqlen: Most queries or keys.
+        gqa: Whether there may be fewer KV heads than query heads.
+        cpu: Whether it runs on CPUs.
+        cuda: Compute capabilities it runs on, as a version range; None for no CUDA device.
+        deterministic: Whether equal inputs give equal bits.
+        requires: Packages this row needs beyond the manifest's, as requirement strings.
+        metadata: How its mask metadata grows, on the device.
+        fills_buffers: Whether results are written straight into buffers passed in; False where they are copied.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    form: Form
+    most: Annotated[int, Field(ge=1)] | None = None
+    block_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    variable_blocks: bool = False
+    mask_heads: Literal["shared", "kv", "query"] = "shared"
+    unequal_lengths: bool = False
+    backward: Backward = Backward.NONE
+    dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
+    head_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    max_head_dim: Annotated[int, Field(ge=1)] | None = None
+    head_dim_multiple: Annotated[int, Field(ge=1)] = 1
+    max_seqlen: Annotated[int, Field(ge=1)] | None = None
+    gqa: bool = True
+    cpu: bool = False
+    cuda: CapabilityRange | None = None
+    deterministic: bool = False
+    requires: tuple[RequirementString, ...] = ()
+    metadata: MetadataMemory
+    fills_buffers: bool = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Offer:
+        if not self.cpu and self.cuda is None:
+            raise ValueError("an offer needs a device: cpu=True, or cuda='>=8.0'")
+        if self.most is not None and self.form not in _COUNTED:
+            raise ValueError(f"most is for {', '.join(_COUNTED)}, not for {self.form}")
+        if self.form is not Form.BLOCK_SPARSE and (self.block_sizes is not None or self.variable_blocks):
+            raise ValueError(f"block_sizes and variable_blocks are for {Form.BLOCK_SPARSE}, not for {self.form}")
+        return self
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions it offers: forward, and backward where there is one."""
+        return ("forward",) if self.backward is Backward.NONE else ("forward", "backward")

@@ -1,0 +1,36 @@
+"""Which packages are installed, looked up by distribution name and without importing any of them.
+
+An importable name proves nothing: `flash-attn-4` alone makes `import flash_attn` succeed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import importlib_metadata
+from packaging.requirements import Requirement
+
+__all__ = ["installed_version", "missing"]
+
+
+@cache
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return importlib_metadata.version(distribution)
+    except importlib_metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def missing(requirement: str) -> str | None:
+    """What is wrong with a requirement here, as a phrase; None where it is met or does not apply."""
+    wanted = Requirement(requirement)
+    if wanted.marker is not None and not wanted.marker.evaluate():
+        return None
+    version = installed_version(wanted.name)
+    if version is None:
+        return f"{wanted.name} is not installed"
+    if not wanted.specifier.contains(version, prereleases=True):
+        return f"{wanted.name} {version} is installed"
+    return None

@@ -1,0 +1,148 @@
+"""Problem: what is asked of a kernel, and the device it is asked on. Torch-free."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests.offers import DType
+from longca.masks import Admits, Mask
+
+__all__ = ["Device", "Direction", "Problem"]
+
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a kernel runs on.
+
+    Attributes:
+        kind: `cpu` or `cuda`.
+        capability: Compute capability of a CUDA device, as (major, minor).
+        memory: Bytes of memory; None where not known.
+        name: What the vendor calls it.
+    """
+
+    kind: Literal["cpu", "cuda"]
+    capability: tuple[int, int] | None = None
+    memory: int | None = None
+    name: str = ""
+
+    @staticmethod
+    def parse(text: str) -> Device:
+        """A device named on the command line: `cpu`, or `cuda:9.0` for a compute capability.
+
+        Raises:
+            RequestError: Anything else.
+        """
+        if text == "cpu":
+            return Device("cpu")
+        if found := re.fullmatch(r"cuda:(\d{1,3})\.(\d{1,2})", text):
+            return Device("cuda", (int(found[1]), int(found[2])))
+        raise RequestError(f"unknown device {text!r}. Give cpu, or cuda:9.0 for a compute capability")
+
+    def __str__(self) -> str:
+        if self.capability is None:
+            return self.name or self.kind
+        return f"{self.name or self.kind} (compute capability {self.capability_text})"
+
+    @property
+    def capability_text(self) -> str:
+        """The compute capability as `9.0`; empty on a CPU."""
+        return "" if self.capability is None else "{}.{}".format(*self.capability)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is asked of a kernel.
+
+    Attributes:
+        mask: The mask; or, for a listing, a pattern, which answers for all of its masks.
+        heads_q: Query heads.
+        heads_kv: Key and value heads; None for as many as query heads.
+        head_dim: Head dimension of q, k and v.
+        dtype: Data type of q, k and v.
+        device: Where it runs.
+        direction: `forward`, or `backward` for both.
+        softmax_scale: Factor on the scores; None for 1/√head_dim.
+        deterministic: Whether equal inputs must give equal bits.
+
+    Raises:
+        RequestError: Heads that do not divide, a head dimension below 1, an unknown dtype or direction.
+    """
+
+    mask: Admits
+    heads_q: int
+    heads_kv: int | None = None
+    head_dim: int = 128
+    dtype: DType = "bfloat16"
+    device: Device
+    direction: Direction = "forward"
+    softmax_scale: float | None = None
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.heads_kv is None:
+            object.__setattr__(self, "heads_kv", self.heads_q)
+        for name in ("heads_q", "heads_kv", "head_dim"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**16:
+                raise RequestError(f"{name} is {value!r}; give an integer from 1 to {2**16}")
+        if self.heads_q % self.num_heads_kv:
+            raise RequestError(
+                f"{self.heads_q} query heads do not divide among {self.heads_kv} KV heads; "
+                "heads_q must be a multiple of heads_kv"
+            )
+        if isinstance(self.mask, Mask) and self.mask.heads not in (1, self.heads_kv, self.heads_q):
+            raise RequestError(
+                f"the mask has {self.mask.heads} heads, but q has {self.heads_q} and k has {self.heads_kv}; "
+                "a mask has one head, or one for each KV head or each query head"
+            )
+        if self.dtype not in get_args(DType):
+            raise UnknownNameError("dtype", str(self.dtype), get_args(DType))
+        if self.direction not in get_args(Direction):
+            raise UnknownNameError("direction", str(self.direction), get_args(Direction))
+        if self.softmax_scale is not None and not math.isfinite(self.softmax_scale):
+            raise RequestError(f"softmax_scale is {self.softmax_scale}; give a finite number, or None for 1/√head_dim")
+
+    @property
+    def num_heads_kv(self) -> int:
+        """Key and value heads, as a plain int."""
+        assert self.heads_kv is not None
+        return self.heads_kv
+
+    @property
+    def scale(self) -> float:
+        """The factor on the scores."""
+        return self.head_dim**-0.5 if self.softmax_scale is None else self.softmax_scale
+
+    @property
+    def is_gqa(self) -> bool:
+        """Whether there are fewer KV heads than query heads."""
+        return self.heads_q != self.heads_kv
+
+    @property
+    def concrete_mask(self) -> Mask:
+        """The mask, where there is one rather than a pattern."""
+        assert isinstance(self.mask, Mask), "a problem that is computed has a mask, not a pattern"
+        return self.mask
+
+    @property
+    def area(self) -> int:
+        """Visible (query, key) pairs, summed over query heads."""
+        mask = self.concrete_mask
+        return mask.area * (self.heads_q // mask.heads)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the direction alone: forward 4·D·area, backward 2.5 times that."""
+        forward = 4 * self.head_dim * self.area
+        return forward if self.direction == "forward" else forward * 5 // 2
+
+    def with_mask(self, mask: Mask, heads_q: int | None = None, heads_kv: int | None = None) -> Problem:
+        """The same problem on another mask, and on some of the heads."""
+        return replace(self, mask=mask, heads_q=heads_q or self.heads_q, heads_kv=heads_kv or self.heads_kv)

@@ -1,0 +1,181 @@
+"""Resolving: the one place that says whether a kernel takes a problem, and by which offer.
+
+An offer is asked in one fixed order: mask, device, then the rest. Where no offer covers the problem, the reasons are
+those of the nearest offer: one that takes the mask's form, if any does, and among those the one with least against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from packaging.specifiers import SpecifierSet
+
+from longca.manifests.kernel import KernelManifest
+from longca.manifests.offers import Backward, Offer
+from longca.manifests.packages import missing
+from longca.manifests.problem import Problem
+from longca.manifests.strategy import Layout, Step
+from longca.manifests.verdict import Reason, Verdict
+from longca.masks import BlockSparseMask, Form, Mask
+
+__all__ = ["resolve_manifest"]
+
+
+@lru_cache(maxsize=4096)
+def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
+    """Whether a kernel's manifest covers a problem, alone or in every step of a layout.
+
+    Args:
+        manifest: The kernel's manifest.
+        problem: What is asked.
+        layout: Which queries, keys and heads meet where, under context parallelism.
+    """
+    if layout is not None:
+        return _resolve_layout(manifest, problem, layout)
+    return _resolve_alone(manifest, problem, composed=False)
+
+
+def _resolve_alone(manifest: KernelManifest, problem: Problem, composed: bool) -> Verdict:
+    nearest: tuple[Reason, ...] | None = None
+    for offer in manifest.offers:
+        reasons = tuple(_objections(manifest, offer, problem, composed))
+        if not reasons:
+            return Verdict(manifest.name, offer)
+        if nearest is None or _distance(reasons) < _distance(nearest):
+            nearest = reasons
+    assert nearest is not None, "a manifest has at least one offer"
+    if any(reason.code == "form" for reason in nearest):
+        nearest = (_no_form(manifest, problem),)
+    return Verdict(manifest.name, None, nearest)
+
+
+def _distance(reasons: tuple[Reason, ...]) -> tuple[bool, bool, int]:
+    codes = {reason.code for reason in reasons}
+    return "form" in codes, "device" in codes, len(reasons)
+
+
+def _objections(manifest: KernelManifest, offer: Offer, problem: Problem, composed: bool) -> Iterator[Reason]:
+    """Everything that stands between an offer and a problem."""
+    yield from _about_mask(manifest.name, offer, problem)
+    yield from _about_device(manifest.name, offer, problem)
+    yield from _about_tensors(manifest.name, offer, problem)
+    yield from _about_backward(manifest.name, offer, problem, composed)
+    for requirement in (*manifest.requires, *offer.requires):
+        if problem_with := missing(requirement):
+            install = manifest.install or f"pip install '{requirement}'"
+            yield Reason("package", problem_with, f"{manifest.name} needs {requirement}", f"Install it: {install}")
+
+
+def _about_mask(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
+    mask = problem.mask
+    if not mask.admits(offer.form):
+        yield Reason("form", f"this is a {mask.label}", f"{name} takes {offer.form} masks here")
+        return
+    if offer.most is not None and (count := mask.count(offer.form)) > offer.most:
+        yield Reason("form", f"this {mask.label} takes {count}", f"{name} takes at most {offer.most} {offer.form}")
+    if offer.form is Form.BLOCK_SPARSE:
+        yield from _about_blocks(name, offer, problem)
+    if not mask.is_square and not offer.unequal_lengths:
+        yield Reason("lengths", "Sq ≠ Sk was asked", f"{name} takes as many queries as keys in its {offer.form} form")
+    if mask.heads > 1 and offer.mask_heads == "shared":
+        yield Reason("mask_heads", "heads differ here", f"{name} takes one mask for all heads in its {offer.form} form")
+    elif mask.heads > problem.num_heads_kv and offer.mask_heads == "kv" and isinstance(mask, Mask):
+        yield Reason("mask_heads", "query heads of a group differ here", f"{name} takes one mask for each KV head")
+    if isinstance(mask, Mask) and offer.max_seqlen is not None:
+        longest = max(mask.seqlen_q, mask.seqlen_k)
+        if longest > offer.max_seqlen:
+            yield Reason("lengths", f"{longest} were asked", f"{name} takes at most {offer.max_seqlen} tokens here")
+
+
+def _about_blocks(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
+    mask = problem.mask
+    if mask.block_size is not None:
+        if offer.block_sizes is not None and mask.block_size not in offer.block_sizes:
+            sizes = ", ".join(map(str, offer.block_sizes))
+            yield Reason("form", f"this mask's are {mask.block_size}", f"{name} takes blocks of {sizes} tokens")
+    elif not mask.has_uniform_blocks and not offer.variable_blocks:
+        yield Reason("form", "this mask's blocks differ in size", f"{name} takes blocks of one size")
+
+
+def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
+    device = problem.device
+    if device.kind == "cpu" and not offer.cpu:
+        yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices ({_capabilities(offer)})")
+    elif device.kind == "cuda" and offer.cuda is None:
+        yield Reason("device", f"this device is {device}", f"{name} runs on CPUs")
+    elif device.kind == "cuda" and not SpecifierSet(offer.cuda or "").contains(device.capability_text or "0.0"):
+        yield Reason(
+            "device",
+            f"this device has {device.capability_text or 'none known'}",
+            f"{name} needs {_capabilities(offer)}",
+        )
+
+
+def _capabilities(offer: Offer) -> str:
+    return f"compute capability {offer.cuda}"
+
+
+def _about_tensors(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
+    if problem.dtype not in offer.dtypes:
+        yield Reason("dtype", f"{problem.dtype} was asked", f"{name} takes {', '.join(offer.dtypes)}")
+    dim = problem.head_dim
+    if offer.head_dims is not None and dim not in offer.head_dims:
+        dims = ", ".join(map(str, offer.head_dims))
+        yield Reason("head_dim", f"{dim} was asked", f"{name} takes head dimensions {dims}")
+    if offer.max_head_dim is not None and dim > offer.max_head_dim:
+        yield Reason("head_dim", f"{dim} was asked", f"{name} takes head dimensions up to {offer.max_head_dim}")
+    if dim % offer.head_dim_multiple:
+        multiple = offer.head_dim_multiple
+        yield Reason("head_dim", f"{dim} was asked", f"{name} takes head dimensions that are multiples of {multiple}")
+    if problem.is_gqa and not offer.gqa:
+        asked = f"{problem.heads_q}:{problem.heads_kv} heads were asked"
+        yield Reason("gqa", asked, f"{name} takes as many KV heads as query heads")
+
+
+def _about_backward(name: str, offer: Offer, problem: Problem, composed: bool) -> Iterator[Reason]:
+    if problem.direction == "backward":
+        if offer.backward is Backward.NONE:
+            yield Reason("direction", "a backward was asked", f"{name} has a forward alone in its {offer.form} form")
+        elif composed and not offer.backward.composes:
+            yield Reason(
+                "composition", "a rank merges several steps", f"{name}'s backward takes only its own forward's lse"
+            )
+    if problem.deterministic and not offer.deterministic:
+        yield Reason("deterministic", "equal bits were asked", f"{name} is not deterministic in its {offer.form} form")
+
+
+def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
+    """One reason for all offers, where none takes the mask."""
+    taken = []
+    for offer in manifest.offers:
+        text = f"{offer.form} (at most {offer.most})" if offer.most else str(offer.form)
+        if offer.block_sizes:
+            text = f"{offer.form} (blocks of {', '.join(map(str, offer.block_sizes))})"
+        taken.append(text)
+    kinds = ", ".join(dict.fromkeys(taken))
+    return Reason("form", f"a {problem.mask.label} is none of these", f"{manifest.name} takes {kinds}")
+
+
+def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) -> Verdict:
+    """Valid where every step that shows anything has an offer."""
+    used: dict[Offer, None] = {}
+    for rank, steps in enumerate(layout.steps):
+        parts = [part for part in (_step_problem(problem, step) for step in steps) if not part.concrete_mask.is_empty]
+        for part in parts:
+            verdict = _resolve_alone(manifest, part, composed=len(parts) > 1)
+            if verdict.offer is None:
+                where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
+                return Verdict(manifest.name, None, (*verdict.reasons, where))
+            used[verdict.offer] = None
+    return Verdict(manifest.name, next(iter(used)) if len(used) == 1 else None, (), tuple(used))
+
+
+def _step_problem(problem: Problem, step: Step) -> Problem:
+    """What one step asks: the mask's cut, and some of the heads."""
+    mask = problem.concrete_mask
+    heads_q, heads_kv = (stop - start for start, stop in (step.heads_q, step.heads_kv))
+    if isinstance(mask, BlockSparseMask) and mask.heads > 1:
+        picked = step.heads_q if mask.heads == problem.heads_q else step.heads_kv
+        return problem.with_mask(mask.cut(step.q_ranges, step.k_ranges, slice(*picked)), heads_q, heads_kv)
+    return problem.with_mask(mask.cut(step.q_ranges, step.k_ranges), heads_q, heads_kv)

@@ -1,0 +1,46 @@
+"""Masks: one description of which keys each query sees, and every kernel's native form of it.
+
+from longca import masks
+
+m = masks.build("causal_document", seqlen=4096, documents=[1000, 96, 3000])
+m = masks.sample("causal_document", seqlen=4096, lengths="pile", seed=0)
+"""
+
+from longca.masks import dynamic_patterns as _dynamic
+from longca.masks import static_patterns as _static
+from longca.masks.block_sparse import BlockSparseMask
+from longca.masks.blocks import BlockRuns, Blocks
+from longca.masks.factors import FACTORS
+from longca.masks.forms import Form, Varlen, Window
+from longca.masks.lengths import LengthDistribution, resolve_lengths
+from longca.masks.mask import MAX_DENSE_CELLS, Admits, Mask
+from longca.masks.patterns import PATTERNS, Pattern, build, get_pattern, register
+from longca.masks.sampling import sample
+from longca.masks.slice_mask import SliceMask
+from longca.masks.slices import MAX_SEQLEN, Slice
+
+del _dynamic, _static
+
+__all__ = [
+    "FACTORS",
+    "MAX_DENSE_CELLS",
+    "MAX_SEQLEN",
+    "PATTERNS",
+    "Admits",
+    "BlockRuns",
+    "BlockSparseMask",
+    "Blocks",
+    "Form",
+    "LengthDistribution",
+    "Mask",
+    "Pattern",
+    "Slice",
+    "SliceMask",
+    "Varlen",
+    "Window",
+    "build",
+    "get_pattern",
+    "register",
+    "resolve_lengths",
+    "sample",
+]

@@ -1,0 +1,174 @@
+"""A histogram of document lengths from a corpus: JSON Lines or text files, counted in tokens or in words.
+
+    .jsonl, .ndjson      one document a line, the string under `field` of its object
+    .txt, .md            one document a file
+
+Documents stream past: a batch of them is in memory at a time, never a corpus.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Literal
+
+from longca.errors import MissingPackageError, RequestError
+from longca.masks.histogram import MAX_LENGTH, Histogram
+
+__all__ = ["GEOMETRIC_EDGES", "CorpusHistogram", "histogram_from_corpus"]
+
+#: Powers of √2, rounded, each once: 1, 2, 3, 4, 6, 8, 11, … 2³¹. A bin is at most 41 % (or one token) wide.
+GEOMETRIC_EDGES = tuple(sorted({round(2 ** (k / 2)) for k in range(63)}))
+
+_JSON_LINES, _TEXT = (".jsonl", ".ndjson"), (".txt", ".md")
+
+# Tokenizers work through a batch on all cores.
+_BATCH = 64
+
+_Counter = Callable[[list[str]], list[int]]
+
+
+@dataclass(frozen=True)
+class CorpusHistogram(Histogram):
+    """A histogram and what was counted to get it; the weights are numbers of documents.
+
+    Attributes:
+        unit: What a length counts: the tokenizer's tokens, or words where there was none.
+        documents: Documents counted.
+        empty: Documents without a token or word, left out.
+    """
+
+    unit: Literal["tokens", "words"]
+    documents: int
+    empty: int
+
+
+def histogram_from_corpus(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    tokenizer: str | Path | None,
+    field: str = "text",
+    bins: Sequence[int] = GEOMETRIC_EDGES,
+) -> CorpusHistogram:
+    """Counts the documents of each length; the empty bins at both ends are left off.
+
+    Args:
+        paths: Corpus files; the suffix says which kind each is.
+        tokenizer: A Hugging Face `tokenizer.json`; special tokens, truncation and padding are off. Words
+            (what whitespace separates) are counted where None.
+        field: The key of a document's text in JSON Lines.
+        bins: Ascending edges of half-open bins, in tokens or words.
+
+    Raises:
+        RequestError: A file that is missing, of another kind, not UTF-8 or with a broken line; a corpus
+            without a word; edges that do not ascend from ≥ 1 to ≤ 2³¹, or a document outside them.
+        MissingPackageError: A tokenizer was asked for and `tokenizers` is not installed.
+    """
+    files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    _check(files, bins)
+    count = _count_words if tokenizer is None else _token_counter(Path(tokenizer))
+    documents = (text for file in files for text in _documents(file, field))
+    weights = [0] * (len(bins) - 1)
+    empty = 0
+    while batch := list(islice(documents, _BATCH)):
+        for length in count(batch):
+            if length == 0:
+                empty += 1
+            elif bins[0] <= length < bins[-1]:
+                weights[bisect_right(bins, length) - 1] += 1
+            else:
+                raise RequestError(
+                    f"a document of length {length} is outside the bins, [{bins[0]}, {bins[-1]}); widen them"
+                )
+    used = [index for index, weight in enumerate(weights) if weight]
+    if not used:
+        raise RequestError(f"no document with text in {', '.join(map(str, files))} ({empty} empty)")
+    first, stop = used[0], used[-1] + 1
+    return CorpusHistogram(
+        edges=tuple(bins[first : stop + 1]),
+        weights=tuple(weights[first:stop]),
+        unit="words" if tokenizer is None else "tokens",
+        documents=sum(weights),
+        empty=empty,
+    )
+
+
+def _check(files: list[Path], bins: Sequence[int]) -> None:
+    """Refuses at once what would otherwise come to light hours into a large corpus."""
+    if not files:
+        raise RequestError("no corpus files; give at least one")
+    for file in files:
+        if file.suffix.lower() not in (*_JSON_LINES, *_TEXT):
+            raise RequestError(f"{file}: a corpus file is {', '.join(_JSON_LINES + _TEXT)}; convert or rename it")
+        if not file.is_file():
+            raise RequestError(f"no corpus file {str(file)!r}; check the path")
+    ascending = len(bins) > 1 and all(a < b for a, b in pairwise(bins))
+    if not ascending or bins[0] < 1 or bins[-1] > MAX_LENGTH + 1:
+        raise RequestError(f"bins are two or more ascending edges from 1 to {MAX_LENGTH + 1}; got {list(bins)[:8]}")
+
+
+def _count_words(texts: list[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+def _token_counter(path: Path) -> _Counter:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise MissingPackageError(
+            "tokenizers", "counting a corpus in tokens", install="pip install 'longca-core[corpus]'"
+        ) from error
+    if not path.is_file():
+        raise RequestError(f"no tokenizer file {str(path)!r}; give a Hugging Face tokenizer.json")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises Exception itself
+        raise RequestError(f"{path} is not a Hugging Face tokenizer.json: {error}") from error
+    # Both are settings of a model's input, and both would falsify a length.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def count(texts: list[str]) -> list[int]:
+        # JSON can spell half a surrogate pair, which the tokenizer cannot take.
+        whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        return [len(encoding.ids) for encoding in tokenizer.encode_batch(whole, add_special_tokens=False)]
+
+    return count
+
+
+def _documents(file: Path, field: str) -> Iterator[str]:
+    try:
+        if file.suffix.lower() in _TEXT:
+            yield _decode(file.read_bytes(), str(file))
+        else:
+            with file.open("rb") as lines:
+                for number, line in enumerate(lines, 1):
+                    if line.strip():
+                        yield _document(line, field, f"{file}, line {number}")
+    except OSError as error:
+        raise RequestError(f"{file} cannot be read: {error.strerror}; check its permissions") from error
+
+
+def _document(line: bytes, field: str, place: str) -> str:
+    try:
+        record = json.loads(_decode(line, place))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise RequestError(f"{place}: not JSON: {error}; write one object a line") from error
+    if not isinstance(record, dict):
+        raise RequestError(f"{place}: a JSON {type(record).__name__}; write one object a line")
+    text = record.get(field)
+    if not isinstance(text, str):
+        got = f"is a {type(text).__name__}" if field in record else f"is not among {', '.join(record) or 'none'}"
+        raise RequestError(f"{place}: field {field!r} {got}; name the field that holds the text")
+    return text
+
+
+def _decode(content: bytes, place: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{place}: not UTF-8 text (byte {error.start} does not decode); save it as UTF-8") from error

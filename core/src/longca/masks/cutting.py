@@ -1,0 +1,122 @@
+"""Cutting: the mask that some query ranges and some key ranges see of each other, re-indexed from 0.
+
+Kept keys are renumbered by φ(j) = kept keys before j, which keeps their order, so a row's interval [a, b) stays
+one interval [φ(a), φ(b)). A slice is therefore cut by rows alone: at its query ranges' bounds, and where its
+diagonals enter or leave a key range. What results are a few slices for each one cut, not ranges squared.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.errors import MaskError
+from longca.masks.intervals import ragged
+from longca.masks.slices import SliceArray, merge, tighten, transpose
+
+__all__ = ["Range", "check_ranges", "cut"]
+
+Range = tuple[int, int]
+Ints = NDArray[np.int64]
+
+
+def check_ranges(ranges: Iterable[Sequence[int]], seqlen: int, axis: str) -> Ints:
+    """Ranges as int64 [n, 2], without those that are empty.
+
+    Raises:
+        MaskError: Not integer pairs, outside [0, seqlen), descending or overlapping.
+    """
+    listed = []
+    for index, pair in enumerate(ranges):
+        try:
+            start, stop = map(operator.index, pair)
+        except (TypeError, ValueError):
+            raise MaskError(f"{axis} range {index} is {pair!r}; give pairs of integers (start, stop)") from None
+        if not 0 <= start <= stop <= seqlen:
+            raise MaskError(f"{axis} range {index} is {(start, stop)}; ranges need 0 ≤ start ≤ stop ≤ {seqlen}")
+        listed.append((start, stop))
+    kept = np.array([r for r in listed if r[0] < r[1]], np.int64).reshape(-1, 2)
+    overlap = np.flatnonzero(kept[1:, 0] < kept[:-1, 1])
+    if len(overlap):
+        first, second = kept[overlap[0]].tolist(), kept[overlap[0] + 1].tolist()
+        raise MaskError(
+            f"{axis} ranges {tuple(first)} and {tuple(second)} overlap or descend; give them ascending and disjoint"
+        )
+    return kept
+
+
+def cut(slices: SliceArray, q_ranges: Ints, k_ranges: Ints) -> SliceArray:
+    """The tight slices of a cut; ranges as `check_ranges` returns them."""
+    by_query = transpose(_cut_keys(transpose(slices), q_ranges))
+    return merge(_cut_keys(by_query, k_ranges))
+
+
+def renumber(positions: Ints, ranges: Ints) -> Ints:
+    """φ: how many tokens of `ranges` come before each position."""
+    lengths = np.diff(ranges, axis=1).ravel()
+    index = np.searchsorted(ranges[:, 0], positions, side="right") - 1
+    before = np.r_[0, np.cumsum(lengths)][np.maximum(index, 0)]
+    within = np.clip(positions - ranges[index, 0], 0, lengths[index])
+    return np.where(index < 0, 0, before + within)
+
+
+def _cut_keys(slices: SliceArray, ranges: Ints) -> SliceArray:
+    """Keeps only the keys in `ranges`, renumbered; the queries stay as they are.
+
+    A row's interval [max(k0, i + lo), min(k1, i + hi + 1)) becomes [max(φ(k0), φ(i + lo)), min(φ(k1), φ(i + hi + 1))).
+    Over a piece's rows φ of a diagonal is again a diagonal where it runs inside a range, and constant in a gap.
+    """
+    if not len(ranges) or not len(slices):
+        return np.empty((0, 6), np.int64)
+    q0, q1, k0, k1, lo, hi = _split_at_ranges(slices, ranges.ravel()).T
+    # Each diagonal is placed by a row in which it, and not the rectangle, bounds the interval: the last for lo, the
+    # first for hi. In the piece's other rows it may lie in another range, but there the rectangle decides.
+    start, stop = q1 - 1 + lo, q0 + hi + 1
+    start_inside, stop_inside = _inside(start, ranges), _inside(stop, ranges)
+    new_start, new_stop = renumber(start, ranges), renumber(stop, ranges)
+    new_k0, new_k1 = renumber(k0, ranges), renumber(k1, ranges)
+    return tighten(
+        np.stack(
+            [
+                q0,
+                q1,
+                np.where(start_inside, new_k0, np.maximum(new_k0, new_start)),
+                np.where(stop_inside, new_k1, np.minimum(new_k1, new_stop)),
+                np.where(start_inside, new_start - (q1 - 1), new_k0 - q1),
+                np.where(stop_inside, new_stop - 1 - q0, new_k1 - q0),
+            ],
+            axis=1,
+        )
+    )
+
+
+def _inside(positions: Ints, ranges: Ints) -> NDArray[np.bool_]:
+    """Whether each position lies in a range, rather than in a gap, before the first or after the last."""
+    index = np.searchsorted(ranges[:, 0], positions, side="right") - 1
+    return (index >= 0) & (positions < ranges[index, 1])
+
+
+def _split_at_ranges(slices: SliceArray, bounds: Ints) -> SliceArray:
+    """Cuts slices by rows where a diagonal crosses one of the bounds inside the slice's rectangle."""
+    q0, q1, k0, k1, lo, hi = slices.T
+    cuts = [(np.arange(len(slices)), q0)]
+    for diagonal, above, below in (
+        (lo, np.maximum(k0, q0 + lo), q1 - 1 + lo),
+        (hi + 1, q0 + hi + 1, np.minimum(k1 - 1, q1 + hi)),
+    ):
+        first = np.searchsorted(bounds, above, side="right")
+        count = np.maximum(np.searchsorted(bounds, below, side="right") - first, 0)
+        owner, index = ragged(first, count)
+        cuts.append((owner, bounds[index] - diagonal[owner]))
+    owner = np.concatenate([c[0] for c in cuts])
+    top = np.concatenate([c[1] for c in cuts])
+    order = np.lexsort((top, owner))
+    owner, top = owner[order], top[order]
+    last = np.r_[owner[1:] != owner[:-1], True]
+    out = slices[owner]
+    out[:, 0] = top
+    out[:, 1] = np.where(last, out[:, 1], np.r_[top[1:], 0])
+    return out[out[:, 0] < out[:, 1]]

@@ -1,0 +1,81 @@
+"""The two dynamic patterns of LongCA-bench (arXiv 2510.17896): random block-sparse masks, per head.
+
+"Sparsity ratio" in the paper is the kept share. Importing the module registers them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.errors import MaskError
+from longca.masks.block_sparse import BlockSparseMask, uniform_bounds
+from longca.masks.forms import Form
+from longca.masks.mask import MAX_DENSE_CELLS
+from longca.masks.patterns import Pattern, register
+
+__all__: list[str] = []
+
+
+def _uniform_block_sparse(q: int, k: int, block: int, kept: float, heads: int, seed: int) -> BlockSparseMask:
+    _check_bitmap(heads, -(-q // block))
+    return _top_blocks(uniform_bounds(q, block), kept, heads, seed)
+
+
+def _variable_block_sparse(
+    q: int, k: int, boundaries: tuple[int, ...], kept: float, heads: int, seed: int
+) -> BlockSparseMask:
+    _check_bitmap(heads, len(boundaries) - 1)
+    return _top_blocks(np.array(boundaries), kept, heads, seed)
+
+
+def _check_bitmap(heads: int, blocks: int) -> None:
+    if heads * blocks**2 > MAX_DENSE_CELLS:
+        raise MaskError(
+            f"a bitmap of {heads} heads × {blocks} × {blocks} blocks has more than {MAX_DENSE_CELLS} (2³²) entries; "
+            f"take larger blocks or fewer heads"
+        )
+
+
+def _top_blocks(bounds: NDArray[np.int64], kept: float, heads: int, seed: int) -> BlockSparseMask:
+    """Per head and query block, the ⌊kept·n⌋ (at least one) of n key blocks with the highest random score."""
+    n = len(bounds) - 1
+    count = max(1, int(kept * n + 1e-9))
+    rng = np.random.default_rng(seed)
+    bitmap = np.zeros((heads * n, n), np.bool_)
+    rows = max(1, 2**22 // n)  # 32 MiB of scores at a time
+    for first in range(0, heads * n, rows):
+        scores = rng.random((min(rows, heads * n - first), n))
+        best = np.argpartition(scores, n - count, axis=1)[:, n - count :]
+        np.put_along_axis(bitmap[first : first + rows], best, True, axis=1)
+    return BlockSparseMask(bitmap.reshape(heads, n, n), bounds, bounds)
+
+
+def _block_forms() -> dict[Form, int | None]:
+    return {Form.BLOCK_SPARSE: 1, Form.DENSE: 1}
+
+
+for _pattern in (
+    Pattern(
+        "uniform_block_sparse",
+        "Uniform block sparse",
+        "j's block is kept for i's block, per head",
+        ("block", "kept", "heads", "seed"),
+        _uniform_block_sparse,
+        _block_forms(),
+        defaults={"heads": 1, "seed": 0},
+        per_head=True,
+        has_uniform_blocks=True,
+    ),
+    Pattern(
+        "variable_block_sparse",
+        "Variable block sparse",
+        "the same with blocks of unequal sizes",
+        ("boundaries", "kept", "heads", "seed"),
+        _variable_block_sparse,
+        _block_forms(),
+        defaults={"heads": 1, "seed": 0},
+        per_head=True,
+    ),
+):
+    register(_pattern)

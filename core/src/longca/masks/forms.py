@@ -1,0 +1,219 @@
+"""Forms: the ways in which kernels take a mask, and the conversions of slices to the packed ones.
+
+A mask *admits* a form when it can be written in it exactly. Full, causal and window masks are bands of the whole
+matrix; a varlen mask is documents, each a band of its own; layers are varlen calls whose results merge by lse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.masks.intervals import IntervalPieces, ragged
+from longca.masks.slices import UNBOUNDED, SliceArray, area, corner_band, tighten
+
+__all__ = ["Form", "Varlen", "Window", "layers", "pieces_to_slices", "varlen", "window"]
+
+
+class Form(StrEnum):
+    """How a kernel takes its mask."""
+
+    FULL = "full"
+    """Every query sees every key."""
+    CAUSAL = "causal"
+    """One causal band, bottom-right aligned as FlashAttention ≥ 2.1 does."""
+    WINDOW = "window"
+    """One band, bottom-right aligned, with a bound or none on either side."""
+    VARLEN = "varlen"
+    """Documents: query and key ranges paired off in ascending order, all with the same window."""
+    LAYERS = "layers"
+    """n varlen calls whose outputs are merged by their log-sum-exp."""
+    ROW_INTERVALS = "row_intervals"
+    """Each query's keys as at most n half-open intervals."""
+    COLUMN_INTERVALS = "column_intervals"
+    """Each key's queries as at most n half-open intervals."""
+    BLOCK_SPARSE = "block_sparse"
+    """Per head, a bitmap of kept blocks."""
+    DENSE = "dense"
+    """The boolean matrix."""
+
+
+class Window(NamedTuple):
+    """How far a query sees to either side of the bottom-right diagonal; None where unbounded."""
+
+    left: int | None
+    right: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Varlen:
+    """Packed documents, as FlashAttention's varlen functions take them.
+
+    Attributes:
+        cu_seqlens_q: Bounds of the documents' queries: int32 [documents + 1].
+        cu_seqlens_k: Bounds of their keys: int32 [documents + 1].
+        window: The window all documents share, bottom-right aligned in each.
+    """
+
+    cu_seqlens_q: NDArray[np.int32]
+    cu_seqlens_k: NDArray[np.int32]
+    window: Window
+
+    @property
+    def max_seqlen_q(self) -> int:
+        """Queries of the longest document."""
+        return int(np.diff(self.cu_seqlens_q).max(initial=0))
+
+    @property
+    def max_seqlen_k(self) -> int:
+        """Keys of the longest document."""
+        return int(np.diff(self.cu_seqlens_k).max(initial=0))
+
+
+def window(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> Window | None:
+    """The one band that the slices make up, or None where they do not."""
+    if not len(slices):
+        return None
+    band = np.array([[0, seqlen_q, 0, seqlen_k, slices[:, 4].min(), slices[:, 5].max()]])
+    if area(tighten(band)).sum() != area(slices).sum():
+        return None
+    left, right, left_binds, right_binds = (int(x[0]) for x in _local_windows(band))
+    if left < 0 or right < 0:
+        return None
+    return Window(left if left_binds else None, right if right_binds else None)
+
+
+def pieces_to_slices(pieces: IntervalPieces) -> SliceArray:
+    """One tight slice for each affine piece of row intervals, ordered by rows."""
+    q0, q1 = pieces.rows[pieces.segment], pieces.rows[pieces.segment + 1]
+    last = q1 - 1 - q0
+    return tighten(
+        np.stack(
+            [
+                q0,
+                q1,
+                pieces.start,
+                pieces.stop + pieces.stop_step * last,
+                np.where(pieces.start_step == 1, pieces.start - q0, -UNBOUNDED),
+                np.where(pieces.stop_step == 1, pieces.stop - 1 - q0, UNBOUNDED),
+            ],
+            axis=1,
+        )
+    )
+
+
+def varlen(pieces: IntervalPieces, seqlen_q: int, seqlen_k: int) -> Varlen | None:
+    """The documents that some row intervals make up, or None where they do not."""
+    if pieces.max_intervals != 1:
+        return None
+    parts = pieces_to_slices(pieces)
+    # A document ends where all keys seen so far come before all keys seen later.
+    seen_before = np.maximum.accumulate(parts[:-1, 3])
+    seen_after = np.minimum.accumulate(parts[:0:-1, 2])[::-1]
+    first = np.r_[0, np.flatnonzero(seen_before <= seen_after) + 1]
+    documents = np.minimum.reduceat(parts, first)
+    documents[:, [1, 3, 5]] = np.maximum.reduceat(parts, first)[:, [1, 3, 5]]
+    if (area(tighten(documents)) != np.add.reduceat(area(parts), first)).any():
+        return None
+    return _pack(documents, seqlen_q, seqlen_k)
+
+
+def layers(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> list[Varlen]:
+    """Varlen calls that together show what the slices show; no key is shown twice.
+
+    Each slice goes into the first layer where it comes after what is there, by query and by key, and can share
+    the layer's window.
+    """
+    ordered = slices[np.lexsort((slices[:, 2], slices[:, 0]))]
+    stacks: list[_Layer] = []
+    for row, left, right, left_binds, right_binds in zip(
+        ordered, *(column.tolist() for column in _local_windows(ordered)), strict=True
+    ):
+        if not any(layer.take(row, (left, left_binds), (right, right_binds)) for layer in stacks):
+            stacks.append(_Layer())
+            stacks[-1].take(row, (left, left_binds), (right, right_binds))
+    packed = [_pack(np.stack(layer.rows), seqlen_q, seqlen_k) for layer in stacks]
+    return [varlen for varlen in packed if varlen is not None]
+
+
+class _Layer:
+    """Slices that one varlen call can take, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.rows: list[NDArray[np.int64]] = []
+        self._left, self._right = _Side(), _Side()
+
+    def take(self, row: NDArray[np.int64], left: tuple[int, bool], right: tuple[int, bool]) -> bool:
+        if self.rows and (row[0] < self.rows[-1][1] or row[2] < self.rows[-1][3]):
+            return False
+        new_left, new_right = self._left.joined(*left), self._right.joined(*right)
+        if new_left is None or new_right is None:
+            return False
+        self._left, self._right = new_left, new_right
+        self.rows.append(row)
+        return True
+
+
+class _Side(NamedTuple):
+    """One side of a shared window: what some document binds it to, and the least that the others need."""
+
+    bound: int | None = None
+    least: int = 0
+
+    def joined(self, reach: int, binds: bool) -> _Side | None:
+        if binds and self.bound not in (None, reach):
+            return None
+        bound = reach if binds else self.bound
+        least = self.least if binds else max(self.least, reach)
+        return None if bound is not None and bound < least else _Side(bound, least)
+
+
+def _local_windows(documents: SliceArray) -> tuple[NDArray[np.int64], ...]:
+    """How far each slice's rows see left and right of its own bottom-right diagonal, and which of these bind."""
+    _, q1, _, k1, lo, hi = documents.T
+    loose_lo, loose_hi = corner_band(documents)
+    return (k1 - q1) - lo, hi - (k1 - q1), (lo > loose_lo).astype(np.int64), (hi < loose_hi).astype(np.int64)
+
+
+def _shared(reach: NDArray[np.int64], binds: NDArray[np.int64]) -> tuple[bool, int | None]:
+    """Whether all documents can share one side of a window, and its bound."""
+    bounds = np.unique(reach[binds == 1])
+    if not len(bounds):
+        return True, None
+    least = reach[binds == 0].max(initial=0)
+    return len(bounds) == 1 and least <= bounds[0], int(bounds[0])
+
+
+def _pack(documents: SliceArray, seqlen_q: int, seqlen_k: int) -> Varlen | None:
+    """Documents, ordered and apart, as one varlen call; tokens between them become documents that see nothing."""
+    left, right, left_binds, right_binds = _local_windows(documents)
+    left_ok, left_bound = _shared(left, left_binds)
+    right_ok, right_bound = _shared(right, right_binds)
+    if not (left_ok and right_ok):
+        # A run of one-token documents reads as one diagonal; taken apart again, it fits any window.
+        diagonal = documents[:, 4] == documents[:, 5]
+        units = _split_diagonals(documents, diagonal)
+        return _pack(units, seqlen_q, seqlen_k) if len(units) > len(documents) else None
+    ends = np.array([[seqlen_q, seqlen_q, seqlen_k, seqlen_k, 0, 0]])
+    rows = np.concatenate([documents, ends])
+    gap_q = rows[:, 0] - np.r_[0, rows[:-1, 1]]
+    gap_k = rows[:, 2] - np.r_[0, rows[:-1, 3]]
+    none = np.zeros_like(gap_q)
+    lengths_q = np.stack([gap_q, none, rows[:, 1] - rows[:, 0]], axis=1).ravel()
+    lengths_k = np.stack([none, gap_k, rows[:, 3] - rows[:, 2]], axis=1).ravel()
+    kept = (lengths_q > 0) | (lengths_k > 0)
+    cu_q, cu_k = (np.r_[0, np.cumsum(x[kept])].astype(np.int32) for x in (lengths_q, lengths_k))
+    return Varlen(cu_q, cu_k, Window(left_bound, right_bound))
+
+
+def _split_diagonals(documents: SliceArray, diagonal: NDArray[np.bool_]) -> SliceArray:
+    owner, step = ragged(np.zeros(len(documents), np.int64), np.where(diagonal, documents[:, 1] - documents[:, 0], 1))
+    units, mine = documents[owner].copy(), diagonal[owner]
+    units[mine, 0] += step[mine]
+    units[mine, 2] += step[mine]
+    units[mine, 1], units[mine, 3] = units[mine, 0] + 1, units[mine, 2] + 1
+    return units

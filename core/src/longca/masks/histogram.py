@@ -1,0 +1,174 @@
+"""Histograms of document lengths: contiguous half-open bins, each with a weight.
+
+    lower,upper,weight
+    1,2048,0.7           lengths 1 to 2047
+    2048,8192,0.3        lengths 2048 to 8191
+
+`upper` is exclusive, so each row's `lower` repeats the `upper` of the row before it. Reading inclusive
+bounds as well would make "2048, 2049" ambiguous between a shared edge and a missing one, and a typing error
+would pass as the other convention.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import TextIO
+
+from longca.errors import RequestError
+
+__all__ = ["COLUMNS", "MAX_LENGTH", "Histogram"]
+
+COLUMNS = ("lower", "upper", "weight")
+
+#: The longest document a histogram or a file of lengths may hold; its exclusive bound is 2³¹.
+MAX_LENGTH = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often documents of each length occur; build one with `from_rows`, which validates.
+
+    Attributes:
+        edges: Bin i holds the lengths [edges[i], edges[i + 1]), in tokens (or in words).
+        weights: One a bin, ≥ 0 and not all 0; they need not sum to 1.
+    """
+
+    edges: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.edges) == len(self.weights) + 1
+        assert self.edges[0] >= 1
+        assert all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
+        assert any(weight > 0 for weight in self.weights)
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[Sequence[object]],
+        source: str = "histogram",
+        places: Sequence[str] | None = None,
+    ) -> Histogram:
+        """The histogram of some (lower, upper, weight) rows, ascending and contiguous.
+
+        Args:
+            rows: Triples; `lower` inclusive, `upper` exclusive.
+            source: What messages call the whole, for instance the file.
+            places: What messages call each row; "row 1", "row 2", … where None.
+
+        Raises:
+            RequestError: A bound or weight is not a finite number, a bound is not a whole number in
+                [1, 2³¹], a weight is negative, a row is empty, rows leave a gap or overlap, there is no
+                row, or every weight is 0.
+        """
+        edges: list[int] = []
+        weights: list[float] = []
+        for index, row in enumerate(rows):
+            place = f"{source}, {places[index] if places else f'row {index + 1}'}"
+            lower, upper, weight = _row(row, place)
+            if edges and lower != edges[-1]:
+                raise RequestError(_discontinuity(place, edges[-1], lower))
+            edges += [upper] if edges else [lower, upper]
+            weights.append(weight)
+        if not weights:
+            raise RequestError(f"{source} has no rows; write at least one of {', '.join(COLUMNS)}")
+        if not any(weights):
+            raise RequestError(f"{source}: every weight is 0; at least one must be positive")
+        return cls(tuple(edges), tuple(weights))
+
+    def rows(self) -> Iterator[tuple[int, int, float]]:
+        """The (lower, upper, weight) of each bin, ascending; upper is exclusive."""
+        return zip(self.edges[:-1], self.edges[1:], self.weights, strict=True)
+
+    def write(self, path: str | Path) -> None:
+        """Writes a `.csv` or `.json` that `resolve_lengths` reads back to the same bins and weights.
+
+        The file appears whole or not at all: an interrupted write leaves what was there before.
+
+        Raises:
+            RequestError: Another suffix, or a place that cannot be written to.
+        """
+        path = Path(path)
+        if path.suffix.lower() not in {".csv", ".json"}:
+            raise RequestError(f"a histogram is written as .csv or .json; got {str(path)!r}. Rename it")
+        try:
+            with _replacing(path) as file:
+                if path.suffix.lower() == ".csv":
+                    writer = csv.writer(file, lineterminator="\n")
+                    writer.writerow(COLUMNS)
+                    writer.writerows(self.rows())
+                else:
+                    lines = (json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in self.rows())
+                    file.write("[\n  " + ",\n  ".join(lines) + "\n]\n")
+        except OSError as error:
+            raise RequestError(f"cannot write {str(path)!r}: {error.strerror}; choose another place") from error
+
+
+def _row(row: Sequence[object], place: str) -> tuple[int, int, float]:
+    if len(row) != 3:
+        raise RequestError(f"{place}: {len(row)} values where {', '.join(COLUMNS)} are wanted")
+    lower, upper = _bound(row[0], "lower", place), _bound(row[1], "upper", place)
+    weight = _finite(row[2], "weight", place)
+    if weight < 0:
+        raise RequestError(f"{place}: weight is {weight:g}; weights are 0 or more")
+    if lower >= upper:
+        raise RequestError(
+            f"{place}: lower {lower} is not below upper {upper}; upper is exclusive, so a bin of one "
+            f"length n is written n, n + 1"
+        )
+    return lower, upper, weight
+
+
+def _bound(value: object, column: str, place: str) -> int:
+    number = _finite(value, column, place)
+    if number != int(number) or not 1 <= number <= MAX_LENGTH + 1:
+        raise RequestError(
+            f"{place}: {column} is {value!r}; lengths are whole numbers from 1 to {MAX_LENGTH + 1} "
+            f"(a document has at least 1 token: write 1, not 0)"
+        )
+    return int(number)
+
+
+def _finite(value: object, column: str, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise RequestError(f"{place}: {column} is {value!r}, which is not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RequestError(f"{place}: {column} is not finite; finite numbers are allowed")
+    return number
+
+
+def _discontinuity(place: str, previous: int, lower: int) -> str:
+    what = "leaves a gap after" if lower > previous else "overlaps"
+    advice = (
+        "if your bounds are inclusive, add 1 to each upper; lengths that never occur are a row of weight 0"
+        if lower > previous
+        else "sort the rows and let none reach into the next"
+    )
+    return (
+        f"{place}: lower {lower} {what} the row before it, which ends at {previous}. upper is exclusive: "
+        f"this row must start at {previous}; {advice}"
+    )
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[TextIO]:
+    """A new file beside `path` that takes its name once the block ends well."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""Row intervals: for each query, the keys it sees as maximal half-open intervals, in ascending order.
+
+Between a few *breakpoints* every interval's ends either stand still or move one key a row, so the intervals
+of all rows are held as affine pieces: O(slices), whatever the sequence length. They are expanded to one entry
+a row only for a kernel that wants that. Column intervals are the row intervals of the transposed slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.masks.slices import SliceArray
+
+__all__ = ["IntervalPieces", "interval_pieces"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class IntervalPieces:
+    """Every row's maximal intervals, as pieces that are affine over a segment of rows.
+
+    In row r of its segment, piece p is [start[p] + start_step[p]·t, stop[p] + stop_step[p]·t) with
+    t = r − rows[segment[p]]. Pieces are ordered by segment, then by start.
+
+    Attributes:
+        rows: Segment bounds, ascending from 0 to the number of rows: [segments + 1].
+        segment: Segment of each piece: [pieces].
+        start: First key in the segment's first row: [pieces].
+        stop: One past the last key there: [pieces].
+        start_step: 0 where the start stands still, 1 where it moves one key a row: [pieces].
+        stop_step: The same for the stop: [pieces].
+    """
+
+    rows: Ints
+    segment: Ints
+    start: Ints
+    stop: Ints
+    start_step: Ints
+    stop_step: Ints
+
+    @cached_property
+    def slot(self) -> Ints:
+        """Which of its row's intervals a piece is, from 0: [pieces]."""
+        first = np.searchsorted(self.segment, np.arange(len(self.rows) - 1))
+        return np.arange(len(self.segment)) - first[self.segment]
+
+    @property
+    def max_intervals(self) -> int:
+        """The largest number of intervals in any row."""
+        return int(self.slot.max(initial=-1)) + 1
+
+    @cached_property
+    def heights(self) -> Ints:
+        """Rows of each segment: [segments]."""
+        return np.diff(self.rows)
+
+    def expand(self, n: int | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(starts, stops), each int32 [n, rows]; unused intervals are empty: [0, 0).
+
+        Args:
+            n: Intervals a row; None for as many as the fullest row has.
+
+        Raises:
+            ValueError: A row has more than n intervals.
+        """
+        most = self.max_intervals
+        if n is not None and most > n:
+            raise ValueError(f"a row has {most} intervals, more than the {n} asked for")
+        count = most if n is None else n
+        starts = np.zeros((count, int(self.rows[-1])), np.int32)
+        stops = np.zeros_like(starts)
+        offsets = np.arange(starts.shape[1]) - np.repeat(self.rows[:-1], self.heights)
+        for slot in range(most):
+            mine = self.slot == slot
+            for out, base, step in (
+                (starts, self.start, self.start_step),
+                (stops, self.stop, self.stop_step),
+            ):
+                table = np.zeros((2, len(self.heights)), np.int64)
+                table[:, self.segment[mine]] = base[mine], step[mine]
+                out[slot] = np.repeat(table[0], self.heights) + np.repeat(table[1], self.heights) * offsets
+        return starts, stops
+
+    def gaps(self) -> tuple[NDArray[np.bool_], Ints, Ints]:
+        """Between each piece and the next: whether they share a segment, and the gap in its first and last row."""
+        first = self.start[1:] - self.stop[:-1]
+        last = self.heights[self.segment[:-1]] - 1
+        return (
+            self.segment[:-1] == self.segment[1:],
+            first,
+            first + (self.start_step[1:] - self.stop_step[:-1]) * last,
+        )
+
+    def overlaps(self) -> bool:
+        """Whether two pieces share a key in some row, as those of slices that are not disjoint do."""
+        same, first, last = self.gaps()
+        return bool((same & (np.minimum(first, last) < 0)).any())
+
+    def same(self, other: IntervalPieces) -> bool:
+        """Whether both show the same intervals in every row."""
+        mine, theirs = self.split_rows(other.rows), other.split_rows(self.rows)
+        if not np.array_equal(mine.segment, theirs.segment):
+            return False
+        # Affine ends that agree in a segment's first and last row agree in all of them.
+        last = mine.heights[mine.segment] - 1
+        return all(
+            np.array_equal(a, b) and np.array_equal(a + a_step * last, b + b_step * last)
+            for a, a_step, b, b_step in (
+                (mine.start, mine.start_step, theirs.start, theirs.start_step),
+                (mine.stop, mine.stop_step, theirs.stop, theirs.stop_step),
+            )
+        )
+
+    def split_rows(self, at: Ints) -> IntervalPieces:
+        """The same intervals, with further segment bounds `at`."""
+        rows = np.union1d(self.rows, at)
+        owner = np.searchsorted(self.rows, rows[:-1], side="right") - 1  # [new segments] → old segment
+        counts = np.bincount(self.segment, minlength=len(self.rows) - 1)
+        first = np.r_[0, np.cumsum(counts)][owner]
+        segment, piece = ragged(first, counts[owner])
+        shift = rows[segment] - self.rows[owner[segment]]
+        return IntervalPieces(
+            rows,
+            segment,
+            self.start[piece] + self.start_step[piece] * shift,
+            self.stop[piece] + self.stop_step[piece] * shift,
+            self.start_step[piece],
+            self.stop_step[piece],
+        )
+
+
+def ragged(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """For ranges [first[i], first[i] + counts[i]): which range each element is of, and the element itself."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + first[owner]
+
+
+def interval_pieces(slices: SliceArray, num_rows: int) -> IntervalPieces:
+    """The maximal intervals of disjoint tight slices over rows 0 … num_rows."""
+    pieces = _merge_abutting(_sorted_pieces(_affine_parts(slices), num_rows))
+    # Two neighbours that touch in a segment's first or last row alone must be whole in that row.
+    touching = _single_row_touches(pieces)
+    return _merge_abutting(pieces.split_rows(touching)) if len(touching) else pieces
+
+
+def _affine_parts(slices: SliceArray) -> Ints:
+    """Cuts slices by rows where a clipped end starts or stops moving: [parts, 6].
+
+    Columns: first row, one past the last, start and stop in the first row, start step, stop step.
+    """
+    q0, q1, k0, k1, lo, hi = slices.T
+    start_moves = np.clip(k0 - lo, q0, q1)  # from here on start = i + lo
+    stop_stands = np.clip(k1 - hi - 1, q0, q1)  # from here on stop = k1
+    bounds = np.sort(np.stack([q0, start_moves, stop_stands, q1]), axis=0)
+    parts = []
+    for top, bottom in pairwise(bounds):
+        moving, standing = top >= start_moves, top >= stop_stands
+        start = np.where(moving, top + lo, k0)
+        stop = np.where(standing, k1, top + hi + 1)
+        part = np.stack([top, bottom, start, stop, moving, ~standing], axis=1)
+        parts.append(part[top < bottom])
+    return np.concatenate(parts)
+
+
+def _sorted_pieces(parts: Ints, num_rows: int) -> IntervalPieces:
+    rows = np.unique(np.concatenate([parts[:, 0], parts[:, 1], [0, num_rows]]))
+    first = np.searchsorted(rows, parts[:, 0])
+    part, segment = ragged(first, np.searchsorted(rows, parts[:, 1]) - first)
+    shift = rows[segment] - parts[part, 0]
+    start = parts[part, 2] + parts[part, 4] * shift
+    stop = parts[part, 3] + parts[part, 5] * shift
+    order = np.lexsort((start, segment))
+    part = part[order]
+    return IntervalPieces(rows, segment[order], start[order], stop[order], parts[part, 4], parts[part, 5])
+
+
+def _merge_abutting(p: IntervalPieces) -> IntervalPieces:
+    """Joins pieces of a segment that touch in all its rows."""
+    if not len(p.segment):
+        return p
+    single = p.heights[p.segment[:-1]] == 1
+    same, gap_first, _ = p.gaps()
+    joined = same & (gap_first == 0) & ((p.stop_step[:-1] == p.start_step[1:]) | single)
+    head, tail = np.r_[True, ~joined], np.r_[~joined, True]
+    return IntervalPieces(p.rows, p.segment[head], p.start[head], p.stop[tail], p.start_step[head], p.stop_step[tail])
+
+
+def _single_row_touches(p: IntervalPieces) -> Ints:
+    """Rows after which to split, so that pieces touching in one row of their segment have it to themselves."""
+    same, gap_first, gap_last = p.gaps()
+    several = same & (p.heights[p.segment[:-1]] > 1) & (p.stop_step[:-1] != p.start_step[1:])
+    top, bottom = p.rows[p.segment[:-1]], p.rows[p.segment[:-1] + 1]
+    return np.concatenate([top[several & (gap_first == 0)] + 1, bottom[several & (gap_last == 0)] - 1])

@@ -1,0 +1,131 @@
+"""The files of document lengths that users bring: histograms (CSV or JSON) and plain lists of lengths.
+
+- `.csv`: a header naming `lower`, `upper` and `weight` (in any order, further columns are ignored), a row a bin.
+- `.json`: a list of objects with those keys, or of [lower, upper, weight] triples.
+- `.txt`: one length a line.
+
+A bad file is refused with one message that names the file, the line or row, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.errors import RequestError
+from longca.masks.histogram import COLUMNS, MAX_LENGTH, Histogram
+
+__all__ = ["read_histogram", "read_lengths"]
+
+
+def read_histogram(path: str | Path) -> Histogram:
+    """The histogram in a `.csv` or `.json` file; bounds are half-open, [lower, upper).
+
+    Raises:
+        RequestError: The file cannot be read, or is not a histogram as the module describes.
+    """
+    path = Path(path)
+    text = _text(path)
+    if path.suffix.lower() == ".csv":
+        rows, places = _csv_rows(text, str(path))
+    elif path.suffix.lower() == ".json":
+        rows, places = _json_rows(text, str(path))
+    else:
+        raise RequestError(f"a histogram is a .csv or .json file; got {str(path)!r}. Rename it")
+    return Histogram.from_rows(rows, str(path), places)
+
+
+def read_lengths(path: str | Path) -> NDArray[np.int64]:
+    """The lengths in a text file, int64 [documents], in the file's order; blank lines are skipped.
+
+    Raises:
+        RequestError: The file cannot be read, holds no length, or a line is not one whole number in
+            [1, 2³¹ − 1].
+    """
+    lengths = []
+    for line, content in enumerate(_text(Path(path)).splitlines(), 1):
+        if not content.strip():
+            continue
+        number = _number(content)
+        if not isinstance(number, int) or not 1 <= number <= MAX_LENGTH:
+            shown = content.strip()[:40]
+            raise RequestError(
+                f"{path}, line {line}: {shown!r} is not a document length; write one whole number from 1 to "
+                f"{MAX_LENGTH} a line"
+            )
+        lengths.append(number)
+    if not lengths:
+        raise RequestError(f"{path} holds no lengths; write one whole number a line")
+    return np.array(lengths, dtype=np.int64)
+
+
+def _text(path: Path) -> str:
+    try:
+        # utf-8-sig: spreadsheets begin their CSV files with a byte-order mark.
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{path} is not UTF-8 text (byte {error.start} does not decode); save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}; check the path") from error
+
+
+def _csv_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
+    reader = csv.reader(io.StringIO(text, newline=""))
+    rows: list[list[object]] = []
+    places: list[str] = []
+    try:
+        header = [name.strip().lower() for name in next(reader, [])]
+        if missing := [name for name in COLUMNS if name not in header]:
+            raise RequestError(
+                f"{source}, line 1: no column {', '.join(missing)}; the first line must name "
+                f"{', '.join(COLUMNS)}, separated by commas. It reads {', '.join(header) or 'nothing'!r}"
+            )
+        columns = [header.index(name) for name in COLUMNS]
+        for cells in reader:
+            if not cells:
+                continue
+            place = f"line {reader.line_num}"
+            if len(cells) != len(header):
+                raise RequestError(f"{source}, {place}: {len(cells)} cells where the header has {len(header)}")
+            rows.append([_number(cells[column]) for column in columns])
+            places.append(place)
+    except csv.Error as error:
+        raise RequestError(f"{source}, line {reader.line_num}: not CSV: {error}") from error
+    return rows, places
+
+
+def _json_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
+    shape = f"a list of objects with {', '.join(COLUMNS)}, or of [{', '.join(COLUMNS)}]"
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{source} is not JSON: {error}; write {shape}") from error
+    if not isinstance(items, list):
+        raise RequestError(f"{source} holds a JSON {type(items).__name__}; write {shape}")
+    rows: list[list[object]] = []
+    for index, item in enumerate(items, 1):
+        if isinstance(item, dict):
+            if missing := [name for name in COLUMNS if name not in item]:
+                raise RequestError(f"{source}, item {index}: no {', '.join(missing)}; write {shape}")
+            item = [item[name] for name in COLUMNS]
+        if not isinstance(item, list):
+            raise RequestError(f"{source}, item {index}: a JSON {type(item).__name__}; write {shape}")
+        rows.append(item)
+    return rows, [f"item {index}" for index in range(1, len(rows) + 1)]
+
+
+def _number(text: str) -> int | float | str:
+    """The number a cell spells; the text itself where it spells none, so that the message can show it."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

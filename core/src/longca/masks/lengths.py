@@ -1,0 +1,243 @@
+"""Where document lengths come from: the paper's three corpora, a user's histogram or list, and the long mix.
+
+    spec                              lengths drawn from
+    None, "auto"                      pile, prolong64k or prolong512k, by the total (`for_seqlen`)
+    "pile", "prolong64k", …           that corpus of the paper
+    "mix", "mix:NAME", "mix:PATH"     40 % of the tokens from that, 60 % in documents of 8-30 K
+    "PATH.csv", "PATH.json"           a histogram (`longca.masks.histogram`)
+    "PATH.txt"                        a list of lengths, drawn with replacement
+
+The same seed gives the same lengths, in every release and whatever the batch size: a distribution is an inverse
+cumulative function, each document takes one uniform number, and these come from `Generator.random` over PCG64
+alone. numpy keeps PCG64's stream fixed, but may change how its other methods use it; a test pins a sequence.
+
+Source: arXiv 2510.17896, whose code draws documents until the total and cuts the last one there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.errors import RequestError, UnknownNameError
+from longca.masks.histogram import Histogram
+from longca.masks.length_files import read_histogram, read_lengths
+
+__all__ = [
+    "NAMES",
+    "HistogramLengths",
+    "KnotLengths",
+    "LengthDistribution",
+    "ListedLengths",
+    "for_seqlen",
+    "mix",
+    "named",
+    "resolve_lengths",
+]
+
+NAMES = ("pile", "prolong64k", "prolong512k")
+
+_BATCH = 4096
+
+
+class LengthDistribution(ABC):
+    """A distribution of document lengths; `name` is what records call it."""
+
+    name: str
+
+    def sample(self, total: int, seed: int | np.random.Generator, max_share: float | None = None) -> NDArray[np.int64]:
+        """Document lengths, int64 [documents], each ≥ 1, summing to exactly `total`.
+
+        Args:
+            total: Tokens to fill; the last document is cut there.
+            seed: A seed ≥ 0, or a generator, which advances by the numbers used and no more.
+            max_share: Cuts every document to max(1, ⌊max_share · total⌋) tokens.
+
+        Raises:
+            RequestError: `total` < 1, a negative seed, or `max_share` outside (0, 1].
+        """
+        total = operator.index(total)
+        if total < 1:
+            raise RequestError(f"cannot draw documents for {total} tokens; ask for at least 1")
+        if max_share is not None and not 0 < max_share <= 1:
+            raise RequestError(f"max_share is {max_share}; a share of the total is above 0 and at most 1")
+        longest = total if max_share is None else max(1, math.floor(max_share * total))
+        return self._fill(total, _generator(seed), longest)
+
+    @abstractmethod
+    def _fill(self, total: int, rng: np.random.Generator, longest: int) -> NDArray[np.int64]:
+        """Lengths in [1, longest] summing to `total` ≥ 0."""
+
+
+class _InverseLengths(LengthDistribution):
+    """A distribution given by its inverse cumulative function."""
+
+    @abstractmethod
+    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The lengths, int64 [n] and ≥ 1, at cumulative shares u [n] in [0, 1)."""
+
+    def _fill(self, total: int, rng: np.random.Generator, longest: int) -> NDArray[np.int64]:
+        batches: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        while total > 0:
+            state = rng.bit_generator.state
+            lengths = np.minimum(self.quantile(rng.random(_BATCH)), longest)
+            ends = np.cumsum(lengths)
+            if ends[-1] >= total:
+                used = int(np.searchsorted(ends, total)) + 1
+                lengths = lengths[:used]
+                lengths[-1] -= ends[used - 1] - total
+                # Hand back the numbers drawn ahead: the caller's next draw must not depend on _BATCH.
+                rng.bit_generator.state = state
+                rng.random(used)
+            batches.append(lengths)
+            total -= int(lengths.sum())
+        return np.concatenate(batches)
+
+
+@dataclass(frozen=True)
+class KnotLengths(_InverseLengths):
+    """Log-linear between (quantile, length) knots, rounded to the nearest token.
+
+    Attributes:
+        name: What records call it.
+        knots: (quantile, length) pairs, quantiles ascending from 0 to 1.
+    """
+
+    name: str
+    knots: tuple[tuple[float, float], ...]
+
+    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The lengths, int64 [n], at cumulative shares u [n]."""
+        quantiles, lengths = np.array(self.knots).T
+        return np.rint(np.exp(np.interp(u, quantiles, np.log(lengths)))).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class HistogramLengths(_InverseLengths):
+    """A bin by its weight, then every length of the bin alike."""
+
+    name: str
+    histogram: Histogram
+
+    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The lengths, int64 [n], at cumulative shares u [n]."""
+        lower, upper = np.array(self.histogram.edges[:-1]), np.array(self.histogram.edges[1:])
+        # By the largest first: finite weights may sum to more than a float holds.
+        weights = np.array(self.histogram.weights) / max(self.histogram.weights)
+        cumulative = np.cumsum(weights)
+        cumulative /= cumulative[-1]
+        bins = np.searchsorted(cumulative, u, side="right")
+        start = np.r_[0.0, cumulative][bins]
+        within = (u - start) / (cumulative[bins] - start)
+        lengths = lower[bins] + np.floor(within * (upper - lower)[bins]).astype(np.int64)
+        # Rounding in `within` may reach 1.
+        return np.minimum(lengths, upper[bins] - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ListedLengths(_InverseLengths):
+    """Every entry of a list of lengths alike, with replacement."""
+
+    name: str
+    lengths: NDArray[np.int64] = field(repr=False)
+
+    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The lengths, int64 [n], at cumulative shares u [n]."""
+        return self.lengths[(u * len(self.lengths)).astype(np.int64)]
+
+
+@dataclass(frozen=True)
+class _Mix(LengthDistribution):
+    name: str
+    short: LengthDistribution
+    long_share: float
+
+    def _fill(self, total: int, rng: np.random.Generator, longest: int) -> NDArray[np.int64]:
+        short = int((1 - self.long_share) * total)
+        lengths = np.concatenate([self.short._fill(short, rng, longest), _LONG._fill(total - short, rng, longest)])
+        return lengths[np.argsort(rng.random(len(lengths)), kind="stable")]
+
+
+#: The long documents of the distributed experiments: 8 K to 30 K tokens, both included, all alike.
+_LONG = HistogramLengths("uniform 8-30K", Histogram((8 * 1024, 30 * 1024 + 1), (1,)))
+
+
+def mix(short: LengthDistribution, long_share: float = 0.6) -> LengthDistribution:
+    """The distributed experiments' mix, shuffled: a share of the tokens in documents of 8-30 K, the rest of `short`.
+
+    Raises:
+        RequestError: `long_share` is outside [0, 1], or `short` is itself a mix.
+    """
+    if isinstance(short, _Mix):
+        raise RequestError(f"cannot mix {short.name!r} again; mix one of {', '.join(NAMES)} or a file")
+    if not 0 <= long_share <= 1:
+        raise RequestError(f"long_share is {long_share}; it is a share of the tokens, from 0 to 1")
+    share = "" if long_share == 0.6 else f" (long_share={long_share:g})"
+    return _Mix(f"mix:{short.name}{share}", short, long_share)
+
+
+@cache
+def named(name: str) -> LengthDistribution:
+    """One of the paper's distributions, `NAMES`.
+
+    Raises:
+        UnknownNameError: Another name.
+    """
+    if name not in NAMES:
+        raise UnknownNameError("length distribution", name, [*NAMES, "auto", "mix", *(f"mix:{n}" for n in NAMES)])
+    data = resources.files("longca.masks").joinpath("data", "document_lengths.json").read_text("utf-8")
+    return KnotLengths(name, tuple((quantile, length) for quantile, length in json.loads(data)[name]))
+
+
+def for_seqlen(seqlen: int) -> LengthDistribution:
+    """The paper's choice for a total of `seqlen` tokens: pile to 12 K, prolong64k to 64 K, else prolong512k."""
+    if seqlen <= 12 * 1024:
+        return named("pile")
+    return named("prolong64k" if seqlen <= 64 * 1024 else "prolong512k")
+
+
+def resolve_lengths(spec: LengthDistribution | str | Path | None, seqlen: int) -> LengthDistribution:
+    """The distribution that `spec` asks for at a total of `seqlen` tokens; the module lists the specs.
+
+    Raises:
+        UnknownNameError: A name that is none of the distributions'.
+        RequestError: A file that is missing, of another kind, or that `length_files` refuses.
+    """
+    if isinstance(spec, LengthDistribution):
+        return spec
+    if spec is None or spec == "auto":
+        return for_seqlen(seqlen)
+    if isinstance(spec, str):
+        kind, _, short = spec.partition(":")
+        if kind == "mix":
+            return mix(resolve_lengths(short or None, seqlen))
+        if Path(spec).name == spec and not Path(spec).suffix:
+            return named(spec)
+    return _from_file(Path(spec))
+
+
+def _from_file(path: Path) -> LengthDistribution:
+    if not path.is_file():
+        raise RequestError(f"no file of document lengths at {str(path)!r}; give a .csv, .json or .txt, or a name")
+    if path.suffix.lower() == ".txt":
+        return ListedLengths(path.name, read_lengths(path))
+    if path.suffix.lower() in {".csv", ".json"}:
+        return HistogramLengths(path.name, read_histogram(path))
+    raise RequestError(f"{str(path)!r} is neither a histogram (.csv, .json) nor a list of lengths (.txt); rename it")
+
+
+def _generator(seed: int | np.random.Generator) -> np.random.Generator:
+    if isinstance(seed, np.random.Generator):
+        return seed
+    if seed < 0:
+        raise RequestError(f"the seed is {seed}; seeds are 0 or more")
+    return np.random.Generator(np.random.PCG64(seed))

@@ -1,0 +1,128 @@
+"""Sampling: masks with factors drawn as the released code of LongCA-bench draws them.
+
+Only uniform draws of numpy's PCG64 are used, so that a seed gives the same mask with every numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longca.masks.factors import FACTORS
+from longca.masks.lengths import LengthDistribution, resolve_lengths
+from longca.masks.mask import Mask, check_seqlen
+from longca.masks.patterns import build, get_pattern
+
+__all__ = ["sample"]
+
+#: Window of the sliding-window patterns, and tokens a block of block causal documents.
+WINDOW = BLOCK_CAUSAL = 1024
+#: Tokens a block of the block-sparse patterns: exactly, or on average.
+BLOCK_SPARSE = 128
+KEPT = 0.5
+
+Lengths = LengthDistribution | str | Path | None
+
+
+def sample(
+    pattern: str,
+    seqlen: int,
+    *,
+    lengths: Lengths = None,
+    seed: int = 0,
+    max_share: float | None = None,
+    **factors: Any,
+) -> Mask:
+    """Draws a mask.
+
+    Args:
+        pattern: Name of a pattern in PATTERNS.
+        seqlen: Queries and keys.
+        lengths: Where document lengths come from: a distribution, its name, or a file; None takes the paper's
+            choice for the length.
+        seed: The same seed gives the same mask, everywhere.
+        max_share: Caps each document at this share of seqlen.
+        **factors: Factors to take as given instead of drawing them.
+
+    Raises:
+        UnknownNameError: Unknown pattern, factor or distribution.
+        RequestError: A file of lengths that cannot be read.
+        MaskError: A length, a seed or a given factor that does not fit.
+    """
+    kind = get_pattern(pattern)
+    seqlen = check_seqlen(seqlen)
+    seed = FACTORS["seed"].check(seed, seqlen)
+    draw = _Draw(seqlen, resolve_lengths(lengths, seqlen), seed, max_share)
+    # What is drawn may depend on what is given, so that must be right first.
+    factors = {k: FACTORS[k].check(v, seqlen) if k in kind.factors else v for k, v in factors.items()}
+    for name in kind.factors:
+        if name not in factors:
+            factors[name] = _DRAWN[name](draw, pattern, factors)
+    return build(pattern, seqlen, **factors)
+
+
+class _Draw:
+    """What factors are drawn from; documents and other factors have streams of their own."""
+
+    def __init__(self, seqlen: int, lengths: LengthDistribution, seed: int, max_share: float | None) -> None:
+        self.seqlen, self.lengths, self.seed, self.max_share = seqlen, lengths, seed, max_share
+        self.rng = np.random.default_rng([seed, 1])
+
+    def integer(self, least: int, most: int) -> int:
+        """Uniform from least to most, or least where there is nothing above it."""
+        return least + int(self.rng.random() * (max(most, least) - least + 1))
+
+    def documents(self) -> list[int]:
+        """Lengths from the distribution."""
+        return self.lengths.sample(self.seqlen, np.random.default_rng([self.seed, 0]), self.max_share).tolist()
+
+    def documents_of_blocks(self, block: int) -> list[int]:
+        """Documents of 1 to 8 blocks, the last one cut at the total."""
+        most = -(-self.seqlen // block)
+        stops = np.cumsum(1 + np.floor(self.rng.random(most) * 8).astype(np.int64)) * block
+        stops = np.minimum(stops, self.seqlen)
+        lengths = np.diff(stops, prepend=0)
+        return lengths[lengths > 0].tolist()
+
+    def boundaries(self, mean: int) -> list[int]:
+        """Bounds of blocks of `mean` tokens on average: distinct cuts, any of them as likely as any other."""
+        blocks = max(1, round(self.seqlen / mean))
+        scores = self.rng.random(self.seqlen - 1)
+        cuts = np.sort(np.argsort(scores, kind="stable")[: blocks - 1] + 1)
+        return [0, *cuts.tolist(), self.seqlen]
+
+
+def _documents(draw: _Draw, pattern: str, factors: dict[str, Any]) -> list[int]:
+    if pattern == "block_causal_document":
+        return draw.documents_of_blocks(factors.get("block", BLOCK_CAUSAL))
+    return draw.documents()
+
+
+def _window(draw: _Draw, pattern: str, factors: dict[str, Any]) -> int:
+    if pattern == "global_sliding_window":
+        return int(factors.get("global_tokens", draw.integer(1, draw.seqlen // 3 - 1)))
+    return WINDOW
+
+
+def _prefix(draw: _Draw, pattern: str, factors: dict[str, Any]) -> int:
+    return draw.integer(1, factors["documents"][0] if "documents" in factors else draw.seqlen)
+
+
+def _block(draw: _Draw, pattern: str, factors: dict[str, Any]) -> int:
+    return BLOCK_CAUSAL if pattern == "block_causal_document" else BLOCK_SPARSE
+
+
+_DRAWN: dict[str, Callable[[_Draw, str, dict[str, Any]], Any]] = {
+    "documents": _documents,
+    "window": _window,
+    "prefix": _prefix,
+    "block": _block,
+    "global_tokens": lambda draw, pattern, factors: min(factors["window"], draw.seqlen),
+    "boundaries": lambda draw, pattern, factors: draw.boundaries(BLOCK_SPARSE),
+    "kept": lambda draw, pattern, factors: KEPT,
+    "heads": lambda draw, pattern, factors: 1,
+    "seed": lambda draw, pattern, factors: draw.seed,
+}

@@ -1,0 +1,185 @@
+"""SliceMask: a mask made of disjoint slices, the same for every head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.errors import MaskError
+from longca.masks import cutting, forms
+from longca.masks.blocks import Blocks
+from longca.masks.forms import Form, Varlen, Window
+from longca.masks.intervals import IntervalPieces, interval_pieces
+from longca.masks.mask import MAX_DENSE_CELLS, Intervals, Mask
+from longca.masks.slices import Slice, SliceArray, area, from_slices, to_slices, transpose
+
+__all__ = ["SliceMask"]
+
+
+class SliceMask(Mask):
+    """A mask of disjoint slices; memory is O(slices), whatever the sequence length.
+
+    Args:
+        slices: Disjoint slices, or a tight array of them.
+        seqlen_q: Queries.
+        seqlen_k: Keys.
+
+    Raises:
+        MaskError: A slice reaches outside the mask, or two overlap.
+    """
+
+    def __init__(
+        self,
+        slices: Iterable[Slice] | SliceArray,
+        seqlen_q: int,
+        seqlen_k: int,
+    ) -> None:
+        super().__init__(seqlen_q, seqlen_k)
+        trusted = isinstance(slices, np.ndarray)
+        self.array: SliceArray = slices if isinstance(slices, np.ndarray) else from_slices(slices)
+        self.array.flags.writeable = False
+        if not trusted:
+            self._check()
+
+    def _check(self) -> None:
+        reach_q, reach_k = self.array[:, 1].max(initial=0), self.array[:, 3].max(initial=0)
+        if reach_q > self.seqlen_q or reach_k > self.seqlen_k:
+            raise MaskError(
+                f"a slice reaches query {reach_q} and key {reach_k} of a mask of {self.seqlen_q} × {self.seqlen_k}"
+            )
+        if self.row_pieces.overlaps():
+            raise MaskError("slices overlap; give slices of which no two share a (query, key) pair")
+
+    @cached_property
+    def slices(self) -> tuple[Slice, ...]:
+        """The slices, disjoint and ordered as they were given."""
+        return to_slices(self.array)
+
+    @property
+    def heads(self) -> int:
+        """1: all heads share the mask."""
+        return 1
+
+    def head(self, index: int) -> SliceMask:
+        """The mask itself, for index 0."""
+        if index != 0:
+            raise MaskError(f"head {index} of a mask that all heads share; only head 0 is there")
+        return self
+
+    @cached_property
+    def area(self) -> int:
+        """Visible (query, key) pairs, exactly."""
+        return int(area(self.array).sum())
+
+    def dense(self) -> NDArray[np.bool_]:
+        """The boolean matrix [seqlen_q, seqlen_k].
+
+        Raises:
+            MaskError: It would have more than MAX_DENSE_CELLS entries.
+        """
+        self._check_dense()
+        out = np.zeros((self.seqlen_q, self.seqlen_k), np.bool_)
+        for q0, q1, k0, k1, lo, hi in self.array.tolist():
+            diagonal = np.arange(k0, k1)[None, :] - np.arange(q0, q1)[:, None]
+            out[q0:q1, k0:k1] |= (diagonal >= lo) & (diagonal <= hi)
+        return out
+
+    def cut(self, q_ranges: Iterable[Sequence[int]], k_ranges: Iterable[Sequence[int]]) -> SliceMask:
+        """The mask between some queries and some keys, re-indexed from 0, neighbours merged; see `Mask.cut`."""
+        q = cutting.check_ranges(q_ranges, self.seqlen_q, "query")
+        k = cutting.check_ranges(k_ranges, self.seqlen_k, "key")
+        return SliceMask(cutting.cut(self.array, q, k), int(np.diff(q).sum()), int(np.diff(k).sum()))
+
+    # Conversions
+
+    @cached_property
+    def row_pieces(self) -> IntervalPieces:
+        """The row intervals, as O(slices) affine pieces."""
+        return interval_pieces(self.array, self.seqlen_q)
+
+    @cached_property
+    def column_pieces(self) -> IntervalPieces:
+        """The column intervals, as O(slices) affine pieces."""
+        return interval_pieces(transpose(self.array), self.seqlen_k)
+
+    def row_intervals(self, n: int | None = None) -> Intervals:
+        """Each query's keys: (starts, stops), int32 [n, seqlen_q]; see `Mask.row_intervals`."""
+        return self._expand(self.row_pieces, n, "query", "keys")
+
+    def column_intervals(self, n: int | None = None) -> Intervals:
+        """Each key's queries: (starts, stops), int32 [n, seqlen_k]; see `Mask.column_intervals`."""
+        return self._expand(self.column_pieces, n, "key", "queries")
+
+    def _expand(self, pieces: IntervalPieces, n: int | None, one: str, others: str) -> Intervals:
+        if n is not None and pieces.max_intervals > n:
+            raise MaskError(
+                f"a {one} of this {self.label} has {pieces.max_intervals} intervals of {others}, not {n} or fewer"
+            )
+        return pieces.expand(n)
+
+    def blocks(self, block_q: int, block_k: int) -> Blocks:
+        """Runs of visible blocks of [block_q, block_k] tokens; see `Mask.blocks`."""
+        if block_q < 1 or block_k < 1:
+            raise MaskError(f"blocks of {block_q} × {block_k} tokens; each side needs at least 1")
+        return Blocks(block_q, block_k, self.row_pieces, self.column_pieces)
+
+    @cached_property
+    def window(self) -> Window | None:
+        """The window that the mask is, unbounded on both sides where it is full; None where it is no single band."""
+        return forms.window(self.array, self.seqlen_q, self.seqlen_k)
+
+    @cached_property
+    def varlen(self) -> Varlen | None:
+        """The documents that the mask is, or None."""
+        return forms.varlen(self.row_pieces, self.seqlen_q, self.seqlen_k)
+
+    @cached_property
+    def layers(self) -> list[Varlen]:
+        """Varlen calls that together show what the mask shows; as few as first fit finds."""
+        if self.varlen is not None:
+            return [self.varlen]
+        return forms.layers(self.array, self.seqlen_q, self.seqlen_k)
+
+    def admits(self, form: Form) -> bool:
+        """Whether the mask can be written in a form exactly."""
+        match form:
+            case Form.FULL:
+                return self.area == self.seqlen_q * self.seqlen_k
+            case Form.CAUSAL:
+                return self._is_causal()
+            case Form.WINDOW:
+                return self.window is not None
+            case Form.VARLEN:
+                return self.varlen is not None
+            case Form.BLOCK_SPARSE:
+                return False
+            case Form.DENSE:
+                return self.seqlen_q * self.seqlen_k <= MAX_DENSE_CELLS
+            case Form.LAYERS | Form.ROW_INTERVALS | Form.COLUMN_INTERVALS:
+                return True
+
+    def _is_causal(self) -> bool:
+        shift = self.seqlen_k - self.seqlen_q
+        causal = from_slices([Slice(0, self.seqlen_q, 0, self.seqlen_k, hi=shift)])
+        within = len(self.array) > 0 and self.array[:, 5].max() <= shift
+        return bool(within) and int(area(causal).sum()) == self.area
+
+    def count(self, form: Form) -> int:
+        """How many intervals or layers an admitted form takes; 1 for forms that have no count."""
+        match form:
+            case Form.ROW_INTERVALS:
+                return self.row_pieces.max_intervals
+            case Form.COLUMN_INTERVALS:
+                return self.column_pieces.max_intervals
+            case Form.LAYERS:
+                return len(self.layers)
+            case _:
+                return 1
+
+    def _shows_same(self, other: Mask) -> bool:
+        if np.array_equal(self.array, other.head(0).array):
+            return True
+        return self.row_pieces.same(other.head(0).row_pieces)

@@ -1,0 +1,167 @@
+"""Slices: rectangles of the attention matrix cut by a diagonal band, and the arithmetic on arrays of them.
+
+    Slice(q0, q1, k0, k1, lo, hi):  query i sees key j  iff  q0 ≤ i < q1,  k0 ≤ j < k1  and  lo ≤ j − i ≤ hi
+
+A mask of n slices is held as one int64 array [n, 6] in *tight* form: every row and every column of a slice
+sees something, and lo and hi are the smallest and largest j − i that occur. Tight slices are unique for
+the region they cover, so everything below is a closed form over whole arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.errors import MaskError
+
+__all__ = [
+    "MAX_SEQLEN",
+    "UNBOUNDED",
+    "Slice",
+    "SliceArray",
+    "area",
+    "corner_band",
+    "from_slices",
+    "merge",
+    "tighten",
+    "to_slices",
+    "transpose",
+]
+
+SliceArray = NDArray[np.int64]
+
+#: Bounds, and any bound shifted by any other, fit int32.
+MAX_SEQLEN = 2**30
+
+#: A band edge that cuts nothing: beyond any j − i, and far from int64's edge when shifted.
+UNBOUNDED = 2**40
+
+
+class Slice(NamedTuple):
+    """One slice; bounds are half-open, the band is inclusive.
+
+    Attributes:
+        q0: First query.
+        q1: One past the last query.
+        k0: First key.
+        k1: One past the last key.
+        lo: Smallest visible j − i; −∞ where unbounded.
+        hi: Largest visible j − i; +∞ where unbounded.
+    """
+
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+    lo: float = -math.inf
+    hi: float = math.inf
+
+
+def from_slices(slices: Iterable[Slice]) -> SliceArray:
+    """The tight array [n, 6] of some slices; those that show nothing are dropped.
+
+    Raises:
+        MaskError: A bound is not an integer, or a slice is not within [0, MAX_SEQLEN].
+    """
+    rows = []
+    for s in slices:
+        bounds = (s.q0, s.q1, s.k0, s.k1)
+        if any(b != int(b) or not 0 <= b <= MAX_SEQLEN for b in bounds):
+            raise MaskError(f"{s}: bounds must be integers from 0 to {MAX_SEQLEN}")
+        if any(math.isnan(b) or (math.isfinite(b) and b != int(b)) for b in (s.lo, s.hi)):
+            raise MaskError(f"{s}: lo and hi must be integers, or -inf and inf where unbounded")
+        rows.append([*bounds, max(s.lo, -UNBOUNDED), min(s.hi, UNBOUNDED)])
+    return tighten(np.array(rows, np.float64).astype(np.int64).reshape(-1, 6))
+
+
+def to_slices(array: SliceArray) -> tuple[Slice, ...]:
+    """The slices of a tight array, with −∞ and +∞ for a band edge that cuts nothing."""
+    loose_lo, loose_hi = corner_band(array)
+    return tuple(
+        Slice(q0, q1, k0, k1, -math.inf if lo <= low else lo, math.inf if hi >= high else hi)
+        for (q0, q1, k0, k1, lo, hi), low, high in zip(
+            array.tolist(), loose_lo.tolist(), loose_hi.tolist(), strict=True
+        )
+    )
+
+
+def corner_band(array: SliceArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The smallest and largest j − i of each slice's rectangle: band edges at or beyond these cut nothing."""
+    q0, q1, k0, k1 = array.T[:4]
+    return k0 - (q1 - 1), (k1 - 1) - q0
+
+
+def tighten(array: SliceArray) -> SliceArray:
+    """Trims every slice to the rows, columns and diagonals that see something, and drops empty slices."""
+    q0, q1, k0, k1, lo, hi = array.T
+    q0, q1 = np.maximum(q0, k0 - hi), np.minimum(q1, k1 - lo)
+    k0, k1 = np.maximum(k0, q0 + lo), np.minimum(k1, q1 + hi)
+    lo, hi = np.maximum(lo, k0 - (q1 - 1)), np.minimum(hi, (k1 - 1) - q0)
+    keep = (q0 < q1) & (k0 < k1) & (lo <= hi)
+    return np.stack([q0, q1, k0, k1, lo, hi], axis=1)[keep]
+
+
+def transpose(array: SliceArray) -> SliceArray:
+    """The same region seen from the keys: rows and columns exchanged."""
+    q0, q1, k0, k1, lo, hi = array.T
+    return np.stack([k0, k1, q0, q1, -hi, -lo], axis=1)
+
+
+def area(array: SliceArray) -> NDArray[np.int64]:
+    """Visible pairs of each tight slice, exactly: the rectangle less the two corners that the band cuts off."""
+    q0, q1, k0, k1, lo, hi = array.T
+    loose_lo, loose_hi = corner_band(array)
+    below, above = lo - loose_lo, loose_hi - hi
+    return (q1 - q0) * (k1 - k0) - _corner(below, q1 - q0, k1 - k0) - _corner(above, q1 - q0, k1 - k0)
+
+
+def _corner(diagonals: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cells on the `diagonals` outermost diagonals of one corner of a rows × columns rectangle."""
+
+    def triangle(n: NDArray[np.int64]) -> NDArray[np.int64]:
+        n = np.maximum(n, 0)
+        return n * (n + 1) // 2
+
+    return triangle(diagonals) - triangle(diagonals - rows) - triangle(diagonals - columns)
+
+
+def merge(array: SliceArray) -> SliceArray:
+    """Merges neighbours: pairs of disjoint slices whose bounding slice covers exactly what the two cover.
+
+    Candidates are those that come next to each other when sorted by a shared edge or diagonal; each round
+    halves a chain, so a slice cut in n pieces is whole again after log n rounds. Ordered by (q0, k0).
+    """
+    while True:
+        before = len(array)
+        for keys in _NEIGHBOUR_ORDERS:
+            array = _merge_adjacent(array[np.lexsort([array[:, column] for column in reversed(keys)])])
+        if len(array) == before:
+            return array[np.lexsort((array[:, 2], array[:, 0]))]
+
+
+# Columns are q0, q1, k0, k1, lo, hi. Pairs side by side share q0 and q1; pairs above one another share an
+# edge (k0 or k1) or a diagonal (lo or hi).
+_NEIGHBOUR_ORDERS = ((0, 1, 2, 4), (2, 0), (3, 0), (4, 0), (5, 0))
+
+
+def _merge_adjacent(array: SliceArray) -> SliceArray:
+    if len(array) < 2:
+        return array
+    a, b = array[:-1], array[1:]
+    union = np.minimum(a, b)
+    union[:, [1, 3, 5]] = np.maximum(a, b)[:, [1, 3, 5]]
+    joint = area(array)
+    fits = area(union) == joint[:-1] + joint[1:]
+    if not fits.any():
+        return array
+    # In a run of pairs that fit, take every other one: a slice joins at most one neighbour a round.
+    index = np.arange(len(fits))
+    run_start = np.maximum.accumulate(np.where(fits & ~np.r_[False, fits[:-1]], index, 0))
+    take = fits & ((index - run_start) % 2 == 0)
+    merged = array.copy()
+    merged[:-1][take] = union[take]
+    return merged[~np.r_[False, take]]

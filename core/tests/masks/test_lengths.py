@@ -1,0 +1,207 @@
+"""Document lengths: the sums, the distributions, the reproducibility promise and the specs."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from longca.errors import RequestError, UnknownNameError
+from longca.masks import lengths
+from longca.masks.histogram import Histogram
+
+DISTRIBUTIONS = [
+    *map(lengths.named, lengths.NAMES),
+    lengths.mix(lengths.named("pile")),
+    lengths.HistogramLengths("h", Histogram((1, 3, 100, 5000), (1.0, 0.0, 2.5))),
+    lengths.ListedLengths("l", np.array([7, 1, 900])),
+]
+
+
+@pytest.fixture(params=DISTRIBUTIONS, ids=lambda d: d.name)
+def distribution(request: pytest.FixtureRequest) -> lengths.LengthDistribution:
+    return request.param
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 1000, 8192, 65536, 1 << 20])
+def test_lengths_sum_to_the_total(distribution: lengths.LengthDistribution, total: int) -> None:
+    drawn = distribution.sample(total, seed=3)
+    assert drawn.dtype == np.int64
+    assert drawn.sum() == total
+    assert drawn.min() >= 1
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.01, 0.25, 1.0])
+def test_max_share_caps_every_document(distribution: lengths.LengthDistribution, share: float) -> None:
+    drawn = distribution.sample(10_000, seed=1, max_share=share)
+    assert drawn.sum() == 10_000
+    assert 1 <= drawn.max() <= max(1, int(share * 10_000))
+
+
+def test_documents_are_cut_by_the_cap_and_not_drawn_again() -> None:
+    pile = lengths.named("pile")
+    free, capped = pile.sample(100_000, 5), pile.sample(100_000, 5, max_share=0.002)
+    shared = len(free) - 1
+    assert (capped[:shared] == np.minimum(free[:shared], 200)).all()
+
+
+def test_seed_gives_the_pinned_lengths() -> None:
+    # Changing these changes every recorded mask: it is a change of format.
+    pile = lengths.named("pile")
+    assert pile.sample(4096, seed=0).tolist() == [376, 144, 26, 7, 834, 1991, 338, 380]
+    mixed = lengths.mix(lengths.named("prolong64k")).sample(65536, seed=0).tolist()
+    assert mixed[:8] == [516, 311, 6, 12138, 426, 597, 505, 1128]
+    histogram = lengths.HistogramLengths("h", Histogram((1, 3, 100, 5000), (1.0, 0.0, 2.5)))
+    assert histogram.sample(9000, seed=0)[:6].tolist() == [2509, 2, 1, 1, 3719, 2768]
+    listed = lengths.ListedLengths("l", np.array([7, 1, 900]))
+    assert listed.sample(3000, seed=0).tolist() == [1, 7, 7, 7, 900, 900, 1, 900, 1, 276]
+
+
+def test_seeds_and_generators_agree(distribution: lengths.LengthDistribution) -> None:
+    by_seed = distribution.sample(50_000, 11)
+    assert (distribution.sample(50_000, np.random.Generator(np.random.PCG64(11))) == by_seed).all()
+    assert (distribution.sample(50_000, np.int64(11)) == by_seed).all()
+    assert by_seed.tolist() != distribution.sample(50_000, 12).tolist()
+
+
+def test_lengths_and_the_generator_do_not_depend_on_the_batch(
+    distribution: lengths.LengthDistribution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = []
+    for batch in (1, 7, 4096, 100_000):
+        monkeypatch.setattr(lengths, "_BATCH", batch)
+        rng = np.random.Generator(np.random.PCG64(2))
+        outcomes.append((distribution.sample(30_000, rng, 0.2).tolist(), rng.random()))
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", lengths.NAMES)
+def test_sampled_quantiles_match_the_knots(name: str) -> None:
+    distribution = lengths.named(name)
+    assert isinstance(distribution, lengths.KnotLengths)
+    # So large a total that the one document which is cut does not show.
+    drawn = np.sort(distribution.sample(1 << 27, seed=0))
+    for (q0, _), (q, length), (q1, _) in zip(
+        distribution.knots, distribution.knots[1:], distribution.knots[2:], strict=False
+    ):
+        assert q0 < q < q1
+        share = np.searchsorted(drawn, length, side="right") / len(drawn)
+        # Four standard errors, and the share of the documents that are exactly of this length.
+        atom = np.mean(drawn == length)
+        assert abs(share - q) <= 4 * np.sqrt(q * (1 - q) / len(drawn)) + atom
+
+
+@pytest.mark.parametrize("name", lengths.NAMES)
+def test_quantiles_are_the_knots_and_log_linear_between(name: str) -> None:
+    distribution = lengths.named(name)
+    assert isinstance(distribution, lengths.KnotLengths)
+    for (q0, low), (q1, high) in pairwise(distribution.knots):
+        at = distribution.quantile(np.array([q0, (q0 + q1) / 2]))
+        assert at[0] == low
+        assert abs(at[1] - np.sqrt(low * high)) <= 0.5 + 1e-9 * high
+
+
+def test_histogram_draws_bins_by_weight_and_lengths_alike() -> None:
+    histogram = lengths.HistogramLengths("h", Histogram((2, 4, 10, 20), (1.0, 0.0, 3.0)))
+    drawn = histogram.quantile(np.random.Generator(np.random.PCG64(0)).random(200_000))
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [2, 3, *range(10, 20)]
+    expected = np.array([0.125, 0.125, *[0.075] * 10])
+    assert np.abs(counts / len(drawn) - expected).max() < 0.003
+
+
+def test_histogram_stays_inside_its_bins_at_the_edges() -> None:
+    histogram = lengths.HistogramLengths("h", Histogram((1, 2, 2**31), (1e308, 1e308)))
+    edges = histogram.quantile(np.array([0.0, np.nextafter(0.5, 0), 0.5, np.nextafter(1.0, 0)]))
+    assert edges.tolist()[:3] == [1, 1, 2]
+    assert 2**31 - 10 < edges[3] < 2**31
+
+
+def test_listed_lengths_are_all_drawn_alike() -> None:
+    listed = lengths.ListedLengths("l", np.array([5, 5, 9]))
+    drawn = listed.sample(1_000_000, seed=0)
+    assert set(drawn[:-1].tolist()) == {5, 9}
+    assert abs(np.mean(drawn == 5) - 2 / 3) < 0.01
+
+
+@pytest.mark.parametrize("total", [1, 2, 1000, 65536, 1 << 20])
+def test_mix_gives_its_share_to_long_documents(total: int) -> None:
+    # Short documents of 1 token tell the two kinds apart.
+    drawn = lengths.mix(lengths.ListedLengths("ones", np.array([1]))).sample(total, seed=0)
+    assert drawn.sum() == total
+    short = int(0.4 * total)
+    long = drawn[drawn > 1]
+    assert abs(int((drawn == 1).sum()) - short) <= 1
+    # All but the one that was cut.
+    assert np.sort(long)[1:].min(initial=8192) >= 8 * 1024
+    assert long.max(initial=0) <= 30 * 1024
+
+
+def test_mix_is_shuffled() -> None:
+    drawn = lengths.mix(lengths.named("pile")).sample(1 << 20, seed=0)
+    long = np.flatnonzero(drawn >= 8192)
+    assert long.min() < len(drawn) * 0.2
+    assert long.max() > len(drawn) * 0.8
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "name"),
+    [(1, "pile"), (12288, "pile"), (12289, "prolong64k"), (65536, "prolong64k"), (65537, "prolong512k")],
+)
+def test_the_total_chooses_the_corpus(seqlen: int, name: str) -> None:
+    assert lengths.for_seqlen(seqlen).name == name
+    assert lengths.resolve_lengths(None, seqlen).name == name
+    assert lengths.resolve_lengths("auto", seqlen).name == name
+    assert lengths.resolve_lengths("mix", seqlen).name == f"mix:{name}"
+
+
+def test_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("lower,upper,weight\n4,5,1\n")
+    (tmp_path / "a.JSON").write_text(json.dumps([[4, 5, 1]]))
+    (tmp_path / "a.txt").write_text("4\n\n4\n")
+    for name in ("a.csv", "a.JSON", "a.txt"):
+        for spec in (tmp_path / name, str(tmp_path / name)):
+            resolved = lengths.resolve_lengths(spec, 64)
+            assert resolved.name == name
+            assert resolved.sample(10, 0).tolist() == [4, 4, 2]
+    monkeypatch.chdir(tmp_path)
+    assert lengths.resolve_lengths("a.csv", 64).name == "a.csv"
+    assert lengths.resolve_lengths("mix:./a.csv", 64).name == "mix:a.csv"
+    assert lengths.resolve_lengths("mix:pile", 1 << 20).name == "mix:pile"
+    own = lengths.named("pile")
+    assert lengths.resolve_lengths(own, 1 << 20) is own
+    assert lengths.mix(own, 0.5).name == "mix:pile (long_share=0.5)"
+
+
+@pytest.mark.parametrize("spec", ["piles", "mix:piles", "PROLONG64K", ""])
+def test_unknown_names_are_refused(spec: str) -> None:
+    with pytest.raises(UnknownNameError, match="unknown length distribution"):
+        lengths.resolve_lengths(spec, 64)
+
+
+@pytest.mark.parametrize("spec", ["nowhere.csv", "./pile", "mix:nowhere.txt", Path("pile"), "."])
+def test_paths_that_are_not_files_are_refused(spec: str | Path) -> None:
+    with pytest.raises(RequestError, match="no file of document lengths at"):
+        lengths.resolve_lengths(spec, 64)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("")
+    with pytest.raises(RequestError, match=r"neither a histogram \(.csv, .json\) nor a list"):
+        lengths.resolve_lengths(tmp_path / "a.parquet", 64)
+
+
+def test_wrong_requests_are_refused() -> None:
+    pile = lengths.named("pile")
+    with pytest.raises(RequestError, match="cannot draw documents for 0 tokens"):
+        pile.sample(0, 0)
+    with pytest.raises(RequestError, match="the seed is -1"):
+        pile.sample(1, -1)
+    for share in (0.0, -0.5, 1.5, float("nan")):
+        with pytest.raises(RequestError, match="max_share is"):
+            pile.sample(1, 0, share)
+    with pytest.raises(RequestError, match="long_share is 2"):
+        lengths.mix(pile, 2)
+    with pytest.raises(RequestError, match="cannot mix 'mix:pile' again"):
+        lengths.resolve_lengths("mix:mix:pile", 64)
