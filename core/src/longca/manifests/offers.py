@@ -120,6 +120,6 @@ class Offer(BaseModel):
         return self
 
     @property
-    def directions(self) -> tuple[str, ...]:
+    def directions(self) -> tuple[Literal["forward", "backward"], ...]:
         """The directions it offers: forward, and backward where there is one."""
         return ("forward",) if self.backward is Backward.NONE else ("forward", "backward")

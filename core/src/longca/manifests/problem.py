@@ -41,7 +41,7 @@ class Device:
         """
         if text == "cpu":
             return Device("cpu")
-        if found := re.fullmatch(r"cuda:(\d{1,3})\.(\d{1,2})", text):
+        if found := re.fullmatch(r"cuda:([0-9]{1,3})\.([0-9]{1,2})", text):
             return Device("cuda", (int(found[1]), int(found[2])))
         raise RequestError(f"unknown device {text!r}. Give cpu, or cuda:9.0 for a compute capability")
 

@@ -19,7 +19,7 @@ from longca.manifests.strategy import Layout, Step
 from longca.manifests.verdict import Reason, Verdict
 from longca.masks import BlockSparseMask, Form, Mask
 
-__all__ = ["resolve_manifest"]
+__all__ = ["resolve_manifest", "step_problems"]
 
 
 @lru_cache(maxsize=4096)
@@ -38,21 +38,24 @@ def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout 
 
 def _resolve_alone(manifest: KernelManifest, problem: Problem, composed: bool) -> Verdict:
     nearest: tuple[Reason, ...] | None = None
+    least: tuple[bool, bool, bool, int] | None = None
     for offer in manifest.offers:
         reasons = tuple(_objections(manifest, offer, problem, composed))
         if not reasons:
             return Verdict(manifest.name, offer)
-        if nearest is None or _distance(reasons) < _distance(nearest):
-            nearest = reasons
+        distance = _distance(offer, problem, reasons)
+        if least is None or distance < least:
+            nearest, least = reasons, distance
     assert nearest is not None, "a manifest has at least one offer"
     if any(reason.code == "form" for reason in nearest):
         nearest = (_no_form(manifest, problem),)
     return Verdict(manifest.name, None, nearest)
 
 
-def _distance(reasons: tuple[Reason, ...]) -> tuple[bool, bool, int]:
+def _distance(offer: Offer, problem: Problem, reasons: tuple[Reason, ...]) -> tuple[bool, bool, bool, int]:
     codes = {reason.code for reason in reasons}
-    return "form" in codes, "device" in codes, len(reasons)
+    other_kind = not offer.cpu if problem.device.kind == "cpu" else offer.cuda is None
+    return "form" in codes, "device" in codes, other_kind, len(reasons)
 
 
 def _objections(manifest: KernelManifest, offer: Offer, problem: Problem, composed: bool) -> Iterator[Reason]:
@@ -160,8 +163,7 @@ def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
 def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) -> Verdict:
     """Valid where every step that shows anything has an offer."""
     used: dict[Offer, None] = {}
-    for rank, steps in enumerate(layout.steps):
-        parts = [part for part in (_step_problem(problem, step) for step in steps) if not part.concrete_mask.is_empty]
+    for rank, parts in enumerate(step_problems(problem, layout)):
         for part in parts:
             verdict = _resolve_alone(manifest, part, composed=len(parts) > 1)
             if verdict.offer is None:
@@ -169,6 +171,13 @@ def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) 
                 return Verdict(manifest.name, None, (*verdict.reasons, where))
             used[verdict.offer] = None
     return Verdict(manifest.name, next(iter(used)) if len(used) == 1 else None, (), tuple(used))
+
+
+def step_problems(problem: Problem, layout: Layout) -> Iterator[list[Problem]]:
+    """For each rank of a layout, what its steps ask; steps that show nothing ask nothing."""
+    for steps in layout.steps:
+        parts = (_step_problem(problem, step) for step in steps)
+        yield [part for part in parts if not part.concrete_mask.is_empty]
 
 
 def _step_problem(problem: Problem, step: Step) -> Problem:

@@ -6,8 +6,10 @@ m = masks.build("causal_document", seqlen=4096, documents=[1000, 96, 3000])
 m = masks.sample("causal_document", seqlen=4096, lengths="pile", seed=0)
 """
 
+from longca.masks import static_patterns as _static  # registers the static patterns first
+
+# isort: split
 from longca.masks import dynamic_patterns as _dynamic
-from longca.masks import static_patterns as _static
 from longca.masks.block_sparse import BlockSparseMask
 from longca.masks.blocks import BlockRuns, Blocks
 from longca.masks.factors import FACTORS

@@ -152,6 +152,16 @@ class BlockSparseMask(Mask):
         """Runs of visible blocks, where all heads share the mask; see `Mask.blocks`."""
         return self._only_head().blocks(block_q, block_k)
 
+    def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
+        """Area over the area of the tiles it touches; see `Mask.tile_efficiency`. Read off the bitmap."""
+        q_spans, k_spans = _tile_spans(self.q_bounds, block_q), _tile_spans(self.k_bounds, block_k)
+        tiles = 0
+        for h in range(self.heads):
+            # One block more on either axis, for spans that reach the last one.
+            rows = np.logical_or.reduceat(np.pad(self.kept(h), (0, 1)), q_spans, axis=0)[::2]
+            tiles += int(np.count_nonzero(np.logical_or.reduceat(rows, k_spans, axis=1)[:, ::2]))
+        return self.area / (tiles * block_q * block_k) if tiles else 0.0
+
     def admits(self, form: Form) -> bool:
         """Whether the mask can be written in a form exactly."""
         match form:
@@ -218,6 +228,15 @@ def _cut_bounds(bounds: NDArray[np.int64], ranges: NDArray[np.int64]) -> tuple[N
     head = np.r_[True, block[1:] != block[:-1]][: len(block)]
     stops = np.cumsum(sizes)
     return np.r_[0, stops[np.r_[head[1:], True][: len(head)]]].astype(np.int64), block[head]
+
+
+def _tile_spans(bounds: NDArray[np.int64], tile: int) -> NDArray[np.int64]:
+    """For each tile the first block in it and one past the last: [2 · tiles], flat as `reduceat` takes them."""
+    if tile < 1:
+        raise MaskError(f"tiles of {tile} tokens; each side needs at least 1")
+    starts = np.arange(0, int(bounds[-1]), tile)
+    first = np.searchsorted(bounds, starts, side="right") - 1
+    return np.stack([first, np.searchsorted(bounds, np.minimum(starts + tile, bounds[-1]))], axis=1).ravel()
 
 
 def _common_blocks(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

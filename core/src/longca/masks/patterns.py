@@ -19,7 +19,7 @@ from longca.masks.slices import UNBOUNDED
 __all__ = ["PATTERNS", "Pattern", "build", "get_pattern", "register"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pattern:
     """A named family of masks.
 

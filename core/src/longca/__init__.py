@@ -1,0 +1,71 @@
+"""LongCA: which attention kernel and which context-parallel strategy is valid, correct and fastest.
+
+Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longca import masks
+    from longca.hookspecs import hookimpl
+    from longca.kernels.attention import attention
+    from longca.manifests import (
+        Backward,
+        Device,
+        KernelManifest,
+        Layout,
+        Offer,
+        Problem,
+        Reason,
+        Step,
+        StrategyManifest,
+        Verdict,
+    )
+    from longca.plugins import registry, resolve
+
+    __version__: str
+
+__all__ = [
+    "Backward",
+    "Device",
+    "KernelManifest",
+    "Layout",
+    "Offer",
+    "Problem",
+    "Reason",
+    "Step",
+    "StrategyManifest",
+    "Verdict",
+    "__version__",
+    "attention",
+    "hookimpl",
+    "masks",
+    "registry",
+    "resolve",
+]
+
+_HOMES = {
+    "attention": "longca.kernels.attention",
+    "hookimpl": "longca.hookspecs",
+    "registry": "longca.plugins",
+    "resolve": "longca.plugins",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        import importlib_metadata
+
+        return importlib_metadata.version("longca-core")
+    if name == "masks":
+        return importlib.import_module("longca.masks")
+    if name not in __all__:
+        raise AttributeError(f"module 'longca' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "longca.manifests")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Measuring: suites, cases, verification, timing and records."""

@@ -1,0 +1,131 @@
+"""Suites: what to measure, as TOML files of sweeps. A suite has a name, a version, and a hash of what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests.kernel import Name
+from longca.manifests.offers import DType
+from longca.manifests.problem import Direction
+from longca.masks import MAX_SEQLEN, PATTERNS
+
+__all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "load_suite"]
+
+_SUITES = resources.files("longca.bench") / "suites"
+
+
+def _heads(text: str) -> str:
+    heads_q, _, heads_kv = text.partition(":")
+    if not (heads_q.isdecimal() and heads_kv.isdecimal() and 0 < int(heads_kv) <= int(heads_q) <= 2**16):
+        raise ValueError(f"{text!r} is no pair of query heads and KV heads such as '64:8'")
+    if int(heads_q) % int(heads_kv):
+        raise ValueError(f"{text!r}: query heads must be a multiple of KV heads")
+    return text
+
+
+def _pattern(name: str) -> str:
+    if name != "*" and name not in PATTERNS:
+        raise UnknownNameError("mask pattern", name, PATTERNS)
+    return name
+
+
+Heads = Annotated[str, AfterValidator(_heads)]
+Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_SEQLEN)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
+
+
+class Sweep(BaseModel):
+    """One matrix of cases: every combination of what it lists.
+
+    Attributes:
+        patterns: Mask patterns; `*` for all.
+        kernels: Kernels; `*` for all.
+        seqlens: Tokens.
+        lengths: Where document lengths come from, as `longca.masks.sample` takes it.
+        seeds: Seeds of masks and inputs; each is another draw, the same for every kernel.
+        heads: Query heads and KV heads, such as `64:8`.
+        head_dims: Head dimensions.
+        dtypes: Data types.
+        directions: `forward`, `backward`, or both.
+        factors: Mask factors to take as given instead of drawing them, by pattern.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    patterns: Annotated[tuple[Annotated[str, AfterValidator(_pattern)], ...], Field(min_length=1)]
+    kernels: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    seqlens: Annotated[tuple[Seqlen, ...], Field(min_length=1)]
+    lengths: str = "auto"
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
+    heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
+    head_dims: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=2**16)], ...], Field(min_length=1)]
+    dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
+    directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = ("forward", "backward")
+    factors: dict[str, dict[str, int | float | list[int]]] = {}
+
+
+class Suite(BaseModel):
+    """What to measure.
+
+    Attributes:
+        name: Identifier.
+        version: Raised whenever the suite's meaning changes.
+        summary: What it is for, in a line.
+        sweep: Its matrices.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    version: Annotated[int, Field(strict=True, ge=1)]
+    summary: str = ""
+    sweep: Annotated[tuple[Sweep, ...], Field(min_length=1)]
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of everything that the suite says."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def builtin_suites() -> tuple[str, ...]:
+    """Names of the suites that come with LongCA."""
+    return tuple(sorted(item.name.removesuffix(".toml") for item in _SUITES.iterdir() if item.name.endswith(".toml")))
+
+
+def load_suite(name: str) -> Suite:
+    """A suite by its name, or from a TOML file.
+
+    Raises:
+        UnknownNameError: No suite has the name.
+        RequestError: The file cannot be read, is not TOML, or says what no suite can say.
+    """
+    if name in builtin_suites():
+        return _parse((_SUITES / f"{name}.toml").read_text(encoding="utf-8"), name)
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise UnknownNameError("suite", name, builtin_suites())
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"suite {name}: {error}. Give a readable TOML file") from None
+    return _parse(text, name)
+
+
+def _parse(text: str, source: str) -> Suite:
+    try:
+        return Suite.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"suite {source} is not TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RequestError(f"suite {source}: {where}: {first['msg']}") from None

@@ -1,0 +1,134 @@
+"""`longca run`: a suite, verified and measured."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longca.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, open_registry, print_json
+
+if TYPE_CHECKING:
+    from longca.bench.cases import Case
+    from longca.bench.records import Record
+    from longca.manifests import Device
+    from longca.plugins import Registry
+
+__all__ = ["run"]
+
+
+def run(
+    context: typer.Context,
+    suite: Annotated[str, typer.Argument(help="A suite's name, or a TOML file of one.")],
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable.")] = None,
+    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern; repeatable.")] = None,
+    seqlen: Annotated[list[int] | None, typer.Option(help="This length instead of the suite's; repeatable.")] = None,
+    direction: Annotated[str | None, typer.Option(help="forward or backward alone. [default: the suite's]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the records. [default: runs/SUITE-TIME]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Measures a suite: every case planned, verified, and only then timed."""
+    from longca.bench.cases import Selection, expand
+    from longca.bench.suite import load_suite
+
+    registry = open_registry(context, no_plugin)
+    loaded = load_suite(suite)
+    where = chosen_device(device)
+    selection = Selection(tuple(kernel or ()), tuple(mask or ()), tuple(seqlen or ()), chosen_directions(direction))
+    cases = expand(loaded, registry.kernels, selection)
+    if dry_run:
+        _print_plan(registry, cases, where, as_json)
+        return
+    from longca.bench.environment import environment
+    from longca.bench.records import RunFolder
+    from longca.bench.runner import run_cases
+
+    path = out or Path("runs") / f"{loaded.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    folder = RunFolder(path, environment(registry))
+    progress = _Progress(len(cases), quiet=as_json)
+
+    def keep(record: Record) -> None:
+        folder.append(record)
+        progress.advance(record)
+
+    try:
+        records = run_cases(loaded, cases, where, registry, keep)
+    finally:
+        folder.close()
+        progress.stop()
+    if as_json:
+        print_json([record.model_dump(mode="json") for record in records])
+    else:
+        _print_records(records, folder.records)
+    if any(record.status not in ("ok", "unsupported") for record in records):
+        raise typer.Exit(1)
+
+
+def _print_records(records: list[Record], path: Path) -> None:
+    from longca.reports.run_table import print_run
+    from longca.reports.text import console, safe
+
+    out = console()
+    print_run(out, records)
+    out.print(f"records: {safe(path)}", soft_wrap=True)
+
+
+def _print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
+    """What would be measured, and what would not and why."""
+    rows: list[dict[str, Any]] = []
+    for case in cases:
+        verdict = registry.resolve(case.kernel, case.problem(device))
+        rows.append(
+            {
+                "kernel": case.kernel,
+                "pattern": case.pattern,
+                "seqlen": case.seqlen,
+                "direction": case.direction,
+                "form": str(verdict.offer.form) if verdict.offer else None,
+                "reasons": [str(reason) for reason in verdict.reasons],
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    from longca.reports.text import safe
+
+    for row in rows:
+        outcome = row["form"] or "unsupported: " + " ".join(row["reasons"])
+        typer.echo(safe(f"{row['kernel']:12} {row['pattern']:24} {row['seqlen']:>8} {row['direction']:9} {outcome}"))
+
+
+class _Progress:
+    """A bar on a terminal, a line for each case elsewhere, nothing where JSON is printed."""
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True, highlight=False)
+        self._quiet, self._total, self._done = quiet, total, 0
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task("", total=total)
+        if not quiet and self._console.is_terminal:
+            self._bar.start()
+
+    def advance(self, record: Record) -> None:
+        """Shows that a case is done."""
+        from longca.reports.text import safe
+
+        self._done += 1
+        what = f"{record.kernel} {record.pattern} {record.seqlen} {record.direction}"
+        self._bar.update(self._task, advance=1, description=safe(what))
+        if not self._quiet and not self._console.is_terminal:
+            time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
+            typer.echo(f"[{self._done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
+
+    def stop(self) -> None:
+        """Clears the bar."""
+        self._bar.stop()

@@ -1,0 +1,69 @@
+"""`longca verify`: every offer of a kernel held against float64 attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longca.cli.options import AsJson, NoPlugin, chosen_device, open_registry, print_json
+
+if TYPE_CHECKING:
+    from longca.bench.offers import OfferCheck
+
+__all__ = ["verify"]
+
+
+def verify(
+    context: typer.Context,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable. [default: all]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Verifies kernels: per offer, dtype and direction the worst row's error, beside PyTorch's own, and where it is."""
+    from longca.bench.offers import verify_kernel
+
+    registry = open_registry(context, no_plugin)
+    where = chosen_device(device)
+    names = list(dict.fromkeys(kernel or registry.kernels))
+    for name in names:
+        registry.manifest(name)
+    found: dict[str, list[OfferCheck]] = {}
+    for name in names:
+        found[name] = list(verify_kernel(registry, name, where))
+        if not as_json:
+            _print(name, found[name])
+    if as_json:
+        print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
+    if any(not check.passed and not check.skipped for checks in found.values() for check in checks):
+        raise typer.Exit(1)
+
+
+def _print(name: str, checks: list[OfferCheck]) -> None:
+    from longca.reports.text import console
+    from longca.reports.verify_table import print_verification
+
+    print_verification(console(), name, checks)
+
+
+def _as_json(check: OfferCheck) -> dict[str, Any]:
+    return {
+        "form": str(check.offer.form),
+        "dtype": check.dtype,
+        "direction": check.direction,
+        "passed": check.passed,
+        "skipped": check.skipped or None,
+        "error": check.error or None,
+        "masks": check.masks,
+        "worst": _finding(*check.worst) if check.worst else None,
+        "failures": [_finding(*failure) for failure in check.failures],
+    }
+
+
+def _finding(label: str, finding: Any) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: null stands for a comparison that is not there, or an error beyond number."""
+    values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(finding).items()}
+    return {"mask": label, **values}

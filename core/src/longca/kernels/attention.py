@@ -1,0 +1,202 @@
+"""attention: any kernel as a differentiable function, also under torch.compile.
+
+The kernel runs inside a custom operator whose arguments are tensors and plain numbers, so that a compiler can trace
+around it: the mask travels as its key, and is planned at its first use.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca import plugins
+from longca.errors import RequestError
+from longca.kernels.base import Kernel, Plan, check_inputs, device_of
+from longca.kernels.choice import choose
+from longca.manifests import Problem
+from longca.masks import Mask
+
+__all__ = ["attention"]
+
+_log = logging.getLogger("longca")
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    *,
+    kernel: str = "auto",
+    softmax_scale: float | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of q to k and v under a mask, differentiable in all three.
+
+    The mask is planned at its first use and the plan reused, by other layers too; hold on to the mask while you use
+    it. A mask that changes from step to step compiles once, not once a mask.
+
+    Args:
+        q: Queries: [Tq, Hq, D].
+        k: Keys: [Tk, Hkv, D].
+        v: Values: [Tk, Hkv, D].
+        mask: Which keys each query sees; Tq × Tk.
+        kernel: Name of a kernel; `auto` takes the one that this machine's records show fastest on the nearest
+            problem, or else the first valid one (`longca.kernels.choice` has the order), and logs which.
+        softmax_scale: Factor on the scores; None for 1/√D.
+        deterministic: Take only an offer whose results are bit-identical from run to run.
+        return_lse: Return the log-sum-exp too.
+
+    Returns:
+        out [Tq, Hq, D] in q's dtype; with return_lse also lse [Hq, Tq], which carries no gradient.
+
+    Raises:
+        RequestError: Shapes, dtypes or devices that do not fit one another or the mask.
+        UnknownNameError: Nobody provides the kernel.
+        UnsupportedError: No offer covers the problem; the message gives the reasons and the kernels that are valid.
+    """
+    if not isinstance(mask, Mask):
+        raise RequestError(f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample")
+    training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    out, lse = torch.ops.longca.attention(q, k, v, mask.key, kernel, softmax_scale, deterministic, training)
+    return (out, lse.detach()) if return_lse else out
+
+
+@torch.library.custom_op("longca::attention", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: int,
+    kernel: str,
+    softmax_scale: float | None,
+    deterministic: bool,
+    training: bool,
+) -> tuple[Tensor, Tensor]:
+    implementation, plan = _PLANS.get(q, k, v, mask, kernel, softmax_scale, deterministic, training)
+    out, lse = implementation.forward(q, k, v, plan)
+    return out.contiguous(), lse.contiguous()
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, mask: int, *_settings: Any) -> tuple[Tensor, Tensor]:
+    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=lse_dtype)
+
+
+@torch.library.custom_op("longca::attention_backward", mutates_args=())
+def _backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    mask: int,
+    kernel: str,
+    softmax_scale: float | None,
+    deterministic: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    implementation, plan = _PLANS.get(q, k, v, mask, kernel, softmax_scale, deterministic, training=True)
+    dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
+    return dq.contiguous(), dk.contiguous(), dv.contiguous()
+
+
+@_backward.register_fake
+def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, *ctx.settings, _training = inputs
+    ctx.save_for_backward(q, k, v, *output)
+
+
+def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
+    grads = torch.ops.longca.attention_backward(dout, *ctx.saved_tensors, *ctx.settings)
+    return (*grads, None, None, None, None, None)
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+class _Plans:
+    """Plans made, the most recently used last; each holds its mask, and the oldest goes when there are too many."""
+
+    _MOST = 64
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[tuple[Any, ...], tuple[Kernel, Plan]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._announced: set[str] = set()
+
+    def get(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: int,
+        kernel: str,
+        softmax_scale: float | None,
+        deterministic: bool,
+        training: bool,
+    ) -> tuple[Kernel, Plan]:
+        """The kernel and plan for some tensors, made if need be."""
+        key = (mask, kernel, softmax_scale, deterministic, training, q.shape, k.shape, q.dtype, q.device)
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+        check_inputs(q, k, v)
+        problem = _problem(q, k, Mask.by_key(mask), softmax_scale, deterministic, training)
+        made = self._make(kernel, problem)
+        with self._lock:
+            self._plans[key] = made
+            if len(self._plans) > self._MOST:
+                self._plans.popitem(last=False)
+        return made
+
+    def _make(self, name: str, problem: Problem) -> tuple[Kernel, Plan]:
+        registry = plugins.registry()
+        if name == "auto":
+            choice = choose(problem, registry)
+            if choice.announcement not in self._announced:
+                self._announced.add(choice.announcement)
+                _log.info(choice.announcement)
+            name = choice.kernel
+        else:
+            verdict = registry.resolve(name, problem)
+            if not verdict:
+                verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
+        implementation: Kernel = registry.load(name)
+        return implementation, implementation.plan(problem)
+
+
+def _problem(
+    q: Tensor, k: Tensor, mask: Mask, softmax_scale: float | None, deterministic: bool, training: bool
+) -> Problem:
+    if (q.shape[0], k.shape[0]) != (mask.seqlen_q, mask.seqlen_k):
+        raise RequestError(
+            f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {mask.seqlen_q} × {mask.seqlen_k}; "
+            "build the mask for the tensors' lengths"
+        )
+    return Problem(
+        mask=mask,
+        heads_q=q.shape[1],
+        heads_kv=k.shape[1],
+        head_dim=q.shape[2],
+        dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
+        device=device_of(q),
+        direction="backward" if training else "forward",
+        softmax_scale=softmax_scale,
+        deterministic=deterministic,
+    )
+
+
+_PLANS = _Plans()

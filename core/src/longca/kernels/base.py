@@ -1,0 +1,145 @@
+"""The kernel contract: plan, forward, backward.
+
+Shapes, everywhere: q [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, Tq]. Tensors are packed; a batch is
+documents. lse is the natural log of the softmax's denominator, in float32 (float64 for float64 inputs). Where a query
+sees nothing, out is 0 and lse is −∞; adapters normalise what their library says there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from longca.errors import RequestError
+from longca.manifests import Device, Problem
+from longca.masks import Form
+
+__all__ = ["Kernel", "Plan", "check_inputs", "device_of", "fill", "torch_device", "torch_dtype"]
+
+
+@dataclass(eq=False)
+class Plan:
+    """A mask made ready for one kernel on one device; it is reused by every layer that has the mask.
+
+    Adapters add what their kernel needs as fields of a subclass.
+
+    Attributes:
+        problem: What was planned for.
+        form: The form the mask was put in: the one of the offer that covers the problem.
+        backend: Which function of which library runs.
+    """
+
+    problem: Problem
+    form: Form
+    backend: str
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of the plan's tensors."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
+
+
+class Kernel(Protocol):
+    """An attention kernel. One instance serves a process; it keeps nothing between calls but compiled code."""
+
+    def plan(self, problem: Problem) -> Plan:
+        """Puts the problem's mask on its device in the kernel's own form. Timed apart from the kernel."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of q to k and v under the plan's mask.
+
+        Args:
+            q: [Tq, Hq, D].
+            k: [Tk, Hkv, D].
+            v: [Tk, Hkv, D].
+            plan: What `plan` returned for a problem of these shapes.
+            out: Filled with the output and returned, where given.
+            lse: Likewise for the log-sum-exp.
+
+        Returns:
+            out [Tq, Hq, D] in q's dtype, and lse [Hq, Tq].
+        """
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: Plan,
+        *,
+        dq: Tensor | None = None,
+        dk: Tensor | None = None,
+        dv: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v.
+
+        Args:
+            dout: Gradient of the output: [Tq, Hq, D].
+            q: [Tq, Hq, D].
+            k: [Tk, Hkv, D].
+            v: [Tk, Hkv, D].
+            out: The forward's output, or, where the offer's backward composes, that of a larger softmax of which
+                this call's keys were a part.
+            lse: The log-sum-exp that belongs to `out`.
+            plan: The forward's plan, made for the direction `backward`.
+            dq: Filled with the gradient and returned, where given.
+            dk: Likewise.
+            dv: Likewise.
+        """
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of a manifest's dtype name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def torch_device(device: Device) -> torch.device:
+    """The torch device of a problem's device."""
+    return torch.device(device.kind)
+
+
+def device_of(tensor: Tensor) -> Device:
+    """What a tensor lies on, as a problem's device."""
+    if tensor.device.type == "cpu":
+        return Device("cpu")
+    if tensor.device.type != "cuda":
+        raise RequestError(f"tensors are on {tensor.device}; LongCA runs on cpu and cuda")
+    properties = torch.cuda.get_device_properties(tensor.device)
+    return Device("cuda", (properties.major, properties.minor), properties.total_memory, properties.name)
+
+
+def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Checks the shapes, dtypes and devices of attention's inputs against one another.
+
+    Raises:
+        RequestError: They do not fit; the message says which and what is allowed.
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 3:
+            raise RequestError(f"{name} has shape {tuple(tensor.shape)}; tensors are packed: [tokens, heads, head_dim]")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise RequestError(
+                f"q is {q.dtype} on {q.device}, but {name} is {tensor.dtype} on {tensor.device}; give all three alike"
+            )
+    if k.shape != v.shape or q.shape[2] != k.shape[2]:
+        raise RequestError(
+            f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; "
+            "k and v must be of one shape, and all three of one head_dim"
+        )
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise RequestError(f"{q.shape[1]} query heads do not divide among {k.shape[1]} KV heads")
+
+
+def fill(buffer: Tensor | None, result: Tensor) -> Tensor:
+    """A result, copied into the caller's buffer where there is one."""
+    return result if buffer is None else buffer.copy_(result)

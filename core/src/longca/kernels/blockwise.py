@@ -1,0 +1,156 @@
+"""Attention by the book, a block of queries at a time, so that memory stays linear in the sequence.
+
+One function each way serves three ends: the oracle (float64), the `naive` kernel (float32), and PyTorch's own
+arithmetic in a low precision, against whose error other kernels' errors are held: there every intermediate is
+rounded to that precision, and sums over blocks are kept in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longca.masks import BlockSparseMask, Mask
+
+__all__ = [
+    "QueryBlock",
+    "attention_backward",
+    "attention_forward",
+    "group_heads",
+    "masked_scores",
+    "query_blocks",
+    "softmax_weights",
+    "sum_over_group",
+    "ungroup_heads",
+    "widened",
+]
+
+_SCORES = 2**24  # scores a block: 128 MiB in float64
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """Some queries, the keys that any of them sees, and who sees whom.
+
+    Attributes:
+        queries: Slice of the queries.
+        keys: Slice of the keys.
+        visible: bool [1 or mask heads, queries, keys].
+    """
+
+    queries: slice
+    keys: slice
+    visible: Tensor
+
+
+def query_blocks(mask: Mask, heads_q: int, device: torch.device) -> Iterator[QueryBlock]:
+    """The mask in blocks of queries that keep the scores of all heads under a fixed size."""
+    height = max(1, min(mask.seqlen_q, _SCORES // max(1, heads_q * mask.seqlen_k)))
+    for first in range(0, mask.seqlen_q, height):
+        last = min(first + height, mask.seqlen_q)
+        part = mask.cut([(first, last)], [(0, mask.seqlen_k)])
+        start, stop = _key_span(part)
+        visible = torch.from_numpy(part.cut([(0, last - first)], [(start, stop)]).dense()).to(device)
+        shown = visible if visible.dim() == 3 else visible[None]
+        yield QueryBlock(slice(first, last), slice(start, stop), shown)
+
+
+def _key_span(part: Mask) -> tuple[int, int]:
+    if isinstance(part, BlockSparseMask):
+        return 0, part.seqlen_k
+    slices = part.head(0).array
+    return (int(slices[:, 2].min()), int(slices[:, 3].max())) if len(slices) else (0, 0)
+
+
+def attention_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Attention with intermediates in `dtype`.
+
+    Returns:
+        out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float64 where `dtype` is, else float32.
+    """
+    wide = widened(dtype)
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    out = q.new_zeros(q.shape)
+    lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
+    for block in query_blocks(mask, q.shape[1], q.device):
+        scores = masked_scores(q[block.queries], k[block.keys], block.visible, scale).to(wide)
+        lse[:, block.queries] = scores.logsumexp(-1).flatten(0, 1)
+        weights = softmax_weights(scores, lse[:, block.queries]).to(dtype)
+        out[block.queries] = ungroup_heads(weights @ v[block.keys].permute(1, 0, 2)[:, None])
+    return out, lse
+
+
+def attention_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    mask: Mask,
+    scale: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients with intermediates in `dtype`; out and lse may be those of a larger softmax.
+
+    Returns:
+        dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`.
+    """
+    wide = widened(dtype)
+    q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
+    dq = q.new_zeros(q.shape)
+    dk, dv = (torch.zeros(k.shape, dtype=wide, device=k.device) for _ in range(2))
+    delta = (dout.to(wide) * out.to(wide)).sum(-1).T  # [Hq, Tq]
+    for block in query_blocks(mask, q.shape[1], q.device):
+        queries, keys = block.queries, block.keys
+        group = k.shape[1]
+        k_block, v_block = (x[keys].permute(1, 0, 2)[:, None] for x in (k, v))  # [Hkv, 1, keys, D]
+        q_block, do_block = group_heads(q[queries], group), group_heads(dout[queries], group)  # [Hkv, G, queries, D]
+        scores = masked_scores(q[queries], k[keys], block.visible, scale).to(wide)
+        weights = softmax_weights(scores, lse[:, queries].to(wide))
+        slope = (do_block @ v_block.transpose(-1, -2)).to(wide) - delta[:, queries].unflatten(0, (group, -1))[..., None]
+        dscores = (weights * slope * scale).to(dtype)
+        dq[queries] = ungroup_heads(dscores @ k_block)
+        dk[keys] += sum_over_group(dscores, q_block).to(wide)
+        dv[keys] += sum_over_group(weights.to(dtype), do_block).to(wide)
+    return dq, dk.to(dtype), dv.to(dtype)
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """What sums are kept in for intermediates of a dtype: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def group_heads(x: Tensor, heads_kv: int) -> Tensor:
+    """[queries, Hq, D] → [Hkv, G, queries, D], where G query heads share a KV head."""
+    return x.permute(1, 0, 2).unflatten(0, (heads_kv, -1))
+
+
+def ungroup_heads(x: Tensor) -> Tensor:
+    """[Hkv, G, queries, D] → [queries, Hq, D]."""
+    return x.flatten(0, 1).permute(1, 0, 2)
+
+
+def sum_over_group(weights: Tensor, x: Tensor) -> Tensor:
+    """Sums over queries and the group's heads of weights [Hkv, G, queries, keys] times x: [keys, Hkv, D]."""
+    return (weights.flatten(1, 2).transpose(-1, -2) @ x.flatten(1, 2)).permute(1, 0, 2)
+
+
+def masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
+    """Scaled scores [Hkv, G, queries, keys], −∞ where the mask hides the key."""
+    heads_kv = k.shape[1]
+    scores = group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None] * scale
+    # One mask for all heads, one for each KV head, or one for each query head.
+    shown = visible[None] if visible.shape[0] == 1 else visible.unflatten(0, (heads_kv, -1))
+    return scores.masked_fill(~shown, -torch.inf)
+
+
+def softmax_weights(scores: Tensor, lse: Tensor) -> Tensor:
+    """exp(scores − lse), and 0 in rows that see nothing at all."""
+    grouped = lse.unflatten(0, scores.shape[:2])[..., None]
+    return (scores - grouped.masked_fill(grouped == -torch.inf, 0.0)).exp()

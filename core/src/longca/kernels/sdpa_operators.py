@@ -1,0 +1,187 @@
+"""PyTorch's fused attention operators, each as a forward that returns lse and a backward that takes one.
+
+Tensors are [1, H, T, D], the bias [1, 1 or H, Sq, Sk], lse [1, H, Tq]. These operators are what
+torch.nn.functional.scaled_dot_product_attention dispatches to.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["OPERATORS", "Operator"]
+
+aten = torch.ops.aten
+
+Grads = tuple[Tensor, Tensor, Tensor]
+
+
+class Operator(Protocol):
+    """One fused attention."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Out [1, H, Tq, D], and lse [1, H, at least Tq]."""
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        bias: Tensor | None,
+        is_causal: bool,
+        scale: float,
+    ) -> Grads:
+        """Gradients of q, k and v."""
+
+
+class CPUFlash:
+    """The fused CPU kernel; GQA and any bias."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Operator.forward`."""
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale
+        )
+        return out, lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        bias: Tensor | None,
+        is_causal: bool,
+        scale: float,
+    ) -> Grads:
+        """See `Operator.backward`."""
+        dq, dk, dv = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            dout, q, k, v, out, lse, 0.0, is_causal, attn_mask=bias, scale=scale
+        )
+        return dq, dk, dv
+
+
+class CUDAFlash:
+    """FlashAttention-2 as PyTorch builds it; GQA, no bias."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Operator.forward`."""
+        assert bias is None
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
+        return out, lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        bias: Tensor | None,
+        is_causal: bool,
+        scale: float,
+    ) -> Grads:
+        """See `Operator.backward`."""
+        no_dropout = torch.empty(0, dtype=torch.int64, device=q.device)
+        dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(
+            dout,
+            q,
+            k,
+            v,
+            out,
+            lse.contiguous(),
+            None,
+            None,
+            q.shape[2],
+            k.shape[2],
+            0.0,
+            is_causal,
+            no_dropout,
+            no_dropout,
+            scale=scale,
+        )
+        return dq, dk, dv
+
+
+class CUDAEfficient:
+    """xFormers' memory-efficient kernel as PyTorch builds it; a bias, but as many KV heads as query heads.
+
+    Fewer KV heads are repeated, and their gradients summed.
+    """
+
+    _LSE_ALIGNMENT = 32  # queries: lse comes and goes padded to whole warps
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Operator.forward`."""
+        out, lse, *_ = aten._scaled_dot_product_efficient_attention(
+            q, _repeat(k, q), _repeat(v, q), _expand(bias, q), True, 0.0, is_causal, scale=scale
+        )
+        return out, lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        bias: Tensor | None,
+        is_causal: bool,
+        scale: float,
+    ) -> Grads:
+        """See `Operator.backward`."""
+        no_dropout = torch.empty((), dtype=torch.int64, device=q.device)
+        padding = -lse.shape[-1] % self._LSE_ALIGNMENT
+        dq, dk, dv, _ = aten._scaled_dot_product_efficient_attention_backward(
+            dout,
+            q,
+            _repeat(k, q),
+            _repeat(v, q),
+            _expand(bias, q),
+            out,
+            torch.nn.functional.pad(lse, (0, padding)),
+            no_dropout,
+            no_dropout,
+            0.0,
+            [True, True, True, False],
+            is_causal,
+            scale=scale,
+        )
+        return dq, _sum_repeats(dk, k), _sum_repeats(dv, v)
+
+
+def _repeat(x: Tensor, q: Tensor) -> Tensor:
+    """KV heads, each as often as it has query heads."""
+    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+
+
+def _sum_repeats(grad: Tensor, x: Tensor) -> Tensor:
+    return grad if grad.shape == x.shape else grad.unflatten(1, (x.shape[1], -1)).sum(2)
+
+
+def _expand(bias: Tensor | None, q: Tensor) -> Tensor | None:
+    return None if bias is None else bias.expand(-1, q.shape[1], -1, -1)
+
+
+OPERATORS: dict[str, Operator] = {
+    "cpu_flash": CPUFlash(),
+    "flash": CUDAFlash(),
+    "efficient": CUDAEfficient(),
+}

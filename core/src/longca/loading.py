@@ -1,0 +1,54 @@
+"""Loading what a manifest's import strings name, at first use; what goes wrong is said with the plugin's name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from longca.admission import describe
+from longca.errors import LongCAError, MissingPackageError, PluginError
+from longca.manifests import Manifest, missing
+
+__all__ = ["instantiate", "load_object"]
+
+
+def load_object(manifest: Manifest, import_string: str, distribution: str) -> Any:
+    """The object that an import string of a manifest names.
+
+    Raises:
+        MissingPackageError: It cannot be imported, and a package that the manifest requires is not here.
+        PluginError: It cannot be imported for any other reason.
+    """
+    module, _, name = import_string.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a library may well exit when it lacks a GPU
+        raise _explain(manifest, import_string, distribution, error) from error
+
+
+def instantiate(manifest: Manifest, distribution: str) -> Any:
+    """A new instance of a manifest's implementation.
+
+    Raises:
+        MissingPackageError: A package that the manifest requires is not here.
+        PluginError: The class cannot be imported or called.
+    """
+    kind = load_object(manifest, manifest.implementation, distribution)
+    try:
+        return kind()
+    except (KeyboardInterrupt, LongCAError):
+        raise
+    except BaseException as error:
+        raise _explain(manifest, manifest.implementation, distribution, error) from error
+
+
+def _explain(manifest: Manifest, import_string: str, distribution: str, error: BaseException) -> LongCAError:
+    if isinstance(error, ImportError):
+        for requirement in manifest.requires:
+            if missing(requirement):
+                return MissingPackageError(requirement, manifest.name, manifest.install)
+    return PluginError(
+        f"{manifest.name} of plugin {distribution} cannot be loaded: {import_string} raised {describe(error)}"
+    )

@@ -1,0 +1,155 @@
+"""The registry: every plugin, what it provides and what is wrong with it; and whether a kernel takes a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from longca.admission import veto
+from longca.catalogue import PluginInfo, collect
+from longca.errors import PluginError, UnknownNameError
+from longca.loading import instantiate, load_object
+from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
+from longca.manifests.resolve import resolve_manifest, step_problems
+
+__all__ = ["PluginInfo", "Registry", "registry", "resolve"]
+
+
+class Registry:
+    """Everything that plugins provide. Ask `registry()` for it.
+
+    Attributes:
+        plugins: All plugins: the core first, then by distribution name.
+        kernels: Kernels by name, in the plugins' order and within a plugin in its own.
+        strategies: Context-parallel strategies by name, in the same order.
+    """
+
+    def __init__(self, disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> None:
+        self._catalogue = collect(disabled, reprobe)
+        self.plugins = tuple(self._catalogue.plugins)
+        self.kernels: dict[str, KernelManifest] = self._catalogue.kernels
+        self.strategies: dict[str, StrategyManifest] = self._catalogue.strategies
+        self._loaded: dict[str, Any] = {}
+
+    def manifest(self, kernel: str) -> KernelManifest:
+        """A kernel's manifest.
+
+        Raises:
+            UnknownNameError: Nobody provides it.
+        """
+        if kernel not in self.kernels:
+            raise UnknownNameError("kernel", kernel, self.kernels)
+        return self.kernels[kernel]
+
+    def strategy(self, name: str) -> StrategyManifest:
+        """A context-parallel strategy's manifest.
+
+        Raises:
+            UnknownNameError: Nobody provides it.
+        """
+        if name not in self.strategies:
+            raise UnknownNameError("strategy", name, self.strategies)
+        return self.strategies[name]
+
+    def provider(self, kernel: str) -> PluginInfo:
+        """The plugin that provides a kernel.
+
+        Raises:
+            UnknownNameError: Nobody does.
+        """
+        return self._catalogue.owner(self.manifest(kernel))
+
+    def resolve(self, kernel: str | KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
+        """Whether a kernel takes a problem, alone or in every step of a layout: its manifest, then its plugin's veto.
+
+        Args:
+            kernel: A kernel's name; or a manifest, which need not be registered.
+            problem: What is asked.
+            layout: Which queries, keys and heads meet where, under context parallelism.
+
+        Raises:
+            UnknownNameError: Nobody provides the kernel.
+        """
+        manifest = self.manifest(kernel) if isinstance(kernel, str) else kernel
+        verdict = resolve_manifest(manifest, problem, layout)
+        if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
+            return verdict
+        admission = self._catalogue.admission(manifest)
+        parts = [problem] if layout is None else [p for rank in step_problems(problem, layout) for p in rank]
+        for part in parts:
+            if reasons := veto(admission, manifest.name, part):
+                return Verdict(manifest.name, None, reasons)
+        return verdict
+
+    def load(self, kernel: str) -> Any:
+        """The one instance of a kernel's implementation, made at first use.
+
+        Raises:
+            UnknownNameError: Nobody provides it.
+            MissingPackageError: A package it requires is not installed.
+            PluginError: Its implementation cannot be imported or called.
+        """
+        if kernel not in self._loaded:
+            self._loaded[kernel] = instantiate(self.manifest(kernel), self.provider(kernel).distribution)
+        return self._loaded[kernel]
+
+    def load_strategy(self, name: str) -> Any:
+        """A strategy's implementation: the class itself, which needs a mesh to be instantiated.
+
+        Raises:
+            UnknownNameError: Nobody provides it.
+            MissingPackageError: A package it requires is not installed.
+            PluginError: It cannot be imported.
+        """
+        manifest = self.strategy(name)
+        return load_object(manifest, manifest.implementation, self._catalogue.owner(manifest).distribution)
+
+    def layout(
+        self, strategy: str, problem: Problem, axis_sizes: Mapping[str, int], placement: str | None = None
+    ) -> Layout:
+        """How a strategy lays a problem out; needs neither torch nor devices.
+
+        Args:
+            strategy: The strategy's name.
+            problem: What is asked.
+            axis_sizes: Ranks along each of the strategy's axes.
+            placement: How it places token ranges on ranks; None for its default.
+
+        Raises:
+            UnknownNameError: Unknown strategy or placement.
+            UnsupportedError: The strategy has no layout for this.
+            PluginError: Its layout function cannot be imported, or returns something else.
+        """
+        manifest = self.strategy(strategy)
+        chosen = placement or manifest.placements[0]
+        if chosen not in manifest.placements:
+            raise UnknownNameError(f"placement of {strategy}", chosen, manifest.placements)
+        distribution = self._catalogue.owner(manifest).distribution
+        layout = load_object(manifest, manifest.layout, distribution)(problem, axis_sizes, chosen)
+        if not isinstance(layout, Layout):
+            raise PluginError(f"{manifest.layout} of plugin {distribution} returned a {type(layout).__name__}")
+        return layout
+
+
+def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> Registry:
+    """The registry of this process; plugins are imported when it is first asked for.
+
+    Args:
+        disabled: Entry points or distributions to leave out. LONGCA_PLUGINS, where it is set, names those to take.
+        reprobe: Whether to probe those plugins too that were probed before.
+
+    Raises:
+        RequestError: A name that is nobody's, or the core's.
+    """
+    return _open(disabled, reprobe)
+
+
+@cache
+def _open(disabled: frozenset[str], reprobe: bool) -> Registry:
+    return Registry(disabled, reprobe)
+
+
+def resolve(kernel: str | KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
+    """Whether a kernel takes a problem; see `Registry.resolve`."""
+    return registry().resolve(kernel, problem, layout)

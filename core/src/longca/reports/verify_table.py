@@ -1,0 +1,69 @@
+"""Verification as a table: a kernel's offers down, the worst row of each beside PyTorch's own error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from longca.reports.text import marks, safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from longca.bench.offers import OfferCheck
+
+__all__ = ["print_verification"]
+
+
+def print_verification(console: Console, kernel: str, checks: Sequence[OfferCheck]) -> None:
+    """Prints a kernel's checks.
+
+    Args:
+        console: Where to.
+        kernel: The kernel's name.
+        checks: What was found of its offers.
+    """
+    yes, no, nothing = marks()
+    table = Table(title=f"{safe(kernel)}", title_justify="left", title_style="bold", pad_edge=False)
+    for head in ("", "form", "dtype", "direction"):
+        table.add_column(head, no_wrap=True)
+    for head in ("masks", "error", "PyTorch's", "limit"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("worst at", overflow="fold")
+    skipped: dict[str, list[str]] = {}
+    for check in checks:
+        if check.skipped:
+            skipped.setdefault(check.skipped, []).append(f"{check.offer.form} {check.dtype} {check.direction}")
+            continue
+        mark = f"[green]{yes}[/]" if check.passed else f"[red]{no}[/]"
+        table.add_row(mark, check.offer.form, check.dtype, check.direction, str(len(check.masks)), *_worst(check))
+    if table.row_count:
+        console.print(table)
+    for reason, rows in skipped.items():
+        console.print(f"{nothing} {safe(kernel)}: {len(rows)} rows not verified here: {safe(reason)}", style="dim")
+    for check in checks:
+        _print_failures(console, check)
+
+
+def _worst(check: OfferCheck) -> tuple[str, str, str, str]:
+    if check.worst is None:
+        return "", "", "", "raised"
+    label, found = check.worst
+    own = "" if math.isnan(found.pytorch) else f"{found.pytorch:.1e}"
+    place = f"{found.tensor}, {_axis(found.tensor)} {found.token}, head {found.head}; {label}"
+    return f"{found.error:.1e}", own, f"{found.limit:.1e}", safe(place)
+
+
+def _axis(tensor: str) -> str:
+    return "key" if tensor.startswith(("dk", "dv")) else "query"
+
+
+def _print_failures(console: Console, check: OfferCheck) -> None:
+    name = f"{safe(check.kernel)} {check.offer.form} {check.dtype} {check.direction}"
+    if check.error:
+        console.print(f"[red]{name} raised on {safe(check.error)}[/]")
+    for label, finding in check.failures:
+        console.print(f"[red]{name} is wrong[/] on {safe(label)}: {safe(finding)}")

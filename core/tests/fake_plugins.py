@@ -1,0 +1,72 @@
+"""Distributions made of a folder each: a module, and the metadata that an installer would have written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+#: What a plugin's module usually begins with.
+PRELUDE = """
+from longca import Backward, KernelManifest, Offer, Reason, StrategyManifest, Verdict, hookimpl
+
+def kernel(name, *offers, **fields):
+    fields = {"title": name, "upstream": "https://example.org", "license": "MIT", "family": "fake",
+              "implementation": "fake_kernels:Fake", **fields}
+    return KernelManifest(name=name, offers=offers or (offer(),), **fields)
+
+def offer(form="full", **fields):
+    return Offer(**{"form": form, "dtypes": ("bfloat16", "float32"), "cpu": True, "metadata": "O(1)", **fields})
+"""
+
+
+class FakePlugins:
+    """Temporary distributions, and a Python that sees them beside what is installed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folders: list[Path] = []
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("LONGCA_")},
+            "LONGCA_CACHE_DIR": str(root / "cache"),
+            "COLUMNS": "100",
+        }
+
+    def add(self, distribution, code, *, entry=None, module=None, version="1.0", prelude=True):
+        """Writes a distribution whose one entry point names a module with this code."""
+        module = module or distribution.replace("-", "_")
+        folder = self.root / f"dist{len(self.folders)}"
+        info = folder / f"fake{len(self.folders)}-{version}.dist-info"
+        info.mkdir(parents=True)
+        if code is not None:
+            path = folder / f"{module}.py"
+            path.write_text((PRELUDE if prelude else "") + dedent(code), "utf-8")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n", "utf-8")
+        (info / "entry_points.txt").write_text(f"[longca]\n{entry or module} = {module}\n", "utf-8")
+        (info / "RECORD").write_text(f"{module}.py,,\n", "utf-8")
+        self.folders.append(folder)
+        return folder
+
+    def python(self, *arguments, timeout=60, **env):
+        """Runs Python with the distributions on its path."""
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**self.env, "PYTHONPATH": os.pathsep.join(map(str, self.folders)), **env},
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def longca(self, *arguments, **env):
+        """Runs the command line."""
+        return self.python("-m", "longca", *arguments, **env)
+
+    def plugins(self, *arguments, **env):
+        """What `longca plugins --json` says, by distribution; the core's and installed ones are left out."""
+        ran = self.longca("plugins", "--json", *arguments, **env)
+        assert ran.returncode == 0, ran.stderr
+        added = {plugin["distribution"]: plugin for plugin in json.loads(ran.stdout)}
+        assert added["longca-core"]["kernels"][:2] == ["naive", "sdpa"]
+        return added

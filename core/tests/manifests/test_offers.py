@@ -1,0 +1,87 @@
+import pytest
+from pydantic import ValidationError
+
+from longca.manifests import Backward, KernelManifest, Offer, StrategyManifest
+
+USUAL = {"form": "full", "dtypes": ("bfloat16",), "cpu": True, "metadata": "O(1)"}
+MANIFEST = {
+    "name": "fake",
+    "title": "Fake",
+    "upstream": "https://example.org",
+    "license": "MIT",
+    "family": "fake",
+    "implementation": "fake.kernel:Fake",
+}
+
+
+def test_an_offer_is_frozen_and_hashable():
+    offer = Offer(**USUAL)
+    with pytest.raises(ValidationError):
+        offer.gqa = False
+    assert offer == Offer(**USUAL)
+    assert hash(offer) == hash(Offer(**USUAL))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"colour": "red"}, "Extra inputs"),
+        ({"dtypes": ()}, "at least 1"),
+        ({"dtypes": ("int8",)}, "bfloat16"),
+        ({"cpu": False}, "needs a device"),
+        ({"cuda": "sm90"}, "no range of compute capabilities"),
+        ({"requires": ("flash attn >> 2",)}, "no requirement"),
+        ({"most": 2}, "most is for"),
+        ({"block_sizes": (64,)}, "block_sizes and variable_blocks"),
+        ({"variable_blocks": True}, "block_sizes and variable_blocks"),
+        ({"form": "spiral"}, "form"),
+        ({"max_head_dim": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_an_offer_that_makes_no_sense_is_refused(fields, message):
+    with pytest.raises(ValidationError, match=message):
+        Offer(**{**USUAL, **fields})
+
+
+def test_directions_follow_from_the_backward():
+    assert Offer(**USUAL).directions == ("forward",)
+    assert Offer(**USUAL, backward="own").directions == ("forward", "backward")
+
+
+@pytest.mark.parametrize(
+    ("backward", "composes"), [("none", False), ("own", False), ("external", True), ("lse_grad", True)]
+)
+def test_which_backwards_compose(backward, composes):
+    assert Backward(backward).composes is composes
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "Fake"},
+        {"name": "../fake"},
+        {"name": "fake\x1b[31m"},
+        {"name": "f" * 41},
+        {"name": "[red]fake"},
+        {"title": ""},
+        {"api": ()},
+        {"offers": ()},
+        {"implementation": "fake.kernel"},
+        {"implementation": "os.path:join(1)"},
+        {"requires": ("not a requirement",)},
+        {"colour": "red"},
+    ],
+)
+def test_a_kernel_manifest_that_makes_no_sense_is_refused(fields):
+    with pytest.raises(ValidationError):
+        KernelManifest(**{**MANIFEST, "offers": (Offer(**USUAL),), **fields})
+
+
+def test_a_strategy_manifest_names_its_axes_and_placements():
+    fields = {key: value for key, value in MANIFEST.items() if key != "family"}
+    manifest = StrategyManifest(
+        **fields, axes=("ring",), placements=("zigzag", "contiguous"), layout="fake.layout:make"
+    )
+    assert manifest.placements[0] == "zigzag"
+    with pytest.raises(ValidationError):
+        StrategyManifest(**fields, axes=(), placements=("zigzag",), layout="fake.layout:make")

@@ -1,0 +1,83 @@
+import pytest
+
+from longca import masks
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests import Device, Problem
+
+CPU = Device("cpu")
+
+
+def problem(**fields):
+    return Problem(**{"mask": masks.build("causal", 64), "heads_q": 8, "device": CPU, **fields})
+
+
+def test_heads_default_to_multi_head_attention():
+    asked = problem()
+    assert (asked.heads_kv, asked.is_gqa, asked.scale) == (8, False, 128**-0.5)
+    assert problem(heads_kv=2).is_gqa
+    assert problem(softmax_scale=0.5).scale == 0.5
+
+
+def test_flops_are_those_of_the_visible_pairs():
+    asked = problem(head_dim=32)
+    assert asked.area == 8 * 64 * 65 // 2
+    assert asked.flops == 4 * 32 * asked.area
+    assert problem(head_dim=32, direction="backward").flops == asked.flops * 5 // 2
+
+
+def test_area_counts_every_query_head_of_a_mask_with_heads():
+    mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=2, seed=0)
+    assert problem(mask=mask, heads_q=8, heads_kv=2).area == mask.area * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"heads_q": 0}, "heads_q is 0"),
+        ({"heads_q": True}, "heads_q is True"),
+        ({"heads_q": 8.0}, "heads_q is 8.0"),
+        ({"head_dim": -1}, "head_dim is -1"),
+        ({"head_dim": 2**20}, "head_dim is"),
+        ({"heads_kv": 3}, "do not divide"),
+        ({"heads_kv": 16}, "do not divide"),
+        ({"softmax_scale": float("nan")}, "softmax_scale"),
+    ],
+)
+def test_what_no_problem_may_ask(fields, message):
+    with pytest.raises(RequestError, match=message):
+        problem(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "bf16"}, {"direction": "backwards"}])
+def test_unknown_names_say_what_is_near(fields):
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        problem(**fields)
+
+
+def test_a_masks_heads_must_be_those_of_q_or_k():
+    mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=4, seed=0)
+    assert problem(mask=mask, heads_q=4)
+    assert problem(mask=mask, heads_q=8, heads_kv=4)
+    with pytest.raises(RequestError, match="the mask has 4 heads"):
+        problem(mask=mask, heads_q=8, heads_kv=2)
+
+
+def test_problems_are_hashable_with_masks_and_with_patterns():
+    assert hash(problem()) == hash(problem())
+    assert problem() == problem()
+    pattern = masks.get_pattern("causal")
+    assert hash(problem(mask=pattern)) == hash(problem(mask=pattern))
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [("cpu", Device("cpu")), ("cuda:9.0", Device("cuda", (9, 0))), ("cuda:12.1", Device("cuda", (12, 1)))],
+)
+def test_devices_are_named(text, device):
+    assert Device.parse(text) == device
+
+
+@pytest.mark.parametrize("text", ["", "cuda", "cuda:90", "cuda:9.0 ", "gpu", "cuda:9.0.1", "\x1b[31m", "cuda:٩.0"])
+def test_no_other_devices_are(text):
+    with pytest.raises(RequestError, match=r"Give cpu, or cuda:9\.0"):
+        Device.parse(text)

@@ -1,0 +1,180 @@
+import re
+
+import pytest
+
+from longca import masks
+from longca.errors import UnsupportedError
+from longca.manifests import Device, KernelManifest, Layout, Offer, Problem, Step, resolve_manifest
+
+CPU, SM80, SM90 = Device("cpu"), Device("cuda", (8, 0)), Device("cuda", (9, 0))
+USUAL = {"dtypes": ("bfloat16", "float16"), "cuda": ">=8.0", "backward": "external", "metadata": "O(1)"}
+
+
+def manifest(*offers, **fields):
+    usual = {"name": "fake", "title": "Fake", "upstream": "-", "license": "MIT", "family": "fake"}
+    offers = tuple(Offer(**{"form": "causal", **USUAL, **offer}) for offer in offers)
+    return KernelManifest(**{**usual, "implementation": "fake:Fake", "offers": offers, **fields})
+
+
+def problem(mask="causal", **fields):
+    mask = masks.build(mask, 64) if isinstance(mask, str) else mask
+    return Problem(**{"mask": mask, "heads_q": 8, "heads_kv": 2, "device": SM90, **fields})
+
+
+def reasons(offer, asked=None, layout=None, **fields):
+    verdict = resolve_manifest(manifest(offer, **fields), asked or problem(), layout)
+    assert bool(verdict) is not bool(verdict.reasons)
+    return {reason.code: str(reason) for reason in verdict.reasons}
+
+
+def test_the_first_offer_that_covers_the_problem_is_used():
+    kernel = manifest({"form": "full"}, {"cuda": "==9.0"}, {"cuda": ">=8.0"})
+    assert resolve_manifest(kernel, problem()).offer is kernel.offers[1]
+    assert resolve_manifest(kernel, problem(device=SM80)).offer is kernel.offers[2]
+    assert resolve_manifest(kernel, problem("full", device=SM80)).offer is kernel.offers[0]
+
+
+@pytest.mark.parametrize(
+    ("offer", "fields", "code", "message"),
+    [
+        ({"gqa": False}, {}, "gqa", "fake takes as many KV heads as query heads; 8:2 heads were asked."),
+        ({}, {"dtype": "float32"}, "dtype", "fake takes bfloat16, float16; float32 was asked."),
+        (
+            {},
+            {"device": CPU},
+            "device",
+            r"fake runs on CUDA devices \(compute capability >=8.0\); this device is a CPU.",
+        ),
+        ({"cuda": "==9.0"}, {"device": SM80}, "device", "fake needs compute capability ==9.0; this device has 8.0."),
+        ({"cuda": None, "cpu": True}, {}, "device", "fake runs on CPUs; this device is cuda"),
+        ({"max_head_dim": 64}, {}, "head_dim", "fake takes head dimensions up to 64; 128 was asked."),
+        ({"head_dims": (64, 96)}, {}, "head_dim", "fake takes head dimensions 64, 96; 128 was asked."),
+        ({"head_dim_multiple": 8}, {"head_dim": 100}, "head_dim", "multiples of 8; 100 was asked."),
+        ({}, {"deterministic": True}, "deterministic", "fake is not deterministic in its causal form"),
+        ({"backward": "none"}, {"direction": "backward"}, "direction", "fake has a forward alone in its causal form"),
+        ({"max_seqlen": 32}, {}, "lengths", "fake takes at most 32 tokens here; 64 were asked."),
+        (
+            {"requires": ("nope>=2",)},
+            {},
+            "package",
+            r"fake needs nope>=2; nope is not installed. .*pip install 'nope>=2'",
+        ),
+    ],
+)
+def test_each_reason_says_what_was_asked_and_what_is_offered(offer, fields, code, message):
+    found = reasons(offer, problem(**fields))
+    assert list(found) == [code]
+    assert re.search(message, found[code])
+
+
+def test_the_manifests_install_line_is_the_advice():
+    found = reasons({}, requires=("nope>=2",), install="pip install nope --index-url https://example.org")
+    assert found["package"].endswith("Install it: pip install nope --index-url https://example.org")
+
+
+def test_a_mask_that_no_offer_takes_gets_one_reason():
+    kernel = manifest({}, {"form": "row_intervals", "most": 1})
+    asked = problem(masks.build("global_sliding_window", 64, window=4, global_tokens=4))
+    (reason,) = resolve_manifest(kernel, asked).reasons
+    assert reason.code == "form"
+    assert "fake takes causal, row_intervals (at most 1)" in str(reason)
+
+
+def test_the_reasons_are_those_of_the_nearest_offer():
+    kernel = manifest({"dtypes": ("float16",), "gqa": False}, {"dtypes": ("float16",)})
+    assert [reason.code for reason in resolve_manifest(kernel, problem()).reasons] == ["dtype"]
+    on_both = manifest({"cuda": None, "cpu": True}, {"cuda": "==9.0"})
+    (reason,) = resolve_manifest(on_both, problem(device=SM80)).reasons
+    assert "compute capability ==9.0" in str(reason)
+
+
+def test_unequal_lengths_and_heads_of_a_mask():
+    rectangle = masks.build("causal", 32, seqlen_k=64)
+    assert list(reasons({}, problem(rectangle))) == ["lengths"]
+    assert not reasons({"unequal_lengths": True}, problem(rectangle))
+    sparse = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=8, seed=0)
+    assert list(reasons({"form": "block_sparse"}, problem(sparse))) == ["mask_heads"]
+    assert list(reasons({"form": "block_sparse", "mask_heads": "kv"}, problem(sparse))) == ["mask_heads"]
+    assert not reasons({"form": "block_sparse", "mask_heads": "query"}, problem(sparse))
+    assert list(reasons({"form": "block_sparse", "mask_heads": "query", "block_sizes": (128,)}, problem(sparse))) == [
+        "form"
+    ]
+
+
+def test_patterns_are_answered_for_all_of_their_masks():
+    kernel = manifest({"form": "row_intervals", "most": 1})
+    assert resolve_manifest(kernel, problem(masks.get_pattern("causal_document")))
+    assert not resolve_manifest(kernel, problem(masks.get_pattern("global_sliding_window")))
+    assert not resolve_manifest(kernel, problem(masks.get_pattern("uniform_block_sparse")))
+
+
+def test_check_raises_with_the_reasons_and_the_alternatives():
+    verdict = resolve_manifest(manifest({"gqa": False}), problem())
+    with pytest.raises(UnsupportedError, match=r"as many KV heads .* Valid here: naive, sdpa\."):
+        verdict.check(("naive", "sdpa"))
+    good = resolve_manifest(manifest({}), problem())
+    assert good.check() is good
+
+
+def zigzag_ring(ranks, seqlen, heads_q=8, heads_kv=2):
+    """Each rank holds a chunk from either end and meets the others' keys step by step."""
+    chunk = seqlen // (2 * ranks)
+
+    def held(rank):
+        other = 2 * ranks - 1 - rank
+        return ((rank * chunk, (rank + 1) * chunk), (other * chunk, (other + 1) * chunk))
+
+    return Layout(
+        tuple(
+            tuple(Step(held(rank), held((rank - step) % ranks), (0, heads_q), (0, heads_kv)) for step in range(ranks))
+            for rank in range(ranks)
+        )
+    )
+
+
+def test_a_causal_zigzag_ring_is_a_causal_step_and_rectangles():
+    layout = zigzag_ring(2, 64)
+    ring = {"unequal_lengths": True}
+    verdict = resolve_manifest(
+        manifest(ring, {**ring, "form": "varlen"}, {**ring, "form": "row_intervals"}), problem(), layout
+    )
+    assert verdict.valid
+    assert layout.world_size == 2
+    assert len(verdict.offers) > 1
+    assert verdict.offer is None
+
+
+def test_a_layout_is_as_valid_as_its_worst_step():
+    found = reasons({}, layout=zigzag_ring(2, 64))
+    assert "layout" in found
+    assert "rank 0 of 2" in found["layout"]
+    assert "form" in found
+
+
+def test_a_backward_that_is_merged_must_compose():
+    layout = zigzag_ring(2, 64)
+    rows = {"form": "row_intervals", "unequal_lengths": True}
+    asked = problem(direction="backward")
+    assert not reasons(rows, asked, layout)
+    assert not reasons({**rows, "backward": "lse_grad"}, asked, layout)
+    assert "composition" in reasons({**rows, "backward": "own"}, asked, layout)
+    assert not reasons({**rows, "backward": "own"}, problem(), layout)
+
+
+def test_steps_that_show_nothing_ask_nothing():
+    halves = (((0, 32),), ((32, 64),))
+    steps = tuple(
+        tuple(Step(mine, theirs, (0, 8), (0, 2)) for theirs in halves if theirs <= mine or theirs == halves[1])
+        for mine in halves
+    )
+    verdict = resolve_manifest(manifest({"backward": "own"}), problem(direction="backward"), Layout(steps[:1]))
+    assert verdict.valid, "rank 0 sees its own keys alone, so nothing is merged"
+
+
+def test_ulysses_slices_the_heads_of_a_mask():
+    mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=2, seed=0)
+    everything = ((0, 256),)
+    layout = Layout(tuple((Step(everything, everything, (4 * r, 4 * r + 4), (r, r + 1)),) for r in range(2)))
+    asked = problem(mask)
+    assert list(reasons({"form": "block_sparse"}, asked)) == ["mask_heads"]
+    assert not reasons({"form": "block_sparse"}, asked, layout), "each rank is left with one mask"

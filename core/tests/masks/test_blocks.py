@@ -1,0 +1,76 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca.errors import MaskError
+from longca.masks import build
+
+from . import predicates
+from .strategies import any_cases, block_sparse_cases
+
+BLOCK = st.integers(1, 9)
+
+
+@given(any_cases(), BLOCK, BLOCK)
+def test_blocks_are_full_partial_or_absent_as_the_matrix_says(case, block_q, block_k):
+    blocks = case.mask.blocks(block_q, block_k)
+    expected = predicates.block_states(case.dense, block_q, block_k)
+    assert blocks.by_query.dense().tolist() == expected.tolist()
+    assert blocks.by_key.dense().tolist() == expected.T.tolist()
+
+
+@given(any_cases(), BLOCK, BLOCK)
+def test_runs_are_maximal_ordered_and_counted(case, block_q, block_k):
+    blocks = case.mask.blocks(block_q, block_k)
+    expected = predicates.block_states(case.dense, block_q, block_k)
+    for runs, states in ((blocks.by_query, expected), (blocks.by_key, expected.T)):
+        assert (runs.num_rows, runs.num_columns) == states.shape
+        assert (runs.num_partial, runs.num_full) == ((states == 1).sum(), (states == 2).sum())
+        for state, listed in ((1, runs.partial), (2, runs.full)):
+            assert listed.dtype == np.int32
+            assert listed.tolist() == [
+                [row, start, stop]
+                for row, line in enumerate((states == state).tolist())
+                for start, stop in predicates.intervals(line)
+            ]
+
+
+@given(any_cases(), BLOCK, BLOCK)
+def test_tile_efficiency_is_area_over_whole_tiles_touched(case, block_q, block_k):
+    touched = (predicates.block_states(case.dense, block_q, block_k) > 0).sum()
+    expected = case.dense.sum() / (touched * block_q * block_k) if touched else 0
+    assert case.mask.tile_efficiency(block_q, block_k) == pytest.approx(expected, abs=0)
+
+
+@given(block_sparse_cases(), BLOCK, BLOCK)
+def test_tile_efficiency_of_heads_that_differ_counts_all_their_tiles(case, block_q, block_k):
+    touched = sum((predicates.block_states(head, block_q, block_k) > 0).sum() for head in case.dense)
+    expected = case.dense.sum() / (touched * block_q * block_k) if touched else 0
+    assert case.mask.tile_efficiency(block_q, block_k) == pytest.approx(expected, abs=0)
+
+
+def test_tile_efficiency_of_many_blocks_takes_no_slices():
+    mask = build("uniform_block_sparse", 2**17, block=128, kept=0.5, heads=8)
+    start = time.perf_counter()
+    assert mask.tile_efficiency() == 1
+    assert mask.tile_efficiency(256, 128) < 0.7
+    assert time.perf_counter() - start < 5
+
+
+def test_full_attention_over_a_million_tokens_is_one_run_a_row():
+    runs = build("full", 2**20).blocks(128, 128).by_query
+    assert runs.full.tolist() == [[row, 0, 8192] for row in range(8192)]
+    assert runs.num_full == 8192**2
+    assert not len(runs.partial)
+
+
+@pytest.mark.parametrize("size", [(0, 128), (128, 0), (-1, 4)])
+def test_block_sizes_below_one_are_refused(size):
+    with pytest.raises(MaskError, match="at least 1"):
+        build("causal", 256).blocks(*size)
+    for mask in (build("causal", 256), build("uniform_block_sparse", 256, block=64, kept=0.5)):
+        with pytest.raises(MaskError, match="at least 1"):
+            mask.tile_efficiency(*size)

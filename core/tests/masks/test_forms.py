@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca.masks import Form, Slice, SliceMask, Window, build
+
+from . import predicates
+from .strategies import any_cases, cut_dense, ranges, static_cases
+
+
+@st.composite
+def shown_masks(draw):
+    """(mask, matrix): of a pattern or of random slices, whole or cut, with something visible."""
+    case = draw(any_cases())
+    mask, matrix = case.mask, case.dense
+    if draw(st.booleans()):
+        q, k = draw(ranges(mask.seqlen_q)), draw(ranges(mask.seqlen_k))
+        mask, matrix = mask.cut(q, k), cut_dense(matrix, q, k)
+    return mask, matrix
+
+
+@given(shown_masks())
+def test_full_and_causal_are_recognised_exactly_where_the_matrix_is(shown):
+    mask, matrix = shown
+    if not mask.is_empty:
+        assert mask.admits(Form.FULL) == matrix.all()
+        assert mask.admits(Form.CAUSAL) == (matrix == predicates.dense("causal", *matrix.shape, {})).all()
+
+
+@given(shown_masks())
+def test_a_window_is_recognised_exactly_where_the_matrix_is_one(shown):
+    mask, matrix = shown
+    if not mask.is_empty:
+        assert (mask.window is not None) == mask.admits(Form.WINDOW) == _is_a_window(matrix)
+    if mask.window is not None:
+        assert _window_matrix(mask.window, *matrix.shape).tolist() == matrix.tolist()
+
+
+def _window_matrix(window, seqlen_q, seqlen_k):
+    left, right = (seqlen_q + seqlen_k if side is None else side for side in window)
+    cells = [[-left <= j - i - (seqlen_k - seqlen_q) <= right for j in range(seqlen_k)] for i in range(seqlen_q)]
+    return np.array(cells)
+
+
+def _is_a_window(matrix):
+    seqlen_q, seqlen_k = matrix.shape
+    offsets = [j - i - (seqlen_k - seqlen_q) for i, j in np.argwhere(matrix)]
+    # The band that reaches exactly as far as the matrix, where FlashAttention can say it: both sides ≥ 0.
+    window = Window(max(0, -min(offsets)), max(0, max(offsets)))
+    return bool((_window_matrix(window, seqlen_q, seqlen_k) == matrix).all())
+
+
+@given(shown_masks())
+def test_varlen_shows_the_matrix_in_flash_attention_s_semantics(shown):
+    mask, matrix = shown
+    assert mask.admits(Form.VARLEN) == (mask.varlen is not None)
+    if mask.varlen is not None:
+        assert predicates.showings([mask.varlen], *matrix.shape).tolist() == matrix.astype(int).tolist()
+        assert mask.varlen.cu_seqlens_q.dtype == mask.varlen.cu_seqlens_k.dtype == np.int32
+        assert mask.varlen.max_seqlen_q == np.diff(mask.varlen.cu_seqlens_q).max()
+        assert mask.varlen.max_seqlen_k == np.diff(mask.varlen.cu_seqlens_k).max()
+
+
+@given(shown_masks())
+def test_layers_show_each_visible_pair_in_exactly_one_call(shown):
+    mask, matrix = shown
+    assert predicates.showings(mask.layers, *matrix.shape).tolist() == matrix.astype(int).tolist()
+    assert mask.count(Form.LAYERS) == len(mask.layers)
+    assert (len(mask.layers) == 1) == mask.admits(Form.VARLEN)
+
+
+@pytest.mark.parametrize("pattern", ["full_document", "causal_document"])
+@given(data=st.data())
+def test_a_contiguous_stretch_of_documents_is_varlen_still(pattern, data):
+    case = data.draw(static_cases(pattern=pattern))
+    stretch = sorted(data.draw(st.sets(st.integers(0, case.mask.seqlen_q), min_size=2, max_size=2)))
+    assert case.mask.cut([stretch], [stretch]).admits(Form.VARLEN)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_documents_of_unequal_queries_and_keys_are_varlen(q_lengths, k_lengths):
+    pairs = list(zip(q_lengths, k_lengths, strict=False))
+    q_stops, k_stops = np.cumsum([p[0] for p in pairs]), np.cumsum([p[1] for p in pairs])
+    slices = [
+        Slice(int(q1) - q, int(q1), int(k1) - k, int(k1), hi=int(k1 - q1))
+        for (q, k), q1, k1 in zip(pairs, q_stops, k_stops, strict=True)
+    ]
+    mask = SliceMask(slices, int(q_stops[-1]), int(k_stops[-1]))
+    assert mask.varlen is not None
+    shown = predicates.showings([mask.varlen], mask.seqlen_q, mask.seqlen_k)
+    assert shown.tolist() == mask.dense().astype(int).tolist()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "factors", "window"),
+    [
+        ("full", {}, Window(None, None)),
+        ("causal", {}, Window(None, 0)),
+        ("causal_sliding_window", {"window": 3}, Window(3, 0)),
+        ("causal_sliding_window", {"window": 7}, Window(None, 0)),
+        ("full_sliding_window", {"window": 3}, Window(3, 3)),
+        ("full_sliding_window", {"window": 9}, Window(None, None)),
+        ("causal_document", {"documents": [8]}, Window(None, 0)),
+        ("causal_document", {"documents": [4, 4]}, None),
+        ("prefix_lm_causal", {"prefix": 8}, Window(None, None)),
+        ("prefix_lm_causal", {"prefix": 1}, Window(None, 0)),
+        ("global_sliding_window", {"window": 2, "global_tokens": 0}, Window(2, 2)),
+        ("causal_blockwise", {"documents": [1, 7]}, Window(None, 0)),
+    ],
+)
+def test_degenerate_factors_are_recognised_for_what_they_are(pattern, factors, window):
+    assert build(pattern, 8, **factors).window == window
+
+
+def test_documents_become_flash_attention_s_bounds():
+    varlen = build("causal_document", 4096, documents=[1000, 96, 3000]).varlen
+    assert varlen.cu_seqlens_q.tolist() == varlen.cu_seqlens_k.tolist() == [0, 1000, 1096, 4096]
+    assert varlen.window == (None, 0)
+    assert (varlen.max_seqlen_q, varlen.max_seqlen_k) == (3000, 3000)
+
+
+def test_tokens_that_see_nothing_become_documents_without_a_partner():
+    varlen = SliceMask([Slice(2, 4, 3, 5)], 6, 6).varlen
+    assert varlen.cu_seqlens_q.tolist() == [0, 2, 2, 4, 6, 6]
+    assert varlen.cu_seqlens_k.tolist() == [0, 0, 3, 5, 5, 6]
+
+
+def test_masks_that_show_nothing_take_no_form_of_a_band():
+    empty = SliceMask([], 4, 4)
+    assert empty.window is None
+    assert empty.varlen is None
+    assert empty.layers == []
+    assert not any(empty.admits(form) for form in (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN))

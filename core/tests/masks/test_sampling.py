@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+
+from longca.errors import MaskError, RequestError
+from longca.masks import PATTERNS, LengthDistribution, build, resolve_lengths, sample
+
+SEEDS = range(200)
+DOCUMENTED = [n for n, p in PATTERNS.items() if "documents" in p.factors and n != "block_causal_document"]
+
+#: Seed 7 at 5000 tokens of pile: what every machine and every numpy must draw.
+PINNED = {
+    "uniform_block_sparse": "3a08f18e4cbfb42f",
+    "variable_block_sparse": "8b8baf9fc2d12427",
+    "full": "c38136c55601d7c3",
+    "causal": "0ff12f21b32ba954",
+    "full_sliding_window": "edbed676d89de0f4",
+    "causal_sliding_window": "e1428c06a8656c74",
+    "full_document": "529f3c03b7d712bb",
+    "causal_document": "733f162e839a17f4",
+    "block_causal_document": "ea43c90244668e05",
+    "prefix_lm_causal": "c60731978c1c09dc",
+    "prefix_lm_document": "f100db6a1e211b88",
+    "shared_question": "d1194b77c69c3173",
+    "global_sliding_window": "b539312e8563b7ef",
+    "causal_blockwise": "45aa40e8ac158842",
+}
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+def test_a_seed_gives_the_same_mask_everywhere(pattern):
+    assert sample(pattern, 5000, lengths="pile", seed=7).digest == PINNED[pattern]
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+def test_the_factors_drawn_build_the_mask(pattern):
+    mask = sample(pattern, 4000, seed=5)
+    assert set(mask.factors) == set(PATTERNS[pattern].factors)
+    assert build(pattern, 4000, **mask.factors) == mask
+
+
+@pytest.mark.parametrize("pattern", [n for n, p in PATTERNS.items() if set(p.factors) - {"window"} or "global" in n])
+def test_seeds_differ(pattern):
+    assert len({sample(pattern, 20000, seed=seed).digest for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+@pytest.mark.parametrize("seqlen", [1, 2, 3, 5, 6, 127])
+def test_short_sequences_are_sampled_too(pattern, seqlen):
+    for seed in range(5):
+        assert sample(pattern, seqlen, seed=seed).seqlen_q == seqlen
+
+
+def test_the_windows_are_1024():
+    for pattern in ("full_sliding_window", "causal_sliding_window"):
+        assert sample(pattern, 9000, seed=3).factors == {"window": 1024}
+
+
+def test_global_tokens_are_as_many_as_the_window_from_1_to_a_third_less_one():
+    drawn = [sample("global_sliding_window", 30, seed=seed).factors for seed in SEEDS]
+    assert all(f["window"] == f["global_tokens"] for f in drawn)
+    assert {f["window"] for f in drawn} == set(range(1, 10))
+
+
+def test_the_prefix_is_from_1_to_the_sequence_length():
+    assert {sample("prefix_lm_causal", 8, seed=seed).factors["prefix"] for seed in SEEDS} == set(range(1, 9))
+
+
+def test_the_prefix_of_documents_is_from_1_to_the_first_one_s_length():
+    drawn = [sample("prefix_lm_document", 3000, seed=seed).factors for seed in SEEDS]
+    assert all(1 <= f["prefix"] <= f["documents"][0] for f in drawn)
+    assert max(f["prefix"] / f["documents"][0] for f in drawn) > 0.9
+    given = {sample("prefix_lm_document", 12, documents=[4, 8], seed=seed).factors["prefix"] for seed in SEEDS}
+    assert given == {1, 2, 3, 4}
+
+
+def test_block_causal_documents_are_1_to_8_blocks_of_1024():
+    mask = sample("block_causal_document", 2**20, seed=0)
+    assert mask.factors["block"] == 1024
+    *whole, last = mask.factors["documents"]
+    assert {n / 1024 for n in whole} == set(range(1, 9))
+    assert sum(whole) + last == 2**20
+    cut = sample("block_causal_document", 5000, seed=0).factors["documents"]
+    assert sum(cut) == 5000
+    assert sample("block_causal_document", 100, block=10).factors["block"] == 10
+
+
+def test_block_sparse_masks_keep_half_of_blocks_of_128():
+    uniform = sample("uniform_block_sparse", 8192, seed=4).factors
+    assert uniform == {"block": 128, "kept": 0.5, "heads": 1, "seed": 4}
+    variable = sample("variable_block_sparse", 8192, seed=4).factors
+    assert len(variable["boundaries"]) == 65
+    assert len(set(np.diff(variable["boundaries"]).tolist())) > 20
+    assert {k: variable[k] for k in ("kept", "heads", "seed")} == {"kept": 0.5, "heads": 1, "seed": 4}
+
+
+@pytest.mark.parametrize("pattern", DOCUMENTED)
+@pytest.mark.parametrize("lengths", ["pile", "prolong64k", None])
+def test_documents_come_from_the_lengths_asked_for(pattern, lengths):
+    documents = sample(pattern, 20000, lengths=lengths, seed=11).factors["documents"]
+    distribution = resolve_lengths(lengths, 20000)
+    assert documents == tuple(distribution.sample(20000, np.random.default_rng([11, 0]), None).tolist())
+    assert documents == sample("full_document", 20000, lengths=distribution, seed=11).factors["documents"]
+    assert sum(documents) == 20000
+
+
+def test_lengths_may_come_from_a_file(tmp_path):
+    path = tmp_path / "lengths.txt"
+    path.write_text("100\n")
+    assert sample("causal_document", 250, lengths=path).factors["documents"] == (100, 100, 50)
+    assert sample("causal_document", 250, lengths=str(path)).factors["documents"] == (100, 100, 50)
+
+
+def test_lengths_may_be_anyone_s_distribution():
+    class Ones(LengthDistribution):
+        name = "ones"
+
+        def _fill(self, total, rng, longest):
+            return np.ones(total, np.int64)
+
+    assert sample("causal_document", 5, lengths=Ones()).factors["documents"] == (1,) * 5
+
+
+def test_a_document_s_share_can_be_capped():
+    documents = sample("causal_document", 10000, lengths="prolong64k", seed=1, max_share=0.05).factors["documents"]
+    assert max(documents) <= 500
+    with pytest.raises(RequestError, match="max_share is 2"):
+        sample("causal_document", 100, max_share=2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "factors"),
+    [
+        ("prefix_lm_document", {"prefix": 3}),
+        ("prefix_lm_document", {"documents": (10, 90)}),
+        ("global_sliding_window", {"window": 5}),
+        ("global_sliding_window", {"global_tokens": 5}),
+        ("causal_sliding_window", {"window": 0}),
+        ("uniform_block_sparse", {"block": 7, "heads": 3}),
+        ("variable_block_sparse", {"boundaries": (0, 50, 100), "kept": 1}),
+    ],
+)
+def test_given_factors_are_kept(pattern, factors):
+    drawn = sample(pattern, 100, seed=9, **factors).factors
+    assert {name: drawn[name] for name in factors} == factors
+
+
+def test_a_window_or_global_tokens_given_alone_set_the_other():
+    assert sample("global_sliding_window", 100, window=5).factors == {"window": 5, "global_tokens": 5}
+    assert sample("global_sliding_window", 100, global_tokens=7).factors == {"window": 7, "global_tokens": 7}
+    assert sample("global_sliding_window", 100, window=500).factors == {"window": 500, "global_tokens": 100}
+
+
+def test_factors_drawn_do_not_depend_on_the_lengths_asked_for():
+    masks = [sample("prefix_lm_causal", 900, lengths=name, seed=2) for name in ("pile", "prolong512k")]
+    assert masks[0] == masks[1]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "x", None])
+def test_a_seed_that_is_none_is_refused(seed):
+    with pytest.raises(MaskError, match="seed is"):
+        sample("causal_document", 8, seed=seed)

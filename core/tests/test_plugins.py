@@ -1,0 +1,228 @@
+"""The registry in-process: names, vetoes, loading. How plugins are found and probed is test_discovery's."""
+
+import subprocess
+import sys
+
+import pytest
+
+from longca import catalogue, masks
+from longca.errors import (
+    MissingPackageError,
+    PluginError,
+    RequestError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from longca.manifests import Device, Layout, Problem, Step, resolve_manifest
+from longca.plugins import Registry
+
+
+@pytest.fixture
+def open_registry(fakes, monkeypatch, tmp_path):
+    """Adds plugins and opens a registry that sees them, the core, and nothing else that is installed."""
+
+    def opened(**codes):
+        monkeypatch.setattr(catalogue, "probe_all", lambda candidates, again: {})
+        monkeypatch.setenv("LONGCA_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("LONGCA_PLUGINS", ",".join(codes))
+        for name, code in codes.items():
+            monkeypatch.syspath_prepend(fakes.add(name, code))
+        return Registry()
+
+    before = set(sys.modules)
+    yield opened
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in sys.modules[name].__file__:
+            del sys.modules[name]
+
+
+def problem(pattern="causal", **fields):
+    return Problem(**{"mask": masks.build(pattern, 64), "heads_q": 4, "device": Device("cpu"), **fields})
+
+
+KERNEL = """
+@hookimpl
+def provide_kernel():
+    return kernel("{name}", offer("causal"), offer("row_intervals", unequal_lengths=True), {fields})
+"""
+
+
+def provides(name, **fields):
+    return KERNEL.format(name=name, fields=", ".join(f"{key}={value!r}" for key, value in fields.items()))
+
+
+def test_the_core_comes_first_then_by_distribution(open_registry):
+    registry = open_registry(zeta=provides("a_kernel"), alpha=provides("z_kernel"))
+    assert list(registry.kernels) == ["naive", "sdpa", "z_kernel", "a_kernel"]
+    assert [plugin.distribution for plugin in registry.plugins if plugin.active] == ["longca-core", "alpha", "zeta"]
+    assert registry.provider("a_kernel").distribution == "zeta"
+    assert registry.provider("naive").name == "core"
+
+
+def test_a_name_that_is_taken_stays_with_the_first(open_registry):
+    registry = open_registry(beta=provides("same", title="of beta"), alpha=provides("same", title="of alpha"))
+    assert registry.manifest("same").title == "of alpha"
+    beta = next(plugin for plugin in registry.plugins if plugin.distribution == "beta")
+    assert beta.problems == ("kernel 'same' of beta is left out: alpha provides one of that name",)
+
+
+def test_unknown_names_say_what_is_near(open_registry):
+    registry = open_registry()
+    for ask in (registry.manifest, registry.provider, registry.load, lambda name: registry.resolve(name, problem())):
+        with pytest.raises(UnknownNameError, match=r"unknown kernel 'sdpaa'\. Did you mean sdpa\?"):
+            ask("sdpaa")
+    with pytest.raises(UnknownNameError, match="unknown strategy 'ring'"):
+        registry.strategy("ring")
+
+
+def test_the_core_cannot_be_switched_off(open_registry):
+    open_registry()
+    with pytest.raises(RequestError, match="cannot be switched off"):
+        Registry(frozenset({"core"}))
+
+
+def test_resolving_is_the_manifests(open_registry):
+    registry = open_registry(plain=provides("plain"))
+    assert registry.resolve("plain", problem()).offer.form == "causal"
+    assert registry.resolve("plain", problem(dtype="float16")).reasons[0].code == "dtype"
+    unregistered = registry.manifest("plain").model_copy(update={"name": "other"})
+    assert registry.resolve(unregistered, problem()) == resolve_manifest(unregistered, problem())
+
+
+VETO = """
+@hookimpl
+def supports_mask(kernel, problem):
+    {body}
+"""
+NO = 'return Verdict(kernel, None, (Reason("plugin", "this one was asked", kernel + " takes no such mask"),))'
+
+
+def test_a_veto_is_heard_for_ones_own_kernels_alone(open_registry):
+    registry = open_registry(vetoes=provides("mine") + VETO.format(body=NO), other=provides("other"))
+    assert str(registry.resolve("mine", problem()).reasons[0]) == "mine takes no such mask; this one was asked."
+    assert registry.resolve("other", problem()).valid
+    assert registry.resolve("naive", problem()).valid
+
+
+def test_a_veto_is_not_asked_where_the_manifest_says_no(open_registry):
+    registry = open_registry(vetoes=provides("mine") + VETO.format(body="raise AssertionError"))
+    assert [reason.code for reason in registry.resolve("mine", problem(dtype="float16")).reasons] == ["dtype"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("1 / 0", "its supports_mask raised ZeroDivisionError: division by zero"),
+        ("raise SystemExit(4)", "its supports_mask raised SystemExit: 4"),
+        ("return True", "its supports_mask returned an object of type bool, not a Verdict or None"),
+        ("return 'no'", "its supports_mask returned an object of type str"),
+    ],
+)
+def test_a_veto_that_breaks_is_a_reason(open_registry, body, said):
+    (reason,) = open_registry(vetoes=provides("mine") + VETO.format(body=body)).resolve("mine", problem()).reasons
+    assert reason.code == "plugin"
+    assert said in str(reason)
+
+
+@pytest.mark.parametrize("body", ["return None", "return Verdict(kernel)", "print('noise')"])
+def test_no_veto_leaves_it_to_the_manifest(open_registry, capfd, body):
+    registry = open_registry(vetoes=provides("mine") + VETO.format(body=body))
+    assert registry.resolve("mine", problem()).offer.form == "causal"
+    assert capfd.readouterr().out == ""
+
+
+def ring(seqlen=64):
+    halves = (((0, seqlen // 2),), ((seqlen // 2, seqlen),))
+    return Layout(tuple(tuple(Step(mine, theirs, (0, 4), (0, 4)) for theirs in halves) for mine in halves))
+
+
+def test_under_a_layout_each_step_that_shows_anything_is_asked(open_registry):
+    code = "ASKED = []" + VETO.format(body="ASKED.append(problem.mask.label)")
+    registry = open_registry(vetoes=provides("mine") + code)
+    assert registry.resolve("mine", problem(), ring()).valid
+    assert sys.modules["vetoes"].ASKED == ["mask of 32 tokens"] * 3, "rank 0 sees no key of rank 1's"
+
+
+def test_a_veto_of_one_step_is_a_veto_of_the_layout(open_registry):
+    body = f"if problem.mask.area == 32 * 32: {NO}"
+    registry = open_registry(vetoes=provides("mine") + VETO.format(body=body))
+    assert registry.resolve("mine", problem()).valid
+    assert not registry.resolve("mine", problem(), ring())
+
+
+def load(open_registry, code, **fields):
+    name = f"loads_{abs(hash(code))}"
+    registry = open_registry(loads=provides("mine", implementation=f"{name}:Fake", **fields))
+    if code is not None:
+        path = sys.modules["loads"].__file__.rpartition("/")[0]
+        with open(f"{path}/{name}.py", "w") as file:
+            file.write(code)
+    return registry
+
+
+def test_an_implementation_is_loaded_once(open_registry):
+    registry = load(open_registry, "class Fake: pass")
+    assert type(registry.load("mine")).__name__ == "Fake"
+    assert registry.load("mine") is registry.load("mine")
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (None, "ModuleNotFoundError: No module named"),
+        ("class Other: pass", "AttributeError"),
+        ("raise SystemExit(2)", "SystemExit: 2"),
+        ("class Fake:\n    def __init__(self): raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
+        ("class Fake:\n    def __init__(self, needed): pass", "TypeError"),
+    ],
+)
+def test_what_cannot_be_loaded_names_plugin_kernel_and_cause(open_registry, code, cause):
+    registry = load(open_registry, code)
+    with pytest.raises(PluginError, match="mine of plugin loads cannot be loaded") as caught:
+        registry.load("mine")
+    assert cause in str(caught.value)
+
+
+def test_a_missing_package_comes_with_its_pip_line(open_registry):
+    registry = load(open_registry, "import not_there", requires=("not-there>=2",))
+    with pytest.raises(MissingPackageError, match=r"mine needs not-there>=2, .*: pip install 'not-there>=2'"):
+        registry.load("mine")
+
+
+STRATEGY = """
+@hookimpl
+def provide_cp_strategy():
+    return StrategyManifest(name="round", title="Round", upstream="-", license="MIT", axes=("ring",),
+        placements=("zigzag", "contiguous"), implementation="round_strategy:Round", layout="round_strategy:layout")
+
+import sys, types
+module = sys.modules.setdefault("round_strategy", types.ModuleType("round_strategy"))
+class Round: ...
+module.Round = Round
+def layout(problem, axis_sizes, placement):
+    from longca import Layout
+    from longca.errors import UnsupportedError
+    if axis_sizes["ring"] > 4:
+        raise UnsupportedError("too many")
+    return Layout(((),) * axis_sizes["ring"]) if placement == "zigzag" else None
+module.layout = layout
+"""
+
+
+def test_strategies_and_their_layouts(open_registry):
+    registry = open_registry(rounds=STRATEGY)
+    assert list(registry.strategies) == ["round"]
+    assert registry.load_strategy("round").__name__ == "Round"
+    assert registry.layout("round", problem(), {"ring": 3}).world_size == 3
+    with pytest.raises(UnsupportedError):
+        registry.layout("round", problem(), {"ring": 8})
+    with pytest.raises(PluginError, match="returned a NoneType"):
+        registry.layout("round", problem(), {"ring": 3}, "contiguous")
+    with pytest.raises(UnknownNameError, match=r"unknown placement of round 'zigzig'\. Did you mean zigzag\?"):
+        registry.layout("round", problem(), {"ring": 3}, "zigzig")
+    del sys.modules["round_strategy"]
+
+
+def test_the_registry_is_one_a_process():
+    code = "import longca; assert longca.registry() is longca.registry(frozenset()); print(longca.resolve.__module__)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "longca.plugins\n"
