@@ -46,7 +46,7 @@ class UnknownNameError(RequestError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        near = difflib.get_close_matches(name.lower(), self.known, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(str(name).lower(), self.known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(self.known) or 'none'}."
         super().__init__(f"unknown {kind} {name!r}. {hint}")
 

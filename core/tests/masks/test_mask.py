@@ -80,8 +80,8 @@ def test_a_mask_is_not_equal_to_anything_else():
 
 def test_the_digest_is_the_same_everywhere():
     mask = build("shared_question", 4096, documents=[1000, 96, 3000])
-    assert mask.digest == "e2a4fb0b00e259e0"
-    assert build("uniform_block_sparse", 512, block=64, kept=0.5, heads=2).digest == "e28efbaf3f4c00e2"
+    assert mask.digest == "2f453594f861ee69"
+    assert build("uniform_block_sparse", 512, block=64, kept=0.5, heads=2).digest == "136bf6d914a30b60"
     program = "from longca.masks import build; print(build('shared_question', 4096, documents=[1000, 96, 3000]).digest)"
     again = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert again.stdout.strip() == mask.digest

@@ -18,7 +18,8 @@ from longca.errors import UnknownNameError
 from longca.manifests import Device, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
-from longca.masks import PATTERNS, Mask, sample
+from longca.masks import PATTERNS, Mask, get_pattern, sample
+from longca.masks.mask import check_seqlen
 
 __all__ = ["Case", "Selection", "expand"]
 
@@ -110,14 +111,16 @@ def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
 
     Raises:
         UnknownNameError: The suite or the selection names a kernel or pattern that nobody provides.
+        MaskError: A selected length that no mask has.
     """
     known = tuple(kernels)
     for name in (*selection.kernels, *(k for sweep in suite.sweep for k in sweep.kernels if k != "*")):
         if name not in known:
             raise UnknownNameError("kernel", name, known)
     for name in selection.patterns:
-        if name not in PATTERNS:
-            raise UnknownNameError("mask pattern", name, PATTERNS)
+        get_pattern(name)
+    for seqlen in selection.seqlens:
+        check_seqlen(seqlen)
     return list(dict.fromkeys(case for sweep in suite.sweep for case in _cases(sweep, known, selection)))
 
 

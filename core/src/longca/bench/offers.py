@@ -16,7 +16,7 @@ from longca.bench.inputs import Inputs, draw_inputs
 from longca.bench.reference import part_reference, reference
 from longca.bench.verify import Finding, Verification, check_backward, check_counts, check_forward
 from longca.kernels.base import Kernel, torch_device
-from longca.manifests import Device, Offer, Problem
+from longca.manifests import Device, Offer, Problem, Reason
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import Mask, Slice, SliceMask, build
@@ -88,10 +88,13 @@ def _verify(
 ) -> OfferCheck:
     check = OfferCheck(kernel, offer, direction, dtype)
     alone = registry.manifest(kernel).model_copy(update={"offers": (offer,)})
-    refusals: list[str] = []
+    refusals: list[Reason] = []
+    overtaken = False
     for label, problem in _problems(offer, dtype, direction, device):
         if registry.resolve(kernel, problem).offer is not offer:
-            refusals.extend(map(str, registry.resolve(alone, problem).reasons))
+            lone = registry.resolve(alone, problem)
+            overtaken |= lone.valid
+            refusals.extend(lone.reasons)
             continue
         try:
             check.take(label, _run(registry.load(kernel), offer, problem))
@@ -99,7 +102,10 @@ def _verify(
             check.error = f"{label}: {type(error).__name__}: {error}"
             return check
     if not check.masks:
-        check.skipped = refusals[-1] if refusals else "an earlier offer covers every problem that this one would"
+        # That some of the masks are of other forms is no reason; a device or a package is.
+        telling = [str(reason) for reason in refusals if reason.code != "form"]
+        earlier = "an earlier offer covers every problem here that this one would"
+        check.skipped = telling[0] if telling and not overtaken else earlier
     return check
 
 

@@ -115,7 +115,8 @@ class _Progress:
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         self._bar = Progress(*columns, console=self._console, transient=True)
         self._task = self._bar.add_task("", total=total)
-        if not quiet and self._console.is_terminal:
+        self._shown = not quiet and self._console.is_terminal
+        if self._shown:
             self._bar.start()
 
     def advance(self, record: Record) -> None:
@@ -125,10 +126,11 @@ class _Progress:
         self._done += 1
         what = f"{record.kernel} {record.pattern} {record.seqlen} {record.direction}"
         self._bar.update(self._task, advance=1, description=safe(what))
-        if not self._quiet and not self._console.is_terminal:
+        if not self._quiet and not self._shown:
             time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
             typer.echo(f"[{self._done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
 
     def stop(self) -> None:
         """Clears the bar."""
-        self._bar.stop()
+        if self._shown:
+            self._bar.stop()

@@ -1,7 +1,7 @@
 """attention: any kernel as a differentiable function, also under torch.compile.
 
 The kernel runs inside a custom operator whose arguments are tensors and plain numbers, so that a compiler can trace
-around it: the mask travels as its key, and is planned at its first use.
+around it: the mask travels as its key, in a tensor of one number, and is planned at its first use.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ def attention(
     """
     if not isinstance(mask, Mask):
         raise RequestError(f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample")
+    check_inputs(q, k, v)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    out, lse = torch.ops.longca.attention(q, k, v, mask.key, kernel, softmax_scale, deterministic, training)
+    key = torch.from_numpy(mask.key_array)
+    out, lse = torch.ops.longca.attention(q, k, v, key, kernel, softmax_scale, deterministic, training)
     return (out, lse.detach()) if return_lse else out
 
 
@@ -73,19 +75,19 @@ def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: int,
+    key: Tensor,
     kernel: str,
     softmax_scale: float | None,
     deterministic: bool,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
-    implementation, plan = _PLANS.get(q, k, v, mask, kernel, softmax_scale, deterministic, training)
+    implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
     out, lse = implementation.forward(q, k, v, plan)
     return out.contiguous(), lse.contiguous()
 
 
 @_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, mask: int, *_settings: Any) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor]:
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=lse_dtype)
 
@@ -98,12 +100,12 @@ def _backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    mask: int,
+    key: Tensor,
     kernel: str,
     softmax_scale: float | None,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    implementation, plan = _PLANS.get(q, k, v, mask, kernel, softmax_scale, deterministic, training=True)
+    implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
     dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
@@ -114,8 +116,8 @@ def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[T
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, *ctx.settings, _training = inputs
-    ctx.save_for_backward(q, k, v, *output)
+    q, k, v, key, *ctx.settings, _training = inputs
+    ctx.save_for_backward(q, k, v, *output, key)
 
 
 def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
@@ -153,7 +155,6 @@ class _Plans:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-        check_inputs(q, k, v)
         problem = _problem(q, k, Mask.by_key(mask), softmax_scale, deterministic, training)
         made = self._make(kernel, problem)
         with self._lock:

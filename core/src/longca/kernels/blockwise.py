@@ -28,7 +28,9 @@ __all__ = [
     "widened",
 ]
 
-_SCORES = 2**24  # scores a block: 128 MiB in float64
+# Scores a block, over all heads: on CPUs what the caches hold, on GPUs what keeps them busy (1 GiB in float64).
+_SCORES = {"cpu": 2**20, "cuda": 2**27}
+_LEAST_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class QueryBlock:
 
 
 def query_blocks(mask: Mask, heads_q: int, device: torch.device) -> Iterator[QueryBlock]:
-    """The mask in blocks of queries that keep the scores of all heads under a fixed size."""
-    height = max(1, min(mask.seqlen_q, _SCORES // max(1, heads_q * mask.seqlen_k)))
+    """The mask in blocks of queries, as many as keep the scores of all heads under a fixed size, but at least 16."""
+    height = max(_LEAST_ROWS, _SCORES[device.type] // max(1, heads_q * mask.seqlen_k))
     for first in range(0, mask.seqlen_q, height):
         last = min(first + height, mask.seqlen_q)
         part = mask.cut([(first, last)], [(0, mask.seqlen_k)])

@@ -38,7 +38,8 @@ def _sdpa_offers() -> tuple[Offer, ...]:
     on_cpu = {"dtypes": _ALL, "cpu": True, "deterministic": True}
     flash = {"dtypes": _HALF, "cuda": ">=8.0", "max_head_dim": 256, "head_dim_multiple": 8}
     efficient = {"dtypes": ("float32", *_HALF), "cuda": ">=5.0", "head_dim_multiple": 8}
-    full = {"form": Form.FULL, "unequal_lengths": True, "metadata": "O(1)"}
+    # Where all heads see everything, none differs from another.
+    full = {"form": Form.FULL, "unequal_lengths": True, "metadata": "O(1)", "mask_heads": "query"}
     causal = {"form": Form.CAUSAL, "metadata": "O(1)"}
     dense = {"form": Form.DENSE, "unequal_lengths": True, "metadata": "O(S²)", "mask_heads": "query"}
     return tuple(

@@ -79,8 +79,10 @@ def append(entry: Entry) -> None:
     path = history_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(entry)) + "\n")
+        with path.open("a+b") as file:
+            # One who was killed while writing left a line without an end; this one must not be lost with it.
+            torn = file.tell() > 0 and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
+            file.write(b"\n" * torn + json.dumps(asdict(entry)).encode() + b"\n")
     except OSError:
         return
 
@@ -88,7 +90,7 @@ def append(entry: Entry) -> None:
 def entries() -> Iterator[Entry]:
     """All measurements, oldest first; lines that are not whole are passed over."""
     try:
-        lines = history_path().read_text(encoding="utf-8").splitlines()
+        lines = history_path().read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return
     for line in lines:

@@ -11,7 +11,8 @@ that runs alone is the part with w = 1 and dlse = 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ def backward_through_lse(
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
     """
     inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-    with torch.enable_grad():
+    with _recording():
         part_out, part_lse = forward(*inputs)
     wide = part_lse.dtype
     seen = part_lse.detach() > -torch.inf
@@ -49,5 +50,17 @@ def backward_through_lse(
     difference = (wide_dout * (part_out.detach().to(wide) - out.to(wide))).sum(-1).T  # [Hq, Tq]
     dpart_out = (weight.T[..., None] * wide_dout).to(part_out.dtype)
     dpart_lse = torch.where(seen, weight * difference, 0.0)
-    dq, dk, dv = torch.autograd.grad((part_out, part_lse), inputs, (dpart_out, dpart_lse))
+    with _recording():
+        dq, dk, dv = torch.autograd.grad((part_out, part_lse), inputs, (dpart_out, dpart_lse))
     return dq, dk, dv
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    """Autograd, also inside a custom operator, where PyTorch takes it out of the dispatch."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        excluded = excluded.remove(getattr(torch._C.DispatchKey, key))
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield

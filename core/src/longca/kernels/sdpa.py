@@ -117,8 +117,8 @@ def _nothing_seen(q: Tensor) -> Tensor:
 
 
 def _batched(x: Tensor) -> Tensor:
-    """[T, H, D] → [1, H, T, D], as a view."""
-    return x.transpose(0, 1)[None]
+    """[T, H, D] → [1, H, T, D], as a view where D is contiguous, which the operators take for granted."""
+    return (x if x.stride(-1) == 1 else x.contiguous()).transpose(0, 1)[None]
 
 
 def _backend(problem: Problem, form: Form) -> str:

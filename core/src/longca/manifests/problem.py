@@ -106,8 +106,9 @@ class Problem:
             raise UnknownNameError("dtype", str(self.dtype), get_args(DType))
         if self.direction not in get_args(Direction):
             raise UnknownNameError("direction", str(self.direction), get_args(Direction))
-        if self.softmax_scale is not None and not math.isfinite(self.softmax_scale):
-            raise RequestError(f"softmax_scale is {self.softmax_scale}; give a finite number, or None for 1/√head_dim")
+        # Fused kernels mask before they scale: a factor of 0 or less would make NaN or +∞ of their −∞.
+        if self.softmax_scale is not None and not 0 < self.softmax_scale < math.inf:
+            raise RequestError(f"softmax_scale is {self.softmax_scale}; give a number above 0, or None for 1/√head_dim")
 
     @property
     def num_heads_kv(self) -> int:

@@ -22,7 +22,6 @@ from longca.masks import BlockSparseMask, Form, Mask
 __all__ = ["resolve_manifest", "step_problems"]
 
 
-@lru_cache(maxsize=4096)
 def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
     """Whether a kernel's manifest covers a problem, alone or in every step of a layout.
 
@@ -31,6 +30,12 @@ def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout 
         problem: What is asked.
         layout: Which queries, keys and heads meet where, under context parallelism.
     """
+    return _resolve(manifest, problem, layout, getattr(problem.mask, "key", None))
+
+
+@lru_cache(maxsize=4096)
+def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None, _key: int | None) -> Verdict:
+    """The key tells apart masks that show the same, and so are equal, but are made of other blocks or of slices."""
     if layout is not None:
         return _resolve_layout(manifest, problem, layout)
     return _resolve_alone(manifest, problem, composed=False)

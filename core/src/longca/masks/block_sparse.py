@@ -5,6 +5,7 @@ The bitmap is packed to bits: 64 heads at 128 K tokens and blocks of 64 take 34 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
@@ -178,6 +179,20 @@ class BlockSparseMask(Mask):
         """How many intervals or layers an admitted form takes; 1 for forms that have no count."""
         return self._first_head.count(form) if self.heads == 1 else 1
 
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that are the same for equal masks; where heads differ, of the merged bitmap."""
+        if self.heads == 1:
+            return self._first_head.digest
+        kept = [self.kept(h) for h in range(self.heads)]
+        q_keep, k_keep = (np.r_[True, np.any([_changes(each, axis) for each in kept], axis=0)] for axis in (0, 1))
+        h = hashlib.blake2b(f"{self.heads} {self.seqlen_q} {self.seqlen_k}".encode(), digest_size=8)
+        for bounds, keep in ((self.q_bounds, q_keep), (self.k_bounds, k_keep)):
+            h.update(bounds[:-1][keep].astype("<i8").tobytes())
+        for each in kept:
+            h.update(np.packbits(each[np.ix_(q_keep, k_keep)]).tobytes())
+        return h.hexdigest()
+
     def _shows_same(self, other: Mask) -> bool:
         if not isinstance(other, BlockSparseMask):
             return all(self.head(h)._shows_same(other.head(h)) for h in range(self.heads))
@@ -187,6 +202,11 @@ class BlockSparseMask(Mask):
             np.array_equal(self.kept(h)[np.ix_(q_mine, k_mine)], other.kept(h)[np.ix_(q_theirs, k_theirs)])
             for h in range(self.heads)
         )
+
+
+def _changes(kept: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
+    """Whether each row (axis 0) or column (axis 1) differs from the one before it, from the second on."""
+    return (np.diff(kept, axis=axis) != 0).any(axis=1 - axis)
 
 
 def uniform_bounds(seqlen: int, block: int) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ a row only for a kernel that wants that. Column intervals are the row intervals 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -75,17 +76,21 @@ class IntervalPieces:
         count = most if n is None else n
         starts = np.zeros((count, int(self.rows[-1])), np.int32)
         stops = np.zeros_like(starts)
-        offsets = np.arange(starts.shape[1]) - np.repeat(self.rows[:-1], self.heights)
-        for slot in range(most):
+        for slot, (start, stop) in enumerate(self.slots()):
+            starts[slot], stops[slot] = start, stop
+        return starts, stops
+
+    def slots(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Each slot's (starts, stops), int32 [rows], one slot after another."""
+        offsets = np.arange(int(self.rows[-1])) - np.repeat(self.rows[:-1], self.heights)
+        for slot in range(self.max_intervals):
             mine = self.slot == slot
-            for out, base, step in (
-                (starts, self.start, self.start_step),
-                (stops, self.stop, self.stop_step),
-            ):
+            ends = []
+            for base, step in ((self.start, self.start_step), (self.stop, self.stop_step)):
                 table = np.zeros((2, len(self.heights)), np.int64)
                 table[:, self.segment[mine]] = base[mine], step[mine]
-                out[slot] = np.repeat(table[0], self.heights) + np.repeat(table[1], self.heights) * offsets
-        return starts, stops
+                ends.append(np.repeat(table[0], self.heights) + np.repeat(table[1], self.heights) * offsets)
+            yield ends[0].astype(np.int32), ends[1].astype(np.int32)
 
     def gaps(self) -> tuple[NDArray[np.bool_], Ints, Ints]:
         """Between each piece and the next: whether they share a segment, and the gap in its first and last row."""

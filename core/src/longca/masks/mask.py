@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -73,6 +71,7 @@ class Mask(ABC):
         pattern: Name of the pattern it was built by; None for any other mask, a cut for instance.
         factors: The pattern's factors.
         key: A number of this object's own in this process, by which `Mask.by_key` finds it.
+        key_array: The key as an array: to a compiler it is data, where a number would be a constant of the program.
     """
 
     def __init__(self, seqlen_q: int, seqlen_k: int) -> None:
@@ -80,8 +79,17 @@ class Mask(ABC):
         self.seqlen_k = check_seqlen(seqlen_k, "seqlen_k", least=0)
         self.pattern: str | None = None
         self.factors: Mapping[str, Any] = {}
+        self._take_key()
+
+    def _take_key(self) -> None:
         self.key = next(_keys)
+        self.key_array = np.array(self.key)
         _by_key[self.key] = self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy is an object of its own, and one from another process brings a key that means another mask here.
+        self.__dict__.update(state)
+        self._take_key()
 
     @staticmethod
     def by_key(key: int) -> Mask:
@@ -210,14 +218,10 @@ class Mask(ABC):
 
     # What it is to others
 
-    @cached_property
+    @property
+    @abstractmethod
     def digest(self) -> str:
         """16 hex digits that are the same for equal masks, in every process and on every machine."""
-        h = hashlib.blake2b(f"{self.heads} {self.seqlen_q} {self.seqlen_k}".encode(), digest_size=8)
-        for index in range(self.heads):
-            for array in self.head(index).row_intervals():
-                h.update(np.ascontiguousarray(array, dtype="<i4").tobytes())
-        return h.hexdigest()
 
     @abstractmethod
     def _shows_same(self, other: Mask) -> bool:

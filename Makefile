@@ -1,0 +1,54 @@
+# LongCA's workspace. It needs make and Python 3.11 or newer, and nothing else beforehand.
+#
+#   make bench     install, then measure what this machine can run in a few minutes
+#   make test      install, then lint, type check and test everything
+#   make install   a virtual environment in .venv with every distribution, editable, and the tools
+#   make lint      ruff and mypy alone
+#   make wheels    every distribution's wheel, in dist/
+#   make clean     remove what was built, and caches; .venv stays
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+PROJECTS := $(wildcard core/pyproject.toml longca_*/pyproject.toml plugins/*/pyproject.toml)
+DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
+# The core's tests need its extra; the other distributions have none.
+EDITABLE := $(patsubst ./core,./core[corpus],$(DISTRIBUTIONS))
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: install bench test lint wheels clean
+
+install: $(STAMP)
+
+$(STAMP): Makefile constraints.txt requirements-dev.txt $(PROJECTS)
+	@$(PYTHON) -c 'import sys; sys.exit("LongCA needs Python 3.11 or newer: make PYTHON=python3.11 ..." \
+	  if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(PIP_INSTALL) torch==2.13.0
+	$(PIP_INSTALL) --requirement requirements-dev.txt
+	$(PIP_INSTALL) --no-build-isolation $(foreach distribution,$(EDITABLE),--editable '$(distribution)')
+	@touch $@
+
+bench: install
+	$(BIN)/longca run quick
+
+# One thread a worker: torch's threads spin while they wait, and several processes' on the same cores take ten times
+# as long. Tests of one group share what is slow to make, so they stay on one worker.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheels: install
+	for distribution in $(DISTRIBUTIONS); do \
+	  $(BIN)/python -m build --wheel --no-isolation --outdir dist "$$distribution" || exit 1; \
+	done
+
+clean:
+	rm -rf dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print | xargs rm -rf

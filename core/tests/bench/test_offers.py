@@ -1,0 +1,61 @@
+import pytest
+
+from longca.bench.offers import verify_kernel
+from longca.kernels.naive import Naive
+from longca.manifests import Backward, Device
+
+CPU = Device("cpu")
+
+
+@pytest.fixture(scope="module")
+def checks():
+    from longca import plugins
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LONGCA_PLUGINS", "")
+        registry = plugins.Registry()
+    return {name: list(verify_kernel(registry, name, CPU)) for name in ("naive", "sdpa")}
+
+
+@pytest.mark.parametrize("kernel", ["naive", "sdpa"])
+def test_every_offer_for_this_device_passes(checks, kernel):
+    for check in checks[kernel]:
+        if check.offer.cpu:
+            assert check.passed, (check.offer.form, check.dtype, check.direction, check.failures, check.error)
+            assert check.worst is not None
+        else:
+            assert "runs on CUDA devices" in check.skipped
+
+
+def test_awkward_problems_are_among_them(checks):
+    masks = {mask for check in checks["sdpa"] for mask in check.masks}
+    for part in ("empty rows", "77 × 203", "one token", "8:1 heads", "3:3 heads", "8 masks", "variable blocks"):
+        assert any(part in mask for mask in masks), part
+
+
+def test_composition_is_verified_where_it_is_declared(checks):
+    worst = [check.worst[1].tensor for check in checks["naive"] if check.direction == "backward" and check.worst]
+    assert checks["naive"][0].offer.backward is Backward.EXTERNAL
+    assert any(tensor.endswith("as a part") for tensor in worst)
+
+
+def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):
+    class Raises(Naive):
+        def forward(self, *_arguments, **_buffers):
+            raise RuntimeError("no such tile")
+
+    monkeypatch.setattr(core, "load", lambda name: Raises())
+    check = next(verify_kernel(core, "naive", CPU))
+    assert not check.passed
+    assert "no such tile" in check.error
+
+
+def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
+    class Misplanned(Naive):
+        def plan(self, problem):
+            plan = super().plan(problem)
+            plan.form = "dense"
+            return plan
+
+    monkeypatch.setattr(core, "load", lambda name: Misplanned())
+    assert "the plan's form is dense" in next(verify_kernel(core, "naive", CPU)).error

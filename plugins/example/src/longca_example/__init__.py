@@ -1,0 +1,38 @@
+"""An example plugin for LongCA: one kernel, `online`.
+
+This module is what the entry point names, so it is imported whenever kernels are listed: it holds the manifest and
+the hook, and imports neither torch nor the kernel.
+"""
+
+from longca import Backward, KernelManifest, Offer, hookimpl
+from longca.masks import Form
+
+__all__ = ["ONLINE", "provide_kernel"]
+
+ONLINE = KernelManifest(
+    name="online",
+    family="example",
+    title="Blockwise attention with an online softmax",
+    upstream="https://arxiv.org/abs/2205.14135",
+    license="Apache-2.0",
+    implementation="longca_example.online:Online",
+    offers=(
+        Offer(
+            form=Form.ROW_INTERVALS,
+            most=2,
+            unequal_lengths=True,
+            backward=Backward.EXTERNAL,
+            dtypes=("float64", "float32", "bfloat16", "float16"),
+            cpu=True,
+            cuda=">=5.0",
+            deterministic=True,
+            metadata="O(S)",
+        ),
+    ),
+)
+
+
+@hookimpl
+def provide_kernel() -> KernelManifest:
+    """The kernel of this plugin."""
+    return ONLINE

@@ -1,0 +1,204 @@
+"""online against attention by the book, in float64: forward and backward, alone and as a part of a larger softmax."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from longca import Device, Problem, masks
+from longca.kernels.naive import Naive
+from longca.masks import Slice, SliceMask
+from longca_example.online import BLOCK, Online
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+# What a rounding to each dtype may cost; sums are kept in float32.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+DOCUMENTS = [70, 1, 2 * BLOCK, 130]
+PATTERNS = {
+    "full": {},
+    "causal": {},
+    "full_sliding_window": {"window": 50},
+    "causal_sliding_window": {"window": 200},
+    "full_document": {"documents": DOCUMENTS},
+    "causal_document": {"documents": DOCUMENTS},
+    "block_causal_document": {"documents": DOCUMENTS, "block": 48},
+    "prefix_lm_causal": {"prefix": 150},
+    "prefix_lm_document": {"documents": DOCUMENTS, "prefix": 60},
+    "shared_question": {"documents": DOCUMENTS},
+    "global_sliding_window": {"window": 40, "global_tokens": 30},
+    "causal_blockwise": {"documents": DOCUMENTS},
+}
+HOLES = SliceMask([Slice(40, 200, 30, 290, lo=-90, hi=60), Slice(300, 301, 5, 6), Slice(310, 390, 100, 101)], 400, 300)
+
+
+def problem(mask, heads_q=4, heads_kv=2, head_dim=16, dtype="float64", scale=None):
+    return Problem(
+        mask=mask,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        head_dim=head_dim,
+        dtype=dtype,
+        device=Device("cpu"),
+        direction="backward",
+        softmax_scale=scale,
+    )
+
+
+def inputs(asked, seed=0):
+    """q, k, v and dout."""
+    random = torch.Generator().manual_seed(seed)
+    queries = (asked.mask.seqlen_q, asked.heads_q, asked.head_dim)
+    keys = (asked.mask.seqlen_k, asked.heads_kv, asked.head_dim)
+    dtype = getattr(torch, asked.dtype)
+    return [
+        torch.randn(shape, generator=random, dtype=torch.float64).to(dtype) for shape in (queries, keys, keys, queries)
+    ]
+
+
+def both_ways(kernel, asked, q, k, v, dout):
+    """out, lse, dq, dk and dv."""
+    plan = kernel.plan(asked)
+    out, lse = kernel.forward(q, k, v, plan)
+    return out, lse, *kernel.backward(dout, q, k, v, out, lse, plan)
+
+
+def check(asked, atol=1e-12):
+    tensors = inputs(asked)
+    results = both_ways(Online(), asked, *tensors)
+    for result, expected in zip(results, both_ways(Naive(), asked, *tensors), strict=True):
+        assert result.dtype == expected.dtype
+        torch.testing.assert_close(result, expected, rtol=1e-10, atol=atol)
+    return results
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_static_pattern(pattern):
+    assert set(PATTERNS) == {name for name, made in masks.PATTERNS.items() if not made.admits(masks.Form.BLOCK_SPARSE)}
+    check(problem(masks.build(pattern, seqlen=sum(DOCUMENTS), **PATTERNS[pattern])))
+
+
+@pytest.mark.parametrize("pattern", ["full", "causal"])
+@pytest.mark.parametrize("lengths", [(1, 1), (5, 300), (BLOCK, BLOCK), (BLOCK + 1, 2 * BLOCK - 1), (300, 7)])
+def test_uneven_lengths(pattern, lengths):
+    seqlen_q, seqlen_k = lengths
+    if pattern == "causal" and seqlen_q > seqlen_k:
+        mask = SliceMask([Slice(seqlen_q - seqlen_k, seqlen_q, 0, seqlen_k, hi=seqlen_k - seqlen_q)], *lengths)
+    else:
+        mask = masks.build(pattern, seqlen=seqlen_q, seqlen_k=seqlen_k)
+    check(problem(mask))
+
+
+@pytest.mark.parametrize(("heads_q", "heads_kv"), [(1, 1), (3, 3), (8, 1), (6, 2)])
+def test_heads(heads_q, heads_kv):
+    mask = masks.build("causal_document", seqlen=sum(DOCUMENTS), documents=DOCUMENTS)
+    check(problem(mask, heads_q, heads_kv, head_dim=24))
+
+
+def test_queries_that_see_nothing_give_nothing():
+    out, lse, dq, dk, dv = check(problem(HOLES))
+    sees_none = torch.from_numpy(~HOLES.dense().any(1))
+    seen_by_none = torch.from_numpy(~HOLES.dense().any(0))
+    assert sees_none.any()
+    assert (out[sees_none] == 0).all()
+    assert (lse[:, sees_none] == -torch.inf).all()
+    assert (dq[sees_none] == 0).all()
+    assert (dk[seen_by_none] == 0).all()
+    assert (dv[seen_by_none] == 0).all()
+
+
+def test_an_empty_mask():
+    out, lse, *grads = check(problem(SliceMask([], 130, 140)))
+    assert (lse == -torch.inf).all()
+    assert all((x == 0).all() for x in (out, *grads))
+
+
+def test_zero_queries_count_the_visible_keys():
+    asked = problem(HOLES)
+    q, k, v, _ = inputs(asked)
+    _, lse = Online().forward(torch.zeros_like(q), k, v, Online().plan(asked))
+    visible = torch.from_numpy(HOLES.dense().sum(1)).double()
+    torch.testing.assert_close(lse.exp(), visible.expand_as(lse), **EXACT)
+
+
+def test_large_scores_and_a_scale_of_ones_own():
+    asked = problem(masks.build("causal", seqlen=300), scale=40.0)
+    results = check(asked, atol=1e-10)  # scores reach 600, and what their differences round to grows with them
+    assert all(x.isfinite().all() for x in results)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_lower_precisions(dtype):
+    mask = masks.build("shared_question", seqlen=sum(DOCUMENTS), documents=DOCUMENTS)
+    asked = problem(mask, dtype=str(dtype).removeprefix("torch."))
+    tensors = inputs(asked)
+    results = both_ways(Online(), asked, *tensors)
+    expected = both_ways(Naive(), problem(mask), *(x.double() for x in tensors))
+    assert [x.dtype for x in results] == [dtype, torch.float32, dtype, dtype, dtype]
+    for result, right in zip(results, expected, strict=True):
+        assert (result - right).norm() <= TOLERANCE[dtype] * right.norm()
+
+
+def test_poisoned_buffers_are_filled_and_returned():
+    asked = problem(HOLES)
+    tensors = inputs(asked)
+    q, k, v, dout = tensors
+    clean = both_ways(Online(), asked, *tensors)
+    plan = Online().plan(asked)
+    buffers = [torch.full_like(x, torch.nan) for x in clean]
+    out, lse, dq, dk, dv = buffers
+    filled = Online().forward(q, k, v, plan, out=out, lse=lse)
+    filled += Online().backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
+    for buffer, result, expected in zip(buffers, filled, clean, strict=True):
+        assert result is buffer
+        assert torch.equal(result, expected)
+
+
+def test_the_backward_takes_the_lse_of_a_larger_softmax():
+    """Keys split in two: the parts' outputs merge by lse, and their gradients add up."""
+    whole = masks.build("global_sliding_window", seqlen=400, window=40, global_tokens=30)
+    q, k, v, dout = inputs(problem(whole))
+    out, lse, dq, dk, dv = both_ways(Naive(), problem(whole), q, k, v, dout)
+    ranges = [(0, 210), (210, 400)]
+    asked = [problem(whole.cut([(0, 400)], [keys])) for keys in ranges]
+    plans = [Online().plan(part) for part in asked]
+    outs, sums = zip(
+        *(Online().forward(q, k[a:b], v[a:b], plan) for plan, (a, b) in zip(plans, ranges, strict=True)), strict=True
+    )
+    merged = torch.logaddexp(*sums)
+    weights = [(part - merged).exp().T[..., None] for part in sums]
+    torch.testing.assert_close(merged, lse, **EXACT)
+    torch.testing.assert_close(weights[0] * outs[0] + weights[1] * outs[1], out, **EXACT)
+    parts = [
+        Online().backward(dout, q, k[a:b], v[a:b], out, lse, plan) for plan, (a, b) in zip(plans, ranges, strict=True)
+    ]
+    torch.testing.assert_close(parts[0][0] + parts[1][0], dq, **EXACT)
+    torch.testing.assert_close(torch.cat([part[1] for part in parts]), dk, **EXACT)
+    torch.testing.assert_close(torch.cat([part[2] for part in parts]), dv, **EXACT)
+
+
+def test_hidden_tiles_are_skipped():
+    plan = Online().plan(problem(masks.build("causal", seqlen=4 * BLOCK)))
+    visits = [list(plan.key_blocks(slice(row * BLOCK, (row + 1) * BLOCK))) for row in range(4)]
+    assert [len(row) for row in visits] == [1, 2, 3, 4]
+    assert [sum(hidden is not None for _, hidden in row) for row in visits] == [1, 1, 1, 1]
+
+
+def test_equal_inputs_give_equal_bits():
+    asked = problem(HOLES, dtype="float32")
+    tensors = inputs(asked)
+    for first, second in zip(both_ways(Online(), asked, *tensors), both_ways(Online(), asked, *tensors), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_the_cpu():
+    on_cpu = problem(HOLES)
+    major, minor = torch.cuda.get_device_capability()
+    on_cuda = Problem(
+        mask=HOLES, heads_q=4, heads_kv=2, head_dim=16, dtype="float64", device=Device("cuda", (major, minor))
+    )
+    tensors = inputs(on_cpu)
+    results = both_ways(Online(), on_cuda, *(x.cuda() for x in tensors))
+    for result, expected in zip(results, both_ways(Online(), on_cpu, *tensors), strict=True):
+        torch.testing.assert_close(result.cpu(), expected, **EXACT)

@@ -1,0 +1,158 @@
+"""The house rules that no single distribution can keep: its shape, its versions, and who may import whom."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from .imports import DISTRIBUTIONS, ROOT, early_closure, imports, module_named, modules, package_of
+
+CORE = ROOT / "core"
+PLUGINS = [path for path in DISTRIBUTIONS if path != CORE]
+LOCK_STEP = [path for path in PLUGINS if path.parent == ROOT]
+
+#: The core's floors from the ground up, each with its packages and modules. A floor imports none above it.
+FLOORS = {
+    "ground": ("errors", "paths", "quiet"),
+    "masks": ("masks",),
+    "manifests": ("manifests",),
+    "plugins": (
+        "hookspecs",
+        "admission",
+        "catalogue",
+        "discovery",
+        "loading",
+        "plugins",
+        "probe",
+        "probe_cache",
+        "probing",
+    ),
+    "kernels": ("kernels",),
+    "bench": ("bench",),
+    "reports": ("reports",),
+    "cli": ("cli", "__main__", ""),  # the package itself is the front door: it fetches names from every floor
+}
+TORCH_FREE = ("masks", "manifests", "plugins", "ground", "reports", "cli")
+
+
+def _pyproject(distribution: Path) -> dict[str, Any]:
+    return tomllib.loads((distribution / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def _id(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _floor(module: str) -> str:
+    part = module.partition(".")[2].partition(".")[0]
+    floors = [name for name, parts in FLOORS.items() if part in parts]
+    assert floors, f"{module} is on no floor; say in FLOORS which one it belongs to"
+    return floors[0]
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
+def test_a_distribution_is_whole(distribution):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src", "tests"):
+        assert (distribution / name).exists(), name
+    assert (package_of(distribution) / "py.typed").is_file()
+    assert list(distribution.glob("tests/**/test_*.py"))
+    assert (distribution / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert len((distribution / "README.md").read_text(encoding="utf-8").splitlines()) > 10
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
+def test_a_distribution_says_what_it_is(distribution):
+    project = _pyproject(distribution)["project"]
+    assert project["name"].startswith("longca-")
+    assert project["entry-points"]["longca"], "nothing would find it"
+    for module in project["entry-points"]["longca"].values():
+        assert module in modules(distribution)
+    for key in ("description", "readme", "license", "requires-python"):
+        assert project[key], key
+    assert project["requires-python"] == _pyproject(CORE)["project"]["requires-python"]
+    assert "Typing :: Typed" in project["classifiers"]
+
+
+@pytest.mark.parametrize("distribution", PLUGINS, ids=_id)
+def test_a_plugin_asks_for_this_core(distribution):
+    needed = [Requirement(text) for text in _pyproject(distribution)["project"]["dependencies"]]
+    core = next(requirement for requirement in needed if requirement.name == "longca-core")
+    assert core.specifier.contains(_pyproject(CORE)["project"]["version"])
+    assert {"<", ">="} <= {part.operator for part in core.specifier}, "give the core's API a lower and an upper bound"
+
+
+def test_versions_are_in_lock_step():
+    assert len({_pyproject(path)["project"]["version"] for path in (CORE, *LOCK_STEP)}) == 1
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
+def test_the_workspace_checks_it(distribution):
+    tools = _pyproject(ROOT)["tool"]
+    assert f"{_id(distribution)}/src" in tools["mypy"]["files"]
+    assert f"{_id(distribution)}/src" in tools["mypy"]["mypy_path"].split(":")
+    assert f"{_id(distribution)}/tests" in tools["pytest"]["ini_options"]["testpaths"]
+    assert package_of(distribution).name in tools["ruff"]["lint"]["isort"]["known-first-party"]
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
+def test_nothing_imports_sideways(distribution):
+    others = {package_of(path).name for path in PLUGINS if path != distribution}
+    for name, path in modules(distribution).items():
+        reached = {i.target.partition(".")[0] for i in imports(path)} & others
+        assert not reached, f"{name} imports {reached}, another distribution's package"
+
+
+def test_a_floor_imports_none_above_it():
+    order = list(FLOORS)
+    core = modules(CORE)
+    for name, path in core.items():
+        if name == "longca":
+            continue
+        targets = [module for i in imports(path) if (module := module_named(i.target, core))]
+        above = [module for module in targets if order.index(_floor(module)) > order.index(_floor(name))]
+        assert not above, f"{name} of floor {_floor(name)} imports {above}"
+
+
+def _torch_free() -> list[str]:
+    named = [name for name in modules(CORE) if _floor(name) in TORCH_FREE]
+    return [*named, "longca.kernels", "longca.kernels.builtin"]
+
+
+@pytest.mark.parametrize("module", _torch_free())
+def test_listings_import_no_torch(module):
+    core = modules(CORE)
+    for name in early_closure(module, core):
+        early = {i.target.partition(".")[0] for i in imports(core[name]) if i.early}
+        assert "torch" not in early, f"{module} imports {name}, which imports torch"
+
+
+@pytest.mark.parametrize("distribution", PLUGINS, ids=_id)
+def test_listing_a_plugin_imports_no_torch(distribution):
+    mine = modules(distribution)
+    for entry in _pyproject(distribution)["project"]["entry-points"]["longca"].values():
+        for name in early_closure(entry, mine):
+            early = {i.target.partition(".")[0] for i in imports(mine[name]) if i.early}
+            assert "torch" not in early, f"{entry} imports {name}, which imports torch"
+
+
+_NOT_OURS = {".git", ".venv", ".hypothesis", ".stage", "__pycache__", "_build", "build", "dist", "runs"}
+
+
+def _files() -> Iterator[Path]:
+    """The repository's files, by name alone, so that a copy without its history has them too."""
+    for folder, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if name not in _NOT_OURS and not name.endswith(("_cache", ".egg-info"))]
+        yield from (Path(folder) / name for name in files)
+
+
+def test_no_file_names_a_folder_of_someones_machine():
+    somewhere = re.compile(rb"(?<![\w.~-])/(?:home|root|work|Users)/\w")
+    found = [_id(path) for path in _files() if somewhere.search(path.read_bytes())]
+    assert not found
