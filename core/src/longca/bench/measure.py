@@ -20,7 +20,7 @@ from longca.manifests import Device, Problem
 __all__ = ["BUDGET", "Bench", "Measurement"]
 
 #: Seconds of samples a case.
-BUDGET = 0.5
+BUDGET = 0.25
 
 
 @dataclass(frozen=True)
