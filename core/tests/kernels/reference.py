@@ -1,0 +1,86 @@
+"""Attention by a dense matrix, einsum and autograd, in float64: shares nothing with what it is held against."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+
+class Result(NamedTuple):
+    """What a kernel returns from both of its directions."""
+
+    out: torch.Tensor  # [Tq, Hq, D]
+    lse: torch.Tensor  # [Hq, Tq]
+    dq: torch.Tensor  # [Tq, Hq, D]
+    dk: torch.Tensor  # [Tk, Hkv, D]
+    dv: torch.Tensor  # [Tk, Hkv, D]
+
+
+def visible_by_head(mask, heads_q):
+    """bool [Hq, Sq, Sk]: which keys each query of each query head sees."""
+    dense = mask.dense()
+    matrices = dense if dense.ndim == 3 else dense[None]
+    return torch.from_numpy(np.stack([matrices[h * len(matrices) // heads_q] for h in range(heads_q)]))
+
+
+def softmax_attention(q, k, v, visible, scale):
+    """(out, lse), differentiable in q, k and v; out 0 and lse −inf where a query sees nothing."""
+    group = q.shape[1] // k.shape[1]
+    head = torch.arange(q.shape[1], device=q.device) // group
+    scores = torch.einsum("ihd,jhd->hij", q, k[:, head]) * scale
+    seen = visible.any(-1)  # [Hq, Tq]
+    scores = scores.masked_fill(~visible & seen[..., None], -torch.inf)  # rows that see nothing stay finite
+    lse = torch.logsumexp(scores, -1)
+    weights = (scores - lse[..., None]).exp() * visible
+    return torch.einsum("hij,jhd->ihd", weights, v[:, head]), lse.masked_fill(~seen, -torch.inf)
+
+
+def reference(q, k, v, dout, mask, scale=None):
+    """The true result for some inputs, of any dtype, in float64."""
+    visible = visible_by_head(mask, q.shape[1]).to(q.device)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    out, lse = softmax_attention(*wide, visible, q.shape[2] ** -0.5 if scale is None else scale)
+    grads = torch.autograd.grad(out, wide, dout.double())
+    return Result(out.detach(), lse.detach(), *grads)
+
+
+class Bounds(NamedTuple):
+    """The errors that a dtype's arithmetic is allowed: relative for rows, absolute for lse."""
+
+    out: float
+    grad: float
+    lse: float
+
+
+#: About twice what correct kernels were seen to make of unit normal inputs; a key too many or too few makes 0.1 to 1.
+BOUNDS = {
+    torch.float64: Bounds(1e-12, 1e-12, 1e-12),
+    torch.float32: Bounds(1e-5, 1e-5, 3e-6),
+    torch.bfloat16: Bounds(1e-2, 6e-2, 2e-4),
+    torch.float16: Bounds(2e-3, 8e-3, 2e-4),
+}
+
+
+def worst_row(actual, expected):
+    """Of the rows [tokens, heads, D], the largest error relative to the row, the mean row or 0.1, whichever is most."""
+    assert actual.shape == expected.shape
+    if not actual.isfinite().all():
+        return float("inf")
+    error = (actual.double() - expected).abs().amax(-1)
+    size = expected.abs().amax(-1)
+    return (error / torch.maximum(size, size.mean()).clamp_min(0.1)).max().item() if error.numel() else 0.0
+
+
+def assert_close(actual, expected, bounds):
+    """Every row of every tensor within its bound; where nothing is seen, out exactly 0 and lse exactly −inf."""
+    for name in ("out", "dq", "dk", "dv"):
+        bound = bounds.out if name == "out" else bounds.grad
+        worst = worst_row(getattr(actual, name), getattr(expected, name))
+        assert worst <= bound, f"{name}: the worst row is off by {worst:.2e}, more than {bound:.2e}"
+    assert actual.lse.shape == expected.lse.shape
+    unseen = expected.lse == -torch.inf
+    assert torch.equal(actual.lse == -torch.inf, unseen), "lse is -inf in other rows than those that see nothing"
+    assert not actual.out[unseen.T].any(), "out is not 0 in rows that see nothing"
+    assert not actual.dq[unseen.T].any(), "dq is not 0 in rows that see nothing"
+    worst = (actual.lse[~unseen].double() - expected.lse[~unseen]).abs().max().item() if not unseen.all() else 0.0
+    assert worst <= bounds.lse, f"lse is off by {worst:.2e}, more than {bounds.lse:.2e}"

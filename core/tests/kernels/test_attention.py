@@ -1,0 +1,422 @@
+"""longca.attention: any kernel as a differentiable function."""
+
+import copy
+import gc
+import logging
+import pickle
+import threading
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import longca
+from longca import masks, plugins
+from longca.errors import MaskError, RequestError, UnknownNameError, UnsupportedError
+from longca.kernels import history as history_module
+from longca.kernels.history import Entry
+from longca.manifests import Backward, Device
+
+from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem, truth
+from .reference import BOUNDS, Result, assert_close
+from .toys import Counting, Differentiable, Toys, manifest
+
+KERNELS = ("naive", "sdpa")
+
+
+def leaves(mask, heads_q=4, heads_kv=2, **more):
+    """Inputs that require gradients, and dout."""
+    given = inputs(mask, heads_q, heads_kv, **more)
+    return [x.requires_grad_() for x in given[:3]], given
+
+
+def attend(mask, kernel, dtype=torch.float64, heads_q=8, heads_kv=2, **more):
+    """A result as a kernel's, through attention and autograd; and the inputs."""
+    qkv, given = leaves(mask, heads_q, heads_kv, dtype=dtype)
+    out, lse = longca.attention(*qkv, mask, kernel=kernel, return_lse=True, **more)
+    return Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout)), given
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    """A kernel called `counting` that counts, alone in the registry."""
+    kernel = Counting()
+    toys = Toys(manifest("counting"), counting=kernel)
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    return kernel
+
+
+# What it computes
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kernel", [*KERNELS, "auto"])
+@pytest.mark.parametrize("pattern", masks.PATTERNS)
+def test_every_pattern(pattern, kernel, dtype):
+    mask = pattern_mask(pattern)
+    result, given = attend(mask, kernel, dtype)
+    assert_close(result, truth(mask, given), BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "mask", [gappy_mask(), per_head_mask(2), per_head_mask(8), pattern_mask("causal", 23)], ids=str
+)
+def test_masks_of_no_pattern_and_of_unequal_lengths(mask, kernel):
+    result, given = attend(mask, kernel)
+    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("pattern", ["full", "causal", "shared_question"])
+def test_gradients_by_finite_differences(pattern, kernel):
+    factors = {"documents": [4, 3, 2]} if pattern == "shared_question" else {}
+    mask = masks.build(pattern, 9, **factors)
+    qkv, _ = leaves(mask, 4, 2, head_dim=3)
+    assert gradcheck(lambda *x: longca.attention(*x, mask, kernel=kernel, softmax_scale=0.7), qkv)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_softmax_scale(kernel):
+    mask = pattern_mask("causal")
+    result, given = attend(mask, kernel, softmax_scale=0.2)
+    assert_close(result, truth(mask, given, 0.2), BOUNDS[torch.float64])
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_that_would_undo_the_mask_is_refused(scale):
+    mask = pattern_mask("causal")
+    with pytest.raises(RequestError, match=r"softmax_scale is .*; give a number above 0"):
+        longca.attention(*inputs(mask, 4, 2)[:3], mask, softmax_scale=scale)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_strided_inputs_and_an_expanded_gradient(kernel):
+    mask = pattern_mask("causal_document")
+    given = inputs(mask, 4, 4)
+    qkv = [x.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for x in given[:3]]
+    out = longca.attention(*qkv, mask, kernel=kernel)
+    assert out.is_contiguous()
+    grads = torch.autograd.grad(out.sum(), qkv)
+    expected = truth(mask, given._replace(dout=torch.ones_like(given.q)))
+    for grad, name in zip(grads, ("dq", "dk", "dv"), strict=True):
+        assert (grad - getattr(expected, name)).abs().max() < 1e-12
+
+
+def test_only_some_inputs_need_gradients():
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)
+    v = given.v.clone().requires_grad_()
+    out = longca.attention(given.q, given.k, v, mask)
+    (dv,) = torch.autograd.grad(out, v, given.dout)
+    assert (dv - truth(mask, given).dv).abs().max() < 1e-12
+
+
+def test_two_layers_in_one_graph():
+    mask = pattern_mask("causal")
+    qkv, _ = leaves(mask, 4, 4, head_dim=3)
+
+    def both(q, k, v):
+        return longca.attention(longca.attention(q, k, v, mask), k, v, mask)
+
+    small = masks.build("causal", 6)
+    assert both(*qkv).shape == qkv[0].shape
+    mask, (qkv, _) = small, leaves(small, 2, 2, head_dim=3)
+    assert gradcheck(both, qkv)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_lse_is_returned_without_a_gradient(kernel):
+    mask = gappy_mask()
+    qkv, given = leaves(mask)
+    out, lse = longca.attention(*qkv, mask, kernel=kernel, return_lse=True)
+    assert out.requires_grad
+    assert not lse.requires_grad
+    assert lse.shape == (4, 40)
+    assert torch.equal(lse == -torch.inf, truth(mask, given).lse == -torch.inf)
+    # What is done with lse changes no gradient.
+    loss = (out * given.dout).sum() + lse[lse > -torch.inf].sum()
+    assert (torch.autograd.grad(loss, qkv)[0] - truth(mask, given).dq).abs().max() < 1e-12
+
+
+def test_the_default_returns_out_alone():
+    mask = pattern_mask("causal")
+    assert isinstance(longca.attention(*inputs(mask, 4, 2)[:3], mask), torch.Tensor)
+
+
+@pytest.mark.parametrize("name", ["causal", "gappy", "per-head"])
+def test_a_kernel_that_is_only_differentiable(name, monkeypatch):
+    toys = Toys(manifest("toy", backward=Backward.LSE_GRAD), toy=Differentiable())
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    mask = {"gappy": gappy_mask, "per-head": lambda: per_head_mask(8)}.get(name, lambda: pattern_mask(name))()
+    result, given = attend(mask, "toy")
+    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
+
+
+# What is asked of a kernel, and how often
+
+
+def test_a_plan_is_made_once(counting):
+    mask = pattern_mask("causal")
+    for _ in range(3):
+        qkv, given = leaves(mask)
+        longca.attention(*qkv, mask, kernel="counting").backward(given.dout)
+    assert len(counting.planned) == 1
+    assert (counting.forwards, counting.backwards) == (3, 3)
+    assert counting.planned[0] == problem(mask, given, "backward")
+    assert counting.planned[0].mask is mask
+
+
+def test_a_kernel_is_given_a_contiguous_dout(counting):
+    mask = pattern_mask("causal")
+    qkv, _ = leaves(mask)
+    longca.attention(*qkv, mask, kernel="counting").sum().backward()  # its gradient is one number, expanded
+    assert counting.douts_were_contiguous == [True]
+
+
+def test_without_gradients_only_a_forward_is_asked(counting):
+    mask = pattern_mask("causal")
+    qkv, _ = leaves(mask)
+    with torch.no_grad():
+        assert not longca.attention(*qkv, mask, kernel="counting").requires_grad
+    longca.attention(*(x.detach() for x in qkv), mask, kernel="counting")
+    assert [p.direction for p in counting.planned] == ["forward"]
+    longca.attention(*qkv, mask, kernel="counting")
+    assert [p.direction for p in counting.planned] == ["forward", "backward"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(mask=pattern_mask("full")),
+        lambda a: a.update(softmax_scale=0.5),
+        lambda a: a.update(deterministic=True),
+        lambda a: a.update(tensors=inputs(a["mask"], 8, 2)[:3]),
+        lambda a: a.update(tensors=inputs(a["mask"], 4, 4)[:3]),
+        lambda a: a.update(tensors=inputs(a["mask"], 4, 2, head_dim=8)[:3]),
+        lambda a: a.update(tensors=inputs(a["mask"], 4, 2, dtype=torch.float32)[:3]),
+    ],
+    ids=["mask", "scale", "deterministic", "heads_q", "heads_kv", "head_dim", "dtype"],
+)
+def test_what_differs_is_planned_anew(change, monkeypatch):
+    counting = Counting()
+    toys = Toys(manifest("counting", deterministic=True), counting=counting)
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    mask = pattern_mask("causal")
+    asked = {"mask": mask, "tensors": inputs(mask, 4, 2)[:3]}
+    for _ in range(2):
+        arguments = dict(asked)
+        longca.attention(*arguments.pop("tensors"), arguments.pop("mask"), kernel="counting", **arguments)
+        if len(counting.planned) == 1:
+            change(asked)
+    assert len(counting.planned) == 2
+
+
+def test_as_many_plans_are_kept_as_stated_and_the_last_used_stay(counting, plans):
+    used = [masks.build("causal_sliding_window", 8, window=w) for w in range(plans._MOST + 1)]
+    given = inputs(used[0], 1, 1, 2)[:3]
+
+    def attend_to(mask):
+        longca.attention(*given, mask, kernel="counting")
+        return len(counting.planned)
+
+    for mask in used[:-1]:
+        attend_to(mask)
+    assert attend_to(used[0]) == plans._MOST  # used again, so that the second is now the oldest
+    assert attend_to(used[-1]) == plans._MOST + 1
+    assert len(plans._plans) == plans._MOST
+    assert attend_to(used[0]) == plans._MOST + 1
+    assert attend_to(used[1]) == plans._MOST + 2
+
+
+def test_threads_share_the_plans(counting):
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)[:3]
+    results = []
+    longca.attention(*given, mask, kernel="counting")
+    threads = [
+        threading.Thread(target=lambda: results.append(longca.attention(*given, mask, kernel="counting")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len(counting.planned) == 1
+
+
+# kernel="auto"
+
+
+def test_auto_says_once_what_it_chose(caplog):
+    caplog.set_level(logging.INFO, "longca")
+    for seed in range(3):
+        mask = pattern_mask("causal")
+        longca.attention(*inputs(mask, 4, 2, seed=seed)[:3], mask)
+    assert [r.getMessage() for r in caplog.records] == [
+        "attention: sdpa for causal of 70 tokens: the first valid kernel; `longca run` measures which is fastest"
+    ]
+    other = pattern_mask("full")
+    longca.attention(*inputs(other, 4, 2)[:3], other)
+    assert len(caplog.records) == 2
+
+
+def test_a_named_kernel_is_nothing_to_announce(caplog):
+    caplog.set_level(logging.INFO, "longca")
+    mask = pattern_mask("causal")
+    longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel="naive")
+    assert not caplog.records
+
+
+def test_auto_follows_the_history(caplog):
+    caplog.set_level(logging.INFO, "longca")
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)
+    for kernel, seconds in (("naive", 1.0), ("sdpa", 2.0)):
+        history_module.append(Entry.of(kernel, problem(mask, given, "forward"), seconds))
+    longca.attention(*given[:3], mask)
+    assert "attention: naive for causal of 70 tokens: the fastest measured here" in caplog.text
+    qkv, _ = leaves(mask)
+    longca.attention(*qkv, mask)  # no backward was measured
+    assert "attention: sdpa for causal of 70 tokens: the first valid kernel" in caplog.text
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("naiv", "Did you mean naive"), ("SDPA", "Did you mean sdpa"), ("?", "Known: naive, sdpa")]
+)
+def test_unknown_kernels(name, near):
+    mask = pattern_mask("causal")
+    with pytest.raises(UnknownNameError, match=near):
+        longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel=name)
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["first-call", "planned-already"])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda q, k, v: (q[:-1], k, v), "q has 69 tokens and k 70, but the mask is 70 × 70"),
+        (lambda q, k, v: (q, k[1:], v[1:]), "q has 70 tokens and k 69"),
+        (lambda q, k, v: (q, k, v[1:]), "k and v must be of one shape"),
+        (lambda q, k, v: (q, k, v[..., :-1]), "k and v must be of one shape"),
+        (lambda q, k, v: (q[..., :-1], k, v), "one head_dim"),
+        (lambda q, k, v: (q[:, :3], k, v), "3 query heads do not divide among 2 KV heads"),
+        (lambda q, k, v: (q, k, v.float()), "but v is torch.float32"),
+        (lambda q, k, v: (q, k.half(), v), "but k is torch.float16"),
+        (lambda q, k, v: (q, k, v.to("meta")), "but v is torch.float64 on meta"),
+        (lambda q, k, v: (q[None], k[None], v[None]), r"q has shape \(1, 70, 4, 16\); tensors are packed"),
+        (lambda q, k, v: (q, k, v[:, 0]), "v has shape"),
+        (lambda q, k, v: (q.int(), k.int(), v.int()), "unknown dtype 'int32'"),
+    ],
+)
+def test_tensors_that_do_not_fit(change, says, warm):
+    mask = pattern_mask("causal")
+    qkv = inputs(mask, 4, 2)[:3]
+    if warm:
+        longca.attention(*qkv, mask)
+    with pytest.raises(RequestError, match=says):
+        longca.attention(*change(*qkv), mask)
+
+
+def test_a_mask_whose_heads_do_not_fit():
+    mask = pattern_mask("uniform_block_sparse", heads=4)
+    with pytest.raises(RequestError, match="the mask has 4 heads, but q has 8 and k has 2"):
+        longca.attention(*inputs(mask, 8, 2)[:3], mask)
+
+
+def test_a_matrix_is_no_mask():
+    mask = pattern_mask("causal")
+    with pytest.raises(RequestError, match=r"mask is a ndarray; build one with longca\.masks"):
+        longca.attention(*inputs(mask, 4, 2)[:3], mask.dense())
+
+
+def test_what_is_unsupported_says_why_and_what_is_not(monkeypatch):
+    refuses = manifest("refuses", cpu=False, cuda=">=9.0")
+    toys = Toys(refuses, manifest("takes"), manifest("takes_too"), takes=Counting())
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    mask = pattern_mask("causal")
+    with pytest.raises(UnsupportedError) as raised:
+        longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel="refuses")
+    message = str(raised.value)
+    assert "refuses runs on CUDA devices (compute capability >=9.0)" in message
+    assert "this device is a CPU" in message
+    assert message.endswith("Valid here: takes, takes_too.")
+
+
+def test_a_kernel_without_a_backward_is_refused_for_training_alone(monkeypatch):
+    toys = Toys(manifest("ahead", backward=Backward.NONE), ahead=Counting())
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    mask = pattern_mask("causal")
+    qkv, _ = leaves(mask)
+    with torch.no_grad():
+        longca.attention(*qkv, mask, kernel="ahead")
+    with pytest.raises(UnsupportedError, match="ahead has a forward alone"):
+        longca.attention(*qkv, mask, kernel="ahead")
+
+
+def test_nothing_is_replaced_in_silence(core):
+    mask = masks.build("causal_sliding_window", 2**17, window=1)
+    given = [torch.zeros(1, 1, 1).expand(2**17, 1, 1)] * 3
+    with pytest.raises(UnsupportedError, match=r"sdpa takes full, causal, dense.*Valid here: naive\."):
+        longca.attention(*given, mask, kernel="sdpa")
+    assert core.resolve("sdpa", problem(pattern_mask("full"), inputs(pattern_mask("full"), 4, 2))).valid
+
+
+def test_the_key_of_a_mask_that_is_gone():
+    mask = masks.build("causal", 5)
+    key, given = torch.tensor(mask.key), inputs(mask, 1, 1, 2)[:3]
+    del mask
+    gc.collect()
+    with pytest.raises(MaskError, match=f"key {key} no longer exists; keep a reference to it"):
+        torch.ops.longca.attention(*given, key, "naive", None, False, False)
+
+
+@pytest.mark.parametrize("duplicate", [lambda m: pickle.loads(pickle.dumps(m)), copy.copy, copy.deepcopy])
+def test_a_mask_from_another_process_is_not_mistaken_for_one_of_here(duplicate):
+    # A data loader's worker counts its keys from the same number as others do.
+    mask, other = pattern_mask("causal"), pattern_mask("full")
+    given = inputs(mask, 4, 2)
+    longca.attention(*given[:3], other)
+    other.key, key = mask.key, other.key
+    arrived = duplicate(other)
+    other.key = key
+    longca.attention(*given[:3], mask)
+    assert torch.equal(longca.attention(*given[:3], arrived), longca.attention(*given[:3], other))
+    assert masks.Mask.by_key(mask.key) is mask
+    assert masks.Mask.by_key(arrived.key) is arrived
+
+
+def test_a_plan_holds_its_mask():
+    mask = masks.build("causal", 5)
+    qkv, given = leaves(mask, 1, 1, head_dim=2)
+    expected = truth(mask, given).dq
+    out = longca.attention(*qkv, mask)
+    del mask
+    gc.collect()
+    assert (torch.autograd.grad(out, qkv, given.dout)[0] - expected).abs().max() < 1e-12
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["naive", "sdpa", "auto"])
+@pytest.mark.parametrize("pattern", ["causal", "shared_question"])
+def test_on_a_gpu(pattern, kernel):
+    mask = pattern_mask(pattern)
+    given = inputs(mask, 8, 2, 64, torch.bfloat16, "cuda")
+    qkv = [x.clone().requires_grad_() for x in given[:3]]
+    out, lse = longca.attention(*qkv, mask, kernel=kernel, return_lse=True)
+    result = Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout))
+    assert_close(result, truth(mask, given), BOUNDS[torch.bfloat16])
+
+
+@pytest.mark.gpu
+def test_the_problem_on_a_gpu_has_its_device(counting):
+    counting_toys = plugins.registry()
+    counting_toys.kernels["counting"] = manifest("counting", cuda=">=5.0")
+    mask = pattern_mask("causal")
+    longca.attention(*inputs(mask, 4, 2, device="cuda")[:3], mask, kernel="counting")
+    device = counting.planned[0].device
+    assert (device.kind, device.capability) == ("cuda", torch.cuda.get_device_capability())
+    assert isinstance(device, Device)

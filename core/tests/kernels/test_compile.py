@@ -1,0 +1,217 @@
+"""longca.attention under torch.compile, and what PyTorch's own checks say of its operators."""
+
+import shutil
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import longca
+from longca import masks, plugins
+from longca.errors import RequestError
+from longca.kernels import attention as attention_module
+from longca.manifests import Backward
+
+from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, truth
+from .reference import BOUNDS, Result, assert_close
+from .toys import Differentiable, Toys, manifest
+
+GLOBAL = None
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor's CPU code needs g++")
+
+
+@pytest.fixture(autouse=True)
+def _compile_anew():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def layer(q, k, v, mask, kernel="auto"):
+    """Attention with something to fuse on either side of it."""
+    out, lse = longca.attention(q * 2, k + 1, v.sin(), mask, kernel=kernel, return_lse=True)
+    return out.cos(), lse
+
+
+def forward_and_gradients(function, mask, given, **more):
+    qkv = [x.clone().requires_grad_() for x in given[:3]]
+    out, lse = function(*qkv, mask, **more)
+    return Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout))
+
+
+def assert_same(compiled, eager, most=1e-12):
+    for name, mine, theirs in zip(Result._fields, compiled, eager, strict=True):
+        assert mine.dtype is theirs.dtype
+        assert mine.stride() == theirs.stride()
+        finite = theirs.isfinite()
+        assert torch.equal(mine[~finite], theirs[~finite]), name
+        assert (mine[finite] - theirs[finite]).abs().max() <= most, name
+
+
+@pytest.mark.parametrize("kernel", ["naive", "sdpa", "auto"])
+@pytest.mark.parametrize("name", ["causal", "shared_question", "gappy", "per-head"])
+def test_a_whole_graph_equals_eager(name, kernel):
+    mask = {"gappy": gappy_mask, "per-head": lambda: per_head_mask(8)}.get(name, lambda: pattern_mask(name))()
+    given = inputs(mask, 8, 2)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    result = forward_and_gradients(compiled, mask, given, kernel=kernel)
+    assert_same(result, forward_and_gradients(layer, mask, given, kernel=kernel))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_inductor_equals_eager(dynamic):
+    mask = pattern_mask("shared_question")
+    given = inputs(mask, 8, 2)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic)
+    assert_same(forward_and_gradients(compiled, mask, given), forward_and_gradients(layer, mask, given), 1e-11)
+
+
+def test_inference():
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2, dtype=torch.bfloat16)
+    compiled = torch.compile(longca.attention, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        out = compiled(*given[:3], mask)
+    assert torch.equal(out, longca.attention(*given[:3], mask))
+    assert out.dtype is torch.bfloat16
+
+
+def test_strided_inputs():
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 4)
+    given = given._replace(q=given.q.transpose(0, 1).contiguous().transpose(0, 1), v=given.v.flip(0))
+    compiled = torch.compile(longca.attention, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*given[:3], mask), longca.attention(*given[:3], mask))
+
+
+def changing_masks():
+    """20 masks that show different things, some alike in all but their factors and some in nothing but their size."""
+    windows = [masks.build("causal_sliding_window", 70, window=w) for w in range(1, 12)]
+    documents = [masks.build("causal_document", 70, documents=[n, 70 - n]) for n in range(1, 8)]
+    return [*windows, *documents, pattern_mask("full"), pattern_mask("prefix_lm_causal")]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mask_that_changes_every_step_compiles_once(training):
+    used = changing_masks()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    for step, mask in enumerate(used):
+        given = inputs(mask, 4, 2, seed=step)
+        if training:
+            assert_same(forward_and_gradients(compiled, mask, given), forward_and_gradients(layer, mask, given))
+        else:
+            assert torch.equal(compiled(*given[:3], mask)[0], layer(*given[:3], mask)[0])
+    assert len(used) == 20
+    assert counter.frame_count == 1
+
+
+def attend_to_a_global(q, k, v):
+    return longca.attention(q, k, v, GLOBAL)
+
+
+def test_a_global_mask_compiles_once(monkeypatch):
+    # Numbers reached through globals and modules are constants to the compiler: a mask's key must not be one.
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend_to_a_global, fullgraph=True, backend=counter)
+    for mask in changing_masks():
+        monkeypatch.setitem(globals(), "GLOBAL", mask)
+        given = inputs(mask, 4, 2)
+        assert torch.equal(compiled(*given[:3]), longca.attention(*given[:3], mask))
+    assert counter.frame_count == 1
+
+
+def test_a_module_that_holds_its_mask_compiles_once():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mask = None
+
+        def forward(self, q, k, v):
+            return longca.attention(q, k, v, self.mask)
+
+    module, counter = Layer(), CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(module, fullgraph=True, backend=counter)
+    for mask in changing_masks():
+        module.mask = mask
+        given = inputs(mask, 4, 2)
+        assert torch.equal(compiled(*given[:3]), longca.attention(*given[:3], mask))
+    assert counter.frame_count == 1
+
+
+def test_several_layers_that_share_a_mask_share_its_plan(plans):
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 4)
+
+    def model(q, k, v):
+        for _ in range(3):
+            q = longca.attention(q, k, v, mask)
+        return q
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*given[:3]), model(*given[:3]))
+    assert len(plans._plans) == 1
+
+
+def test_lengths_that_change_with_the_mask():
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    for seqlen in range(20, 40):
+        mask = masks.build("causal", seqlen, seqlen_k=seqlen + 3)
+        given = inputs(mask, 4, 2)
+        assert_same(forward_and_gradients(compiled, mask, given), forward_and_gradients(layer, mask, given))
+    assert counter.frame_count <= 3
+
+
+def test_a_kernel_that_is_only_differentiable(monkeypatch):
+    toys = Toys(manifest("toy", backward=Backward.LSE_GRAD), toy=Differentiable())
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    mask = gappy_mask()
+    given = inputs(mask, 4, 2)
+
+    def plain(q, k, v, mask):
+        return longca.attention(q, k, v, mask, kernel="toy", return_lse=True)
+
+    compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
+    assert_close(forward_and_gradients(compiled, mask, given), truth(mask, given), BOUNDS[torch.float64])
+
+
+def test_what_does_not_fit_is_said_under_the_compiler_too():
+    mask = pattern_mask("causal")
+    q, k, v, _ = inputs(mask, 4, 2)
+    compiled = torch.compile(longca.attention, backend="aot_eager")
+    with pytest.raises(RequestError, match="q has 69 tokens and k 70, but the mask is 70"):
+        compiled(q[1:], k, v, mask)
+
+
+@pytest.mark.parametrize("kernel", ["naive", "sdpa"])
+@pytest.mark.parametrize("training", [True, False])
+def test_pytorchs_checks_of_the_forward(kernel, training):
+    mask = pattern_mask("causal_document")
+    qkv = [x.requires_grad_(training) for x in inputs(mask, 4, 2, head_dim=4)[:3]]
+    arguments = (*qkv, torch.from_numpy(mask.key_array), kernel, 0.5, False, training)
+    torch.library.opcheck(attention_module._forward, arguments)
+
+
+@pytest.mark.parametrize("kernel", ["naive", "sdpa"])
+def test_pytorchs_checks_of_the_backward(kernel):
+    mask = pattern_mask("causal_document")
+    q, k, v, dout = inputs(mask, 4, 2, head_dim=4)
+    out, lse = longca.attention(q, k, v, mask, kernel=kernel, return_lse=True)
+    key = torch.from_numpy(mask.key_array)
+    torch.library.opcheck(attention_module._backward, (dout, q, k, v, out, lse, key, kernel, None, False))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_on_a_gpu(backend):
+    mask = pattern_mask("shared_question")
+    given = inputs(mask, 8, 2, 64, torch.bfloat16, "cuda")
+    compiled = torch.compile(longca.attention, fullgraph=True, backend=backend)
+
+    def attend(q, k, v, mask):
+        return compiled(q, k, v, mask, return_lse=True)
+
+    assert_close(forward_and_gradients(attend, mask, given), truth(mask, given), BOUNDS[torch.bfloat16])
