@@ -148,6 +148,8 @@ class CUDAEfficient:
     ) -> Grads:
         """See `Operator.backward`."""
         no_dropout = torch.empty((), dtype=torch.int64, device=q.device)
+        # The operator takes the rows of out for those of a contiguous [1, Tq, H, D], whatever its strides say.
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
         padding = -lse.shape[-1] % self._LSE_ALIGNMENT
         dq, dk, dv, _ = aten._scaled_dot_product_efficient_attention_backward(
             dout,
