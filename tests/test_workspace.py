@@ -20,20 +20,10 @@ LOCK_STEP = [path for path in PLUGINS if path.parent == ROOT]
 
 #: The core's floors from the ground up, each with its packages and modules. A floor imports none above it.
 FLOORS = {
-    "ground": ("errors", "paths", "quiet"),
+    "ground": ("errors", "paths"),
     "masks": ("masks",),
     "manifests": ("manifests",),
-    "plugins": (
-        "hookspecs",
-        "admission",
-        "catalogue",
-        "discovery",
-        "loading",
-        "plugins",
-        "probe",
-        "probe_cache",
-        "probing",
-    ),
+    "plugins": ("hookspecs", "discovery", "plugins"),
     "kernels": ("kernels",),
     "bench": ("bench",),
     "reports": ("reports",),

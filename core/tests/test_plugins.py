@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from longca import catalogue, masks
+from longca import masks
+from longca.discovery import catalogue
 from longca.errors import (
     MissingPackageError,
     PluginError,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from longca.admission import veto
-from longca.catalogue import PluginInfo, collect
+from longca.discovery.admission import veto
+from longca.discovery.catalogue import PluginInfo, collect
+from longca.discovery.loading import instantiate, load_object
 from longca.errors import PluginError, UnknownNameError
-from longca.loading import instantiate, load_object
 from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
 from longca.manifests.resolve import resolve_manifest, step_problems
 

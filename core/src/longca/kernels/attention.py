@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -70,6 +71,11 @@ def attention(
     return (out, lse.detach()) if return_lse else out
 
 
+def _current(tensor: Tensor) -> AbstractContextManager[object]:
+    """Makes a tensor's GPU the current one: plans and kernels go to the current GPU of a process."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
 @torch.library.custom_op("longca::attention", mutates_args=())
 def _forward(
     q: Tensor,
@@ -81,8 +87,9 @@ def _forward(
     deterministic: bool,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
-    implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
-    out, lse = implementation.forward(q, k, v, plan)
+    with _current(q):
+        implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
+        out, lse = implementation.forward(q, k, v, plan)
     return out.contiguous(), lse.contiguous()
 
 
@@ -105,8 +112,9 @@ def _backward(
     softmax_scale: float | None,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
-    dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
+    with _current(q):
+        implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
+        dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import importlib_metadata
 from packaging.requirements import Requirement
 
-from longca.discovery import CORE
+from longca.discovery.candidates import CORE
 from longca.manifests import installed_version, missing
 from longca.manifests.devices import cpu_device, cuda_devices, driver_version
 from longca.masks import PATTERNS

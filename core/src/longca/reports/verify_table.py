@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.table import Table
 
 from longca.reports.text import marks, safe
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_verification"]
 
+_WIDE = 120  # columns from which each row's worst place is shown beside it
+
 
 def print_verification(console: Console, kernel: str, checks: Sequence[OfferCheck]) -> None:
     """Prints a kernel's checks.
@@ -27,21 +30,27 @@ def print_verification(console: Console, kernel: str, checks: Sequence[OfferChec
         checks: What was found of its offers.
     """
     yes, no, nothing = marks()
-    table = Table(title=f"{safe(kernel)}", title_justify="left", title_style="bold", pad_edge=False)
+    wide = console.width >= _WIDE
+    table = Table(title=safe(kernel), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for head in ("", "form", "dtype", "direction"):
         table.add_column(head, no_wrap=True)
     for head in ("masks", "error", "PyTorch's", "limit"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("worst at", overflow="fold")
+    if wide:
+        table.add_column("worst at", overflow="fold")
     skipped: dict[str, list[str]] = {}
     for check in checks:
         if check.skipped:
             skipped.setdefault(check.skipped, []).append(f"{check.offer.form} {check.dtype} {check.direction}")
             continue
         mark = f"[green]{yes}[/]" if check.passed else f"[red]{no}[/]"
-        table.add_row(mark, check.offer.form, check.dtype, check.direction, str(len(check.masks)), *_worst(check))
+        *numbers, place = _worst(check)
+        cells = (mark, check.offer.form, check.dtype, check.direction, str(len(check.masks)), *numbers)
+        table.add_row(*cells, place) if wide else table.add_row(*cells)
     if table.row_count:
         console.print(table)
+    if not wide:
+        _print_nearest(console, checks)
     for reason, rows in skipped.items():
         console.print(f"{nothing} {safe(kernel)}: {len(rows)} rows not verified here: {safe(reason)}", style="dim")
     for check in checks:
@@ -55,6 +64,14 @@ def _worst(check: OfferCheck) -> tuple[str, str, str, str]:
     own = "" if math.isnan(found.pytorch) else f"{found.pytorch:.1e}"
     place = f"{found.tensor}, {_axis(found.tensor)} {found.token}, head {found.head}; {label}"
     return f"{found.error:.1e}", own, f"{found.limit:.1e}", safe(place)
+
+
+def _print_nearest(console: Console, checks: Sequence[OfferCheck]) -> None:
+    """Where the finding nearest to its limit is, of all offers."""
+    found = [check for check in checks if check.worst is not None]
+    if found:
+        check = max(found, key=lambda c: c.worst[1].closeness if c.worst else 0.0)
+        console.print(f"nearest to its limit: {check.offer.form} {check.dtype} {check.direction}, {_worst(check)[-1]}")
 
 
 def _axis(tensor: str) -> str:

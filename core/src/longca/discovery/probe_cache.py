@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from longca.discovery import Candidate
+from longca.discovery.candidates import Candidate
 from longca.manifests import API_VERSION
 from longca.paths import cache_dir
 

@@ -18,9 +18,9 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO
 
-from longca.discovery import Candidate
+from longca.discovery.candidates import Candidate
+from longca.discovery.probe_cache import Answer, recall, remember
 from longca.errors import PluginError, RequestError
-from longca.probe_cache import Answer, recall, remember
 
 __all__ = ["probe_all"]
 
@@ -87,7 +87,7 @@ class _Probe:
         target = f"{candidate.module}:{candidate.attr}" if candidate.attr else candidate.module
         # -P keeps the working folder off sys.path, where this process may not have it either.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "longca.probe", target],
+            [sys.executable, "-P", "-m", "longca.discovery.probe", target],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), _INSIDE: "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

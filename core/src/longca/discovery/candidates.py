@@ -1,6 +1,6 @@
 """Finding plugins: the distributions with an entry point in the group `longca`, and which of them are switched on.
 
-Nothing is imported here. Whatever a distribution says of itself is only text until `longca.admission` has asked it.
+Nothing is imported here. Whatever a distribution says of itself is only text until `admission` has asked it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from longca.admission import describe
+from longca.discovery.admission import describe
 from longca.errors import LongCAError, MissingPackageError, PluginError
 from longca.manifests import Manifest, missing
 

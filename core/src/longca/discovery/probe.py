@@ -1,8 +1,8 @@
 """Imports one plugin and asks its hooks, so that whoever started this process learns whether it survives that.
 
-`python -m longca.probe MODULE[:ATTRIBUTE]` writes one line of JSON to standard output: `error`, what was raised while
-importing, or empty; `imports_torch`, whether torch was imported with it. All that the plugin prints goes to standard
-error, and so does the traceback.
+`python -m longca.discovery.probe MODULE[:ATTRIBUTE]` writes one line of JSON to standard output: `error`, what was
+raised while importing, or empty; `imports_torch`, whether torch was imported with it. All that the plugin prints goes
+to standard error, and so does the traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from longca.admission import ask_hooks, import_plugin
+from longca.discovery.admission import ask_hooks, import_plugin
 
 __all__: list[str] = []
 
@@ -33,7 +33,7 @@ def _probe(target: str) -> dict[str, object]:
 
 def _main() -> None:
     if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m longca.probe MODULE[:ATTRIBUTE]")
+        raise SystemExit("usage: python -m longca.discovery.probe MODULE[:ATTRIBUTE]")
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
         answer.write(json.dumps(_probe(sys.argv[1])) + "\n")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from longca.admission import Admission, admit
-from longca.discovery import Candidate, find_plugins, why_off
+from longca.discovery.admission import Admission, admit
+from longca.discovery.candidates import Candidate, find_plugins, why_off
+from longca.discovery.probe_cache import Answer
+from longca.discovery.probing import probe_all
 from longca.manifests import KernelManifest, Manifest, StrategyManifest
-from longca.probe_cache import Answer
-from longca.probing import probe_all
 
 __all__ = ["Catalogue", "PluginInfo", "collect"]
 

@@ -1,7 +1,7 @@
 """Admitting plugins: importing one, asking its hooks, and keeping what is in order.
 
 Nothing that a plugin does here gets past its own entry: what it raises, exits with or returns becomes a sentence in
-`Admission.problems`. (A hang or an `os._exit` is caught before this, by `longca.probing`.)
+`Admission.problems`. (A hang or an `os._exit` is caught before this, by `longca.discovery.probing`.)
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pluggy
 from pydantic import ValidationError
 
 from longca import hookspecs
-from longca.discovery import Candidate
+from longca.discovery.candidates import Candidate
+from longca.discovery.quiet import stdout_to_stderr
 from longca.manifests import API_VERSION, KernelManifest, Manifest, Problem, Reason, StrategyManifest, Verdict
-from longca.quiet import stdout_to_stderr
 
 __all__ = ["Admission", "admit", "ask_hooks", "describe", "import_plugin", "veto"]
 
