@@ -4,6 +4,7 @@
 #   make test      install, then lint, type check and test everything
 #   make install   a virtual environment in .venv with every distribution, editable, and the tools
 #   make lint      ruff and mypy alone
+#   make docs      the documentation, in docs/_build; a warning is an error
 #   make wheels    every distribution's wheel, in dist/
 #   make clean     remove what was built, and caches; .venv stays
 
@@ -14,11 +15,12 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PROJECTS := $(wildcard core/pyproject.toml longca_*/pyproject.toml plugins/*/pyproject.toml)
 DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
-# The core's tests need its extra; the other distributions have none.
-EDITABLE := $(patsubst ./core,./core[corpus],$(DISTRIBUTIONS))
+# The core's tests need its extras; the other distributions have none.
+CORE := ./core[corpus,parquet]
+EDITABLE := $(patsubst ./core,$(CORE),$(DISTRIBUTIONS))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install bench test lint wheels clean
+.PHONY: install bench test lint docs wheels clean
 
 install: $(STAMP)
 
@@ -44,11 +46,15 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo docs/_build/index.html
+
 wheels: install
 	for distribution in $(DISTRIBUTIONS); do \
 	  $(BIN)/python -m build --wheel --no-isolation --outdir dist "$$distribution" || exit 1; \
 	done
 
 clean:
-	rm -rf dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print | xargs rm -rf

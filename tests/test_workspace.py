@@ -26,6 +26,7 @@ FLOORS = {
     "plugins": ("hookspecs", "discovery", "plugins"),
     "kernels": ("kernels",),
     "bench": ("bench",),
+    "testing": ("testing",),
     "reports": ("reports",),
     "cli": ("cli", "__main__", ""),  # the package itself is the front door: it fetches names from every floor
 }

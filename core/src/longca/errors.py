@@ -7,6 +7,7 @@
     ├── UnsupportedError               the request was right, but no offer covers it; carries the verdict's reasons
     ├── MissingPackageError (ImportError)  an optional package is missing; names the pip install line
     ├── PluginError                    a plugin broke its contract
+    ├── RecordError                    a result could not be kept; those before it are
     └── VerificationError              a kernel's result is wrong
 
 A message says what was asked, what was got, what is allowed, and what to do.
@@ -22,6 +23,7 @@ __all__ = [
     "MaskError",
     "MissingPackageError",
     "PluginError",
+    "RecordError",
     "RequestError",
     "UnknownNameError",
     "UnsupportedError",
@@ -65,6 +67,10 @@ class MissingPackageError(LongCAError, ImportError):
 
 class PluginError(LongCAError):
     """A plugin broke its contract."""
+
+
+class RecordError(LongCAError):
+    """A result could not be kept; the message says what became of those before it."""
 
 
 class VerificationError(LongCAError):

@@ -2,7 +2,7 @@ import pytest
 
 from longca.bench.cases import Selection, expand
 from longca.bench.suite import load_suite
-from longca.errors import MaskError, UnknownNameError
+from longca.errors import MaskError, RequestError, UnknownNameError
 from longca.manifests import Device
 from longca.masks import PATTERNS
 
@@ -49,3 +49,10 @@ def test_block_sparse_masks_are_per_kv_head():
     cases = expand(load_suite("quick"), ["naive"], Selection(patterns=("uniform_block_sparse",), seqlens=(256,)))
     problem = cases[0].problem(Device("cpu"))
     assert problem.mask.heads == problem.heads_kv == 2
+
+
+def test_a_million_cases_are_refused():
+    suite = load_suite("quick")
+    sweep = suite.sweep[0].model_copy(update={"seeds": tuple(range(100_000))})
+    with pytest.raises(RequestError, match="more than 100000 cases"):
+        expand(suite.model_copy(update={"sweep": (sweep,)}), ["naive", "sdpa"])

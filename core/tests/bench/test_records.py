@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from longca.bench.records import Record, RunFolder, read_records
+from longca.bench.records import Record, read_records
+from longca.bench.run_folder import RunFolder
 from longca.errors import RequestError
 
 
@@ -19,7 +20,7 @@ def record(**fields):
 
 def test_round_trip(tmp_path):
     folder = RunFolder(tmp_path / "run", {"python": "3"})
-    written = [record(), record(status="wrong", message="dk", samples=(0.1, 0.2))]
+    written = [record(), record(case="f" * 16, status="wrong", message="dk", samples=(0.1, 0.2))]
     for each in written:
         folder.append(each)
         assert len(list(read_records(tmp_path / "run"))) == written.index(each) + 1, "flushed as it comes"

@@ -1,11 +1,14 @@
-import pytest
-import torch
+import statistics
 
-from longca.bench.cases import Selection, expand
-from longca.bench.runner import run_cases
+import pytest
+
+from longca.bench.cases import Case, Selection, expand
+from longca.bench.interleave import ROUNDS
+from longca.bench.messages import Outcome
+from longca.bench.runner import Options, _judged, run_cases
 from longca.bench.suite import load_suite
+from longca.bench.timing import LEAST
 from longca.kernels import history as history_module
-from longca.kernels.naive import Naive
 from longca.manifests import Device
 
 CPU = Device("cpu")
@@ -31,39 +34,43 @@ def test_every_pattern_and_kernel(core):
     assert backward.flops == 2.5 * forward.flops
 
 
-def spoil(core, monkeypatch, forward):
-    kernel = Naive()
-    monkeypatch.setattr(kernel, "forward", forward)
-    monkeypatch.setattr(core, "load", lambda name: kernel)
+def test_two_workers_share_the_cases(core):
+    """What becomes of kernels that are wrong or deadly is test_faults'."""
+    suite = load_suite("quick")
+    cases = expand(suite, core.kernels, Selection(patterns=("causal", "full"), seqlens=(96, 97)))
+    records = run_cases(suite, cases, CPU, core, lambda record: None, Options(workers=2))
+    assert {record.status for record in records} == {"ok"}
+    assert sorted(record.case for record in records) == sorted(case.digest(str(CPU)) for case in cases)
 
 
-def test_wrong_is_never_timed(core, monkeypatch, history):
-    def half(q, k, v, plan, **buffers):
-        out, lse = Naive().forward(q, k, v, plan, **buffers)
-        out[5] *= 0.5
-        return out, lse
-
-    spoil(core, monkeypatch, half)
-    for record in run(core, kernels=("naive",)):
-        assert record.status == "wrong"
-        assert "token 5" in record.message
-        assert record.samples == ()
-        assert record.median is None
-    assert not history.exists()
+def test_two_kernels_take_turns(core):
+    suite = load_suite("quick")
+    cases = expand(suite, core.kernels, Selection(patterns=("causal",), seqlens=(96,)))
+    records = run_cases(suite, cases, CPU, core, lambda record: None, Options(interleave=True))
+    assert {record.status for record in records} == {"ok"}
+    for record in records:
+        assert len(record.samples) >= ROUNDS * LEAST
+        assert record.median == pytest.approx(statistics.median(record.samples))
+        assert record.tflops == pytest.approx(record.flops / record.median / 1e12)
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(RuntimeError("broken"), "error"), (torch.OutOfMemoryError("full"), "oom"), (KeyError("x"), "error")],
-)
-def test_errors_are_kept_and_the_next_case_runs(core, monkeypatch, error, status):
-    def fail(*_arguments, **_buffers):
-        raise error
+def test_a_kernel_that_has_nobody_to_take_turns_with(core):
+    suite = load_suite("quick")
+    cases = expand(suite, core.kernels, Selection(patterns=("causal",), seqlens=(96,)))
+    monkeyed = core.manifest("sdpa").model_copy(update={"offers": core.manifest("sdpa").offers[-1:]})
+    core.kernels["sdpa"] = monkeyed
+    records = run_cases(suite, cases, CPU, core, lambda record: None, Options(interleave=True))
+    assert {(r.kernel, r.status) for r in records} == {("naive", "ok"), ("sdpa", "unsupported")}
 
-    spoil(core, monkeypatch, fail)
-    records = run(core, kernels=("naive",))
-    assert [record.status for record in records] == [status, status]
-    assert type(error).__name__ in records[0].message or status == "oom"
+
+def test_faster_than_the_device_can_be_is_suspect():
+    h200 = Device("cuda", (9, 0), name="NVIDIA H200")
+    case = Case("sdpa", "full", 96, "auto", 0, 4, 2, 64, "bfloat16", "forward")
+    fast, slow = (Outcome("ok", "", {"tflops": tflops}) for tflops in (1200.0, 700.0))
+    assert _judged(fast, h200, case).status == "suspect"
+    assert "989" in _judged(fast, h200, case).message
+    assert _judged(slow, h200, case).status == "ok"
+    assert _judged(fast, CPU, case).status == "ok", "nobody knows a CPU's peak"
 
 
 def test_unsupported_has_reasons(core):

@@ -1,4 +1,4 @@
-"""online against attention by the book, in float64: forward and backward, alone and as a part of a larger softmax."""
+"""online against attention by the book, in float64: what is its own beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from longca.kernels.naive import Naive
 from longca.masks import Slice, SliceMask
 from longca_example.online import BLOCK, Online
 
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
-# What a rounding to each dtype may cost; sums are kept in float32.
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 DOCUMENTS = [70, 1, 2 * BLOCK, 130]
 PATTERNS = {
     "full": {},
@@ -112,68 +109,10 @@ def test_an_empty_mask():
     assert all((x == 0).all() for x in (out, *grads))
 
 
-def test_zero_queries_count_the_visible_keys():
-    asked = problem(HOLES)
-    q, k, v, _ = inputs(asked)
-    _, lse = Online().forward(torch.zeros_like(q), k, v, Online().plan(asked))
-    visible = torch.from_numpy(HOLES.dense().sum(1)).double()
-    torch.testing.assert_close(lse.exp(), visible.expand_as(lse), **EXACT)
-
-
 def test_large_scores_and_a_scale_of_ones_own():
     asked = problem(masks.build("causal", seqlen=300), scale=40.0)
     results = check(asked, atol=1e-10)  # scores reach 600, and what their differences round to grows with them
     assert all(x.isfinite().all() for x in results)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_lower_precisions(dtype):
-    mask = masks.build("shared_question", seqlen=sum(DOCUMENTS), documents=DOCUMENTS)
-    asked = problem(mask, dtype=str(dtype).removeprefix("torch."))
-    tensors = inputs(asked)
-    results = both_ways(Online(), asked, *tensors)
-    expected = both_ways(Naive(), problem(mask), *(x.double() for x in tensors))
-    assert [x.dtype for x in results] == [dtype, torch.float32, dtype, dtype, dtype]
-    for result, right in zip(results, expected, strict=True):
-        assert (result - right).norm() <= TOLERANCE[dtype] * right.norm()
-
-
-def test_poisoned_buffers_are_filled_and_returned():
-    asked = problem(HOLES)
-    tensors = inputs(asked)
-    q, k, v, dout = tensors
-    clean = both_ways(Online(), asked, *tensors)
-    plan = Online().plan(asked)
-    buffers = [torch.full_like(x, torch.nan) for x in clean]
-    out, lse, dq, dk, dv = buffers
-    filled = Online().forward(q, k, v, plan, out=out, lse=lse)
-    filled += Online().backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
-    for buffer, result, expected in zip(buffers, filled, clean, strict=True):
-        assert result is buffer
-        assert torch.equal(result, expected)
-
-
-def test_the_backward_takes_the_lse_of_a_larger_softmax():
-    """Keys split in two: the parts' outputs merge by lse, and their gradients add up."""
-    whole = masks.build("global_sliding_window", seqlen=400, window=40, global_tokens=30)
-    q, k, v, dout = inputs(problem(whole))
-    out, lse, dq, dk, dv = both_ways(Naive(), problem(whole), q, k, v, dout)
-    ranges = [(0, 210), (210, 400)]
-    asked = [problem(whole.cut([(0, 400)], [keys])) for keys in ranges]
-    plans = [Online().plan(part) for part in asked]
-    outs, sums = zip(
-        *(Online().forward(q, k[a:b], v[a:b], plan) for plan, (a, b) in zip(plans, ranges, strict=True)), strict=True
-    )
-    merged = torch.logaddexp(*sums)
-    weights = [(part - merged).exp().T[..., None] for part in sums]
-    torch.testing.assert_close(merged, lse, **EXACT)
-    torch.testing.assert_close(weights[0] * outs[0] + weights[1] * outs[1], out, **EXACT)
-    parts = [
-        Online().backward(dout, q, k[a:b], v[a:b], out, lse, plan) for plan, (a, b) in zip(plans, ranges, strict=True)
-    ]
-    torch.testing.assert_close(parts[0][0] + parts[1][0], dq, **EXACT)
-    torch.testing.assert_close(torch.cat([part[1] for part in parts]), dk, **EXACT)
-    torch.testing.assert_close(torch.cat([part[2] for part in parts]), dv, **EXACT)
 
 
 def test_hidden_tiles_are_skipped():
@@ -181,24 +120,3 @@ def test_hidden_tiles_are_skipped():
     visits = [list(plan.key_blocks(slice(row * BLOCK, (row + 1) * BLOCK))) for row in range(4)]
     assert [len(row) for row in visits] == [1, 2, 3, 4]
     assert [sum(hidden is not None for _, hidden in row) for row in visits] == [1, 1, 1, 1]
-
-
-def test_equal_inputs_give_equal_bits():
-    asked = problem(HOLES, dtype="float32")
-    tensors = inputs(asked)
-    for first, second in zip(both_ways(Online(), asked, *tensors), both_ways(Online(), asked, *tensors), strict=True):
-        assert torch.equal(first, second)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_agrees_with_the_cpu():
-    on_cpu = problem(HOLES)
-    major, minor = torch.cuda.get_device_capability()
-    on_cuda = Problem(
-        mask=HOLES, heads_q=4, heads_kv=2, head_dim=16, dtype="float64", device=Device("cuda", (major, minor))
-    )
-    tensors = inputs(on_cpu)
-    results = both_ways(Online(), on_cuda, *(x.cuda() for x in tensors))
-    for result, expected in zip(results, both_ways(Online(), on_cpu, *tensors), strict=True):
-        torch.testing.assert_close(result.cpu(), expected, **EXACT)

@@ -14,14 +14,17 @@ from itertools import product
 from typing import Any
 
 from longca.bench.suite import Suite, Sweep
-from longca.errors import UnknownNameError
+from longca.errors import RequestError, UnknownNameError
 from longca.manifests import Device, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, get_pattern, sample
 from longca.masks.mask import check_seqlen
 
-__all__ = ["Case", "Selection", "expand"]
+__all__ = ["MOST_CASES", "Case", "Selection", "expand"]
+
+#: More cases than anyone waits for: a slip of the hand in a suite.
+MOST_CASES = 100_000
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
     Raises:
         UnknownNameError: The suite or the selection names a kernel or pattern that nobody provides.
         MaskError: A selected length that no mask has.
+        RequestError: There are more than MOST_CASES.
     """
     known = tuple(kernels)
     for name in (*selection.kernels, *(k for sweep in suite.sweep for k in sweep.kernels if k != "*")):
@@ -121,7 +125,15 @@ def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
         get_pattern(name)
     for seqlen in selection.seqlens:
         check_seqlen(seqlen)
-    return list(dict.fromkeys(case for sweep in suite.sweep for case in _cases(sweep, known, selection)))
+    cases: dict[Case, None] = {}
+    for case in (case for sweep in suite.sweep for case in _cases(sweep, known, selection)):
+        cases[case] = None
+        if len(cases) > MOST_CASES:
+            raise RequestError(
+                f"suite {suite.name} has more than {MOST_CASES} cases; narrow its sweeps, or select with --kernel, "
+                "--mask, --seqlen and --direction"
+            )
+    return list(cases)
 
 
 def _cases(sweep: Sweep, known: tuple[str, ...], selection: Selection) -> Iterator[Case]:

@@ -11,24 +11,28 @@ from typing import Any
 import torch
 
 from longca import plugins
-from longca.manifests import installed_version
-from longca.manifests.devices import current_device
+from longca.bench.gpu_state import gpu_state
+from longca.bench.suite import Suite
+from longca.manifests import Device, installed_version
+from longca.manifests.devices import driver_version
 
 __all__ = ["environment"]
 
 _PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
 
 
-def environment(registry: plugins.Registry) -> dict[str, Any]:
-    """Python, platform, device, threads, package versions, and which plugin came from which distribution."""
-    device = current_device()
+def environment(registry: plugins.Registry, suite: Suite, device: Device) -> dict[str, Any]:
+    """What is measured, and on what: suite, platform, device, driver, threads, packages, plugins and revision."""
     return {
+        "suite": {"name": suite.name, "version": suite.version, "digest": suite.digest},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "device": {"kind": device.kind, "name": device.name, "capability": device.capability, "memory": device.memory},
         "cuda": torch.version.cuda,
+        "driver": driver_version(),
+        "gpu": gpu_state() if device.kind == "cuda" else None,
         "packages": {name: installed_version(name) for name in _PACKAGES},
         "plugins": {p.name: {"distribution": p.distribution, "version": p.version} for p in registry.plugins},
         "git_revision": _git_revision(),

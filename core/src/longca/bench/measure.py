@@ -1,21 +1,30 @@
-"""Measuring one case: plan, verify, and only then time."""
+"""Measuring one case: plan, verify, and only then time, looking at every timed result; and verify again.
+
+The second verification is on the same tensors with v negated in place. Attention is linear in v, so the references are
+known without computing them: out and dv change sign or not, as the algebra says. A kernel that keeps an answer by the
+address of its inputs is found out by that.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from longca.bench.cases import Case
+from longca.bench.gpu_state import gpu_state
 from longca.bench.inputs import Inputs, draw_inputs
 from longca.bench.reference import Reference, reference
 from longca.bench.timing import Timing, time_calls
-from longca.bench.verify import Verification, check_backward, check_counts, check_forward
+from longca.bench.verify import Finding, Verification, check_backward, check_counts, check_forward, check_values
 from longca.kernels.base import Kernel, Plan, torch_device
 from longca.manifests import Device, Problem
+
+_T = TypeVar("_T")
 
 __all__ = ["BUDGET", "Bench", "Measurement"]
 
@@ -25,29 +34,86 @@ BUDGET = 0.25
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a case gave beyond its status."""
+    """What a case gave beyond its status.
+
+    Attributes:
+        plan: The kernel's plan.
+        plan_seconds: Time that planning took.
+        first_seconds: Time of the first call: what compiling takes, and one call.
+        verification: What was found, of all looks at the result.
+        timing: The samples; None where the result was wrong.
+        peak_bytes: The allocator's peak above the inputs; None on CPUs.
+        gpu: The GPU's state right after timing; None on CPUs.
+    """
 
     plan: Plan
     plan_seconds: float
+    first_seconds: float
     verification: Verification
-    timing: Timing | None
-    peak_bytes: int | None
+    timing: Timing | None = None
+    peak_bytes: int | None = None
+    gpu: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
         """The record's fields that come from the measurement."""
-        timing = self.timing
+        timing = self.timing if self.verification.passed else None
         return {
             "form": str(self.plan.form),
             "backend": self.plan.backend,
             "plan_seconds": self.plan_seconds,
+            "first_seconds": self.first_seconds,
             "metadata_bytes": self.plan.metadata_bytes,
             "peak_bytes": self.peak_bytes,
             "samples": timing.samples if timing else (),
+            "wall": timing.wall if timing else (),
             "warm_up": timing.warm_up if timing else (),
             "median": timing.median if timing else None,
             "tflops": self.plan.problem.flops / timing.median / 1e12 if timing else None,
+            "gpu": self.gpu,
             "findings": tuple(asdict(finding) for finding in self.verification.findings),
         }
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A case made ready: one kernel on one set of tensors."""
+
+    kernel: Kernel
+    plan: Plan
+    inputs: Inputs
+    expected: Reference
+
+    @property
+    def is_forward(self) -> bool:
+        return self.plan.problem.direction == "forward"
+
+    def verify(self) -> tuple[Verification, Tensor, Tensor]:
+        """Verifies the direction; also returns the forward's out and lse."""
+        found, out, lse = check_forward(self.kernel, self.plan, self.inputs, self.expected)
+        if not self.is_forward:
+            found += check_backward(self.kernel, self.plan, self.inputs, out, lse, self.expected)
+        return found, out, lse
+
+    def call(self, out: Tensor, lse: Tensor) -> tuple[Tensor, ...]:
+        """The work that is timed."""
+        x = self.inputs
+        if self.is_forward:
+            return self.kernel.forward(x.q, x.k, x.v, self.plan)
+        return self.kernel.backward(x.dout, x.q, x.k, x.v, out, lse, self.plan)
+
+    def inspect(self, results: tuple[Tensor, ...]) -> list[Finding]:
+        """What is wrong with the results of a timed call."""
+        names = ("out",) if self.is_forward else ("dq", "dk", "dv")
+        return list(check_values(dict(zip(names, results, strict=False)), self.expected).failures)
+
+    def negated(self) -> _Work:
+        """The same work with v negated, in the same memory."""
+        self.inputs.v.neg_()
+        changed = {"out", "dq", "dk"}
+        rows = {
+            name: replace(row, value=-row.value) if name in changed else row for name, row in self.expected.rows.items()
+        }
+        return replace(self, expected=replace(self.expected, rows=rows))
 
 
 class Bench:
@@ -57,62 +123,75 @@ class Bench:
         device: What it measures on.
         with_backward: Whether references need gradients.
         budget: Seconds of samples a case.
+        announce: Told which phase a case is in.
     """
 
-    def __init__(self, device: Device, *, with_backward: bool, budget: float = BUDGET) -> None:
-        self.device, self.with_backward, self.budget = device, with_backward, budget
+    def __init__(
+        self,
+        device: Device,
+        *,
+        with_backward: bool,
+        budget: float = BUDGET,
+        announce: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self.device, self.with_backward, self.budget, self._announce = device, with_backward, budget, announce
         self._shared: tuple[Any, Inputs, Reference] | None = None
 
     def measure(self, case: Case, kernel: Kernel) -> Measurement:
-        """Verifies a kernel on a case, and times it where it is right."""
+        """Verifies a kernel on a case, times it where it is right, and verifies it again."""
         problem = case.problem(self.device)
+        self._announce("inputs")
         inputs, expected = self._inputs(case, problem)
-        plan, plan_seconds = self._plan(kernel, problem)
-        verification, out, lse = check_forward(kernel, plan, inputs, expected)
-        call: Callable[[], object]
-        if case.direction == "forward":
-            verification += check_counts(kernel, plan, inputs)
-            call = lambda: kernel.forward(inputs.q, inputs.k, inputs.v, plan)  # noqa: E731
-        else:
-            verification += check_backward(kernel, plan, inputs, out, lse, expected)
-            call = lambda: kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan)  # noqa: E731
-        if not verification.passed:
-            return Measurement(plan, plan_seconds, verification, None, None)
-        timing, peak = self._time(call)
-        return Measurement(plan, plan_seconds, verification, timing, peak)
+        self._announce("plan")
+        plan, plan_seconds = self._clocked(lambda: kernel.plan(problem))
+        # Tensors of its own, so that no kernel is handed the address of another one's inputs.
+        work = _Work(kernel, plan, inputs.clone(), expected)
+        self._announce("verify")
+        (found, out, lse), first_seconds = self._clocked(work.verify)
+        if work.is_forward and found.passed:
+            found += check_counts(kernel, plan, inputs)
+        if not found.passed:
+            return Measurement(plan, plan_seconds, first_seconds, found)
+        self._announce("time")
+        timing, peak, wrong = self._time(work, out, lse)
+        gpu = gpu_state() if self.device.kind == "cuda" else None
+        self._announce("verify again")
+        again, _, _ = work.negated().verify()
+        found += Verification(tuple(f.named(f"{f.tensor} of a timed call") for f in wrong))
+        found += Verification(tuple(f.named(f"{f.tensor} after timing") for f in again.findings))
+        kept = timing if found.passed else None
+        return Measurement(plan, plan_seconds, first_seconds, found, kept, peak, gpu)
 
     def _inputs(self, case: Case, problem: Problem) -> tuple[Inputs, Reference]:
         shape = (case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
         if self._shared is None or self._shared[0] != shape:
             inputs = draw_inputs(problem, case.seed)
-            widest = Problem(
-                mask=problem.mask,
-                heads_q=problem.heads_q,
-                heads_kv=problem.heads_kv,
-                head_dim=problem.head_dim,
-                dtype=problem.dtype,
-                device=problem.device,
-                direction="backward" if self.with_backward else "forward",
-            )
+            widest = replace(problem, direction="backward" if self.with_backward else "forward")
             self._shared = shape, inputs, reference(widest, inputs)
         return self._shared[1:]
 
-    def _plan(self, kernel: Kernel, problem: Problem) -> tuple[Plan, float]:
+    def _clocked(self, call: Callable[[], _T]) -> tuple[_T, float]:
         start = time.perf_counter()
-        plan = kernel.plan(problem)
+        result = call()
         self._synchronize()
-        return plan, time.perf_counter() - start
+        return result, time.perf_counter() - start
 
-    def _time(self, call: Callable[[], object]) -> tuple[Timing, int | None]:
-        device = torch_device(self.device)
-        if device.type != "cuda":
-            return time_calls(call, device, self.budget), None
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call()
-        self._synchronize()
-        peak = torch.cuda.max_memory_allocated(device) - before
-        return time_calls(call, device, self.budget), peak
+    def _time(self, work: _Work, out: Tensor, lse: Tensor) -> tuple[Timing, int | None, list[Finding]]:
+        """The samples, the peak of memory, and what was wrong with any timed result."""
+        device, wrong = torch_device(self.device), list[Finding]()
+        peak = None
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            work.call(out, lse)
+            self._synchronize()
+            peak = torch.cuda.max_memory_allocated(device) - before
+
+        def inspect(results: Any) -> None:
+            wrong.extend(work.inspect(results))
+
+        timing = time_calls(lambda: work.call(out, lse), device, self.budget, inspect)
+        return timing, peak, wrong[:1]
 
     def _synchronize(self) -> None:
         if self.device.kind == "cuda":

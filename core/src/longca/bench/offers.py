@@ -6,7 +6,7 @@ the offer takes it. What an offer cannot be asked here, for want of a device or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -22,7 +22,7 @@ from longca.manifests.problem import Direction
 from longca.masks import Mask, Slice, SliceMask, build
 from longca.plugins import Registry
 
-__all__ = ["OfferCheck", "verify_kernel"]
+__all__ = ["OfferCheck", "covered", "problems_for", "verify_kernel", "verify_problem"]
 
 SEQLEN = 203  # prime, and more than one tile of 128
 _DOCUMENTS = (1, 64, 1, 1, 77, 59)
@@ -83,33 +83,56 @@ def verify_kernel(registry: Registry, kernel: str, device: Device) -> Iterator[O
                 yield _verify(registry, kernel, offer, dtype, direction, device)
 
 
+def covered(
+    registry: Registry, kernel: str, offer: Offer, problems: Iterable[tuple[str, Problem]]
+) -> tuple[list[tuple[str, Problem]], str]:
+    """Those of some labelled problems that resolve to an offer, and where there are none, why.
+
+    Args:
+        registry: Where the kernel comes from.
+        kernel: Its name.
+        offer: One of its manifest's offers.
+        problems: Problems, each with its label.
+    """
+    alone = registry.manifest(kernel).model_copy(update={"offers": (offer,)})
+    found: list[tuple[str, Problem]] = []
+    refusals: list[Reason] = []
+    overtaken = False
+    for label, problem in problems:
+        if registry.resolve(kernel, problem).offer is offer:
+            found.append((label, problem))
+            continue
+        lone = registry.resolve(alone, problem)
+        overtaken |= lone.valid
+        refusals.extend(lone.reasons)
+    if found:
+        return found, ""
+    # That some of the masks are of other forms is no reason; a device or a package is.
+    telling = [str(reason) for reason in refusals if reason.code != "form"]
+    earlier = "an earlier offer covers every problem here that this one would"
+    return found, telling[0] if telling and not overtaken else earlier
+
+
 def _verify(
     registry: Registry, kernel: str, offer: Offer, dtype: DType, direction: Direction, device: Device
 ) -> OfferCheck:
     check = OfferCheck(kernel, offer, direction, dtype)
-    alone = registry.manifest(kernel).model_copy(update={"offers": (offer,)})
-    refusals: list[Reason] = []
-    overtaken = False
-    for label, problem in _problems(offer, dtype, direction, device):
-        if registry.resolve(kernel, problem).offer is not offer:
-            lone = registry.resolve(alone, problem)
-            overtaken |= lone.valid
-            refusals.extend(lone.reasons)
-            continue
+    problems, check.skipped = covered(registry, kernel, offer, problems_for(offer, dtype, direction, device))
+    for label, problem in problems:
         try:
-            check.take(label, _run(registry.load(kernel), offer, problem))
+            check.take(label, verify_problem(registry.load(kernel), offer, problem))
         except Exception as error:  # whatever a kernel raises is a finding about that kernel
             check.error = f"{label}: {type(error).__name__}: {error}"
-            return check
-    if not check.masks:
-        # That some of the masks are of other forms is no reason; a device or a package is.
-        telling = [str(reason) for reason in refusals if reason.code != "form"]
-        earlier = "an earlier offer covers every problem here that this one would"
-        check.skipped = telling[0] if telling and not overtaken else earlier
+            break
     return check
 
 
-def _run(kernel: Kernel, offer: Offer, problem: Problem) -> Verification:
+def verify_problem(kernel: Kernel, offer: Offer, problem: Problem) -> Verification:
+    """Verifies a kernel on one problem that an offer of its manifest covers.
+
+    Raises:
+        ValueError: The plan's form is not the offer's.
+    """
     inputs = draw_inputs(problem, seed=0)
     expected = reference(problem, inputs)
     plan = kernel.plan(problem)
@@ -138,23 +161,37 @@ def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verificati
     return Verification(tuple(finding.named(f"{finding.tensor} as a part") for finding in found.findings))
 
 
-def _problems(offer: Offer, dtype: DType, direction: Direction, device: Device) -> Iterator[tuple[str, Problem]]:
+def problems_for(
+    offer: Offer,
+    dtype: DType,
+    direction: Direction,
+    device: Device,
+    masks: Iterable[tuple[str, Mask]] | None = None,
+) -> Iterator[tuple[str, Problem]]:
+    """Labelled problems for an offer, some of which it may not cover: 8:1 heads where it takes GQA, and 3:3.
+
+    Args:
+        offer: The offer.
+        dtype: Data type.
+        direction: Direction.
+        device: Where to run.
+        masks: Labelled masks; None for the awkward ones of every form.
+    """
     head_dim = _head_dim(offer)
-    for label, mask in _masks():
+    for label, mask in _masks() if masks is None else masks:
         for heads_q, heads_kv in ((8, 1), (3, 3)) if offer.gqa else ((3, 3),):
-            if mask.heads in (1, heads_q, heads_kv):
-                yield (
-                    f"{label}, {heads_q}:{heads_kv} heads",
-                    Problem(
-                        mask=mask,
-                        heads_q=heads_q,
-                        heads_kv=heads_kv,
-                        head_dim=head_dim,
-                        dtype=dtype,
-                        device=device,
-                        direction=direction,
-                    ),
-                )
+            if mask.heads not in (1, heads_q, heads_kv):
+                continue
+            problem = Problem(
+                mask=mask,
+                heads_q=heads_q,
+                heads_kv=heads_kv,
+                head_dim=head_dim,
+                dtype=dtype,
+                device=device,
+                direction=direction,
+            )
+            yield f"{label}, {heads_q}:{heads_kv} heads", problem
 
 
 def _head_dim(offer: Offer) -> int:

@@ -1,13 +1,8 @@
-"""Records: one JSON line for each case, appended and flushed as it comes.
-
-A run is a folder: `environment.json`, written once, and `records.jsonl`.
-"""
+"""Records: what each case gave, one JSON line each."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from longca.errors import RequestError
 
-__all__ = ["SCHEMA", "Record", "RunFolder", "Status", "read_records"]
+__all__ = ["SCHEMA", "Record", "Status", "parse_records", "read_records"]
 
 #: Version of the record's fields.
 SCHEMA = 1
 
-Status = Literal["ok", "unsupported", "wrong", "oom", "error"]
+Status = Literal["ok", "unsupported", "wrong", "oom", "error", "timeout", "crashed", "suspect", "skipped"]
 
 
 class Record(BaseModel):
@@ -32,9 +27,11 @@ class Record(BaseModel):
         suite: Name of the suite.
         suite_version: Its version.
         suite_digest: Hash of everything it says.
-        status: `ok`; `unsupported`: no offer covers it; `wrong`: the result is not right, so it was not timed; `oom`:
-            memory ran out; `error`: the kernel raised.
+        status: `ok`; `unsupported`: no offer covers it; `wrong`: a result is not right, so no time is kept; `oom`:
+            memory ran out; `error`: the kernel raised; `timeout`: it went past its deadline; `crashed`: its process
+            died; `suspect`: faster than the device can be; `skipped`: not run, because an earlier case failed.
         message: The reasons, findings or error behind a status other than `ok`.
+        advice: What to do about it.
         kernel: Name of the kernel.
         distribution: Distribution that provides it.
         distribution_version: Its version.
@@ -56,12 +53,15 @@ class Record(BaseModel):
         tile_efficiency: Area over that of the 128×128 tiles it touches.
         flops: Floating-point operations of the direction.
         plan_seconds: Time to put the mask on the device in the kernel's form.
+        first_seconds: Time of the first call: what compiling takes, and one call with its verification.
         metadata_bytes: Bytes of what the plan holds there.
         peak_bytes: The allocator's peak above the inputs; None on CPUs, where it is not known.
         samples: Seconds of each timed call.
+        wall: Seconds by the host's clock from the call to its result, launching included.
         warm_up: Seconds of each call before them.
         median: Median of the samples, in seconds.
         tflops: flops over median, in 10¹² a second.
+        gpu: Clocks, power, temperature, throttle reasons and other processes right after timing; None on CPUs.
         findings: The worst row of each verified tensor.
         finished: When, in UTC, as ISO 8601.
     """
@@ -75,6 +75,7 @@ class Record(BaseModel):
     suite_digest: str
     status: Status
     message: str = ""
+    advice: str = ""
     kernel: str
     distribution: str
     distribution_version: str
@@ -96,52 +97,21 @@ class Record(BaseModel):
     tile_efficiency: float
     flops: int
     plan_seconds: float | None = None
+    first_seconds: float | None = None
     metadata_bytes: int | None = None
     peak_bytes: int | None = None
     samples: tuple[float, ...] = ()
+    wall: tuple[float, ...] = ()
     warm_up: tuple[float, ...] = ()
     median: float | None = None
     tflops: float | None = None
+    gpu: dict[str, Any] | None = None
     findings: tuple[dict[str, Any], ...] = ()
     finished: str
 
 
-class RunFolder:
-    """The folder of one run.
-
-    Args:
-        path: Where; made if it is not there.
-        environment: What to write to `environment.json`.
-
-    Raises:
-        RequestError: It holds records already, or cannot be written to.
-    """
-
-    def __init__(self, path: Path, environment: dict[str, Any]) -> None:
-        self.path, self.records = path, path / "records.jsonl"
-        if self.records.exists():
-            raise RequestError(f"{path} holds the records of another run; choose another folder with --out")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(environment, indent=2) + "\n"
-            (path / "environment.json").write_text(text, encoding="utf-8")
-            self._file = self.records.open("a", encoding="utf-8")
-        except OSError as error:
-            raise RequestError(f"cannot write to {path}: {error.strerror}. Choose another folder with --out") from None
-
-    def append(self, record: Record) -> None:
-        """Adds a record, and sees it to the disk."""
-        self._file.write(record.model_dump_json() + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a run, from its folder or its file.
+    """The records of a run, from its folder or its file; of a case that was run again, the last.
 
     Raises:
         RequestError: There are none, or a line is not one; the message names the line.
@@ -151,10 +121,23 @@ def read_records(path: Path) -> Iterator[Record]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"cannot read records from {file}: {error}") from None
+    yield from {record.case: record for record in parse_records(lines, file)}.values()
+
+
+def parse_records(lines: Iterable[str], source: Path) -> Iterator[Record]:
+    """Records from lines.
+
+    Args:
+        lines: One record each.
+        source: The file they are of, for messages.
+
+    Raises:
+        RequestError: A line is no record; the message names it.
+    """
     for number, line in enumerate(lines, 1):
         try:
             yield Record.model_validate_json(line)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "line"
-            raise RequestError(f"{file}, line {number}: {where}: {first['msg']}") from None
+            raise RequestError(f"{source}, line {number}: {where}: {first['msg']}") from None

@@ -1,22 +1,56 @@
-"""The runner: a suite's cases one after another, each resolved, measured and recorded."""
+"""The runner: cases handed to workers, each resolved, measured within a deadline, and recorded.
+
+A worker that dies or is ended is replaced, and the next case is unaffected. Several workers, one a GPU, share the
+cases; those of one shape go to one worker in a row, because they share inputs and a reference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
-import torch
-
+from longca.bench.advice import advice
 from longca.bench.cases import Case
-from longca.bench.measure import Bench
+from longca.bench.gpu_state import peak_tflops
+from longca.bench.interleave import Turns
+from longca.bench.messages import Outcome, Setup
+from longca.bench.pool import Worker
 from longca.bench.records import Record
 from longca.bench.suite import Suite
 from longca.kernels import history
 from longca.manifests import Device
 from longca.plugins import Registry
 
-__all__ = ["run_cases"]
+__all__ = ["DEADLINE", "Options", "failed", "run_cases"]
+
+#: Seconds a case may take, compiling and verifying included.
+DEADLINE = 600.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run.
+
+    Attributes:
+        deadline: Seconds a case may take.
+        memory: Bytes a worker may take; None for no limit.
+        fail_fast: Whether to skip what is left after the first case that is neither ok nor unsupported.
+        disabled: Plugins to leave out.
+        workers: Worker processes; on several GPUs one each.
+        interleave: Whether the suite's two kernels take turns on each case, in one worker each.
+    """
+
+    deadline: float = DEADLINE
+    memory: int | None = None
+    fail_fast: bool = False
+    disabled: frozenset[str] = frozenset()
+    workers: int = 1
+    interleave: bool = False
 
 
 def run_cases(
@@ -25,43 +59,118 @@ def run_cases(
     device: Device,
     registry: Registry,
     record: Callable[[Record], None],
+    options: Options = Options(),
 ) -> list[Record]:
-    """Runs cases in order.
+    """Runs cases.
 
     Args:
         suite: The suite they are of.
         cases: The cases.
         device: What they run on.
         registry: Where kernels come from.
-        record: Called with each record as soon as it is there.
+        record: Called with each record as soon as it is there, one at a time.
+        options: How to run.
+
+    Returns:
+        The records, in the order in which they came.
     """
-    bench = Bench(device, with_backward=any(case.direction == "backward" for case in cases))
-    records = []
-    for case in cases:
-        records.append(_run(suite, case, device, registry, bench))
-        record(records[-1])
-    return records
-
-
-def _run(suite: Suite, case: Case, device: Device, registry: Registry, bench: Bench) -> Record:
-    problem = case.problem(device)
-    fields: dict[str, Any] = {**_identity(suite, case, device, registry), "flops": problem.flops}
-    verdict = registry.resolve(case.kernel, problem)
-    if not verdict:
-        reasons = " ".join(str(reason) for reason in verdict.reasons)
-        return _finished(fields, status="unsupported", message=reasons)
+    run = _Run(suite, device, registry, record, options)
+    setup = Setup(device, options.disabled, any(case.direction == "backward" for case in cases), options.memory)
+    kernels = list(dict.fromkeys(case.kernel for case in cases))
+    count = len(kernels) if options.interleave else options.workers
+    workers = [Worker(setup, None if options.interleave else index) for index in range(count)]
+    groups = deque([list(group) for _, group in groupby(cases, key=_shape)])
     try:
-        measured = bench.measure(case, registry.load(case.kernel))
-    except torch.OutOfMemoryError as error:
-        return _finished(fields, status="oom", message=str(error))
-    except Exception as error:  # whatever a kernel raises is a result of that kernel, and the next case runs
-        return _finished(fields, status="error", message=f"{type(error).__name__}: {error}")
-    fields |= measured.fields()
-    if measured.timing is None:
-        failures = "; ".join(map(str, measured.verification.failures))
-        return _finished(fields, status="wrong", message=failures)
-    history.append(history.Entry.of(case.kernel, problem, measured.timing.median))
-    return _finished(fields, status="ok")
+        if options.interleave:
+            run.take_turns(dict(zip(kernels, workers, strict=True)), groups)
+        elif len(workers) == 1:
+            run.work(workers[0], groups)
+        else:
+            threads = [threading.Thread(target=run.work, args=(worker, groups), daemon=True) for worker in workers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        for worker in workers:
+            worker.kill()
+    if run.error is not None:
+        raise run.error
+    return run.records
+
+
+def _shape(case: Case) -> tuple[Any, ...]:
+    return case.pattern, case.seqlen, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype, case.factors
+
+
+class _Run:
+    """What workers share while a run goes on."""
+
+    def __init__(
+        self, suite: Suite, device: Device, registry: Registry, record: Callable[[Record], None], options: Options
+    ) -> None:
+        self.records: list[Record] = []
+        self.error: BaseException | None = None
+        self._suite, self._device, self._registry = suite, device, registry
+        self._record, self._options = record, options
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def work(self, worker: Worker, groups: deque[list[Case]]) -> None:
+        """Takes groups of cases until there are none."""
+        try:
+            while groups:
+                try:
+                    group = groups.popleft()
+                except IndexError:
+                    return
+                for case in group:
+                    self._keep(self._one(lambda case: worker.run(case, self._options.deadline), case))
+        except BaseException as error:
+            self.error = self.error or error
+            self._stopped = True
+            groups.clear()
+
+    def take_turns(self, workers: dict[str, Worker], groups: deque[list[Case]]) -> None:
+        """Has kernels take turns on each problem, until there are no more."""
+        for group in groups:
+            for direction in dict.fromkeys(case.direction for case in group):
+                cases = [case for case in group if case.direction == direction]
+                pair = [c for c in cases if self._registry.resolve(c.kernel, c.problem(self._device))]
+                turns = Turns(workers, pair, self._options.deadline)
+                for case in cases:
+                    self._keep(self._one(turns, case))
+
+    def _keep(self, record: Record) -> None:
+        with self._lock:
+            self._record(record)
+            self.records.append(record)
+        if self._options.fail_fast and record.status not in ("ok", "unsupported"):
+            self._stopped = True
+
+    def _one(self, measure: Callable[[Case], Outcome], case: Case) -> Record:
+        problem = case.problem(self._device)
+        fields = {**_identity(self._suite, case, self._device, self._registry), "flops": problem.flops}
+        verdict = self._registry.resolve(case.kernel, problem)
+        if not verdict:
+            return _finished(fields, "unsupported", " ".join(str(reason) for reason in verdict.reasons))
+        if self._stopped:
+            return _finished(fields, "skipped", "an earlier case failed, and --fail-fast was asked for")
+        form = str(verdict.offer.form) if verdict.offer else None
+        outcome = _judged(measure(case), self._device, case)
+        if outcome.status == "ok":
+            history.append(history.Entry.of(case.kernel, problem, outcome.fields["median"]))
+        fields |= {"form": form, **outcome.fields, "advice": advice(outcome.status, outcome.message, form)}
+        return _finished(fields, outcome.status, outcome.message)
+
+
+def _judged(outcome: Outcome, device: Device, case: Case) -> Outcome:
+    """An outcome that no hardware could have is suspect."""
+    peak, reached = peak_tflops(device.name, case.dtype), outcome.fields.get("tflops")
+    if outcome.status != "ok" or peak is None or reached is None or reached <= peak:
+        return outcome
+    message = f"{reached:.0f} TFLOP/s is more than the {peak:.0f} that a {device.name} can do in {case.dtype}"
+    return Outcome("suspect", message, outcome.fields)
 
 
 def _identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
@@ -92,5 +201,11 @@ def _identity(suite: Suite, case: Case, device: Device, registry: Registry) -> d
     }
 
 
-def _finished(fields: dict[str, Any], **more: Any) -> Record:
-    return Record(**fields, **more, finished=datetime.now(UTC).isoformat(timespec="seconds"))
+def _finished(fields: dict[str, Any], status: str, message: str) -> Record:
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return Record.model_validate({**fields, "status": status, "message": message, "finished": finished})
+
+
+def failed(records: Iterable[Record]) -> bool:
+    """Whether any case was neither measured nor unsupported by declaration."""
+    return any(record.status not in ("ok", "unsupported") for record in records)

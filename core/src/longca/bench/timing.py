@@ -30,10 +30,13 @@ class Timing:
 
     Attributes:
         samples: Seconds of each timed call, in order.
+        wall: Seconds by the host's clock, from before a call is made until its result is there: of the same calls on
+            CPUs, of LEAST further ones on CUDA devices.
         warm_up: Seconds of each call before them, in order.
     """
 
     samples: tuple[float, ...]
+    wall: tuple[float, ...]
     warm_up: tuple[float, ...]
 
     @property
@@ -42,40 +45,60 @@ class Timing:
         return median(self.samples)
 
 
-def time_calls(call: Callable[[], object], device: torch.device, budget: float) -> Timing:
+def time_calls(
+    call: Callable[[], object],
+    device: torch.device,
+    budget: float,
+    inspect: Callable[[object], None] = lambda result: None,
+) -> Timing:
     """Times a call.
 
     Args:
         call: The work, and nothing else.
         device: Where it runs.
         budget: Seconds after which no further sample is taken.
+        inspect: Given what each timed call returned, outside the timed region.
     """
     once = _on_cuda if device.type == "cuda" else _on_cpu
-    warm_up = [once(call)]
+    warm_up = [once(call)[0]]
     while len(warm_up) < WARM_UP:
-        warm_up.append(once(call))
+        warm_up.append(once(call)[0])
         if abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
             break
     samples: list[float] = []
     while len(samples) < SAMPLES and (len(samples) < LEAST or sum(samples) < budget):
-        samples.append(once(call))
-    return Timing(tuple(samples), tuple(warm_up))
+        seconds, result = once(call)
+        inspect(result)
+        samples.append(seconds)
+    wall = [_by_the_host(call, device) for _ in range(LEAST)] if device.type == "cuda" else samples
+    return Timing(tuple(samples), tuple(wall), tuple(warm_up))
 
 
-def _on_cpu(call: Callable[[], object]) -> float:
+def _on_cpu(call: Callable[[], object]) -> tuple[float, object]:
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
+
+
+def _on_cuda(call: Callable[[], object]) -> tuple[float, object]:
+    """Events around the call; the flush before it keeps the device busy until the call is launched."""
+    _flush_buffer().zero_()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    result = call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3, result
+
+
+def _by_the_host(call: Callable[[], object], device: torch.device) -> float:
+    """From an idle device to the result: what a caller waits, launching included."""
+    _flush_buffer().zero_()
+    torch.cuda.synchronize(device)
     start = time.perf_counter()
     call()
+    torch.cuda.synchronize(device)
     return time.perf_counter() - start
-
-
-def _on_cuda(call: Callable[[], object]) -> float:
-    _flush_buffer().zero_()
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    call()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) / 1e3
 
 
 @cache

@@ -18,7 +18,15 @@ from longca.bench.inputs import Inputs
 from longca.bench.reference import Reference, Rows
 from longca.kernels.base import Kernel, Plan
 
-__all__ = ["Finding", "Verification", "check_backward", "check_counts", "check_forward"]
+__all__ = [
+    "Finding",
+    "Verification",
+    "check_backward",
+    "check_counts",
+    "check_forward",
+    "check_values",
+    "lse_dtype",
+]
 
 #: Ulps of float32 (float64 for float64) that a row's spread may be off by: those of the exponent s − lse. Of standard
 #: normal inputs s reaches 8 and lse 16, and half an ulp of each is 4 and 8 ulps of 1; bases are converted on top.
@@ -103,14 +111,13 @@ def check_forward(
     Returns:
         The verification, and the kernel's out and lse, which its backward is then given.
     """
-    ours = inputs.clone()
-    out = torch.full_like(ours.q, torch.nan)
-    lse = torch.full_like(expected.lse, torch.nan, dtype=_lse_dtype(ours.q))
-    results = kernel.forward(ours.q, ours.k, ours.v, plan, out=out, lse=lse)
-    findings = [*_changed(inputs, ours), *_misfits(("out", "lse"), results, (out, lse))]
+    before = inputs.clone()
+    out = torch.full_like(inputs.q, torch.nan)
+    lse = torch.full_like(expected.lse, torch.nan, dtype=lse_dtype(inputs.q))
+    results = kernel.forward(inputs.q, inputs.k, inputs.v, plan, out=out, lse=lse)
+    findings = [*_restored(inputs, before), *_misfits(("out", "lse"), results, (out, lse))]
     if not findings:
-        limit = LSE_LIMITS["half" if out.dtype.itemsize == 2 else "wide"] * expected.lse.abs().clamp_min(1.0)
-        findings = [_worst_row("out", out, expected.rows["out"]), _lse_finding("lse", lse, expected.lse, limit)]
+        return check_values({"out": out, "lse": lse}, expected), out, lse
     return Verification(tuple(findings)), out, lse
 
 
@@ -127,16 +134,26 @@ def check_backward(
         lse: Its log-sum-exp.
         expected: The reference.
     """
-    ours = inputs.clone()
-    buffers = tuple(torch.full_like(x, torch.nan) for x in (ours.q, ours.k, ours.v))
-    results = kernel.backward(
-        ours.dout, ours.q, ours.k, ours.v, out.clone(), lse.clone(), plan, dq=buffers[0], dk=buffers[1], dv=buffers[2]
-    )
+    before = inputs.clone()
+    q, k, v, dout = inputs.q, inputs.k, inputs.v, inputs.dout
+    buffers = tuple(torch.full_like(x, torch.nan) for x in (q, k, v))
+    dq, dk, dv = buffers
+    results = kernel.backward(dout, q, k, v, out.clone(), lse.clone(), plan, dq=dq, dk=dk, dv=dv)
     names = ("dq", "dk", "dv")
-    findings = [*_changed(inputs, ours), *_misfits(names, results, buffers)]
+    findings = [*_restored(inputs, before), *_misfits(names, results, buffers)]
     if not findings:
-        findings = [_worst_row(name, grad, expected.rows[name]) for name, grad in zip(names, buffers, strict=True)]
+        return check_values(dict(zip(names, buffers, strict=True)), expected)
     return Verification(tuple(findings))
+
+
+def check_values(results: dict[str, Tensor], expected: Reference) -> Verification:
+    """Verifies results by their values alone: each by its worst row.
+
+    Args:
+        results: Any of `out`, `lse`, `dq`, `dk` and `dv`; but for lse in q's dtype.
+        expected: The reference, which has each of them.
+    """
+    return Verification(tuple(_value_finding(name, result, expected) for name, result in results.items()))
 
 
 def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs) -> Verification:
@@ -149,22 +166,33 @@ def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs) -> Verification:
     return Verification((_lse_finding("counts", lse, counts.log(), limit),))
 
 
+def _value_finding(name: str, result: Tensor, expected: Reference) -> Finding:
+    if name != "lse":
+        return _worst_row(name, result, expected.rows[name])
+    half = expected.problem.dtype in ("bfloat16", "float16")
+    limit = LSE_LIMITS["half" if half else "wide"] * expected.lse.abs().clamp_min(1.0)
+    return _lse_finding(name, result, expected.lse, limit)
+
+
 def _visible_keys(intervals: tuple[object, object]) -> Tensor:
     starts, stops = (torch.as_tensor(x) for x in intervals)
     return (stops - starts).sum(0).double()
 
 
-def _lse_dtype(q: Tensor) -> torch.dtype:
+def lse_dtype(q: Tensor) -> torch.dtype:
+    """What a log-sum-exp is in: float32, or float64 for float64 inputs."""
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _changed(before: Inputs, after: Inputs) -> list[Finding]:
-    """A finding for each input that the kernel wrote to."""
-    return [
-        _wrong(name, "the kernel changed this input")
-        for name in ("q", "k", "v", "dout")
-        if not torch.equal(getattr(before, name), getattr(after, name))
-    ]
+def _restored(inputs: Inputs, before: Inputs) -> list[Finding]:
+    """A finding for each input that the kernel wrote to; it gets its values back."""
+    findings = []
+    for name in ("q", "k", "v", "dout"):
+        now, then = getattr(inputs, name), getattr(before, name)
+        if not torch.equal(now, then):
+            findings.append(_wrong(name, "the kernel changed this input"))
+            now.copy_(then)
+    return findings
 
 
 def _misfits(names: tuple[str, ...], results: tuple[Tensor, ...], buffers: tuple[Tensor, ...]) -> list[Finding]:

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from longca.cli import capabilities, doctor, make_lengths, plugins, run, show_mask, verify
+from longca.cli import capabilities, compare, doctor, make_lengths, plugins, report, run, show_mask, verify
 from longca.cli.options import NoPlugin
-from longca.errors import LongCAError, PluginError, VerificationError
+from longca.errors import LongCAError, PluginError, RecordError, VerificationError
 
 __all__ = ["app", "main"]
 
@@ -31,6 +31,8 @@ app.command("plugins")(plugins.plugins)
 app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
 app.command("verify")(verify.verify)
+app.command("report")(report.report)
+app.command("compare")(compare.compare)
 app.command("show-mask")(show_mask.show_mask)
 app.command("make-lengths")(make_lengths.make_lengths)
 
@@ -67,7 +69,7 @@ def main() -> None:
 
         message = " ".join(line.strip() for line in str(error).splitlines())
         print(f"error: {printable(message)}", file=sys.stderr)  # noqa: T201 - rich would obey markup in names
-        sys.exit(1 if isinstance(error, PluginError | VerificationError) else 2)
+        sys.exit(1 if isinstance(error, PluginError | RecordError | VerificationError) else 2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from longca.manifests.problem import Direction
     from longca.plugins import Registry
 
-__all__ = ["AsJson", "NoPlugin", "chosen_device", "chosen_directions", "open_registry", "print_json"]
+__all__ = [
+    "AsJson",
+    "NoPlugin",
+    "chosen_device",
+    "chosen_directions",
+    "count_workers",
+    "open_registry",
+    "print_json",
+]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NoPlugin = Annotated[
@@ -74,3 +82,12 @@ def chosen_device(name: str | None) -> Device:
     if name != "cuda":
         raise UnknownNameError("device", str(name), ("cpu", "cuda"))
     raise RequestError(f"no CUDA device is here; this machine has {here}. Take --device cpu")
+
+
+def count_workers(device: Device) -> int:
+    """One worker a visible GPU; one on a CPU, whose cores a kernel takes all of."""
+    if device.kind == "cpu":
+        return 1
+    import torch
+
+    return max(1, torch.cuda.device_count())

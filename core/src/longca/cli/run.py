@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, open_registry, print_json
+from longca.cli.options import (
+    AsJson,
+    NoPlugin,
+    chosen_device,
+    chosen_directions,
+    count_workers,
+    open_registry,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from longca.bench.cases import Case
     from longca.bench.records import Record
+    from longca.bench.run_folder import RunFolder
     from longca.manifests import Device
     from longca.plugins import Registry
 
@@ -28,6 +37,15 @@ def run(
     direction: Annotated[str | None, typer.Option(help="forward or backward alone. [default: the suite's]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records. [default: runs/SUITE-TIME]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds a case may take.", min=0.001)] = 600.0,
+    memory: Annotated[float | None, typer.Option(help="GiB of address space a worker may take.", min=0.1)] = None,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast/--keep-going", help="Skip what is left after the first failure.")
+    ] = False,
+    ab: Annotated[
+        tuple[str, str] | None, typer.Option("--ab", metavar="KERNEL_A KERNEL_B", help="Have two kernels take turns.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
@@ -39,42 +57,74 @@ def run(
     registry = open_registry(context, no_plugin)
     loaded = load_suite(suite)
     where = chosen_device(device)
-    selection = Selection(tuple(kernel or ()), tuple(mask or ()), tuple(seqlen or ()), chosen_directions(direction))
+    chosen = ab or tuple(kernel or ())
+    selection = Selection(chosen, tuple(mask or ()), tuple(seqlen or ()), chosen_directions(direction))
     cases = expand(loaded, registry.kernels, selection)
     if dry_run:
         _print_plan(registry, cases, where, as_json)
         return
     from longca.bench.environment import environment
-    from longca.bench.records import RunFolder
-    from longca.bench.runner import run_cases
+    from longca.bench.run_folder import RunFolder
+    from longca.bench.runner import Options, failed, run_cases
 
-    path = out or Path("runs") / f"{loaded.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    folder = RunFolder(path, environment(registry))
-    progress = _Progress(len(cases), quiet=as_json)
+    path = _folder(out, loaded.name, resume)
+    folder = RunFolder(path, environment(registry, loaded, where), resume=resume)
+    left = [case for case in cases if case.digest(str(where)) not in folder.done]
+    options = Options(
+        deadline=timeout,
+        memory=None if memory is None else int(memory * 2**30),
+        fail_fast=fail_fast,
+        disabled=frozenset(context.obj or ()) | frozenset(no_plugin or ()),
+        workers=count_workers(where),
+        interleave=ab is not None,
+    )
+    _say_resumed(folder, len(cases) - len(left), quiet=as_json)
+    progress = _Progress(len(left), quiet=as_json)
 
     def keep(record: Record) -> None:
         folder.append(record)
         progress.advance(record)
 
     try:
-        records = run_cases(loaded, cases, where, registry, keep)
+        new = run_cases(loaded, left, where, registry, keep, options)
     finally:
         folder.close()
         progress.stop()
+    records = [*folder.earlier, *new]
     if as_json:
         print_json([record.model_dump(mode="json") for record in records])
     else:
-        _print_records(records, folder.records)
-    if any(record.status not in ("ok", "unsupported") for record in records):
+        _print_records(records, folder.records, ab)
+    if failed({record.case: record for record in records}.values()):
         raise typer.Exit(1)
 
 
-def _print_records(records: list[Record], path: Path) -> None:
+def _folder(out: Path | None, suite: str, resume: bool) -> Path:
+    from longca.errors import RequestError
+
+    if out is None and resume:
+        raise RequestError("--resume goes on with a run; say which one with --out")
+    return out or Path("runs") / f"{suite}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+
+
+def _say_resumed(folder: RunFolder, done: int, *, quiet: bool) -> None:
+    if folder.torn and not quiet:
+        typer.echo("the last line of the earlier records was torn, and is dropped; its case is run again", err=True)
+    if done and not quiet:
+        typer.echo(f"{done} cases were measured before and are kept", err=True)
+
+
+def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None) -> None:
+    from longca.reports.comparison import compare_kernels
+    from longca.reports.comparison_table import print_comparison
     from longca.reports.run_table import print_run
     from longca.reports.text import console, safe
 
     out = console()
     print_run(out, records)
+    if ab is not None:
+        out.print(f"\nA is {safe(ab[0])}, B is {safe(ab[1])}; they took turns on each case.\n")
+        print_comparison(out, compare_kernels(records, *ab))
     out.print(f"records: {safe(path)}", soft_wrap=True)
 
 
@@ -108,11 +158,16 @@ class _Progress:
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(stderr=True, highlight=False)
         self._quiet, self._total, self._done = quiet, total, 0
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.description}"),
+        )
         self._bar = Progress(*columns, console=self._console, transient=True)
         self._task = self._bar.add_task("", total=total)
         self._shown = not quiet and self._console.is_terminal

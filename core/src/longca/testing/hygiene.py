@@ -1,0 +1,102 @@
+"""Checks of a plugin and of its manifests, before any kernel of it runs.
+
+Each returns where all is well and raises `PluginError` where it is not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from longca.errors import PluginError
+from longca.plugins import PluginInfo, Registry
+
+__all__ = ["KERNEL_CHECKS", "PLUGIN_CHECKS"]
+
+_SECONDS = 120
+
+#: Imports the plugin's module in a fresh interpreter; prints what came with it, and who owns which import name.
+_LISTING = """
+import importlib, importlib.metadata, json, sys
+sys.path[:] = json.loads(sys.argv[2])
+importlib.import_module(sys.argv[1])
+loaded = sorted(sys.modules)
+print(json.dumps([loaded, importlib.metadata.packages_distributions()]))
+"""
+
+
+def admitted(registry: Registry, plugin: PluginInfo) -> None:
+    """LongCA takes the plugin, with all that it provides, and has no complaint."""
+    if plugin.off:
+        raise PluginError(f"{plugin.distribution} is switched off: {plugin.off}")
+    if complaints := plugin.problems + plugin.warnings:
+        raise PluginError(f"{plugin.distribution}: {'; '.join(complaints)}")
+    if not plugin.active:
+        raise PluginError(
+            f"{plugin.distribution} provides nothing; implement a hook of longca.hookspecs in {plugin.module}"
+        )
+
+
+def light_import(registry: Registry, plugin: PluginInfo) -> None:
+    """Listing the plugin imports neither torch, nor its implementations, nor a package that a manifest requires."""
+    loaded, owners = _import_afresh(plugin.module)
+    manifests = [registry.manifest(name) for name in plugin.kernels]
+    required = {
+        _canonical(text) for m in manifests for text in (*m.requires, *(r for o in m.offers for r in o.requires))
+    }
+    heavy = {"torch"} | {m.implementation.partition(":")[0] for m in manifests}
+    heavy |= {name for name, found in owners.items() if required & {_canonical(owner) for owner in found}}
+    if imported := sorted(heavy & loaded):
+        raise PluginError(
+            f"importing {plugin.module} imports {', '.join(imported)}; it is imported whenever kernels are listed. "
+            "Move that import into the implementation's module"
+        )
+
+
+def loadable(registry: Registry, kernel: str) -> None:
+    """The implementation's import string resolves, and what it makes has plan, forward and backward."""
+    instance = registry.load(kernel)
+    has_backward = any("backward" in offer.directions for offer in registry.manifest(kernel).offers)
+    wanted: dict[str, set[str]] = {"plan": set(), "forward": {"out", "lse"}}
+    if has_backward:
+        wanted["backward"] = {"dq", "dk", "dv"}
+    for method, buffers in wanted.items():
+        if not callable(getattr(instance, method, None)):
+            raise PluginError(f"{kernel} has no method {method}; see longca.kernels.base.Kernel")
+        taken = inspect.signature(getattr(instance, method)).parameters
+        open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
+        if (absent := sorted(buffers - set(taken))) and not open_ended:
+            raise PluginError(f"{kernel}.{method} does not take {', '.join(absent)}; see longca.kernels.base.Kernel")
+
+
+#: Checks of a plugin, by their names.
+PLUGIN_CHECKS: dict[str, Callable[[Registry, PluginInfo], None]] = {"admitted": admitted, "light_import": light_import}
+#: Checks of one kernel's manifest, by their names.
+KERNEL_CHECKS: dict[str, Callable[[Registry, str], None]] = {"loadable": loadable}
+
+
+def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
+    """The modules that come with one, and the distributions that each import name belongs to."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LISTING, module, json.dumps(sys.path)],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    if done.returncode:
+        raise PluginError(f"{module} cannot be imported: {done.stderr.strip().splitlines()[-1:]}")
+    loaded, owners = json.loads(done.stdout.splitlines()[-1])
+    return set(loaded), owners
+
+
+def _canonical(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)

@@ -1,0 +1,80 @@
+"""`longca report` and `longca compare`, as they are called."""
+
+import json
+
+import pytest
+
+from ..reports.runs import ENVIRONMENT, record, write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    records = [record(), record("sdpa", time=5e-4), record("flex", status="oom", message="no [red]memory[/]")]
+    other = {**ENVIRONMENT, "python": "3.12.0"}
+    return (
+        write_run(tmp_path / "a", records),
+        write_run(tmp_path / "b", [record(time=2e-3), record("sdpa", time=1e-3)]),
+        write_run(tmp_path / "c", records, other),
+    )
+
+
+def test_report_prints_tables(fakes, runs):
+    ran = fakes.longca("report", str(runs[0]), COLUMNS="120")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "forward: ms and" in ran.stdout
+    assert "oom flex, 1 case: no [red]memory[/]" in ran.stdout
+    assert not (runs[0] / "report").exists()
+
+
+def test_report_writes_what_is_asked_for(fakes, runs, tmp_path):
+    asked = [word for name in ("markdown", "csv", "png") for word in ("--format", name)]
+    ran = fakes.longca("report", str(runs[0] / "records.jsonl"), *asked)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert {file.name for file in (runs[0] / "report").iterdir()} == {"report.md", "records.csv", "causal-forward.png"}
+    assert ran.stdout.count("wrote ") == 3
+    found = json.loads(
+        fakes.longca("report", str(runs[0]), "--json", "--format", "csv", "--out", str(tmp_path / "x")).stdout
+    )
+    assert [each["kernel"] for each in found["records"]] == ["naive", "sdpa", "flex"]
+    assert (found["environment"], len(found["files"])) == (ENVIRONMENT, 1)
+
+
+def test_compare_says_what_is_shown(fakes, runs):
+    a, b, c = map(str, runs)
+    same = fakes.longca("compare", a, a)
+    assert (same.returncode, same.stderr) == (0, "")
+    assert "1.000" in same.stdout
+    assert "no difference shown" in same.stdout.splitlines()[-1] + same.stdout.splitlines()[-2]
+    slower = json.loads(fakes.longca("compare", a, b, "--json").stdout)
+    assert slower["geometric_mean"]["value"] == pytest.approx(0.5)
+    assert slower["geometric_mean"]["verdict"] == "A faster"
+    assert [each["kernel"] for each in slower["only_a"]] == ["flex"]
+    refused = fakes.longca("compare", a, c)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "python is 3.11.7 in A and 3.12.0 in B" in refused.stderr
+    assert fakes.longca("compare", a, c, "--force").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report", "nowhere"], "nowhere does not exist"),
+        (["compare", ".", "nowhere"], "has no records.jsonl"),
+        (["report", "nowhere", "--format", "pgn"], "unknown format 'pgn'. Did you mean png?"),
+    ],
+)
+def test_a_mistake_is_one_line(fakes, arguments, message):
+    ran = fakes.longca(*arguments)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert message in ran.stderr
+
+
+@pytest.mark.parametrize("command", [["report"], ["report", "--format", "csv"], ["compare"]], ids=" ".join)
+def test_neither_torch_nor_matplotlib_is_imported(fakes, runs, command):
+    arguments = ["longca", *command, *map(str, runs[: 2 if command == ["compare"] else 1])]
+    code = (
+        f"import runpy, sys; sys.modules.update(torch=None, matplotlib=None); sys.argv = {arguments!r}\n"
+        "runpy.run_module('longca', run_name='__main__')"
+    )
+    ran = fakes.python("-c", code)
+    assert (ran.returncode, ran.stderr) == (0, "")

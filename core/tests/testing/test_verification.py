@@ -1,0 +1,28 @@
+"""`longca.testing.verify`: one kernel, one mask."""
+
+import pytest
+
+from longca.errors import UnsupportedError, VerificationError
+from longca.masks import build
+from longca.testing import verify
+
+from .bad_kernels import KERNELS, Base
+
+CAUSAL = build("causal", 129)
+
+
+def test_a_right_kernel():
+    found = verify(Base(), CAUSAL)
+    assert {finding.tensor for finding in found.findings} == {"out", "lse", "counts", "dq", "dk", "dv"}
+    assert verify("naive", CAUSAL, direction="forward", dtype="bfloat16", heads=(3, 3), head_dim=40).passed
+
+
+@pytest.mark.parametrize("name", ["zeros", "wrong_dk", "leaves_output"])
+def test_a_wrong_one(name):
+    with pytest.raises(VerificationError, match=f"{KERNELS[name].__name__} is wrong"):
+        verify(KERNELS[name](), CAUSAL)
+
+
+def test_what_a_manifest_does_not_cover():
+    with pytest.raises(UnsupportedError, match=r"online takes .*row_intervals|online"):
+        verify("online", build("uniform_block_sparse", 128, block=64, kept=0.5, heads=4, seed=0))

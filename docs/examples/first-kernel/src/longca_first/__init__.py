@@ -1,0 +1,29 @@
+"""What LongCA reads when it lists kernels: the manifest and the hook, and no torch."""
+
+from longca import Backward, KernelManifest, Offer, hookimpl
+from longca.masks import Form
+
+
+@hookimpl
+def provide_kernel() -> KernelManifest:
+    """The kernel of this plugin."""
+    return KernelManifest(
+        name="first",
+        family="first",
+        title="Softmax attention, a block of queries at a time",
+        upstream="https://arxiv.org/abs/1706.03762",
+        license="Apache-2.0",
+        implementation="longca_first.kernel:First",
+        offers=(
+            Offer(
+                form=Form.ROW_INTERVALS,
+                unequal_lengths=True,
+                backward=Backward.EXTERNAL,
+                dtypes=("float32", "bfloat16"),
+                cpu=True,
+                cuda=">=5.0",
+                deterministic=True,
+                metadata="O(S)",
+            ),
+        ),
+    )

@@ -1,0 +1,226 @@
+"""What the docs say that the code already knows: each a function from the code to Markdown.
+
+A page asks for one by a line `<!-- generated: NAME -->`, which `fill` replaces when the docs are built, so that these
+parts cannot drift. `tests/test_documented.py` calls the same functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel
+
+_MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+_DEFAULT = re.compile(r" [\[(]default: (.*)[\])]$")
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_ENTRY = re.compile(r"(\w+)(?: \([^)]*\))?: (.*)")
+
+
+def fill(page: str) -> str:
+    """A page with its markers replaced."""
+    return _MARKER.sub(lambda found: GENERATED[found[1]](), page)
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """What the `Attributes` of a class's docstring says of each."""
+    lines = (inspect.getdoc(kind) or "").splitlines()
+    found: dict[str, str] = {}
+    name = ""
+    for line in lines[lines.index("Attributes:") + 1 :] if "Attributes:" in lines else ():
+        if line and not line.startswith(" "):
+            break
+        text = line.strip()
+        entry = _ENTRY.fullmatch(text) if len(line) - len(text) == 4 else None
+        if entry:
+            name = entry[1]
+            found[name] = entry[2]
+        elif text and name:
+            found[name] += f" {text}"
+    return found
+
+
+def patterns() -> str:
+    """The mask patterns and their factors."""
+    from longca.masks import PATTERNS
+
+    rows = [
+        (f"`{p.name}`", ", ".join(f"`{f}`" for f in p.factors), p.summary, "yes" if p.rectangular else "")
+        for p in PATTERNS.values()
+    ]
+    return _table(("pattern", "factors", "query i sees key j where", "Sq ≠ Sk"), rows)
+
+
+def factors() -> str:
+    """What each factor means."""
+    from longca.masks import FACTORS
+
+    return _table(("factor", "what it is"), [(f"`{f.name}`", f.meaning) for f in FACTORS.values()])
+
+
+def suite_fields() -> str:
+    """The keys of a suite."""
+    from longca.bench.suite import Suite
+
+    return _suite_table(Suite)
+
+
+def sweep_fields() -> str:
+    """The keys of a sweep."""
+    from longca.bench.suite import Sweep
+
+    return _suite_table(Sweep)
+
+
+def record_fields() -> str:
+    """The fields of a record."""
+    from longca.bench.records import Record
+
+    said = attributes(Record)
+    return _table(("field", "what it is"), [(f"`{name}`", said[name]) for name in Record.model_fields])
+
+
+def finding_fields() -> str:
+    """The fields of a finding."""
+    from longca.bench.verify import Finding
+
+    said = attributes(Finding)
+    return _table(("field", "what it is"), [(f"`{f.name}`", said[f.name]) for f in dataclass_fields(Finding)])
+
+
+def constants() -> str:
+    """The numbers by which is measured."""
+    from longca.bench import measure, reference, runner, timing, verify
+
+    rows = [
+        ("`timing.WARM`", timing.WARM, "warm-up ends when two calls in a row differ by less than this share"),
+        ("`timing.WARM_UP`", timing.WARM_UP, "warm-up ends after this many calls at the latest"),
+        ("`timing.SAMPLES`", timing.SAMPLES, "sampling stops when this many samples are taken"),
+        ("`timing.LEAST`", timing.LEAST, "samples that are taken whatever they cost"),
+        ("`measure.BUDGET`", f"{measure.BUDGET}\N{NO-BREAK SPACE}s", "sampling stops when the samples add up to this"),
+        (
+            "`runner.DEADLINE`",
+            f"{runner.DEADLINE:g}\N{NO-BREAK SPACE}s",
+            "a case's deadline, unless `--timeout` says otherwise",
+        ),
+        (
+            "`reference.FLOAT64_PAIRS`",
+            _power(reference.FLOAT64_PAIRS),
+            "visible pairs over all heads above which the reference is in float32 instead of float64",
+        ),
+        ("`verify.WIDE_ULPS`", f"{verify.WIDE_ULPS:g}", "ulps of float32 (float64) of a row's spread that pass anyway"),
+        ("`verify.HALF_ULPS`", f"{verify.HALF_ULPS:g}", "ulps of bfloat16 or float16 that pass on top of that"),
+    ]
+    return _table(("constant", "value", "what it does"), [tuple(map(str, row)) for row in rows])
+
+
+def commands() -> str:
+    """Every command, with its arguments and options."""
+    from longca.cli.app import app
+
+    return "\n".join(_command(typer.main.get_command(app), "longca"))
+
+
+def _command(command: Any, path: str) -> Iterator[str]:
+    """A command, and the commands within it. `command` is click's, or typer's own copy of it."""
+    level = "#" * (1 + len(path.split()))
+    shown = [p for p in command.params if not getattr(p, "hidden", False)]
+    arguments = [p for p in shown if p.param_type_name == "argument"]
+    children = getattr(command, "commands", {})
+    tail = ["COMMAND"] if children else [_argument(p) for p in arguments]
+    yield f"{level} `{path}`\n"
+    yield "\n\n".join(map(_escape, inspect.cleandoc(command.help or "").split("\n\n"))) + "\n"
+    yield f"```text\n{' '.join((path, '[OPTIONS]', *tail))}\n```\n"
+    rows = [(_names(p), *_default_and_help(p)) for p in shown]
+    yield _table(("argument or option", "default", "what it does"), rows) + "\n"
+    for name, child in children.items():
+        yield from _command(child, f"{path} {name}")
+
+
+def _argument(param: Any) -> str:
+    name = str(param.name).upper() + ("…" if param.nargs == -1 or param.multiple else "")
+    return name if param.required else f"[{name}]"
+
+
+def _names(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return f"`{_argument(param)}`"
+    value = "" if param.is_flag else f" {param.metavar or _metavar(param)}"
+    return ", ".join(f"`{name}{value}`" for name in (*param.opts, *param.secondary_opts))
+
+
+def _metavar(param: Any) -> str:
+    kind = str(param.type_descriptor.annotation)
+    return "N" if "int" in kind else "X" if "float" in kind else param.opts[0].lstrip("-").upper()
+
+
+def _default_and_help(param: Any) -> tuple[str, str]:
+    """The default, which the help has in words where it is no plain value, and the rest of the help."""
+    text = " ".join((param.help or "").split())
+    words = _DEFAULT.search(text)
+    if param.required:
+        default = "required"
+    elif words:
+        default = _escape(words[1])
+    else:
+        default = f"`{param.default}`" if isinstance(param.default, str | int | float | Path) else ""
+        default = {"`False`": "", "`True`": "on"}.get(default, default)
+    return default, _escape(_DEFAULT.sub("", text))
+
+
+def _suite_table(model: type[BaseModel]) -> str:
+    said = attributes(model)
+    schema = model.model_json_schema()["properties"]
+    rows = []
+    for name, field in model.model_fields.items():
+        default = f"`{json.dumps(field.get_default(call_default_factory=True), default=str)}`"
+        rows.append((f"`{name}`", _json_type(schema[name]), "required" if field.is_required() else default, said[name]))
+    return _table(("key", "value", "default", "what it says"), rows)
+
+
+def _json_type(schema: dict[str, Any]) -> str:
+    """A JSON schema in a few words; what a reference leads to is a table of its own."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_json_type, schema["anyOf"])))
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    kind = "table" if "$ref" in schema else {"object": "table"}.get(schema["type"], schema["type"])
+    if kind == "array":
+        return f"list: {_json_type(schema['items'])}"
+    if "minimum" in schema:
+        kind += f" from {schema['minimum']}"
+    if "maximum" in schema:
+        kind += f" to {_power(schema['maximum'])}"
+    return kind
+
+
+def _power(number: int) -> str:
+    for value, tail in ((number, ""), (number + 1, " − 1")):
+        if value >= 2**16 and value & (value - 1) == 0:
+            return f"2{str(value.bit_length() - 1).translate(_SUPERSCRIPT)}{tail}"
+    return str(number)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head)]
+    lines.append(["---"] * len(lines[0]))
+    lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _escape(text: str) -> str:
+    """Help is plain text, not Markdown; options in it are code."""
+    plain = re.sub(r"([*_<>\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?<![`\w])--[a-z][a-z-]*", r"`\g<0>`", plain)
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    function.__name__: function
+    for function in (patterns, factors, suite_fields, sweep_fields, record_fields, finding_fields, constants, commands)
+}
