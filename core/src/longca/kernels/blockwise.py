@@ -106,7 +106,10 @@ def attention_backward(
     wide = widened(dtype)
     q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
     dq = q.new_zeros(q.shape)
-    dk, dv = (torch.zeros(k.shape, dtype=wide, device=k.device) for _ in range(2))
+    # In half precision PyTorch repeats KV heads, so each query head's gradients are rounded before a group's are summed.
+    apart = dtype.itemsize == 2
+    shape = (k.shape[0], q.shape[1] if apart else k.shape[1], k.shape[2])
+    dk, dv = (torch.zeros(shape, dtype=wide, device=k.device) for _ in range(2))
     delta = (dout.to(wide) * out.to(wide)).sum(-1).T  # [Hq, Tq]
     for block in query_blocks(mask, q.shape[1], q.device):
         queries, keys = block.queries, block.keys
@@ -118,8 +121,11 @@ def attention_backward(
         slope = (do_block @ v_block.transpose(-1, -2)).to(wide) - delta[:, queries].unflatten(0, (group, -1))[..., None]
         dscores = (weights * slope * scale).to(dtype)
         dq[queries] = ungroup_heads(dscores @ k_block)
-        dk[keys] += sum_over_group(dscores, q_block).to(wide)
-        dv[keys] += sum_over_group(weights.to(dtype), do_block).to(wide)
+        total = _each_head if apart else sum_over_group
+        dk[keys] += total(dscores, q_block).to(wide)
+        dv[keys] += total(weights.to(dtype), do_block).to(wide)
+    if apart:
+        dk, dv = (x.to(dtype).unflatten(1, (k.shape[1], -1)).sum(2) for x in (dk, dv))
     return dq, dk.to(dtype), dv.to(dtype)
 
 
@@ -141,6 +147,11 @@ def ungroup_heads(x: Tensor) -> Tensor:
 def sum_over_group(weights: Tensor, x: Tensor) -> Tensor:
     """Sums over queries and the group's heads of weights [Hkv, G, queries, keys] times x: [keys, Hkv, D]."""
     return (weights.flatten(1, 2).transpose(-1, -2) @ x.flatten(1, 2)).permute(1, 0, 2)
+
+
+def _each_head(weights: Tensor, x: Tensor) -> Tensor:
+    """Sums over queries of weights [Hkv, G, queries, keys] times x [Hkv, G, queries, D]: [keys, Hq, D]."""
+    return (weights.transpose(-1, -2) @ x).flatten(0, 1).permute(1, 0, 2)
 
 
 def masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:

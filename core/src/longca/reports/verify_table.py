@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["print_verification"]
 
+_MOST_SHOWN = 3  # findings of an offer that are told in full; a kernel that is wrong everywhere has a hundred
 _WIDE = 120  # columns from which each row's worst place is shown beside it
 
 
@@ -82,5 +83,7 @@ def _print_failures(console: Console, check: OfferCheck) -> None:
     name = f"{safe(check.kernel)} {check.offer.form} {check.dtype} {check.direction}"
     if check.error:
         console.print(f"[red]{name} raised on {safe(check.error)}[/]")
-    for label, finding in check.failures:
+    for label, finding in check.failures[:_MOST_SHOWN]:
         console.print(f"[red]{name} is wrong[/] on {safe(label)}: {safe(finding)}")
+    if len(check.failures) > _MOST_SHOWN:
+        console.print(f"[red]{name}[/]: and {len(check.failures) - _MOST_SHOWN} more; --json has them all")
