@@ -106,7 +106,7 @@ def attention_backward(
     wide = widened(dtype)
     q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
     dq = q.new_zeros(q.shape)
-    # In half precision PyTorch repeats KV heads, so each query head's gradients are rounded before a group's are summed.
+    # PyTorch repeats KV heads: in half precision, each query head's gradients are rounded before a group is summed.
     apart = dtype.itemsize == 2
     shape = (k.shape[0], q.shape[1] if apart else k.shape[1], k.shape[2])
     dk, dv = (torch.zeros(shape, dtype=wide, device=k.device) for _ in range(2))
