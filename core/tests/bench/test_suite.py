@@ -66,3 +66,17 @@ def test_refused(tmp_path, old, new, message):
 def test_unreadable(tmp_path):
     with pytest.raises(RequestError, match=r"nowhere\.toml"):
         load_suite(str(tmp_path / "nowhere.toml"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("[64]", '["64"]', 6),
+        ('name = "mine"', 'name = "Mine!"', 2),
+        ("seqlens = [64]\n", "", 4),
+        ("heads = ", "heats = ", 4),
+    ],
+)
+def test_the_line_is_named(tmp_path, old, new, line):
+    with pytest.raises(RequestError, match=f"line {line}:"):
+        load_suite(write(tmp_path, GOOD.replace(old, new)))

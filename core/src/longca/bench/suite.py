@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -128,4 +129,17 @@ def _parse(text: str, source: str) -> Suite:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise RequestError(f"suite {source}: {where}: {first['msg']}") from None
+        line = _line_of(text, first["loc"])
+        raise RequestError(f"suite {source}, line {line}: {where}: {first['msg']}") from None
+
+
+def _line_of(text: str, location: tuple[int | str, ...]) -> int:
+    """The line on which a value is set, or that of its table where it is missing; 1 where neither is found."""
+    tables = [n for n, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*sweep\s*\]\]", line)]
+    nth = location[1] if len(location) > 1 and location[0] == "sweep" else None
+    first = tables[nth] if isinstance(nth, int) and nth < len(tables) else 1
+    keys = [part for part in location if isinstance(part, str) and part != "sweep"]
+    for number, line in enumerate(text.splitlines()[first - 1 :], first):
+        if keys and re.match(rf"\s*(\[.*\b)?{re.escape(keys[0])}\b", line):
+            return number
+    return first
