@@ -79,22 +79,22 @@ def wait_for_records(out, count):
         time.sleep(0.02)
 
 
-def running(*words):
-    """Processes whose command line has all the words."""
+def running(word, tmp_path):
+    """Processes that a test started and that have a word in their command line; their environment names its folder."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            line, environment = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
         except OSError:
             continue
-        if all(word in line for word in words):
+        if word.encode() in line and str(tmp_path).encode() in environment:
             found.append(line)
     return found
 
 
-def gone(*words):
+def gone(word, tmp_path):
     deadline = time.monotonic() + 10
-    while running(*words):
+    while running(word, tmp_path):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -117,8 +117,8 @@ def test_every_fault_is_named_and_the_next_case_is_unaffected(faulty, tmp_path):
         assert record["median"] is None
     assert [found["naive", d]["status"] for d in ("forward", "backward")] == ["ok", "ok"]
     assert found["wrong_dk", "forward"]["status"] == "ok"
-    assert gone("sleep", "86399"), "the deadlocked kernel's child lives on"
-    assert gone("longca.bench.worker", str(tmp_path)) or not running("longca.bench.worker")
+    assert gone("86399", tmp_path), "the deadlocked kernel's child lives on"
+    assert gone("longca.bench.worker", tmp_path)
 
 
 @pytest.mark.slow
@@ -127,9 +127,10 @@ def test_killed_and_resumed(faulty, tmp_path):
     options = ("--kernel", "naive", "--kernel", "slow", "--kernel", "sdpa")
     process = start(faulty, out, *options)
     wait_for_records(out, 2)
+    assert running("longca.bench.worker", tmp_path)
     process.kill()
     process.communicate()
-    assert gone("longca.bench.worker"), "a worker outlived the run"
+    assert gone("longca.bench.worker", tmp_path), "a worker outlived the run"
     with (out / "records.jsonl").open("a") as file:
         file.write('{"case": "torn')
     before = records_but_torn(out)
@@ -158,7 +159,7 @@ def test_interrupted(faulty, tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert [record["status"] for record in records(out)] == ["ok", "ok"]
-    assert gone("longca.bench.worker")
+    assert gone("longca.bench.worker", tmp_path)
 
 
 @pytest.mark.slow
@@ -177,7 +178,7 @@ def test_a_full_disk(faulty, tmp_path):
         assert "No space left" in errors
         assert "Traceback" not in errors
         assert all(record["status"] == "ok" for record in records(disk / "run"))
-        assert gone("longca.bench.worker")
+        assert gone("longca.bench.worker", tmp_path)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
