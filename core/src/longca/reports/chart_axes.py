@@ -112,7 +112,9 @@ def draw_memory(axes: Axes, records: Sequence[Record], kernels: Sequence[str]) -
         for field, dashes, label in _MEMORY
         if field in drawn
     ]
-    axes.legend(handles=handles, loc="best", frameon=False, fontsize=5.5, handlelength=2.2, borderpad=0.2)
+    # Above the panel, where no line of it can pass.
+    where: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97), "ncols": len(handles) or 1}
+    axes.legend(handles=handles, frameon=False, fontsize=5.5, handlelength=2.2, borderpad=0.1, **where)
     axes.margins(y=0.18)
     axes.yaxis.set_major_formatter(lambda value, _: _bytes(value))
 
