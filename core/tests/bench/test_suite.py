@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from longca.bench.suite import builtin_suites, load_suite
@@ -80,3 +82,28 @@ def test_unreadable(tmp_path):
 def test_the_line_is_named(tmp_path, old, new, line):
     with pytest.raises(RequestError, match=f"line {line}:"):
         load_suite(write(tmp_path, GOOD.replace(old, new)))
+
+
+def contribute(fakes, distribution, package):
+    folder = fakes.add(distribution, "", prelude=False)
+    (folder / package / "suites").mkdir(parents=True)
+    (folder / package / "__init__.py").touch()
+    (folder / package / "suites" / "mine.toml").write_text(GOOD, "utf-8")
+    entries = next(folder.glob("*.dist-info")) / "entry_points.txt"
+    entries.write_text(f"[longca.suites]\nmine = {package}\n", "utf-8")
+
+
+def test_a_distribution_contributes_a_suite(fakes):
+    contribute(fakes, "giver", "giver_package")
+    ran = fakes.longca("run", "mine", "--dry-run", "--kernel", "sdpa", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert [case["pattern"] for case in json.loads(ran.stdout)] == ["causal", "causal"]
+    assert "mine" in fakes.longca("run", "mime").stderr
+
+
+def test_two_that_contribute_one_name_are_both_named(fakes):
+    contribute(fakes, "giver", "giver_package")
+    contribute(fakes, "other", "other_package")
+    ran = fakes.longca("run", "mine", "--dry-run")
+    assert ran.returncode == 2
+    assert "giver and other" in ran.stderr

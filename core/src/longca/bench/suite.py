@@ -1,4 +1,8 @@
-"""Suites: what to measure, as TOML files of sweeps. A suite has a name, a version, and a hash of what it says."""
+"""Suites: what to measure, as TOML files of sweeps. A suite has a name, a version, and a hash of what it says.
+
+A distribution contributes one by an entry point in the group `longca.suites`, named as the suite, whose value is the
+package that has it as `suites/NAME.toml`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
+import importlib_metadata
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from longca.errors import RequestError, UnknownNameError
@@ -98,8 +103,32 @@ class Suite(BaseModel):
 
 
 def builtin_suites() -> tuple[str, ...]:
-    """Names of the suites that come with LongCA."""
-    return tuple(sorted(item.name.removesuffix(".toml") for item in _SUITES.iterdir() if item.name.endswith(".toml")))
+    """Names of the suites that come with LongCA, and of those that installed distributions contribute."""
+    own = {item.name.removesuffix(".toml") for item in _SUITES.iterdir() if item.name.endswith(".toml")}
+    return tuple(sorted(own | set(_contributed().names)))
+
+
+def _contributed() -> importlib_metadata.EntryPoints:
+    return importlib_metadata.entry_points(group="longca.suites")
+
+
+def _text_of(name: str) -> str:
+    """What a suite that comes with a distribution says.
+
+    Raises:
+        RequestError: Several distributions have one of the name, or the one that does has no such file.
+    """
+    own = _SUITES / f"{name}.toml"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    entries = list(_contributed().select(name=name))
+    if len(entries) > 1:
+        both = " and ".join(sorted(entry.dist.name for entry in entries if entry.dist))
+        raise RequestError(f"suite {name!r} comes with {both}; give the path of the file that you mean")
+    try:
+        return (resources.files(entries[0].value) / "suites" / f"{name}.toml").read_text(encoding="utf-8")
+    except (ImportError, OSError) as error:
+        raise RequestError(f"suite {name!r} of {entries[0].value} cannot be read: {error}") from None
 
 
 def load_suite(name: str) -> Suite:
@@ -110,7 +139,7 @@ def load_suite(name: str) -> Suite:
         RequestError: The file cannot be read, is not TOML, or says what no suite can say.
     """
     if name in builtin_suites():
-        return _parse((_SUITES / f"{name}.toml").read_text(encoding="utf-8"), name)
+        return _parse(_text_of(name), name)
     path = Path(name)
     if path.suffix != ".toml":
         raise UnknownNameError("suite", name, builtin_suites())
