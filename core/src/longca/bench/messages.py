@@ -42,8 +42,10 @@ class Outcome:
         status: `ok`, `wrong`, `oom` or `error`.
         message: What went wrong.
         fields: The record's fields that were measured.
+        is_last: Whether the worker can measure nothing more, and ends.
     """
 
     status: str
     message: str
     fields: dict[str, Any]
+    is_last: bool = False

@@ -55,6 +55,8 @@ class Worker:
             if isinstance(said, Phase):
                 phase = said.name
             elif isinstance(said, Outcome):
+                if said.is_last:
+                    self.kill()
                 return said
             else:
                 self.kill()

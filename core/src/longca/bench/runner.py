@@ -92,6 +92,7 @@ def run_cases(
             for thread in threads:
                 thread.join()
     finally:
+        run.close()
         for worker in workers:
             worker.kill()
     if run.error is not None:
@@ -114,22 +115,27 @@ class _Run:
         self._suite, self._device, self._registry = suite, device, registry
         self._record, self._options = record, options
         self._lock = threading.Lock()
-        self._stopped = False
+        self._stopped = self._closed = False
+
+    def close(self) -> None:
+        """Keeps nothing from here on: what a worker that is being ended says of its case is no result."""
+        with self._lock:
+            self._closed = True
 
     def work(self, worker: Worker, groups: deque[list[Case]]) -> None:
         """Takes groups of cases until there are none."""
         try:
-            while groups:
-                try:
-                    group = groups.popleft()
-                except IndexError:
-                    return
+            while (group := self._next(groups)) is not None:
                 for case in group:
                     self._keep(self._one(lambda case: worker.run(case, self._options.deadline), case))
         except BaseException as error:
             self.error = self.error or error
             self._stopped = True
             groups.clear()
+
+    def _next(self, groups: deque[list[Case]]) -> list[Case] | None:
+        with self._lock:
+            return groups.popleft() if groups and not self._closed else None
 
     def take_turns(self, workers: dict[str, Worker], groups: deque[list[Case]]) -> None:
         """Has kernels take turns on each problem, until there are no more."""
@@ -143,6 +149,8 @@ class _Run:
 
     def _keep(self, record: Record) -> None:
         with self._lock:
+            if self._closed:
+                return
             self._record(record)
             self.records.append(record)
         if self._options.fail_fast and record.status not in ("ok", "unsupported"):

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import threading
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 import torch
@@ -36,9 +37,6 @@ def measure(case: Case, bench: Bench, registry: plugins.Registry) -> Outcome:
     except Exception as error:  # whatever a kernel raises is a result of that kernel
         exhausted = "can't allocate memory" in str(error)  # what torch says where a CPU's memory is out
         return Outcome("oom" if exhausted else "error", _described(error), {})
-    finally:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
     if measured.timing is None:
         return Outcome("wrong", "; ".join(map(str, measured.verification.failures)), measured.fields())
     return Outcome("ok", "", measured.fields())
@@ -60,17 +58,20 @@ def _poisoned() -> bool:
 
 
 def serve(connection: Connection) -> None:
-    """Answers cases until there are no more."""
+    """Answers cases until the connection is closed, or the CUDA context is lost."""
     setup: Setup = connection.recv()
     if setup.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
     registry = plugins.registry(setup.disabled)
     bench = Bench(setup.device, with_backward=setup.with_backward, announce=lambda name: connection.send(Phase(name)))
     connection.send(Phase("ready"))
-    while (case := connection.recv()) is not None:
-        connection.send(measure(case, bench, registry))
+    while True:
+        outcome = measure(connection.recv(), bench, registry)
         if _poisoned():
+            connection.send(replace(outcome, is_last=True))
             return
+        torch.cuda.empty_cache()
+        connection.send(outcome)
 
 
 def _end_with_parent(lifeline: int) -> None:

@@ -90,12 +90,12 @@ def run(
     finally:
         folder.close()
         progress.stop()
-    records = [*folder.earlier, *new]
+    records = list({record.case: record for record in (*folder.earlier, *new)}.values())
     if as_json:
         print_json([record.model_dump(mode="json") for record in records])
     else:
         _print_records(records, folder.records, ab)
-    if failed({record.case: record for record in records}.values()):
+    if failed(records):
         raise typer.Exit(1)
 
 
