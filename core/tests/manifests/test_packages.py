@@ -20,6 +20,8 @@ def test_packages_are_looked_up_by_distribution_name():
         ("numpy<1", "numpy .* is installed"),
         ("no-such-thing>=2", "no-such-thing is not installed"),
         ("no-such-thing; python_version < '3'", None),
+        ("no-such-thing>=2 | numpy>=1", None),
+        ("no-such-thing>=2|nor-this", "no-such-thing is not installed, and nor-this is not installed"),
     ],
 )
 def test_what_is_wrong_with_a_requirement(requirement, answer):

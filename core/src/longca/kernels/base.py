@@ -7,13 +7,15 @@ sees nothing, out is 0 and lse is −∞; adapters normalise what their library 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from longca.errors import RequestError
+from longca.kernels.block_lists import BlockLists
 from longca.manifests import Device, Problem
 from longca.masks import Form
 
@@ -38,8 +40,27 @@ class Plan:
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes of the plan's tensors."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
+        """Bytes of the plan's tensors, also of those within its tuples and dataclasses."""
+        return sum(tensor.nbytes for tensor in _tensors(vars(self)))
+
+    @property
+    def list_bytes(self) -> int:
+        """Bytes of the plan's block lists, the only part of its metadata that may grow with the square of lengths."""
+        lists = (value for value in vars(self).values() if isinstance(value, BlockLists))
+        return sum(tensor.nbytes for value in lists for tensor in value)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors that a value is or holds."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+    elif is_dataclass(value) and not isinstance(value, type | Problem):
+        yield from _tensors(tuple(getattr(value, field.name) for field in fields(value)))
 
 
 class Kernel(Protocol):

@@ -25,7 +25,8 @@ class Manifest(BaseModel):
         title: What a person calls it.
         upstream: Where it comes from: a link to the code or the paper.
         license: The upstream's licence, as an SPDX expression.
-        requires: Packages it needs beside its own distribution's, as requirement strings; by distribution name.
+        requires: Packages it needs beside its own distribution's, as requirement strings, by distribution name; where
+            any of several will do, with bars between them: `flash-attn-3>=3 | xformers>=0.0.34`.
         install: The command that installs those; None for `pip install` of the requirement itself.
         api: Plugin API versions it is written for.
         implementation: Import string of its class, `package.module:Class`, resolved at first use.

@@ -9,10 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from longca.manifests.packages import alternatives
 from longca.masks import Form
 
 __all__ = ["Backward", "DType", "MetadataMemory", "Offer", "RequirementString"]
@@ -41,9 +42,9 @@ class Backward(StrEnum):
 
 def _requirement(text: str) -> str:
     try:
-        Requirement(text)
+        alternatives(text)
     except InvalidRequirement as error:
-        raise ValueError(f"{text!r} is no requirement such as 'flash-attn>=2.7': {error}") from None
+        raise ValueError(f"{text!r} is no requirement such as 'flash-attn>=2.7', or 'a>=3 | b': {error}") from None
     return text
 
 

@@ -10,7 +10,7 @@ from functools import cache
 import importlib_metadata
 from packaging.requirements import Requirement
 
-__all__ = ["installed_version", "missing"]
+__all__ = ["alternatives", "installed_version", "missing"]
 
 
 @cache
@@ -22,10 +22,19 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
+def alternatives(requirement: str) -> tuple[Requirement, ...]:
+    """The requirements any of which meets a requirement string; they are divided by bars: `a>=3 | b`."""
+    return tuple(Requirement(text) for text in requirement.split("|"))
+
+
 @cache
 def missing(requirement: str) -> str | None:
     """What is wrong with a requirement here, as a phrase; None where it is met or does not apply."""
-    wanted = Requirement(requirement)
+    wrong = [_missing(wanted) for wanted in alternatives(requirement)]
+    return None if None in wrong else ", and ".join(text for text in wrong if text is not None)
+
+
+def _missing(wanted: Requirement) -> str | None:
     if wanted.marker is not None and not wanted.marker.evaluate():
         return None
     version = installed_version(wanted.name)

@@ -72,7 +72,8 @@ def _objections(manifest: KernelManifest, offer: Offer, problem: Problem, compos
     for requirement in (*manifest.requires, *offer.requires):
         if problem_with := missing(requirement):
             install = manifest.install or f"pip install '{requirement}'"
-            yield Reason("package", problem_with, f"{manifest.name} needs {requirement}", f"Install it: {install}")
+            needed = requirement.replace("|", "or")
+            yield Reason("package", problem_with, f"{manifest.name} needs {needed}", f"Install it: {install}")
 
 
 def _about_mask(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from longca.errors import PluginError
+from longca.manifests.packages import alternatives
 from longca.plugins import PluginInfo, Registry
 
 __all__ = ["KERNEL_CHECKS", "PLUGIN_CHECKS"]
@@ -48,11 +48,10 @@ def light_import(registry: Registry, plugin: PluginInfo) -> None:
     """Listing the plugin imports neither torch, nor its implementations, nor a package that a manifest requires."""
     loaded, owners = _import_afresh(plugin.module)
     manifests = [registry.manifest(name) for name in plugin.kernels]
-    required = {
-        _canonical(text) for m in manifests for text in (*m.requires, *(r for o in m.offers for r in o.requires))
-    }
+    texts = (text for m in manifests for text in (*m.requires, *(r for o in m.offers for r in o.requires)))
+    required = {canonicalize_name(wanted.name) for text in texts for wanted in alternatives(text)}
     heavy = {"torch"} | {m.implementation.partition(":")[0] for m in manifests}
-    heavy |= {name for name, found in owners.items() if required & {_canonical(owner) for owner in found}}
+    heavy |= {name for name, found in owners.items() if required & {canonicalize_name(owner) for owner in found}}
     if imported := sorted(heavy & loaded):
         raise PluginError(
             f"importing {plugin.module} imports {', '.join(imported)}; it is imported whenever kernels are listed. "
@@ -96,7 +95,3 @@ def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
         raise PluginError(f"{module} cannot be imported: {done.stderr.strip().splitlines()[-1:]}")
     loaded, owners = json.loads(done.stdout.splitlines()[-1])
     return set(loaded), owners
-
-
-def _canonical(requirement: str) -> str:
-    return canonicalize_name(Requirement(requirement).name)

@@ -1,0 +1,74 @@
+"""Block lists on the device, from a mask's runs of blocks.
+
+Kernels of FlexAttention's kind skip blocks by lists: how many blocks each row of blocks has, and which. A list of full
+attention over 1 M tokens has 67 million entries; its runs are 8192. So the runs travel, and the device spells them out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["BlockLists", "block_lists", "row_offsets"]
+
+_CHUNK = 2**24  # entries spelled out at a time, so that the work needs little memory beside the lists
+
+
+class BlockLists(NamedTuple):
+    """The blocks of each row of blocks, in ascending order.
+
+    Attributes:
+        counts: How many blocks a row has: int32 [rows].
+        columns: Which they are, entries past a row's count being 0: int32 [rows, width].
+    """
+
+    counts: Tensor
+    columns: Tensor
+
+
+def row_offsets(runs: NDArray[np.int32], num_rows: int) -> NDArray[np.int64]:
+    """Where each row's runs begin in an array of runs ordered by row: int64 [num_rows + 1]."""
+    return np.searchsorted(runs[:, 0], np.arange(num_rows + 1))
+
+
+def block_lists(
+    runs: NDArray[np.int32], num_rows: int, device: torch.device, *, width: int | None = None
+) -> BlockLists:
+    """Spells out runs of blocks on a device.
+
+    Args:
+        runs: (row, start, stop), ordered by row and start, as `BlockRuns.full` and `BlockRuns.partial` are.
+        num_rows: Rows of blocks.
+        device: Where the lists go.
+        width: Columns of the result; at least the most blocks that a row has, which is the default (at least 1).
+    """
+    lengths = runs[:, 2] - runs[:, 1]
+    offsets = row_offsets(runs, num_rows)
+    before = np.r_[0, np.cumsum(lengths)]
+    counts = np.diff(before[offsets]).astype(np.int32)
+    width = max(1, int(counts.max(initial=0))) if width is None else width
+    # One table row for each row of blocks, one column for its n-th run: the entry where the run begins, and what to
+    # add to an entry's index to get its block. A run that is not there begins past the last entry.
+    nth = np.arange(len(runs)) - offsets[runs[:, 0]]
+    most = int(nth.max(initial=-1)) + 1
+    tables = np.full((2, most, num_rows), 0, np.int32)
+    tables[0] = width
+    first = before[:-1] - before[offsets[runs[:, 0]]]
+    tables[0, nth, runs[:, 0]] = first
+    tables[1, nth, runs[:, 0]] = runs[:, 1] - first
+    begins, shifts = torch.from_numpy(tables).to(device)
+    counts_there = torch.from_numpy(counts).to(device)
+    columns = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
+    entry = torch.arange(width, dtype=torch.int32, device=device)
+    step = max(1, _CHUNK // width)
+    for top in range(0, num_rows if most else 0, step):
+        rows = slice(top, top + step)
+        shift = shifts[0, rows, None].expand(-1, width)
+        for run in range(1, most):
+            shift = torch.where(entry >= begins[run, rows, None], shifts[run, rows, None], shift)
+        columns[rows] = torch.where(entry < counts_there[rows, None], entry + shift, 0)
+    return BlockLists(counts_there, columns)

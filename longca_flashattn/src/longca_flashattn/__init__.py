@@ -1,0 +1,116 @@
+"""FlashAttention 2, 3 and 4 for LongCA: what they take, and where they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from longca.hookspecs import hookimpl
+from longca.manifests import Backward, KernelManifest, Offer, Problem, Reason, Verdict
+from longca.masks import Form
+
+__all__ = ["FA2", "FA3", "FA4", "NATIVE_FORMS", "provide_kernel", "supports_mask"]
+
+_REPOSITORY = "https://github.com/Dao-AILab/flash-attention"
+
+#: Layers past these are slower than the best other kernel on every mask measured (docs: Dense kernels, Layers).
+_LAYERS = 3
+
+#: Intervals a token: FlashAttention-4's compiled kernels differ in how many of these they read.
+_INTERVALS = 8
+
+#: The masks that FlashAttention-4 knows by itself.
+NATIVE_FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN)
+
+
+def _calls(**common: Any) -> tuple[Offer, ...]:
+    """Offers of the masks that one call takes."""
+    forms: tuple[dict[str, Any], ...] = (
+        # Where all heads see everything, none differs from another.
+        {"form": Form.FULL, "metadata": "O(1)", "mask_heads": "query"},
+        {"form": Form.CAUSAL, "metadata": "O(1)"},
+        {"form": Form.WINDOW, "metadata": "O(1)"},
+        {"form": Form.VARLEN, "metadata": "O(documents)"},
+    )
+    return tuple(Offer.model_validate({**common, **form}) for form in forms)
+
+
+def _with_layers(**common: Any) -> tuple[Offer, ...]:
+    layers = {"form": Form.LAYERS, "most": _LAYERS, "metadata": "O(slices)", "fills_buffers": False}
+    return (*_calls(**common), Offer.model_validate({**common, **layers}))
+
+
+_COMMON: dict[str, Any] = {
+    "dtypes": ("bfloat16", "float16"),
+    "backward": Backward.EXTERNAL,
+    "unequal_lengths": True,
+}
+
+FA2 = KernelManifest(
+    name="fa2",
+    family="flashattn",
+    title="FlashAttention-2",
+    upstream="https://arxiv.org/abs/2307.08691",
+    license="BSD-3-Clause",
+    implementation="longca_flashattn.fa2:FlashAttention2",
+    offers=_with_layers(
+        **_COMMON, cuda=">=8.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
+    ),
+)
+
+FA3 = KernelManifest(
+    name="fa3",
+    family="flashattn",
+    title="FlashAttention-3",
+    upstream="https://arxiv.org/abs/2407.08608",
+    license="BSD-3-Clause",
+    requires=("flash-attn-3>=3.0.0 | xformers>=0.0.34",),
+    install="pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
+    implementation="longca_flashattn.fa3:FlashAttention3",
+    offers=_with_layers(
+        **_COMMON, cuda="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
+    ),
+)
+
+FA4 = KernelManifest(
+    name="fa4",
+    family="flashattn",
+    title="FlashAttention-4 (CuTe)",
+    upstream=_REPOSITORY,
+    license="BSD-3-Clause",
+    requires=("flash-attn-4==4.0.0b36",),
+    install="pip install 'longca-flashattn[fa4]'",
+    implementation="longca_flashattn.fa4:FlashAttention4",
+    offers=(
+        *_calls(**_COMMON, cuda="==9.0", max_head_dim=128, head_dim_multiple=8, deterministic=True),
+        Offer.model_validate(
+            {
+                **_COMMON,
+                "form": Form.ROW_INTERVALS,
+                "most": _INTERVALS,
+                "cuda": "==9.0",
+                "max_head_dim": 128,
+                "head_dim_multiple": 8,
+                "metadata": "O(blocks)",
+            }
+        ),
+    ),
+)
+
+
+@hookimpl
+def provide_kernel() -> tuple[KernelManifest, ...]:
+    """Every FlashAttention."""
+    return FA2, FA3, FA4
+
+
+@hookimpl
+def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
+    """Refuses fa4's backward where a key has more intervals of queries than a query may have of keys."""
+    mask = problem.mask
+    if kernel != "fa4" or problem.direction != "backward" or any(mask.admits(form) for form in NATIVE_FORMS):
+        return None
+    count = mask.count(Form.COLUMN_INTERVALS)
+    if count <= _INTERVALS:
+        return None
+    asked = f"a key of this {mask.label} has {count} intervals of queries"
+    return Verdict(kernel, None, (Reason("form", asked, f"fa4's backward takes at most {_INTERVALS} a key"),))

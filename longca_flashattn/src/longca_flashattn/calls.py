@@ -1,0 +1,228 @@
+"""Masks as calls of FlashAttention's functions: one, or a few whose results merge by their log-sum-exp.
+
+FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seqlens`), with one window for all,
+bottom-right aligned in each. What is no such mask is a few of them laid over one another: layers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longca.kernels.base import Plan, fill, torch_device
+from longca.kernels.parts import merge_parts
+from longca.manifests import Problem
+from longca.masks import Form, Mask
+from longca.masks.forms import Varlen, Window
+
+__all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan", "dense_heads", "nothing_seen"]
+
+#: The forms in which calls take masks, in the order in which they are tried.
+FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN, Form.LAYERS)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The mask of one call.
+
+    Attributes:
+        max_seqlen_q: Queries of the longest document.
+        max_seqlen_k: Its keys.
+        left: How many keys a query sees left of the bottom-right diagonal; −1 for all.
+        right: Likewise to the right.
+        cu_seqlens_q: Bounds of the documents' queries, int32 [documents + 1]; None for one document of everything.
+        cu_seqlens_k: Bounds of their keys.
+    """
+
+    max_seqlen_q: int
+    max_seqlen_k: int
+    left: int
+    right: int
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+
+    @property
+    def causal(self) -> bool:
+        """Whether the window is the causal one."""
+        return self.left == -1 and self.right == 0
+
+    def batched(self, x: Tensor) -> Tensor:
+        """A packed tensor [T, H, …] as the functions take it: [1, T, H, …] where there are no documents."""
+        return x if self.cu_seqlens_q is not None else x[None]
+
+
+@dataclass(eq=False)
+class CallsPlan(Plan):
+    """A plan of calls.
+
+    Attributes:
+        calls: The calls; several where the form is `layers`.
+        empty: Which queries see nothing at all: bool [Tq]; None where all see something.
+    """
+
+    calls: tuple[Call, ...]
+    empty: Tensor | None
+
+
+class CallsKernel(ABC):
+    """What FlashAttention 2, 3 and 4 have in common: everything but the functions that are called."""
+
+    def plan(self, problem: Problem) -> CallsPlan:
+        """Puts the mask into calls."""
+        mask = problem.concrete_mask
+        form = next(form for form in FORMS if mask.admits(form))
+        device = torch_device(problem.device)
+        calls = tuple(_on(device, varlen) for varlen in _varlens(mask, form)) or (_whole(mask, _window(mask, form)),)
+        return CallsPlan(problem, form, self.backend(problem), calls, _empty_rows(mask, form, device))
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, *, out: Tensor | None = None, lse: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of q to k and v; see `Kernel.forward`."""
+        if not (q.numel() and k.numel()):
+            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+        q, k, v = (dense_heads(x) for x in (q, k, v))
+        if len(plan.calls) > 1:
+            return self._forward_layers(q, k, v, plan, out, lse)
+        out, lse = self.call_forward(q, k, v, plan.calls[0], plan, out, lse)
+        if plan.empty is not None:
+            out.masked_fill_(plan.empty[:, None, None], 0.0)
+            lse.masked_fill_(plan.empty, -torch.inf)
+        return out, lse
+
+    def _forward_layers(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        outs = torch.empty((len(plan.calls), *q.shape), dtype=q.dtype, device=q.device)
+        lses = torch.empty((len(plan.calls), q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
+        for call, part_out, part_lse in zip(plan.calls, outs, lses, strict=True):
+            self.call_forward(q, k, v, call, plan, part_out, part_lse)
+        lses.masked_fill_(lses == torch.inf, -torch.inf)  # what FlashAttention-2 says of a query that sees nothing
+        return merge_parts(outs, lses, out=out, lse=lse)
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: CallsPlan,
+        *,
+        dq: Tensor | None = None,
+        dk: Tensor | None = None,
+        dv: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v; see `Kernel.backward`."""
+        buffers = (dq, dk, dv)
+        if not (q.numel() and k.numel()):
+            first, second, third = (
+                fill(buffer, torch.zeros_like(x)) for buffer, x in zip(buffers, (q, k, v), strict=True)
+            )
+            return first, second, third
+        if plan.empty is not None:
+            # exp(−∞ − lse) is 0 for any finite lse, and NaN for the row's own −∞.
+            lse = lse.masked_fill(lse == -torch.inf, 0.0)
+        dout, q, k, v, out = (dense_heads(x) for x in (dout, q, k, v, out))
+        tensors = (dout, q, k, v, out, lse.contiguous())
+        if len(plan.calls) == 1:
+            return self.call_backward(*tensors, plan.calls[0], plan, dq, dk, dv)
+        parts = [torch.empty((len(plan.calls), *x.shape), dtype=x.dtype, device=x.device) for x in (q, k, v)]
+        for index, call in enumerate(plan.calls):
+            self.call_backward(*tensors, call, plan, *(part[index] for part in parts))
+        first, second, third = (
+            torch.sum(part, dim=0, out=torch.empty_like(part[0]) if buffer is None else buffer)
+            for part, buffer in zip(parts, buffers, strict=True)
+        )
+        return first, second, third
+
+    @abstractmethod
+    def backend(self, problem: Problem) -> str:
+        """Which function of which library runs for a problem."""
+
+    @abstractmethod
+    def call_forward(
+        self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One call; returns out [Tq, Hq, D] and lse [Hq, Tq], in the buffers where they are given."""
+
+    @abstractmethod
+    def call_backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        call: Call,
+        plan: CallsPlan,
+        dq: Tensor | None,
+        dk: Tensor | None,
+        dv: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One call's gradients, in the buffers where they are given."""
+
+
+def _varlens(mask: Mask, form: Form) -> list[Varlen]:
+    """The varlen calls of a mask; none where one call without documents does."""
+    if form is Form.VARLEN:
+        varlen = mask.head(0).varlen
+        assert varlen is not None
+        return [varlen]
+    if form is Form.LAYERS:
+        return mask.head(0).layers
+    return []
+
+
+def _window(mask: Mask, form: Form) -> Window:
+    match form:
+        case Form.FULL:
+            return Window(None, None)
+        case Form.CAUSAL:
+            return Window(None, 0)
+        case _:
+            window = mask.head(0).window
+            assert window is not None
+            return window
+
+
+def _reach(bound: int | None) -> int:
+    return -1 if bound is None else bound
+
+
+def _whole(mask: Mask, window: Window) -> Call:
+    return Call(mask.seqlen_q, mask.seqlen_k, _reach(window.left), _reach(window.right))
+
+
+def _on(device: torch.device, varlen: Varlen) -> Call:
+    # Both bounds in one array and one copy.
+    bounds = torch.from_numpy(np.stack([varlen.cu_seqlens_q, varlen.cu_seqlens_k])).to(device)
+    window = varlen.window
+    return Call(
+        varlen.max_seqlen_q, varlen.max_seqlen_k, _reach(window.left), _reach(window.right), bounds[0], bounds[1]
+    )
+
+
+def _empty_rows(mask: Mask, form: Form, device: torch.device) -> Tensor | None:
+    """Which queries see no key; None where each sees one."""
+    if form in (Form.FULL, Form.CAUSAL) and mask.seqlen_q <= mask.seqlen_k:
+        return None
+    starts, stops = mask.head(0).row_intervals()
+    empty = (starts >= stops).all(axis=0)
+    return torch.from_numpy(empty).to(device) if empty.any() else None
+
+
+def nothing_seen(q: Tensor) -> Tensor:
+    """The lse of queries that have no keys: [Hq, Tq]."""
+    return torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.float32, device=q.device)
+
+
+def dense_heads(x: Tensor) -> Tensor:
+    """A tensor whose last dimension is contiguous, as all of FlashAttention takes for granted."""
+    return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,0 +1,117 @@
+"""FlashAttention-4 (CuTe): full, causal, window and varlen masks natively, every other by the tokens' intervals.
+
+Source: flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention; `flash-attn-4` on PyPI.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from longca.kernels.base import Plan
+from longca.manifests import Problem
+from longca_flashattn import NATIVE_FORMS
+from longca_flashattn.calls import Call, CallsKernel, CallsPlan
+from longca_flashattn.fa4_functions import flash_backward, flash_forward, version
+from longca_flashattn.fa4_intervals import IntervalsPlan, intervals_backward, intervals_forward, plan_intervals
+
+__all__ = ["FlashAttention4"]
+
+
+class FlashAttention4:
+    """FlashAttention-4."""
+
+    def __init__(self) -> None:
+        self._native = _NativeMasks()
+
+    def plan(self, problem: Problem) -> Plan:
+        """Puts the mask into one call, or into intervals and block lists."""
+        if any(problem.concrete_mask.admits(form) for form in NATIVE_FORMS):
+            return self._native.plan(problem)
+        return plan_intervals(problem, _backend())
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of q to k and v; see `Kernel.forward`."""
+        if isinstance(plan, IntervalsPlan):
+            return intervals_forward(q, k, v, plan, out, lse)
+        assert isinstance(plan, CallsPlan)
+        return self._native.forward(q, k, v, plan, out=out, lse=lse)
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: Plan,
+        *,
+        dq: Tensor | None = None,
+        dk: Tensor | None = None,
+        dv: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v; see `Kernel.backward`."""
+        if isinstance(plan, IntervalsPlan):
+            return intervals_backward(dout, q, k, v, out, lse, plan, (dq, dk, dv))
+        assert isinstance(plan, CallsPlan)
+        return self._native.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
+
+
+class _NativeMasks(CallsKernel):
+    """The masks that FlashAttention-4 knows by itself."""
+
+    def backend(self, problem: Problem) -> str:
+        return _backend()
+
+    def call_forward(
+        self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return flash_forward(
+            *(call.batched(x) for x in (q, k, v)),
+            out=None if out is None else call.batched(out),
+            lse=None if lse is None else call.batched(lse),
+            **_arguments(call, plan),
+        )
+
+    def call_backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        call: Call,
+        plan: CallsPlan,
+        dq: Tensor | None,
+        dk: Tensor | None,
+        dv: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return flash_backward(
+            *(call.batched(x) for x in (dout, q, k, v, out, lse)),
+            *(None if x is None else call.batched(x) for x in (dq, dk, dv)),
+            deterministic=plan.problem.deterministic,
+            **_arguments(call, plan),
+        )
+
+
+def _arguments(call: Call, plan: CallsPlan) -> dict[str, Any]:
+    varlen = call.cu_seqlens_q is not None
+    return {
+        "cu_seqlens_q": call.cu_seqlens_q,
+        "cu_seqlens_k": call.cu_seqlens_k,
+        "max_seqlen_q": call.max_seqlen_q if varlen else None,
+        "max_seqlen_k": call.max_seqlen_k if varlen else None,
+        "softmax_scale": plan.problem.scale,
+        "causal": call.causal,
+        "window_size_left": None if call.causal or call.left < 0 else call.left,
+        "window_size_right": None if call.causal or call.right < 0 else call.right,
+    }
+
+
+def _backend() -> str:
+    return f"flash-attn-4 {version()}"

@@ -1,0 +1,96 @@
+"""FlashAttention-4's two functions, which are imported when first called, and what they leave to their caller."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import importlib_metadata
+import torch
+from torch import Tensor
+
+__all__ = ["flash_backward", "flash_forward", "version"]
+
+
+@cache
+def version() -> str:
+    """The version of flash-attn-4 that is installed."""
+    return importlib_metadata.version("flash-attn-4")
+
+
+@cache
+def _interface() -> Any:
+    from flash_attn.cute import interface
+
+    return interface
+
+
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None, lse: Tensor | None, **arguments: Any
+) -> tuple[Tensor, Tensor]:
+    """Calls `_flash_attn_fwd`.
+
+    Args:
+        q: [1, Tq, Hq, D], or [Tq, Hq, D] with cu_seqlens.
+        k: Likewise, [.., Tk, Hkv, D].
+        v: Likewise.
+        out: Filled where given.
+        lse: Filled where given: [1, Hq, Tq], or [Hq, Tq].
+        arguments: What else the function takes.
+
+    Returns:
+        out [Tq, Hq, D] and lse [Hq, Tq].
+    """
+    results = _quietly(
+        _interface()._flash_attn_fwd, q, k, v, out=_plain(out), lse=_plain(lse), return_lse=True, **arguments
+    )
+    first, second = (
+        result if given is None or given is result else given.copy_(result)
+        for given, result in zip((out, lse), results[:2], strict=True)
+    )
+    return first.view(first.shape[-3:]), second.view(second.shape[-2:])
+
+
+def flash_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    **arguments: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Calls `_flash_attn_bwd`; shapes as in `flash_forward`.
+
+    Returns:
+        dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
+    """
+    given = (dq, dk, dv)
+    plain = [_plain(buffer) for buffer in given]
+    results = _quietly(
+        _interface()._flash_attn_bwd, q, k, v, out, dout, lse, dq=plain[0], dk=plain[1], dv=plain[2], **arguments
+    )
+    first, second, third = (
+        result if buffer is None or buffer is result else buffer.copy_(result)
+        for buffer, result in zip(given, results, strict=True)
+    )
+    return first.view(first.shape[-3:]), second.view(second.shape[-3:]), third.view(third.shape[-3:])
+
+
+def _quietly(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor, **arguments: Any) -> tuple[Tensor, ...]:
+    """Calls a function without its compiler's warning that it cannot tell the type of an argument it never uses."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Argument aux_data")
+        return tuple(function(*tensors, **arguments))
+
+
+def _plain(buffer: Tensor | None) -> Tensor | None:
+    """A buffer as the kernels can write it: contiguous from its last dimension on, and aligned; else a new one."""
+    if buffer is None:
+        return None
+    return buffer if buffer.is_contiguous() else torch.empty_like(buffer, memory_format=torch.contiguous_format)

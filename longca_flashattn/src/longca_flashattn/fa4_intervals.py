@@ -1,0 +1,157 @@
+"""Any static mask through FlashAttention-4 for sm90, by the tokens' intervals and lists of visible tiles.
+
+The forward has each query's intervals of keys, the backward, whose tiles are transposed, each key's of queries; both
+skip the tiles where nothing is visible and mask only those where something is not. One compiled kernel serves all
+masks with as many intervals, of every length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.kernels.base import Plan, fill, torch_device
+from longca.kernels.block_lists import BlockLists, block_lists
+from longca.manifests import Problem
+from longca.masks import Form
+from longca.masks.blocks import BlockRuns
+from longca_flashattn.calls import dense_heads, nothing_seen
+from longca_flashattn.fa4_functions import flash_backward, flash_forward
+
+__all__ = ["IntervalsPlan", "intervals_backward", "intervals_forward", "plan_intervals"]
+
+_TILE = 128  # queries and keys of the forward's tiles, and keys of the backward's
+_FRAGMENT = 4  # tokens of a tile's side for each column that a thread's fragment has there
+
+
+@dataclass(eq=False)
+class IntervalsPlan(Plan):
+    """A plan of intervals.
+
+    Attributes:
+        rows: Each query's intervals of keys, (start, stop) after (start, stop): int32 [queries, 2n].
+        partial: The key tiles that a query tile sees partly.
+        full: And fully.
+        columns: Each key's intervals of queries: int32 [keys, 2n]; None where there is no backward.
+        partial_by_key: The query tiles that a key tile is seen partly by.
+        full_by_key: And fully.
+    """
+
+    rows: Tensor
+    partial: BlockLists
+    full: BlockLists
+    columns: Tensor | None = None
+    partial_by_key: BlockLists | None = None
+    full_by_key: BlockLists | None = None
+
+
+def plan_intervals(problem: Problem, backend: str) -> IntervalsPlan:
+    """Puts a mask into intervals and block lists."""
+    mask, device = problem.concrete_mask.head(0), torch_device(problem.device)
+    rows = _table(mask.row_intervals(), device)
+    forward = _lists(mask.blocks(_TILE, _TILE).by_query, device)
+    plan = IntervalsPlan(problem, Form.ROW_INTERVALS, backend, rows, *forward)
+    if problem.direction == "backward":
+        plan.columns = _table(mask.column_intervals(), device)
+        by_key = mask.blocks(_backward_tile(problem.head_dim), _TILE).by_key
+        plan.partial_by_key, plan.full_by_key = _lists(by_key, device)
+    return plan
+
+
+def intervals_forward(
+    q: Tensor, k: Tensor, v: Tensor, plan: IntervalsPlan, out: Tensor | None, lse: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attention of q to k and v under a plan of intervals; see `Kernel.forward`."""
+    if not (q.numel() and k.numel()):
+        return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+    return flash_forward(
+        *(dense_heads(x)[None] for x in (q, k, v)),
+        out=None if out is None else out[None],
+        lse=None if lse is None else lse[None],
+        softmax_scale=plan.problem.scale,
+        pack_gqa=False,
+        mask_mod=_mod(plan.rows, by_key=False, tile=_TILE),
+        aux_scalars=_address(plan.rows),
+        block_sparse_tensors=_tensors(plan.partial, plan.full, (_TILE, _TILE)),
+    )
+
+
+def intervals_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    plan: IntervalsPlan,
+    buffers: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v under a plan of intervals; see `Kernel.backward`."""
+    if not (q.numel() and k.numel()):
+        first, second, third = (fill(buffer, torch.zeros_like(x)) for buffer, x in zip(buffers, (q, k, v), strict=True))
+        return first, second, third
+    assert plan.columns is not None
+    assert plan.partial_by_key is not None
+    assert plan.full_by_key is not None
+    tile = _backward_tile(plan.problem.head_dim)
+    dout, q, k, v, out = (dense_heads(x)[None] for x in (dout, q, k, v, out))
+    dq, dk, dv = (None if buffer is None else buffer[None] for buffer in buffers)
+    return flash_backward(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse.contiguous()[None],
+        dq,
+        dk,
+        dv,
+        softmax_scale=plan.problem.scale,
+        mask_mod=_mod(plan.columns, by_key=True, tile=tile),
+        aux_scalars=_address(plan.columns),
+        block_sparse_tensors=_tensors(plan.partial_by_key, plan.full_by_key, (tile, _TILE)),
+    )
+
+
+def _backward_tile(head_dim: int) -> int:
+    """Queries of the backward's tiles, as `_tile_size_bwd_sm90` of FlashAttention-4 has them."""
+    return 128 if head_dim <= 64 else 64
+
+
+def _table(intervals: tuple[NDArray[np.int32], NDArray[np.int32]], device: torch.device) -> Tensor:
+    """Tokens' intervals, side by side: a power of two of them, read in one go, and rows to the last tile's edge."""
+    count, tokens = intervals[0].shape
+    width = 1 << max(count - 1, 0).bit_length()
+    table = np.zeros((-(-tokens // _TILE) * _TILE, width, 2), np.int32)
+    table[:tokens, :count, 0], table[:tokens, :count, 1] = (side.T for side in intervals)
+    return torch.from_numpy(table.reshape(len(table), 2 * width)).to(device)
+
+
+def _lists(runs: BlockRuns, device: torch.device) -> tuple[BlockLists, BlockLists]:
+    """The lists of partly and of fully visible tiles."""
+    return block_lists(runs.partial, runs.num_rows, device), block_lists(runs.full, runs.num_rows, device)
+
+
+def _mod(table: Tensor, *, by_key: bool, tile: int) -> Any:
+    from longca_flashattn.interval_mod import IntervalMod
+
+    return IntervalMod(table.shape[1] // 2, by_key=by_key, columns=tile // _FRAGMENT)
+
+
+def _address(table: Tensor) -> tuple[Any, ...]:
+    from cutlass import Int64
+
+    return (Int64(table.data_ptr()),)
+
+
+def _tensors(partial: BlockLists, full: BlockLists, block_size: tuple[int, int]) -> Any:
+    """The lists as FlashAttention-4 takes them: [batch, heads, rows] and [batch, heads, rows, width]."""
+    from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
+
+    partial_counts, partial_columns, full_counts, full_columns = (x[None, None] for x in (*partial, *full))
+    return BlockSparseTensorsTorch(partial_counts, partial_columns, full_counts, full_columns, block_size=block_size)

@@ -1,0 +1,73 @@
+"""What fa4 plans for a mask: tables and lists that hold it, on the CPU."""
+
+import pytest
+import torch
+
+from longca import Device, Problem, masks
+from longca.masks import Form
+from longca_flashattn.fa4_intervals import plan_intervals
+
+SEQLEN = 1000
+PATTERNS = [name for name in masks.PATTERNS if not name.endswith("block_sparse")]
+
+
+def plan(pattern, direction="backward", head_dim=128):
+    mask = masks.sample(pattern, seqlen=SEQLEN, lengths="pile", seed=3)
+    device = Device("cpu")
+    problem = Problem(
+        mask=mask, heads_q=8, heads_kv=1, head_dim=head_dim, dtype="bfloat16", device=device, direction=direction
+    )
+    return mask, plan_intervals(problem, "test")
+
+
+def seen(table, others):
+    """The matrix that a table of intervals means: [tokens, others]."""
+    other = torch.arange(others)
+    pairs = table.view(len(table), -1, 2)
+    return ((other >= pairs[..., :1]) & (other < pairs[..., 1:])).any(1)
+
+
+def tiles(partial, full, columns):
+    """0 hidden, 1 partial, 2 full: [rows, columns]."""
+    out = torch.zeros(len(partial.counts), columns, dtype=torch.int)
+    for value, lists in ((1, partial), (2, full)):
+        for row, (count, entries) in enumerate(zip(lists.counts.tolist(), lists.columns, strict=True)):
+            assert entries[:count].diff().gt(0).all(), "ascending: the kernel begins with the last, ragged one"
+            out[row, entries[:count].long()] = value
+    return out
+
+
+def of_tiles(visible, height, width):
+    """The same from a dense mask."""
+    rows = []
+    for top in range(0, visible.shape[0], height):
+        parts = [visible[top : top + height, left : left + width] for left in range(0, visible.shape[1], width)]
+        rows.append([0 if not part.any() else 2 if part.all() else 1 for part in parts])
+    return torch.tensor(rows, dtype=torch.int)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_tables_and_lists_hold_the_mask(pattern):
+    mask, made = plan(pattern)
+    visible = torch.from_numpy(mask.dense())
+    assert made.form is Form.ROW_INTERVALS
+    assert torch.equal(seen(made.rows, SEQLEN)[:SEQLEN], visible)
+    assert torch.equal(seen(made.columns, SEQLEN)[:SEQLEN], visible.T)
+    assert len(made.rows) == len(made.columns) == 1024
+    assert not made.rows[SEQLEN:].any()
+    assert torch.equal(tiles(made.partial, made.full, 8), of_tiles(visible, 128, 128))
+    assert torch.equal(tiles(made.partial_by_key, made.full_by_key, 16), of_tiles(visible.T, 128, 64))
+
+
+def test_the_backward_s_tiles_follow_the_head_dimension():
+    mask, made = plan("shared_question", head_dim=64)
+    visible = torch.from_numpy(mask.dense())
+    assert torch.equal(tiles(made.partial_by_key, made.full_by_key, 8), of_tiles(visible.T, 128, 128))
+
+
+def test_a_forward_needs_no_more_than_its_own():
+    made = plan("shared_question", "forward")[1]
+    assert made.columns is made.partial_by_key is made.full_by_key is None
+    lists = sum(x.nbytes for x in (*made.partial, *made.full))
+    assert made.list_bytes == lists
+    assert made.metadata_bytes == lists + made.rows.nbytes

@@ -1,0 +1,88 @@
+"""What is offered, and what is refused, before anything runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from longca import Device, Problem, masks
+from longca.manifests import packages, resolve_manifest
+from longca.masks import Slice, SliceMask
+from longca_flashattn import FA2, FA3, FA4, supports_mask
+
+H200 = Device("cuda", (9, 0), 140 * 2**30, "H200")
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    """Every package is there."""
+    monkeypatch.setattr("longca.manifests.resolve.missing", lambda requirement: None)
+
+
+def problem(mask, **changes):
+    asked = Problem(mask=mask, heads_q=8, heads_kv=1, head_dim=128, dtype="bfloat16", device=H200, direction="backward")
+    return replace(asked, **changes)
+
+
+@pytest.mark.parametrize("pattern", [name for name in masks.PATTERNS if not name.endswith("block_sparse")])
+def test_fa4_takes_every_static_mask(pattern):
+    asked = problem(masks.sample(pattern, seqlen=5000, lengths="pile", seed=1))
+    assert resolve_manifest(FA4, asked).valid
+    assert supports_mask("fa4", asked) is None
+
+
+@pytest.mark.parametrize(
+    ("manifest", "changes", "code"),
+    [
+        (FA2, {"dtype": "float32"}, "dtype"),
+        (FA3, {"head_dim": 264}, "head_dim"),
+        (FA4, {"head_dim": 192}, "head_dim"),
+        (FA3, {"device": Device("cuda", (8, 0), 2**36, "A100")}, "device"),
+        (FA4, {"device": Device("cuda", (10, 0), 2**37, "B200")}, "device"),
+        (FA2, {"device": Device("cpu")}, "device"),
+    ],
+)
+def test_what_is_refused_and_why(manifest, changes, code):
+    verdict = resolve_manifest(manifest, problem(masks.build("causal", 500), **changes))
+    assert code in {reason.code for reason in verdict.reasons}
+
+
+def test_deterministic_gradients():
+    assert resolve_manifest(FA4, problem(masks.build("causal", 500), deterministic=True)).valid
+    shared = masks.build("shared_question", 500, documents=[100, 200, 200])
+    verdict = resolve_manifest(FA4, problem(shared, deterministic=True))
+    assert [reason.code for reason in verdict.reasons] == ["deterministic"]
+    assert resolve_manifest(FA3, problem(shared, deterministic=True)).valid
+
+
+def test_layers_end_at_three():
+    many = masks.build("block_causal_document", 8192, documents=[8192], block=1024)
+    assert not resolve_manifest(FA3, problem(many)).valid
+    assert resolve_manifest(FA4, problem(many)).valid
+
+
+def test_keys_with_too_many_intervals_are_vetoed():
+    stripes = SliceMask([Slice(q, q + 10, 0, 300, hi=5) for q in range(0, 300, 20)], 300, 300)
+    forward = problem(stripes, direction="forward")
+    assert resolve_manifest(FA4, forward).valid
+    assert supports_mask("fa4", forward) is None
+    veto = supports_mask("fa4", problem(stripes))
+    assert veto is not None
+    assert not veto.valid
+    assert "15 intervals" in str(veto.reasons[0])
+    assert supports_mask("fa3", problem(stripes)) is None
+
+
+def test_a_missing_library_is_named_with_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setattr("longca.manifests.resolve.missing", packages.missing)
+    monkeypatch.setattr(packages, "installed_version", lambda name: None)
+    packages.missing.cache_clear()
+    resolve_manifest.__globals__["_resolve"].cache_clear()
+    try:
+        verdict = resolve_manifest(FA3, problem(masks.build("causal", 500)))
+        assert "needs flash-attn-3>=3.0.0 or xformers>=0.0.34" in str(verdict.reasons[0])
+        assert "pip install --no-deps xformers" in str(verdict.reasons[0])
+        verdict = resolve_manifest(FA4, problem(masks.build("causal", 500)))
+        assert "pip install 'longca-flashattn[fa4]'" in str(verdict.reasons[0])
+    finally:
+        packages.missing.cache_clear()
+        resolve_manifest.__globals__["_resolve"].cache_clear()
