@@ -1,6 +1,6 @@
 import pytest
 
-from longca.bench.cases import Selection, expand
+from longca.bench.cases import Selection, absent, expand
 from longca.bench.suite import load_suite
 from longca.errors import MaskError, RequestError, UnknownNameError
 from longca.manifests import Device
@@ -27,6 +27,34 @@ def test_selection_narrows():
 def test_unknown_names(selection):
     with pytest.raises(UnknownNameError, match="Did you mean"):
         expand(load_suite("quick"), ["naive", "sdpa"], selection)
+
+
+def test_a_length_is_kept_where_the_suite_has_it_and_else_taken_by_every_sweep():
+    dense = load_suite("dense")
+    listed = expand(dense, ["sdpa", "naive"], Selection(seqlens=(131072,)))
+    assert {(case.kernel, case.seed) for case in listed} == {("sdpa", 0)}
+    assert len(listed) == 12 * 2 * 2, "masks, heads and directions"
+    other = expand(dense, ["sdpa", "naive"], Selection(seqlens=(4097,), patterns=("causal_document",)))
+    assert {(case.kernel, case.seed) for case in other} == {(k, s) for k in ("sdpa", "naive") for s in (0, 1, 2)}
+
+
+def test_heads_and_seeds_narrow():
+    narrow = Selection(heads=("64:8",), seeds=(1,), seqlens=(8192,))
+    cases = expand(load_suite("dense"), ["sdpa", "naive"], narrow)
+    assert {(case.heads_q, case.heads_kv, case.seed) for case in cases} == {(64, 8, 1)}
+    assert len({case.pattern for case in cases}) == 8
+    with pytest.raises(UnknownNameError, match="Did you mean 64:8"):
+        expand(load_suite("dense"), ["sdpa", "naive"], Selection(heads=("64:9",)))
+
+
+def test_kernels_that_a_suite_can_do_without():
+    dense = load_suite("dense")
+    left_out = absent(dense, ["sdpa", "naive", "fa3"])
+    assert set(left_out) == {"fa2", "fa4", "flex", "cudnn", "flashmask"}
+    assert not absent(dense, ["sdpa"], Selection(kernels=("sdpa",)))
+    strict = dense.model_copy(update={"distributions": {}})
+    with pytest.raises(UnknownNameError, match="fa2"):
+        expand(strict, ["sdpa", "naive"])
 
 
 def test_absurd_length_is_refused_before_anything_is_drawn():

@@ -1,8 +1,10 @@
 import pytest
 
-from longca.bench.offers import verify_kernel
+from longca.bench.offer_problems import offer_problems
+from longca.bench.offers import verify_kernel, verify_repeats
+from longca.cli.verify import _as_json
 from longca.kernels.naive import Naive
-from longca.manifests import Backward, Device
+from longca.manifests import Backward, Device, Offer
 
 CPU = Device("cpu")
 
@@ -37,6 +39,38 @@ def test_composition_is_verified_where_it_is_declared(checks):
     worst = [check.worst[1].tensor for check in checks["naive"] if check.direction == "backward" and check.worst]
     assert checks["naive"][0].offer.backward is Backward.EXTERNAL
     assert any(tensor.endswith("as a part") for tensor in worst)
+
+
+def test_a_record_of_it_has_the_whole_offer(checks):
+    check = checks["sdpa"][0]
+    assert Offer.model_validate(_as_json(check)["offer"]) == check.offer
+
+
+def test_head_dims_and_repeats_are_among_them(checks):
+    masks = {mask for check in checks["naive"] for mask in check.masks}
+    for part in ("8:1 heads of 128", "3:3 heads of 43", "3 runs"):
+        assert any(part in mask for mask in masks), part
+
+
+class Restless(Naive):
+    """Off by an ulp in every other run."""
+
+    calls = 0
+
+    def forward(self, *arguments, **buffers):
+        self.calls += 1
+        out, lse = super().forward(*arguments, **buffers)
+        return (out.mul_(1 + 2**-22) if self.calls % 2 else out), lse
+
+
+def test_a_kernel_that_is_not_deterministic_is_a_finding(core):
+    offer = core.manifest("naive").offers[-1]
+    ((_, problem), *_), _ = offer_problems(core, "naive", offer, "float32", "backward", CPU)
+    assert verify_repeats(Naive(), offer, problem).passed
+    failed = {finding.tensor: finding.note for finding in verify_repeats(Restless(), offer, problem).failures}
+    assert "out repeated" in failed
+    assert "lse repeated" not in failed
+    assert "other bits" in failed["out repeated"]
 
 
 def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 
 from longca.bench.suite import builtin_suites, load_suite
 from longca.errors import RequestError, UnknownNameError
+from longca.masks import PATTERNS
 
 GOOD = """
 name = "mine"
@@ -28,6 +29,25 @@ def test_builtin():
     suite = load_suite("quick")
     assert suite.name == "quick"
     assert suite.sweep[0].patterns == ("*",)
+
+
+def test_dense_is_the_papers_matrix():
+    suite = load_suite("dense")
+    static = {name for name, pattern in PATTERNS.items() if not pattern.per_head}
+    assert "dense" in builtin_suites()
+    for seqlen in (1024, 2048, 4096, 8192, 16384, 32768, 49152, 65536, 131072, 524288):
+        sweeps = [sweep for sweep in suite.sweep if seqlen in sweep.seqlens]
+        patterns = [pattern for sweep in sweeps for pattern in sweep.patterns]
+        assert sorted(patterns) == sorted(static), "each pattern once at each length"
+        for sweep in sweeps:
+            assert set(suite.distributions) | {"sdpa"} <= set(sweep.kernels)
+            assert ("naive" in sweep.kernels) == (seqlen <= 16384)
+            assert sweep.heads == (("64:8", "64:64") if seqlen < 524288 else ("64:8",))
+
+
+def test_digest_is_of_what_is_measured(tmp_path):
+    said = GOOD.replace("[[sweep]]", '[distributions]\nfar = "longca-far"\n[[sweep]]')
+    assert load_suite(write(tmp_path, said)).digest == load_suite(write(tmp_path, GOOD)).digest
 
 
 def test_digest_changes_with_what_it_says(tmp_path):
@@ -58,6 +78,7 @@ def test_unknown_names_the_nearest():
         ("version = 1", "version = 0", "version"),
         ("version = 1", "version = 1\nversion = 2", "not TOML"),
         ('name = "mine"', 'name = "../mine"', "name"),
+        ("[[sweep]]", '[distributions]\nfar = "rm -rf"\n[[sweep]]', r"distributions\.far"),
     ],
 )
 def test_refused(tmp_path, old, new, message):
@@ -99,6 +120,21 @@ def test_a_distribution_contributes_a_suite(fakes):
     assert ran.returncode == 0, ran.stderr
     assert [case["pattern"] for case in json.loads(ran.stdout)] == ["causal", "causal"]
     assert "mine" in fakes.longca("run", "mime").stderr
+
+
+def test_kernels_that_are_not_installed_are_left_out_and_named(fakes, tmp_path):
+    said = GOOD.replace("heads = ", 'kernels = ["far", "sdpa"]\nheads = ')
+    suite = write(tmp_path, said.replace("[[sweep]]", '[distributions]\nfar = "fake0"\n[[sweep]]'))
+    ran = fakes.longca("run", suite, "--dry-run", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert {case["kernel"] for case in json.loads(ran.stdout)} == {"sdpa"}
+    assert ran.stderr == "far is left out: fake0 is not installed. Install it: pip install fake0\n"
+    assert "left out" not in fakes.longca("run", suite, "--dry-run", "--kernel", "sdpa").stderr
+    asked = fakes.longca("run", suite, "--dry-run", "--kernel", "far")
+    assert asked.returncode == 2
+    assert "pip install fake0" in asked.stderr
+    fakes.add("gives nothing", "", module="gives_nothing", prelude=False)  # its metadata is found as fake0
+    assert "fake0 is installed, but does not provide it" in fakes.longca("run", suite, "--dry-run").stderr
 
 
 def test_two_that_contribute_one_name_are_both_named(fakes):

@@ -1,5 +1,7 @@
 import re
+from itertools import combinations
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -12,6 +14,12 @@ from longca.reports.run_source import Run
 from .runs import record
 
 LENGTHS = (1024, 4096, 8192)
+#: What eyes make of linear RGB (Machado et al., IEEE TVCG 15, 2009, severity 1).
+SIGHTS = {
+    "all colours": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "no green": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
+    "no red": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
+}
 
 
 def axes():
@@ -89,8 +97,33 @@ def test_what_was_not_tried_is_said_and_not_drawn(status, told):
 
 def test_known_failures_have_markers_of_their_own():
     assert len(set(chart_axes._FAILURES.values())) == len(chart_axes._FAILURES)
-    kernels = [str(index) for index in range(64)]
-    assert len({chart_axes.look_of(kernel, kernels) for kernel in kernels}) == 64
+
+
+def test_no_two_kernels_look_alike():
+    kernels = [str(index) for index in range(182)]
+    looks = [chart_axes.look_of(kernel, kernels) for kernel in kernels]
+    assert len(set(looks)) == 182
+    assert len({colour for colour, _ in looks[:14]}) == 14
+    assert len({marker for _, marker in looks[:13]}) == 13
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_colours_are_told_apart(sight):
+    seen = [_oklab(np.array(SIGHTS[sight]) @ _linear(colour)) for colour in chart_axes._COLOURS]
+    least = min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2))
+    assert least > (0.12 if sight == "all colours" else 0.075)
+
+
+def _linear(colour):
+    value = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def _oklab(linear):
+    """Ottosson, "A perceptual color space for image processing", 2020: distances are as large as they look."""
+    cones = [[0.41222147, 0.53633254, 0.051446], [0.2119035, 0.68069955, 0.107397], [0.08830246, 0.28171884, 0.6299787]]
+    lab = [[0.2104543, 0.7936178, -0.0040720], [1.9779985, -2.4285922, 0.4505937], [0.025904, 0.7827718, -0.8086758]]
+    return np.array(lab) @ np.cbrt(np.array(cones) @ np.clip(linear, 0, 1))
 
 
 def test_memory_is_drawn_where_it_is_known():

@@ -15,13 +15,13 @@ from typing import Any
 
 from longca.bench.suite import Suite, Sweep
 from longca.errors import RequestError, UnknownNameError
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Problem, installed_version
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, get_pattern, sample
 from longca.masks.mask import check_seqlen
 
-__all__ = ["MOST_CASES", "Case", "Selection", "expand"]
+__all__ = ["MOST_CASES", "Case", "Selection", "absent", "expand"]
 
 #: More cases than anyone waits for: a slip of the hand in a suite.
 MOST_CASES = 100_000
@@ -94,18 +94,24 @@ class Selection:
     Attributes:
         kernels: Kernels to keep.
         patterns: Patterns to keep.
-        seqlens: Lengths to take instead of the suite's.
+        seqlens: Lengths: where sweeps of the suite list one, it is kept in those alone; else every sweep takes it.
         directions: Directions to keep.
+        heads: Query heads and KV heads to keep, such as `64:8`.
+        seeds: Seeds to keep.
     """
 
     kernels: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     seqlens: tuple[int, ...] = ()
     directions: tuple[Direction, ...] = ()
+    heads: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
 
 
 def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selection()) -> list[Case]:
     """The suite's cases, each once, ordered so that those that share a mask and inputs come together.
+
+    Kernels that the suite lists, says the distribution of and does not find are left out; `absent` names them.
 
     Args:
         suite: The suite.
@@ -113,20 +119,16 @@ def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
         selection: What narrows it.
 
     Raises:
-        UnknownNameError: The suite or the selection names a kernel or pattern that nobody provides.
+        UnknownNameError: The suite or the selection names a kernel or pattern that nobody provides, or the selection
+            heads that the suite does not have.
         MaskError: A selected length that no mask has.
-        RequestError: There are more than MOST_CASES.
+        RequestError: A selected kernel is not installed, or there are more than MOST_CASES.
     """
     known = tuple(kernels)
-    for name in (*selection.kernels, *(k for sweep in suite.sweep for k in sweep.kernels if k != "*")):
-        if name not in known:
-            raise UnknownNameError("kernel", name, known)
-    for name in selection.patterns:
-        get_pattern(name)
-    for seqlen in selection.seqlens:
-        check_seqlen(seqlen)
+    _check(suite, known, selection)
     cases: dict[Case, None] = {}
-    for case in (case for sweep in suite.sweep for case in _cases(sweep, known, selection)):
+    listed = {seqlen for sweep in suite.sweep for seqlen in sweep.seqlens}
+    for case in (case for sweep in suite.sweep for case in _cases(sweep, known, selection, listed)):
         cases[case] = None
         if len(cases) > MOST_CASES:
             raise RequestError(
@@ -136,15 +138,56 @@ def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
     return list(cases)
 
 
-def _cases(sweep: Sweep, known: tuple[str, ...], selection: Selection) -> Iterator[Case]:
+def absent(suite: Suite, kernels: Iterable[str], selection: Selection = Selection()) -> dict[str, str]:
+    """The kernels that `expand` leaves out because nobody provides them here, each with what to do about it.
+
+    Args:
+        suite: The suite.
+        kernels: Names of all kernels there are.
+        selection: What narrows the suite.
+    """
+    known = set(kernels)
+    listed = dict.fromkeys(name for sweep in suite.sweep for name in sweep.kernels if name in suite.distributions)
+    missing = [name for name in listed if name not in known and (not selection.kernels or name in selection.kernels)]
+    return {name: _how_to_get(suite.distributions[name]) for name in missing}
+
+
+def _how_to_get(distribution: str) -> str:
+    if installed_version(distribution) is None:
+        return f"{distribution} is not installed. Install it: pip install {distribution}"
+    return f"{distribution} is installed, but does not provide it here; `longca plugins` says why"
+
+
+def _check(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:
+    """Refuses names that lead nowhere."""
+    for name in selection.kernels:
+        if name not in known and name in suite.distributions:
+            raise RequestError(f"kernel {name!r} is not here: {_how_to_get(suite.distributions[name])}")
+    optional = set(suite.distributions)
+    listed = (name for sweep in suite.sweep for name in sweep.kernels if name != "*" and name not in optional)
+    for name in (*selection.kernels, *listed):
+        if name not in known:
+            raise UnknownNameError("kernel", name, known)
+    for name in selection.patterns:
+        get_pattern(name)
+    for seqlen in selection.seqlens:
+        check_seqlen(seqlen)
+    heads = {heads for sweep in suite.sweep for heads in sweep.heads}
+    for name in selection.heads:
+        if name not in heads:
+            raise UnknownNameError(f"heads of suite {suite.name}", name, heads)
+
+
+def _cases(sweep: Sweep, known: tuple[str, ...], selection: Selection, listed: set[int]) -> Iterator[Case]:
     patterns = _picked(sweep.patterns, tuple(PATTERNS), selection.patterns)
-    kernels = _picked(sweep.kernels, known, selection.kernels)
+    kernels = [name for name in _picked(sweep.kernels, known, selection.kernels) if name in known]
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
+    taken = [n for n in selection.seqlens if n in sweep.seqlens or n not in listed]
     for seqlen, pattern, seed, heads, head_dim, dtype, kernel, direction in product(
-        selection.seqlens or sweep.seqlens,
+        taken if selection.seqlens else sweep.seqlens,
         patterns,
-        sweep.seeds,
-        sweep.heads,
+        [seed for seed in sweep.seeds if not selection.seeds or seed in selection.seeds],
+        _picked(sweep.heads, (), selection.heads),
         sweep.head_dims,
         sweep.dtypes,
         kernels,
@@ -156,6 +199,7 @@ def _cases(sweep: Sweep, known: tuple[str, ...], selection: Selection) -> Iterat
 
 
 def _picked(listed: tuple[str, ...], known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:
+    """What a sweep lists, or everything known for its `*`, as far as it is selected."""
     names = known if "*" in listed else listed
     return [name for name in names if not selected or name in selected]
 

@@ -15,16 +15,22 @@ from longca.bench.gpu_state import gpu_state
 from longca.bench.suite import Suite
 from longca.manifests import Device, installed_version
 from longca.manifests.devices import driver_version
+from longca.manifests.packages import alternatives
 
-__all__ = ["environment"]
+__all__ = ["environment", "surroundings"]
 
 _PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
 
 
 def environment(registry: plugins.Registry, suite: Suite, device: Device) -> dict[str, Any]:
-    """What is measured, and on what: suite, platform, device, driver, threads, packages, plugins and revision."""
+    """What is measured, and on what: the suite, and its surroundings."""
+    said = {"name": suite.name, "version": suite.version, "digest": suite.digest}
+    return {"suite": said, **surroundings(registry, device)}
+
+
+def surroundings(registry: plugins.Registry, device: Device) -> dict[str, Any]:
+    """What something is measured on: platform, device, driver, threads, packages, plugins and revision."""
     return {
-        "suite": {"name": suite.name, "version": suite.version, "digest": suite.digest},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
@@ -33,10 +39,17 @@ def environment(registry: plugins.Registry, suite: Suite, device: Device) -> dic
         "cuda": torch.version.cuda,
         "driver": driver_version(),
         "gpu": gpu_state() if device.kind == "cuda" else None,
-        "packages": {name: installed_version(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in (*_PACKAGES, *_required(registry))},
         "plugins": {p.name: {"distribution": p.distribution, "version": p.version} for p in registry.plugins},
         "git_revision": _git_revision(),
     }
+
+
+def _required(registry: plugins.Registry) -> list[str]:
+    """Packages that kernels ask for beside their distribution's own, by name."""
+    manifests = registry.kernels.values()
+    texts = {text for m in manifests for text in (*m.requires, *(r for offer in m.offers for r in offer.requires))}
+    return sorted({wanted.name for text in texts for wanted in alternatives(text)} - set(_PACKAGES))
 
 
 def _git_revision() -> str | None:

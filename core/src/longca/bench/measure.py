@@ -8,7 +8,7 @@ address of its inputs is found out by that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -121,7 +121,7 @@ class Bench:
 
     Args:
         device: What it measures on.
-        with_backward: Whether references need gradients.
+        with_backward: Lengths whose references need gradients.
         budget: Seconds of samples a case.
         announce: Told which phase a case is in.
     """
@@ -130,11 +130,12 @@ class Bench:
         self,
         device: Device,
         *,
-        with_backward: bool,
+        with_backward: Container[int],
         budget: float = BUDGET,
         announce: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.device, self.with_backward, self.budget, self._announce = device, with_backward, budget, announce
+        self._drawn: tuple[Any, Inputs] | None = None
         self._shared: tuple[Any, Inputs, Reference] | None = None
 
     def measure(self, case: Case, kernel: Kernel) -> Measurement:
@@ -165,10 +166,19 @@ class Bench:
     def _inputs(self, case: Case, problem: Problem) -> tuple[Inputs, Reference]:
         shape = (case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
         if self._shared is None or self._shared[0] != shape:
-            inputs = draw_inputs(problem, case.seed)
-            widest = replace(problem, direction="backward" if self.with_backward else "forward")
+            self._shared = None  # before there is another one, which may need its memory
+            inputs = self._draw(case, problem)
+            widest = replace(problem, direction="backward" if case.seqlen in self.with_backward else "forward")
             self._shared = shape, inputs, reference(widest, inputs)
         return self._shared[1:]
+
+    def _draw(self, case: Case, problem: Problem) -> Inputs:
+        """Inputs, which all masks of a length, seed and shape share: drawing many takes longer than attention."""
+        about = (case.seqlen, *(getattr(case, name) for name in ("seed", "heads_q", "heads_kv", "head_dim", "dtype")))
+        if self._drawn is None or self._drawn[0] != about:
+            self._drawn = None
+            self._drawn = about, draw_inputs(problem, case.seed)
+        return self._drawn[1]
 
     def _clocked(self, call: Callable[[], _T]) -> tuple[_T, float]:
         start = time.perf_counter()

@@ -17,13 +17,13 @@ class Setup:
     Attributes:
         device: What it measures on.
         disabled: Plugins to leave out.
-        with_backward: Whether references need gradients.
+        with_backward: Lengths whose references need gradients: those of which some case is a backward.
         memory: Bytes that it may take; None for no limit.
     """
 
     device: Device
     disabled: frozenset[str]
-    with_backward: bool
+    with_backward: frozenset[int]
     memory: int | None
 
 

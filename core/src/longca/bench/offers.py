@@ -1,31 +1,27 @@
-"""Verifying offers: for every row of a manifest, small problems that resolve to it, and what became of them.
-
-Lengths are uneven, documents as short as one token, heads 8:1 and 1:1, queries that see nothing, and Sq ≠ Sk where
-the offer takes it. What an offer cannot be asked here, for want of a device or a package, is said, not passed over.
-"""
+"""Verifying offers: for every row of a manifest, small problems that resolve to it, and what became of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from longca.bench.inputs import Inputs, draw_inputs
+from longca.bench.offer_problems import offer_problems
 from longca.bench.reference import part_reference, reference
 from longca.bench.verify import Finding, Verification, check_backward, check_counts, check_forward
-from longca.kernels.base import Kernel, torch_device
-from longca.manifests import Device, Offer, Problem, Reason
+from longca.kernels.base import Kernel, Plan, torch_device
+from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
-from longca.masks import Mask, Slice, SliceMask, build
 from longca.plugins import Registry
 
-__all__ = ["OfferCheck", "covered", "problems_for", "verify_kernel", "verify_problem"]
+__all__ = ["OfferCheck", "verify_kernel", "verify_problem", "verify_repeats"]
 
-SEQLEN = 203  # prime, and more than one tile of 128
-_DOCUMENTS = (1, 64, 1, 1, 77, 59)
+RUNS = 3  # of a kernel that says it is deterministic
 
 
 @dataclass
@@ -83,44 +79,21 @@ def verify_kernel(registry: Registry, kernel: str, device: Device) -> Iterator[O
                 yield _verify(registry, kernel, offer, dtype, direction, device)
 
 
-def covered(
-    registry: Registry, kernel: str, offer: Offer, problems: Iterable[tuple[str, Problem]]
-) -> tuple[list[tuple[str, Problem]], str]:
-    """Those of some labelled problems that resolve to an offer, and where there are none, why.
-
-    Args:
-        registry: Where the kernel comes from.
-        kernel: Its name.
-        offer: One of its manifest's offers.
-        problems: Problems, each with its label.
-    """
-    alone = registry.manifest(kernel).model_copy(update={"offers": (offer,)})
-    found: list[tuple[str, Problem]] = []
-    refusals: list[Reason] = []
-    overtaken = False
-    for label, problem in problems:
-        if registry.resolve(kernel, problem).offer is offer:
-            found.append((label, problem))
-            continue
-        lone = registry.resolve(alone, problem)
-        overtaken |= lone.valid
-        refusals.extend(lone.reasons)
-    if found:
-        return found, ""
-    # That some of the masks are of other forms is no reason; a device or a package is.
-    telling = [str(reason) for reason in refusals if reason.code != "form"]
-    earlier = "an earlier offer covers every problem here that this one would"
-    return found, telling[0] if telling and not overtaken else earlier
-
-
 def _verify(
     registry: Registry, kernel: str, offer: Offer, dtype: DType, direction: Direction, device: Device
 ) -> OfferCheck:
     check = OfferCheck(kernel, offer, direction, dtype)
-    problems, check.skipped = covered(registry, kernel, offer, problems_for(offer, dtype, direction, device))
-    for label, problem in problems:
+    problems, check.skipped = offer_problems(registry, kernel, offer, dtype, direction, device)
+    asked = [(label, problem, verify_problem) for label, problem in problems]
+    if offer.deterministic and problems:
+        label, largest = max(problems, key=lambda labelled: labelled[1].area)
+        strict = replace(largest, deterministic=True)
+        asked.append((f"{label}, {RUNS} runs", strict, verify_repeats))
+        if reasons := registry.resolve(kernel, strict).reasons:
+            check.error = f"{label}: equal bits were asked, as it offers: {' '.join(map(str, reasons))}"
+    for label, problem, verify in asked:
         try:
-            check.take(label, verify_problem(registry.load(kernel), offer, problem))
+            check.take(label, verify(registry.load(kernel), offer, problem))
         except Exception as error:  # whatever a kernel raises is a finding about that kernel
             check.error = f"{label}: {type(error).__name__}: {error}"
             break
@@ -135,9 +108,7 @@ def verify_problem(kernel: Kernel, offer: Offer, problem: Problem) -> Verificati
     """
     inputs = draw_inputs(problem, seed=0)
     expected = reference(problem, inputs)
-    plan = kernel.plan(problem)
-    if plan.form is not offer.form:
-        raise ValueError(f"the plan's form is {plan.form}, but the offer that covers the problem is {offer.form}")
+    plan = _planned(kernel, offer, problem)
     found, out, lse = check_forward(kernel, plan, inputs, expected)
     if problem.direction == "forward":
         return found + check_counts(kernel, plan, inputs)
@@ -145,6 +116,43 @@ def verify_problem(kernel: Kernel, offer: Offer, problem: Problem) -> Verificati
     if offer.backward.composes:
         found += _run_as_part(kernel, problem, inputs)
     return found
+
+
+def verify_repeats(kernel: Kernel, offer: Offer, problem: Problem) -> Verification:
+    """Whether equal inputs give equal bits, as a deterministic offer says, in memory of their own each time.
+
+    Raises:
+        ValueError: The plan's form is not the offer's.
+    """
+    original = draw_inputs(problem, seed=0)
+    copies = [original.clone() for _ in range(RUNS)]  # all alive at once, so that none lies where another did
+    first, *others = ([*_results(kernel, _planned(kernel, offer, problem), inputs)] for inputs in copies)
+    names = ("out", "lse", "dq", "dk", "dv")
+    findings = []
+    for name, value, again in zip(names, first, zip(*others, strict=True), strict=False):
+        same = all(torch.equal(_bits(value), _bits(other)) for other in again)
+        note = "" if same else "equal inputs gave other bits"
+        findings.append(Finding(f"{name} repeated", same, 0.0, math.nan, 0.0, 0, 0, note))
+    return Verification(tuple(findings))
+
+
+def _results(kernel: Kernel, plan: Plan, inputs: Inputs) -> Iterator[Tensor]:
+    """Out and lse, and after a backward dq, dk and dv."""
+    out, lse = kernel.forward(inputs.q, inputs.k, inputs.v, plan)
+    yield from (out, lse)
+    if plan.problem.direction == "backward":
+        yield from kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan)
+
+
+def _bits(value: Tensor) -> Tensor:
+    return value.contiguous().view(torch.uint8)
+
+
+def _planned(kernel: Kernel, offer: Offer, problem: Problem) -> Plan:
+    plan = kernel.plan(problem)
+    if plan.form is not offer.form:
+        raise ValueError(f"the plan's form is {plan.form}, but the offer that covers the problem is {offer.form}")
+    return plan
 
 
 def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verification:
@@ -159,77 +167,3 @@ def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verificati
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     found = check_backward(kernel, kernel.plan(problem), inputs, out.to(q.dtype), lse.to(wide), expected)
     return Verification(tuple(finding.named(f"{finding.tensor} as a part") for finding in found.findings))
-
-
-def problems_for(
-    offer: Offer,
-    dtype: DType,
-    direction: Direction,
-    device: Device,
-    masks: Iterable[tuple[str, Mask]] | None = None,
-) -> Iterator[tuple[str, Problem]]:
-    """Labelled problems for an offer, some of which it may not cover: 8:1 heads where it takes GQA, and 3:3.
-
-    Args:
-        offer: The offer.
-        dtype: Data type.
-        direction: Direction.
-        device: Where to run.
-        masks: Labelled masks; None for the awkward ones of every form.
-    """
-    head_dim = _head_dim(offer)
-    for label, mask in _masks() if masks is None else masks:
-        for heads_q, heads_kv in ((8, 1), (3, 3)) if offer.gqa else ((3, 3),):
-            if mask.heads not in (1, heads_q, heads_kv):
-                continue
-            problem = Problem(
-                mask=mask,
-                heads_q=heads_q,
-                heads_kv=heads_kv,
-                head_dim=head_dim,
-                dtype=dtype,
-                device=device,
-                direction=direction,
-            )
-            yield f"{label}, {heads_q}:{heads_kv} heads", problem
-
-
-def _head_dim(offer: Offer) -> int:
-    """A head dimension the offer takes, 64 where it can."""
-    if offer.head_dims:
-        return min(offer.head_dims, key=lambda dim: abs(dim - 64))
-    most = min(64, offer.max_head_dim or 64)
-    return max(offer.head_dim_multiple, most - most % offer.head_dim_multiple)
-
-
-@cache
-def _masks() -> tuple[tuple[str, Mask], ...]:
-    """Small masks of every form, the awkward ones among them."""
-    s, documents = SEQLEN, _DOCUMENTS
-    named: list[tuple[str, Mask]] = [
-        ("full", build("full", s)),
-        ("full 77 × 203", build("full", 77, seqlen_k=s)),
-        ("causal", build("causal", s)),
-        ("causal 77 × 203", build("causal", 77, seqlen_k=s)),
-        ("causal 203 × 77 (empty rows)", build("causal", s, seqlen_k=77)),
-        ("full_sliding_window", build("full_sliding_window", s, window=40)),
-        ("causal_sliding_window", build("causal_sliding_window", s, window=40)),
-        ("full_document", build("full_document", s, documents=documents)),
-        ("causal_document", build("causal_document", s, documents=documents)),
-        ("block_causal_document", build("block_causal_document", s, documents=documents, block=16)),
-        ("prefix_lm_causal", build("prefix_lm_causal", s, prefix=70)),
-        ("prefix_lm_document", build("prefix_lm_document", s, documents=documents, prefix=20)),
-        ("shared_question", build("shared_question", s, documents=documents[1:] + documents[:1])),
-        ("global_sliding_window", build("global_sliding_window", s, window=30, global_tokens=9)),
-        ("causal_blockwise", build("causal_blockwise", s, documents=documents)),
-        ("rows that see nothing", SliceMask([Slice(0, 60, 0, 90), Slice(120, s, 50, s, hi=0)], s, s)),
-        ("one token", build("full", 1)),
-    ]
-    for heads in (1, 3, 8):
-        for block in (16, 64, 128):
-            mask = build("uniform_block_sparse", s, block=block, kept=0.4, heads=heads, seed=heads)
-            named.append((f"blocks of {block}, {heads} masks", mask))
-        bounds = (0, 3, 64, 65, 130, s)
-        mask = build("variable_block_sparse", s, boundaries=bounds, kept=0.4, heads=heads, seed=heads)
-        named.append((f"variable blocks, {heads} masks", mask))
-    return tuple(named)

@@ -75,7 +75,8 @@ def run_cases(
         The records, in the order in which they came.
     """
     run = _Run(suite, device, registry, record, options)
-    setup = Setup(device, options.disabled, any(case.direction == "backward" for case in cases), options.memory)
+    with_backward = frozenset(case.seqlen for case in cases if case.direction == "backward")
+    setup = Setup(device, options.disabled, with_backward, options.memory)
     kernels = list(dict.fromkeys(case.kernel for case in cases))
     count = len(kernels) if options.interleave else options.workers
     workers = [Worker(setup, None if options.interleave else index) for index in range(count)]

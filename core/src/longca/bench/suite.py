@@ -44,6 +44,7 @@ def _pattern(name: str) -> str:
 
 
 Heads = Annotated[str, AfterValidator(_heads)]
+DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
 Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_SEQLEN)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
 
@@ -85,6 +86,8 @@ class Suite(BaseModel):
         name: Identifier.
         version: Raised whenever the suite's meaning changes.
         summary: What it is for, in a line.
+        distributions: Kernels that may be missing, each with the distribution that provides it: where it is not
+            installed, the suite runs without the kernel and says what to install.
         sweep: Its matrices.
     """
 
@@ -93,12 +96,13 @@ class Suite(BaseModel):
     name: Name
     version: Annotated[int, Field(strict=True, ge=1)]
     summary: str = ""
+    distributions: dict[Name, DistributionName] = {}
     sweep: Annotated[tuple[Sweep, ...], Field(min_length=1)]
 
     @property
     def digest(self) -> str:
-        """16 hex digits of everything that the suite says."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """16 hex digits of everything that the suite says of what is measured."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"distributions"}), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

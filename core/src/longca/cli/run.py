@@ -33,7 +33,11 @@ def run(
     suite: Annotated[str, typer.Argument(help="A suite's name, or a TOML file of one.")],
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable.")] = None,
     mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern; repeatable.")] = None,
-    seqlen: Annotated[list[int] | None, typer.Option(help="This length instead of the suite's; repeatable.")] = None,
+    seqlen: Annotated[
+        list[int] | None, typer.Option(help="Only this length, or instead of those listed; repeatable.")
+    ] = None,
+    heads: Annotated[list[str] | None, typer.Option(help="Only these heads, such as 64:8; repeatable.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Only this seed; repeatable.")] = None,
     direction: Annotated[str | None, typer.Option(help="forward or backward alone. [default: the suite's]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records. [default: runs/SUITE-TIME]")] = None,
@@ -51,15 +55,24 @@ def run(
     no_plugin: NoPlugin = None,
 ) -> None:
     """Measures a suite: every case planned, verified, and only then timed."""
-    from longca.bench.cases import Selection, expand
+    from longca.bench.cases import Selection, absent, expand
     from longca.bench.suite import load_suite
 
     registry = open_registry(context, no_plugin)
     loaded = load_suite(suite)
     where = chosen_device(device)
     chosen = ab or tuple(kernel or ())
-    selection = Selection(chosen, tuple(mask or ()), tuple(seqlen or ()), chosen_directions(direction))
+    selection = Selection(
+        kernels=chosen,
+        patterns=tuple(mask or ()),
+        seqlens=tuple(seqlen or ()),
+        directions=chosen_directions(direction),
+        heads=tuple(heads or ()),
+        seeds=tuple(seed or ()),
+    )
     cases = expand(loaded, registry.kernels, selection)
+    for name, advice in absent(loaded, registry.kernels, selection).items():
+        typer.echo(f"{name} is left out: {advice}", err=True)
     if dry_run:
         _print_plan(registry, cases, where, as_json)
         return

@@ -51,6 +51,7 @@ def _print(name: str, checks: list[OfferCheck]) -> None:
 
 def _as_json(check: OfferCheck) -> dict[str, Any]:
     return {
+        "offer": check.offer.model_dump(mode="json"),
         "form": str(check.offer.form),
         "dtype": check.dtype,
         "direction": check.direction,

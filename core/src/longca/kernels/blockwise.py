@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.masks import BlockSparseMask, Mask
+from longca.masks import Form, Mask, SliceMask
 
 __all__ = [
     "QueryBlock",
@@ -31,6 +33,7 @@ __all__ = [
 # Scores a block, over all heads: on CPUs what the caches hold, on GPUs what keeps them busy (1 GiB in float64).
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
 _LEAST_ROWS = 16
+_MOST_INTERVALS = 16  # intervals a row, beyond which a dense matrix is made instead
 
 
 @dataclass(frozen=True)
@@ -50,21 +53,49 @@ class QueryBlock:
 
 def query_blocks(mask: Mask, heads_q: int, device: torch.device) -> Iterator[QueryBlock]:
     """The mask in blocks of queries, as many as keep the scores of all heads under a fixed size, but at least 16."""
-    height = max(_LEAST_ROWS, _SCORES[device.type] // max(1, heads_q * mask.seqlen_k))
+    scores = _SCORES[device.type] // max(1, heads_q)
+    if isinstance(mask, SliceMask) and mask.count(Form.ROW_INTERVALS) <= _MOST_INTERVALS:
+        yield from _from_intervals(mask, scores, device)
+        return
+    height = max(_LEAST_ROWS, scores // max(1, mask.seqlen_k))
     for first in range(0, mask.seqlen_q, height):
         last = min(first + height, mask.seqlen_q)
         part = mask.cut([(first, last)], [(0, mask.seqlen_k)])
-        start, stop = _key_span(part)
-        visible = torch.from_numpy(part.cut([(0, last - first)], [(start, stop)]).dense()).to(device)
+        visible = torch.from_numpy(part.dense()).to(device)
         shown = visible if visible.dim() == 3 else visible[None]
-        yield QueryBlock(slice(first, last), slice(start, stop), shown)
+        yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), shown)
 
 
-def _key_span(part: Mask) -> tuple[int, int]:
-    if isinstance(part, BlockSparseMask):
-        return 0, part.seqlen_k
-    slices = part.head(0).array
-    return (int(slices[:, 2].min()), int(slices[:, 3].max())) if len(slices) else (0, 0)
+def _from_intervals(mask: SliceMask, scores: int, device: torch.device) -> Iterator[QueryBlock]:
+    """Blocks whose visibility the device works out from the rows' intervals; the fewer keys, the more queries."""
+    starts, stops = mask.row_intervals()
+    there = [torch.from_numpy(side).to(device) for side in (starts, stops)]
+    shown = stops > starts
+    lowest = np.where(shown, starts, mask.seqlen_k).min(axis=0, initial=mask.seqlen_k)
+    highest = np.where(shown, stops, 0).max(axis=0, initial=0)
+    first = 0
+    while first < mask.seqlen_q:
+        last, start, stop = _reach(first, lowest, highest, scores)
+        key = torch.arange(start, stop, dtype=torch.int32, device=device)
+        begin, end = (side[:, first:last, None] for side in there)
+        visible = torch.zeros((last - first, stop - start), dtype=torch.bool, device=device)
+        for interval in range(len(starts)):
+            visible |= (key >= begin[interval]) & (key < end[interval])
+        yield QueryBlock(slice(first, last), slice(start, stop), visible[None])
+        first = last
+
+
+def _reach(first: int, lowest: NDArray[np.int32], highest: NDArray[np.int32], scores: int) -> tuple[int, int, int]:
+    """How far a block of queries reaches for its scores to stay in bounds: its last query, and the keys it sees."""
+    height = _LEAST_ROWS
+    while True:
+        last = min(first + height, len(lowest))
+        start, stop = int(lowest[first:last].min()), int(highest[first:last].max())
+        wider = min(first + 2 * height, len(lowest))
+        span = int(highest[first:wider].max()) - int(lowest[first:wider].min())
+        if last == len(lowest) or (wider - first) * span > scores:
+            return last, min(start, stop), stop
+        height *= 2
 
 
 def attention_forward(

@@ -19,9 +19,13 @@ __all__ = [
     "draw_failures", "draw_memory", "draw_throughput", "failing", "has_memory", "look_of", "prepare", "tick_lengths",
 ]  # fmt: skip
 
-#: The colours of the mask pictures, then others as calm and as far apart for eyes that tell no red from green.
-_COLOURS = (PARTIAL, RULE, FULL, "#7a9a5b", "#b08a3e", "#8d6a9f", "#4f9a94", "#8a8f98")
-_MARKERS = "osD^vPhX"
+#: The colours of the mask pictures, then each the one furthest in OKLab from those before it, for eyes that see all
+#: colours and for eyes that tell no red from green (Machado et al., IEEE TVCG 15, 2009), on a white page.
+_COLOURS = (
+    PARTIAL, RULE, FULL, "#a4c025", "#7b38a3", "#7f2117", "#cfa5a4", "#b688fe", "#3a666d", "#490f27", "#0ec7de",
+    "#c28e24", "#8169dd", "#120b7a",
+)  # fmt: skip
+_MARKERS = "osD^vPhX*<>pd"
 _FAILURES = {"oom": "s", "wrong": "X", "timeout": "d", "crashed": "*", "error": "P"}
 _FRAME, _GRID, _STRIP = "#8a8f98", "#e3e6ea", "#f6f2ef"
 #: What the memory panel draws: field, dashes, and words.
@@ -33,7 +37,7 @@ _SPREAD = 30  # times of greatest over least throughput from which the axis is l
 
 
 def look_of(kernel: str, kernels: Sequence[str]) -> tuple[str, str]:
-    """A kernel's colour and marker: by its place in the run, and no two alike among the first 64."""
+    """A kernel's colour and marker: by its place in the run, and no two alike among the first 182."""
     index = kernels.index(kernel)
     return _COLOURS[index % len(_COLOURS)], _MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)]
 

@@ -7,7 +7,7 @@ A check takes a `Subject` and returns where all is well; it raises `Verification
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
@@ -93,11 +93,11 @@ def repeated(subject: Subject) -> None:
 
 
 def deterministic(subject: Subject) -> None:
-    """Equal inputs give equal bits, wherever they lie in memory, where the offer says so."""
+    """Equal inputs give equal bits where the offer says so and the problem asks for it, wherever they lie in memory."""
     if not subject.offer.deterministic:
         raise NotApplicableError("the offer does not say that it is deterministic")
     original, _ = oracle(subject.problem, 0)
-    plan = subject.kernel.plan(subject.problem)
+    plan = subject.kernel.plan(replace(subject.problem, deterministic=True))
     copies = [original.clone() for _ in range(4)]  # all alive at once, so that none lies where another did
     first = run(subject.kernel, plan, copies[0])
     for index, inputs in enumerate(copies[1:], 1):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longca.bench.inputs import Inputs, draw_inputs
-from longca.bench.offers import covered, problems_for
+from longca.bench.offer_problems import offer_problems
 from longca.bench.reference import Reference, reference
 from longca.bench.verify import check_values, lse_dtype
 from longca.errors import LongCAError, VerificationError
@@ -69,8 +69,9 @@ class Subject:
         Raises:
             NotApplicableError: It covers none of them here.
         """
-        offered = problems_for(self.offer, self.dtype, self.direction, self.device, masks)
-        found, refusal = covered(self.registry, self.name, self.offer, offered)
+        found, refusal = offer_problems(
+            self.registry, self.name, self.offer, self.dtype, self.direction, self.device, masks
+        )
         if not found:
             raise NotApplicableError(refusal)
         return found

@@ -1,0 +1,202 @@
+"""A training step whose mask is another one at every step: what planning takes of it, and whether anything recompiles.
+
+    python core/benchmarks/changing_masks.py [--kernels flex fa4] [--seqlens 32768 131072] [--layers 32]
+        [--heads 32:8] [--steps 8] [--out results/h200/dense/changing_masks.json]
+
+A step is the attention of all layers: one plan, then every layer's forward, then every layer's backward. Its mask is
+drawn from the step's own seed. Each step is taken three times: planning alone, the whole with planning, and the same
+with the plan that is there; each from an idle device until the device is done, by the host's clock. What the second
+takes beyond the third is what planning costs a training run, which may be less than planning alone, because a host that
+is ahead of its device plans for nothing.
+
+The first steps warm up and are not counted. (Re)compilations are those that torch.compile and Triton report while
+counted steps run; warmed-up kernels should have none, however the masks differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longca import registry
+from longca.bench.environment import surroundings
+from longca.bench.inputs import draw_inputs
+from longca.kernels.base import Kernel, Plan
+from longca.manifests import Device, Problem
+from longca.manifests.devices import current_device
+from longca.masks import SliceMask, sample
+
+PATTERNS = ("causal_document", "prefix_lm_document")
+WARM_UP, LEAST_STEPS = 2, 5
+
+
+class Compilations:
+    """Counts what torch.compile and Triton compile, as far as they are loaded."""
+
+    def __init__(self) -> None:
+        self._by_triton = 0
+        if "triton" in sys.modules or torch.cuda.is_available():
+            from triton import knobs
+
+            knobs.compilation.listener = self._heard
+
+    def _heard(self, **_about: Any) -> None:
+        """A kernel that this process did not have yet; one that its cache on disk has counts too."""
+        self._by_triton += 1
+
+    @property
+    def count(self) -> int:
+        """Compilations so far."""
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        graphs = dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
+        return int(graphs) + self._by_triton
+
+
+class Step:
+    """The attention of one training step on tensors that stay the same, each layer's output in turn.
+
+    Args:
+        kernel: The kernel.
+        problem: What every step asks, but for the mask.
+        layers: Layers that share a plan.
+    """
+
+    def __init__(self, kernel: Kernel, problem: Problem, layers: int) -> None:
+        self.kernel, self.problem, self.layers = kernel, problem, layers
+        self.inputs = draw_inputs(problem, seed=0)
+
+    def plan(self, mask: SliceMask) -> Plan:
+        """A plan for a mask of which nothing but the slices is known."""
+        fresh = SliceMask(mask.array, mask.seqlen_q, mask.seqlen_k)
+        return self.kernel.plan(self.problem.with_mask(fresh))
+
+    def run(self, plan: Plan) -> None:
+        """Every layer's forward, then every layer's backward."""
+        x = self.inputs
+        for _ in range(self.layers):
+            out, lse = self.kernel.forward(x.q, x.k, x.v, plan)
+        for _ in range(self.layers):
+            self.kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
+
+
+def measure(
+    kernel: str, pattern: str, seqlen: int, device: Device, asked: argparse.Namespace, compilations: Compilations
+) -> dict[str, Any]:
+    """What steps of one kernel and pattern take, in seconds."""
+    about = {"kernel": kernel, "pattern": pattern, "seqlen": seqlen, "layers": asked.layers, "heads": asked.heads}
+    heads_q, heads_kv = map(int, asked.heads.split(":"))
+    masks = [sample(pattern, seqlen, lengths="auto", seed=seed) for seed in range(WARM_UP + asked.steps)]
+    problem = Problem(
+        mask=masks[0],
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        head_dim=asked.head_dim,
+        dtype="bfloat16" if device.kind == "cuda" else "float32",
+        device=device,
+        direction="backward",
+    )
+    verdicts = [registry().resolve(kernel, problem.with_mask(mask)) for mask in masks]
+    refused = next((verdict for verdict in verdicts if not verdict), None)
+    if refused is not None:
+        return {**about, "status": "unsupported", "message": " ".join(map(str, refused.reasons))}
+    step = Step(registry().load(kernel), problem, asked.layers)
+    try:
+        for mask in masks[:WARM_UP]:
+            _take(step, mask, device)
+        compiled = compilations.count
+        taken = [_take(step, mask, device) for mask in masks[WARM_UP:]]
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        return {**about, "status": "oom", "message": str(error)}
+    planning, planned, reused = zip(*taken, strict=True)
+    means = {"plan": statistics.fmean(planning), "step": statistics.fmean(planned), "reused": statistics.fmean(reused)}
+    return {
+        **about,
+        "status": "ok",
+        "steps": len(taken),
+        "plan_seconds": means["plan"],
+        "step_seconds": means["step"],
+        "reused_seconds": means["reused"],
+        "plan_share": means["plan"] / means["step"],
+        "overhead": means["step"] / means["reused"] - 1,
+        "compilations": compilations.count - compiled,
+        "samples": {"plan": planning, "step": planned, "reused": reused},
+    }
+
+
+def _take(step: Step, mask: Any, device: Device) -> tuple[float, float, float]:
+    """Seconds of planning alone, of the step with planning, and of the step on a plan that is there."""
+    plans: list[Plan] = []
+
+    def whole() -> None:
+        plans[:] = [step.plan(mask)]
+        step.run(plans[0])
+
+    alone = _clocked(lambda: step.plan(mask), device)
+    planned = _clocked(whole, device)
+    return alone, planned, _clocked(lambda: step.run(plans[0]), device)
+
+
+def _clocked(call: Callable[[], object], device: Device) -> float:
+    """Seconds by the host's clock, from an idle device until it is idle again."""
+    _synchronize(device)
+    start = time.perf_counter()
+    call()
+    _synchronize(device)
+    return time.perf_counter() - start
+
+
+def _synchronize(device: Device) -> None:
+    if device.kind == "cuda":
+        torch.cuda.synchronize()
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the printed table."""
+    name = f"{row['kernel']:12}{row['pattern']:20}{row['seqlen']:>8}"
+    if row["status"] != "ok":
+        return f"{name}  {row['status']}: {row['message']}"
+    times = "".join(f"{row[field] * 1e3:>11.2f}" for field in ("step_seconds", "reused_seconds", "plan_seconds"))
+    return f"{name}{times}{row['plan_share']:>11.2%}{row['overhead']:>11.2%}{row['compilations']:>10}"
+
+
+def main() -> None:
+    """Measures, prints a table, and writes the record where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="+", default=[name for name in registry().kernels if name != "naive"])
+    parser.add_argument("--patterns", nargs="+", default=list(PATTERNS))
+    parser.add_argument("--seqlens", nargs="+", type=int, default=[2**15, 2**17])
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--heads", default="32:8", help="query heads and KV heads")
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=LEAST_STEPS, help=f"steps that count; at least {LEAST_STEPS}")
+    parser.add_argument("--out", type=Path, help="JSON file to write the record to")
+    asked = parser.parse_args()
+    if asked.steps < LEAST_STEPS:
+        parser.error(f"--steps must be at least {LEAST_STEPS}")
+    device, compilations = current_device(), Compilations()
+    heads = ("ms a step", "plan kept", "plan alone", "share", "overhead", "compiled")
+    print(f"{'kernel':12}{'mask':20}{'tokens':>8}" + "".join(f"{head:>11}" for head in heads))
+    rows = []
+    for seqlen in asked.seqlens:
+        for pattern in asked.patterns:
+            for kernel in asked.kernels:
+                rows.append(measure(kernel, pattern, seqlen, device, asked, compilations))
+                print(line(rows[-1]), flush=True)
+                if device.kind == "cuda":
+                    torch.cuda.empty_cache()
+    if asked.out:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        record = {"environment": surroundings(registry(), device), "rows": rows}
+        asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What planning costs: from a mask's slices to everything that a kernel needs on the device, from 8 K to 1 M tokens.
+
+    python core/benchmarks/planning.py [--kernels flex fa4] [--max-seqlen 1048576] [--out results/h200/dense]
+
+Every kernel plans every static pattern that it takes, 64:8 heads of 128 in bfloat16 (float32 on a CPU), for the
+backward, which needs the most. A sample starts from a mask of which nothing but the slices is known, and ends when the
+device is done. The first call, which compiles, is apart; the figure is the median of five after it.
+
+Bytes are those of the plan's tensors, its block lists apart (they alone may grow with the square of the length), and
+the allocator's peak while planning. Writes planning.json and planning.png: the worst mask of each kernel by length,
+beside the limits of 10 ms at 128 K and 150 ms at 1 M tokens. A kernel or length that is refused, or for which memory
+runs out, is kept as what it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from longca import registry
+from longca.bench.environment import surroundings
+from longca.kernels.base import Plan, torch_device
+from longca.manifests import Device, Problem
+from longca.manifests.devices import current_device
+from longca.manifests.offers import DType
+from longca.masks import PATTERNS, SliceMask, sample
+from longca.reports.chart_axes import look_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SAMPLES = 5
+BUDGET = 2.0  # seconds of samples after which a case gets no further one
+LEAST, MOST = 2**13, 2**20
+#: Milliseconds that planning may take, by tokens.
+LIMITS = {2**17: 10.0, 2**20: 150.0}
+
+
+def measure(kernel: str, pattern: str, seqlen: int, device: Device) -> dict[str, Any]:
+    """What one kernel needs to plan one mask."""
+    drawn = sample(pattern, seqlen, lengths="auto", seed=0)
+    assert isinstance(drawn, SliceMask)
+    about = {"kernel": kernel, "pattern": pattern, "seqlen": seqlen, "slices": len(drawn.array)}
+    verdict = registry().resolve(kernel, _problem(drawn, device))
+    if verdict.offer is None:
+        return {**about, "status": "unsupported", "message": " ".join(map(str, verdict.reasons))}
+    try:
+        return {**about, "status": "ok", "form": str(verdict.offer.form), **_planned(kernel, drawn, device)}
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        return {**about, "status": "oom", "message": str(error)}
+    finally:
+        if device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _planned(kernel: str, drawn: SliceMask, device: Device) -> dict[str, Any]:
+    first, plan, _ = _once(kernel, drawn, device)
+    metadata, lists = plan.metadata_bytes, plan.list_bytes
+    del plan
+    samples: list[float] = []
+    peak = None
+    while len(samples) < SAMPLES and sum(samples) < BUDGET:
+        seconds, _, peak = _once(kernel, drawn, device)
+        samples.append(seconds)
+    return {
+        "first_seconds": first,
+        "seconds": statistics.median(samples),
+        "samples": samples,
+        "metadata_bytes": metadata,
+        "list_bytes": lists,
+        "other_bytes": metadata - lists,
+        "peak_bytes": peak,
+    }
+
+
+def _once(kernel: str, drawn: SliceMask, device: Device) -> tuple[float, Plan, int | None]:
+    """Seconds of one planning, its plan, and the allocator's peak above what was there before."""
+    instance, on_gpu = registry().load(kernel), device.kind == "cuda"
+    where = torch_device(device)
+    before = 0
+    if on_gpu:
+        torch.cuda.synchronize(where)
+        torch.cuda.reset_peak_memory_stats(where)
+        before = torch.cuda.memory_allocated(where)
+    start = time.perf_counter()
+    fresh = SliceMask(drawn.array, drawn.seqlen_q, drawn.seqlen_k)
+    plan: Plan = instance.plan(_problem(fresh, device))
+    if on_gpu:
+        torch.cuda.synchronize(where)
+    seconds = time.perf_counter() - start
+    return seconds, plan, torch.cuda.max_memory_allocated(where) - before if on_gpu else None
+
+
+def _problem(mask: SliceMask, device: Device) -> Problem:
+    dtype: DType = "bfloat16" if device.kind == "cuda" else "float32"
+    return Problem(mask=mask, heads_q=64, heads_kv=8, head_dim=128, dtype=dtype, device=device, direction="backward")
+
+
+def worst(rows: Sequence[dict[str, Any]], kernel: str, field: str) -> Iterator[tuple[int, float]]:
+    """Lengths with a kernel's largest value of a field over the masks, as far as it planned any there."""
+    for seqlen in sorted({row["seqlen"] for row in rows}):
+        values = [
+            value
+            for row in rows
+            if (row["kernel"], row["seqlen"], row["status"]) == (kernel, seqlen, "ok") and (value := row[field])
+        ]
+        if values:
+            yield seqlen, max(values)
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Time and bytes by length, a line a kernel, each the worst of its masks."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.2), dpi=200, layout="constrained")
+    time_axes, size_axes = figure.subplots(1, 2)
+    kernels = list(dict.fromkeys(row["kernel"] for row in rows))
+    drawn = [(time_axes, "seconds", 1e3, "-")]
+    drawn += [(size_axes, field, 2**-20, dashes) for field, dashes in (("other_bytes", "-"), ("list_bytes", "--"))]
+    for kernel in kernels:
+        colour, marker = look_of(kernel, kernels)
+        for axes, field, factor, dashes in drawn:
+            points = list(worst(rows, kernel, field))
+            if points:
+                lengths, values = zip(*points, strict=True)
+                style: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": marker, "label": kernel}
+                axes.plot(lengths, [value * factor for value in values], markersize=3.5, linewidth=1.2, **style)
+    time_axes.plot(list(LIMITS), list(LIMITS.values()), "v", color="black", markersize=5, markerfacecolor="none")
+    for seqlen, limit in LIMITS.items():
+        where: dict[str, Any] = {
+            "textcoords": "offset points",
+            "xytext": (-6, 0),
+            "ha": "right",
+            "va": "center",
+            "fontsize": 6,
+        }
+        time_axes.annotate(f"limit {limit:g} ms", (seqlen, limit), **where)
+    _finish(time_axes, "plan, ms: the worst mask", rows)
+    _finish(size_axes, "on the device, MiB: block lists dashed, the rest solid", rows)
+    time_axes.legend(frameon=False, fontsize=6)
+    figure.savefig(path)
+
+
+def _finish(axes: Axes, label: str, rows: Sequence[dict[str, Any]]) -> None:
+    lengths = sorted({row["seqlen"] for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"{n // 2**10} K" if n < 2**20 else f"{n // 2**20} M" for n in lengths])
+    axes.set_xlabel("tokens", fontsize=7)
+    axes.set_ylabel(label, fontsize=7)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.tick_params(labelsize=6.5)
+    axes.grid(True, which="major", color="#e3e6ea", linewidth=0.6)
+
+
+def main() -> None:
+    """Measures, prints the worst mask of each kernel and length, and writes the record and the chart."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="+", default=[name for name in registry().kernels if name != "naive"])
+    parser.add_argument("--max-seqlen", type=int, default=MOST)
+    parser.add_argument("--out", type=Path, help="folder for planning.json and planning.png")
+    asked = parser.parse_args()
+    device = current_device()
+    patterns = [name for name, pattern in PATTERNS.items() if not pattern.per_head]
+    lengths = [n for n in (2**power for power in range(13, 21)) if LEAST <= n <= asked.max_seqlen]
+    rows = []
+    for kernel in asked.kernels:
+        for seqlen in lengths:
+            rows += [measure(kernel, pattern, seqlen, device) for pattern in patterns]
+            here = [row for row in rows[-len(patterns) :] if row["status"] == "ok"]
+            slowest = max((row["seconds"] * 1e3 for row in here), default=0.0)
+            largest = max((row["metadata_bytes"] / 2**20 for row in here), default=0.0)
+            about = f"{kernel:12}{seqlen:>9}: {len(here):>2} masks planned"
+            print(f"{about}, at most {slowest:9.3f} ms, {largest:9.3f} MiB", flush=True)
+    if asked.out:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        record = {"environment": surroundings(registry(), device), "limits_ms": LIMITS}
+        lines = ",\n".join(map(json.dumps, rows))
+        text = f'{json.dumps(record)[:-1]},\n"rows": [\n{lines}\n]}}\n'
+        (asked.out / "planning.json").write_text(text, encoding="utf-8")
+        draw(rows, asked.out / "planning.png")
+
+
+if __name__ == "__main__":
+    main()

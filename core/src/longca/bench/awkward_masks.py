@@ -1,0 +1,82 @@
+"""Masks that kernels trip over: lengths that fill no tile, documents of one token, queries that see nothing.
+
+Small ones of every form for every device, and for GPUs longer ones of each static pattern, on which a kernel's pipeline
+runs over many tiles, skips some and starts again at others.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from longca.masks import Mask, Slice, SliceMask, build
+
+__all__ = ["LONG", "SEQLEN", "awkward_masks", "long_masks"]
+
+SEQLEN = 203  # prime, and more than one tile of 128
+LONG = 1103  # prime, and more than eight tiles of 128
+_DOCUMENTS = (1, 64, 1, 1, 77, 59)
+_LONG_DOCUMENTS = (1, 389, 128, 1, 300, 284)
+_BLOCKS = (16, 64, 128)
+
+
+@cache
+def awkward_masks(blocks: tuple[int, ...] = _BLOCKS) -> tuple[tuple[str, Mask], ...]:
+    """Small masks of every form, each with its label.
+
+    Args:
+        blocks: Block sizes of the uniform block-sparse ones.
+    """
+    s, documents = SEQLEN, _DOCUMENTS
+    named: list[tuple[str, Mask]] = [
+        ("full", build("full", s)),
+        ("full 77 × 203", build("full", 77, seqlen_k=s)),
+        ("causal", build("causal", s)),
+        ("causal 77 × 203", build("causal", 77, seqlen_k=s)),
+        ("causal 203 × 77 (empty rows)", build("causal", s, seqlen_k=77)),
+        ("full_sliding_window", build("full_sliding_window", s, window=40)),
+        ("causal_sliding_window", build("causal_sliding_window", s, window=40)),
+        ("full_document", build("full_document", s, documents=documents)),
+        ("causal_document", build("causal_document", s, documents=documents)),
+        ("block_causal_document", build("block_causal_document", s, documents=documents, block=16)),
+        ("prefix_lm_causal", build("prefix_lm_causal", s, prefix=70)),
+        ("prefix_lm_document", build("prefix_lm_document", s, documents=documents, prefix=20)),
+        ("shared_question", build("shared_question", s, documents=documents[1:] + documents[:1])),
+        ("global_sliding_window", build("global_sliding_window", s, window=30, global_tokens=9)),
+        ("causal_blockwise", build("causal_blockwise", s, documents=documents)),
+        ("rows that see nothing", SliceMask([Slice(0, 60, 0, 90), Slice(120, s, 50, s, hi=0)], s, s)),
+        ("one token", build("full", 1)),
+    ]
+    for heads in (1, 3, 8):
+        for block in blocks:
+            mask = build("uniform_block_sparse", s, block=block, kept=0.4, heads=heads, seed=heads)
+            named.append((f"blocks of {block}, {heads} masks", mask))
+        bounds = (0, 3, 64, 65, 130, s)
+        mask = build("variable_block_sparse", s, boundaries=bounds, kept=0.4, heads=heads, seed=heads)
+        named.append((f"variable blocks, {heads} masks", mask))
+    return tuple(named)
+
+
+@cache
+def long_masks() -> tuple[tuple[str, Mask], ...]:
+    """Each static pattern once over many tiles, and what queries and keys of unlike number make of some."""
+    s, documents = LONG, _LONG_DOCUMENTS
+    patterns: dict[str, dict[str, Any]] = {
+        "full": {},
+        "causal": {},
+        "full_sliding_window": {"window": 150},
+        "causal_sliding_window": {"window": 150},
+        "full_document": {"documents": documents},
+        "causal_document": {"documents": documents},
+        "block_causal_document": {"documents": documents, "block": 100},
+        "prefix_lm_causal": {"prefix": 450},
+        "prefix_lm_document": {"documents": documents, "prefix": 200},
+        "shared_question": {"documents": documents[1:] + documents[:1]},
+        "global_sliding_window": {"window": 140, "global_tokens": 70},
+        "causal_blockwise": {"documents": documents},
+    }
+    named = [(f"{name} of {s}", build(name, s, **factors)) for name, factors in patterns.items()]
+    for pattern in ("full", "causal"):
+        for seqlen_q, seqlen_k in ((389, s), (s, 389)):
+            named.append((f"{pattern} {seqlen_q} × {seqlen_k}", build(pattern, seqlen_q, seqlen_k=seqlen_k)))
+    return tuple(named)

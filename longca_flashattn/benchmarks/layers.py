@@ -1,0 +1,105 @@
+"""Layers everywhere: fa2 and fa3 as merged varlen calls on masks they don't know, beside fa4's intervals, in one run.
+
+    python longca_flashattn/benchmarks/layers.py [--seqlens 32768] [--heads 64:8] [--out FILE.json]
+
+Also where the manifests do not offer layers, because there are more than three: this is what that limit rests on. A
+ratio above 1 says that layers are slower than fa4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longca import Problem, masks, registry
+from longca.bench.environment import surroundings
+from longca.bench.inputs import draw_inputs
+from longca.manifests.devices import current_device
+from longca.masks import Form
+from longca_flashattn.fa2 import FlashAttention2
+from longca_flashattn.fa3 import FlashAttention3
+from longca_flashattn.fa4 import FlashAttention4
+
+KERNELS = {"fa4": FlashAttention4(), "fa3": FlashAttention3(), "fa2": FlashAttention2()}
+PATTERNS = (
+    "block_causal_document",
+    "prefix_lm_causal",
+    "prefix_lm_document",
+    "shared_question",
+    "global_sliding_window",
+    "causal_blockwise",
+)
+REPEATS = 9
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    """Median time of a call on the device."""
+    samples = []
+    for _ in range(REPEATS + 2):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        stop.record()
+        stop.synchronize()
+        samples.append(start.elapsed_time(stop))
+    return statistics.median(samples[2:])
+
+
+def measure(problem: Problem, name: str) -> dict[str, Any]:
+    """One kernel on one problem, both directions."""
+    kernel, inputs = KERNELS[name], draw_inputs(problem, seed=0)
+    plan = kernel.plan(problem)
+    x = inputs
+    out, lse = kernel.forward(x.q, x.k, x.v, plan)
+    return {
+        "form": str(plan.form),
+        "forward_ms": milliseconds(lambda: kernel.forward(x.q, x.k, x.v, plan)),
+        "backward_ms": milliseconds(lambda: kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)),
+    }
+
+
+def main() -> None:
+    """Measures, prints a table, and writes the record where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seqlens", nargs="+", type=int, default=[2**15])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--heads", default="64:8", help="query heads and KV heads")
+    parser.add_argument("--out", type=Path, help="JSON file to write the record to")
+    asked = parser.parse_args()
+    heads_q, heads_kv = map(int, asked.heads.split(":"))
+    rows: list[dict[str, Any]] = []
+    print(f"{'mask':24}{'tokens':>8}{'layers':>8}" + "".join(f"{name + way:>12}" for name in KERNELS for way in "↑↓"))
+    for seqlen in asked.seqlens:
+        for pattern in PATTERNS:
+            for seed in asked.seeds:
+                mask = masks.sample(pattern, seqlen, lengths="auto", seed=seed)
+                problem = Problem(
+                    mask=mask,
+                    heads_q=heads_q,
+                    heads_kv=heads_kv,
+                    head_dim=128,
+                    dtype="bfloat16",
+                    device=current_device(),
+                    direction="backward",
+                )
+                about = {"pattern": pattern, "seqlen": seqlen, "seed": seed, "layers": mask.count(Form.LAYERS)}
+                found = {name: measure(problem, name) for name in KERNELS}
+                rows.append({**about, "kernels": found})
+                cells = (found[name][way] for name in KERNELS for way in ("forward_ms", "backward_ms"))
+                print(
+                    f"{pattern:24}{seqlen:>8}{about['layers']:>8}" + "".join(f"{ms:>12.2f}" for ms in cells), flush=True
+                )
+    if asked.out:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        record = {"environment": surroundings(registry(), current_device()), "heads": asked.heads, "rows": rows}
+        asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
