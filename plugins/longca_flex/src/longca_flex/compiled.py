@@ -1,0 +1,216 @@
+"""What is compiled: FlexAttention's forward through its public function, its backward through the operator below it.
+
+The public function differentiates its own forward alone, so a backward through it would compute the forward again.
+The operator that it runs takes any out and log-sum-exp, those of a larger softmax too, and that is all that a part
+needs: weights are exp(score − lse), and their gradient is weight·(dout·v − dout·out). It counts lse in base 2
+(torch/_higher_order_ops/flex_attention.py, `sdpa_dense_backward`).
+
+One compilation serves every mask and length. The mask comes in as data, lists and bounds; sizes are symbols. Tokens
+come in blocks, [T / block, block, H, D] with a block of 128 where the lengths allow, so that the compiler can tell
+that a length is a multiple of 128 without knowing it, and leaves the bounds checks out of its kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental import _config as shape_config
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+
+from longca_flex.lists import SideLists
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import FlexKernelOptions
+
+__all__ = ["BLOCK", "Bounds", "backward", "compiling_once", "forward"]
+
+#: Tokens a block, of queries and of keys: what FlexAttention's tiles are made for.
+BLOCK = 128
+
+#: First key and one past the last of each interval of each query, interval after interval: each int32 [Tq].
+Bounds = tuple[Tensor, ...]
+
+# Not the kernel for fewer than 128 queries, which has no backward of its own and would be compiled apart.
+_OPTIONS: FlexKernelOptions = {"FORCE_USE_FLEX_ATTENTION": True}
+# What the public function adds to them before it calls the operator.
+_BACKWARD_OPTIONS = {
+    **_OPTIONS,
+    "PRESCALE_QK": False,
+    "ROWS_GUARANTEED_SAFE": False,
+    "BLOCKS_ARE_CONTIGUOUS": False,
+    "WRITE_DQ": True,
+    "OUTPUT_LOGSUMEXP": True,
+    "OUTPUT_MAX": False,
+}
+_MOST_VARIANTS = 4096  # shapes of heads, dtypes and scales that one process may meet
+
+
+class _Settings(threading.local):
+    """Settings that compile once, made once a thread: to make them takes as long as to check what was compiled."""
+
+    def __init__(self) -> None:
+        limits: dict[str, Any] = {"recompile_limit": _MOST_VARIANTS, "accumulated_recompile_limit": 2 * _MOST_VARIANTS}
+        self.dynamo = torch._dynamo.config.patch(specialize_float=True, **limits)
+        self.shapes = shape_config.patch(use_duck_shape=False)  # type: ignore[attr-defined]  # installed at import
+
+
+_SETTINGS = _Settings()
+
+
+@contextmanager
+def compiling_once() -> Iterator[None]:
+    """Settings under which sizes stay symbols, each of its own, and numbers stay constants."""
+    with torch.no_grad(), _SETTINGS.dynamo, _SETTINGS.shapes:
+        yield
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, bounds: Bounds, by_query: SideLists, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention of q to k and v.
+
+    Args:
+        q: [Tq / block, block, Hq, D].
+        k: [Tk / block, block, Hkv, D].
+        v: [Tk / block, block, Hkv, D].
+        bounds: The keys that each query sees.
+        by_query: The key blocks that each query block visits.
+        scale: Factor on the scores.
+
+    Returns:
+        out [Tq, Hq, D], and lse [Hq, Tq], the natural logarithm.
+    """
+    q, k, v = (_heads_first(x) for x in (q, k, v))
+
+    def mask_mod(_batch: Tensor, _head: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
+        return _visible(q_index, k_index, bounds)
+
+    block_mask = _block_mask(q, k, by_query, None, mask_mod)
+    out, aux = flex_attention(
+        q,
+        k,
+        v,
+        block_mask=block_mask,
+        scale=scale,
+        enable_gqa=True,
+        kernel_options=_OPTIONS,
+        return_aux=AuxRequest(lse=True),
+    )
+    assert aux.lse is not None, "it was asked for"
+    return _tokens_first(out), aux.lse.squeeze(0)
+
+
+def backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log2_sum: Tensor,
+    bounds: Bounds,
+    by_query: SideLists,
+    by_key: SideLists,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v.
+
+    Args:
+        dout: Gradient of the output: [Tq / block, block, Hq, D].
+        q: [Tq / block, block, Hq, D].
+        k: [Tk / block, block, Hkv, D].
+        v: [Tk / block, block, Hkv, D].
+        out: The output, or that of a larger softmax: [Tq / block, block, Hq, D].
+        log2_sum: The log-sum-exp that belongs to it, in base 2: [1, Hq, Tq], contiguous.
+        bounds: The keys that each query sees.
+        by_query: The key blocks that each query block visits.
+        by_key: The query blocks that each key block visits.
+        scale: Factor on the scores.
+
+    Returns:
+        dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
+    """
+    dout, q, k, v, out = (_heads_first(x) for x in (dout, q, k, v, out))
+    dq, dk, dv = _operator(dout, q, k, v, out, log2_sum, bounds, by_query, by_key, scale)
+    return _tokens_first(dq), _tokens_first(dk), _tokens_first(dv)
+
+
+def _operator(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log2_sum: Tensor,
+    bounds: Bounds,
+    by_query: SideLists,
+    by_key: SideLists,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """FlexAttention's backward operator, on tensors [1, H, T, D]; see `backward`."""
+    block_mask = _block_mask(q, k, by_query, by_key, _mask)
+    dlse = None  # no gradient comes in through the log-sum-exp
+    tail = (block_mask.as_tuple(), scale, _BACKWARD_OPTIONS, (), bounds)
+    dq, dk, dv, _ = torch.ops.higher_order.flex_attention_backward(
+        q, k, v, out, log2_sum, dout, dlse, _score, _score_gradient, *tail
+    )
+    return dq, dk, dv
+
+
+# Dynamo looks into the operator's functions its own way, which changes from version to version; it need not.
+torch.compiler.allow_in_graph(_operator)
+
+
+def _block_mask(
+    q: Tensor, k: Tensor, by_query: SideLists, by_key: SideLists | None, mask_mod: Callable[..., Tensor]
+) -> BlockMask:
+    """The lists as a `BlockMask` for q and k [1, H, T, D]; without by_key it is good for a forward alone."""
+    return BlockMask(
+        seq_lengths=(q.shape[2], k.shape[2]),
+        kv_num_blocks=by_query.num_partial,
+        kv_indices=by_query.partial,
+        full_kv_num_blocks=by_query.num_full,
+        full_kv_indices=by_query.full,
+        q_num_blocks=by_key.num_partial if by_key else None,
+        q_indices=by_key.partial if by_key else None,
+        full_q_num_blocks=by_key.num_full if by_key else None,
+        full_q_indices=by_key.full if by_key else None,
+        BLOCK_SIZE=(BLOCK, BLOCK),
+        mask_mod=mask_mod,
+    )
+
+
+def _score(score: Tensor, *_where: Tensor) -> Tensor:
+    return score
+
+
+def _score_gradient(_score: Tensor, *where_and_gradient: Tensor) -> list[Tensor | None]:
+    *where, gradient = where_and_gradient
+    return [gradient, *(None for _ in where)]
+
+
+def _mask(_batch: Tensor, _head: Tensor, q_index: Tensor, k_index: Tensor, *bounds: Tensor) -> Tensor:
+    return _visible(q_index, k_index, bounds)
+
+
+def _visible(q_index: Tensor, k_index: Tensor, bounds: Bounds) -> Tensor:
+    """Whether a query sees a key: whether the key is in one of the query's intervals."""
+    start, stop, *others = (bound[q_index] for bound in bounds)
+    seen = (k_index >= start) & (k_index < stop)
+    for start, stop in zip(others[::2], others[1::2], strict=True):
+        seen = seen | ((k_index >= start) & (k_index < stop))
+    return seen
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """[T / block, block, H, D] → [1, H, T, D], a view."""
+    return x.flatten(0, 1).transpose(0, 1).unsqueeze(0)
+
+
+def _tokens_first(x: Tensor) -> Tensor:
+    """[1, H, T, D] → [T, H, D], a view."""
+    return x.squeeze(0).transpose(0, 1)

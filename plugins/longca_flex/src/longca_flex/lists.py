@@ -1,0 +1,55 @@
+"""Block lists as FlexAttention's kernels read them, made from a mask's runs of blocks.
+
+`create_block_mask` evaluates a mask densely, and `BlockMask.from_kv_blocks` transposes lists through a dense matrix of
+blocks. Runs already know both orders, so nothing here is larger than the lists.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.kernels.block_lists import block_lists
+from longca.masks import BlockRuns
+
+__all__ = ["SideLists", "side_lists"]
+
+_LEAST = 2  # rows and columns: a compiler takes a size of 1 for a constant, and would compile for it apart
+
+
+class SideLists(NamedTuple):
+    """The blocks that each row of blocks visits, in the order in which a `BlockMask` takes them.
+
+    Attributes:
+        num_partial: How many partly visible blocks a row has: int32 [1, 1, rows].
+        partial: Which they are: int32 [1, 1, rows, width].
+        num_full: How many fully visible blocks a row has: int32 [1, 1, rows].
+        full: Which they are: int32 [1, 1, rows, width].
+    """
+
+    num_partial: Tensor
+    partial: Tensor
+    num_full: Tensor
+    full: Tensor
+
+
+def side_lists(runs: BlockRuns, device: torch.device) -> SideLists:
+    """Spells out the runs of one side, by query block or by key block, on a device.
+
+    Both lists are of one width, the most blocks that a row has in either: up to PyTorch 2.11 the kernels step through
+    the full lists with the strides of the partial ones
+    (torch/_inductor/kernel/flex/templates/flex_attention.py.jinja).
+    """
+    rows = max(_LEAST, runs.num_rows)
+    width = max(_LEAST, _most(runs.full), _most(runs.partial))
+    full, partial = (block_lists(found, rows, device, width=width) for found in (runs.full, runs.partial))
+    return SideLists(*(x[None, None] for x in (*partial, *full)))
+
+
+def _most(runs: NDArray[np.int32]) -> int:
+    """The most blocks that a row has."""
+    return int(np.bincount(runs[:, 0], weights=runs[:, 2] - runs[:, 1]).max(initial=0))

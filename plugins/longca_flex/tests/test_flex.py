@@ -1,0 +1,157 @@
+"""flex against float64 attention. On the CPU its functions run as they are, which shows all but the lists and tiles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from longca import Device, Problem, masks
+from longca.kernels.merge import merge
+from longca.kernels.naive import Naive
+from longca.masks import Slice, SliceMask
+from longca.testing import verify
+from longca_flex import flex
+from longca_flex.flex import Flex
+
+CPU = Device("cpu")
+DOCUMENTS = [70, 1, 128, 57]
+PATTERNS = {
+    "full": {},
+    "causal": {},
+    "full_sliding_window": {"window": 50},
+    "causal_sliding_window": {"window": 100},
+    "full_document": {"documents": DOCUMENTS},
+    "causal_document": {"documents": DOCUMENTS},
+    "block_causal_document": {"documents": DOCUMENTS, "block": 48},
+    "prefix_lm_causal": {"prefix": 150},
+    "prefix_lm_document": {"documents": DOCUMENTS, "prefix": 60},
+    "shared_question": {"documents": DOCUMENTS},
+    "global_sliding_window": {"window": 40, "global_tokens": 30},
+    "causal_blockwise": {"documents": DOCUMENTS},
+}
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return Flex("eager")
+
+
+def problem(mask, heads=(4, 2), direction="backward", scale=None):
+    return Problem(
+        mask=mask,
+        heads_q=heads[0],
+        heads_kv=heads[1],
+        head_dim=16,
+        dtype="float32",
+        device=CPU,
+        direction=direction,
+        softmax_scale=scale,
+    )
+
+
+def inputs(mask, heads=(4, 2)):
+    """q, k, v and dout."""
+    random = torch.Generator().manual_seed(0)
+    queries, keys = (mask.seqlen_q, heads[0], 16), (mask.seqlen_k, heads[1], 16)
+    return [torch.randn(shape, generator=random) for shape in (queries, keys, keys, queries)]
+
+
+def both_ways(kernel, asked, q, k, v, dout):
+    plan = kernel.plan(asked)
+    out, lse = kernel.forward(q, k, v, plan)
+    return out, lse, *kernel.backward(dout, q, k, v, out, lse, plan)
+
+
+def check(kernel, asked, tensors):
+    results = both_ways(kernel, asked, *tensors)
+    for result, expected in zip(results, both_ways(Naive(), asked, *tensors), strict=True):
+        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    return results
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_static_pattern(kernel, pattern):
+    assert set(PATTERNS) == {name for name, made in masks.PATTERNS.items() if not made.admits(masks.Form.BLOCK_SPARSE)}
+    verify(kernel, masks.build(pattern, 256, **PATTERNS[pattern]), head_dim=16, device=CPU)
+
+
+@pytest.mark.parametrize("lengths", [(130, 300), (300, 130), (256, 128), (1, 300)])
+def test_lengths_that_differ(kernel, lengths):
+    verify(kernel, masks.build("full", lengths[0], seqlen_k=lengths[1]), head_dim=16, device=CPU)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (8, 1)])
+def test_heads(kernel, heads):
+    verify(kernel, masks.build("causal", 200), heads=heads, head_dim=16, device=CPU)
+
+
+def test_a_scale_of_ones_own(kernel):
+    mask = masks.build("causal", 200)
+    check(kernel, problem(mask, scale=0.5), inputs(mask))
+
+
+def test_queries_that_see_nothing_give_nothing(kernel):
+    mask = SliceMask([Slice(40, 100, 30, 190, lo=-90, hi=60), Slice(110, 190, 100, 101)], 200, 200)
+    out, lse, dq, dk, _ = check(kernel, problem(mask), inputs(mask))
+    sees_none = torch.from_numpy(~mask.dense().any(1))
+    assert (lse[:, sees_none] == -torch.inf).all()
+    assert (out[sees_none] == 0).all()
+    assert (dq[sees_none] == 0).all()
+    assert (dk[torch.from_numpy(~mask.dense().any(0))] == 0).all()
+
+
+def test_a_mask_that_shows_nothing(kernel):
+    mask = SliceMask([], 130, 140)
+    out, lse, *grads = check(kernel, problem(mask), inputs(mask))
+    assert (lse == -torch.inf).all()
+    assert all((x == 0).all() for x in (out, *grads))
+
+
+@pytest.mark.parametrize("lengths", [(0, 5), (5, 0)])
+def test_no_tokens(kernel, lengths):
+    mask = SliceMask([], *lengths)
+    check(kernel, problem(mask), inputs(mask))
+
+
+def test_parts_of_a_larger_softmax(kernel):
+    mask = masks.build("shared_question", 256, documents=DOCUMENTS)
+    q, k, v, dout = inputs(mask)
+    cuts = [slice(0, 100), slice(100, 256)]
+    plans = [kernel.plan(problem(mask.cut([(0, 256)], [(cut.start, cut.stop)]))) for cut in cuts]
+    out, lse = merge(*(kernel.forward(q, k[cut], v[cut], plan) for cut, plan in zip(cuts, plans, strict=True)))
+    parts = [kernel.backward(dout, q, k[cut], v[cut], out, lse, p) for cut, p in zip(cuts, plans, strict=True)]
+    got = (sum(p[0] for p in parts), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts]))
+    for result, expected in zip(got, both_ways(Naive(), problem(mask), q, k, v, dout)[2:], strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_in_any_layout(kernel):
+    mask = masks.build("causal", 200)
+    q, k, v, dout = inputs(mask)
+    plan, expected = kernel.plan(problem(mask)), both_ways(kernel, problem(mask), q, k, v, dout)
+    wide = torch.cat([q, q], dim=1)[:, :4]  # heads of a wider tensor
+    heads_first = k.transpose(0, 1).contiguous().transpose(0, 1)
+    dim_apart = v.transpose(1, 2).contiguous().transpose(1, 2)
+    out, lse = kernel.forward(wide, heads_first, dim_apart, plan)
+    grads = kernel.backward(dout, wide, heads_first, dim_apart, out, lse.T.contiguous().T, plan)
+    for result, wanted in zip((out, lse, *grads), expected, strict=True):
+        torch.testing.assert_close(result, wanted)
+
+
+def test_large_tensors_go_in_with_heads_first(kernel, monkeypatch):
+    mask = masks.build("causal", 256)
+    asked = problem(mask)
+    monkeypatch.setattr(flex, "_INT32", 256 * 4 * 16)
+    results = check(kernel, asked, inputs(mask))
+    assert results[0].stride() == results[2].stride() == (16, 256 * 16, 1)  # q, as what is made like it
+    assert results[3].stride() == (2 * 16, 16, 1)  # k is not as large
+
+
+def test_a_plan_has_the_backwards_lists_only_where_they_are_needed(kernel):
+    mask = masks.build("causal", 1024)
+    forward, backward = (kernel.plan(problem(mask, direction=d)) for d in ("forward", "backward"))
+    assert forward.by_key is None
+    lists = 2 * 8 * (1 + 7) * 4
+    assert forward.metadata_bytes == 2 * 1024 * 4 + lists
+    assert backward.metadata_bytes == forward.metadata_bytes + lists

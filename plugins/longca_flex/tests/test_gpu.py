@@ -1,0 +1,65 @@
+"""flex on a GPU: the compiled kernels, beyond the conformance suite."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from longca import Device, Problem, masks
+from longca.kernels.naive import Naive
+from longca.manifests.devices import current_device
+from longca.masks import Slice, SliceMask
+from longca.testing import verify
+from longca_flex.flex import Flex
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+LARGE = 48 * 2**30  # bytes that the largest test takes
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return Flex()
+
+
+@pytest.mark.parametrize("seqlen", [1024, 1100])
+@pytest.mark.parametrize("pattern", [p for p in masks.PATTERNS if not p.endswith("block_sparse")])
+def test_every_static_pattern(kernel, pattern, seqlen):
+    verify(kernel, masks.sample(pattern, seqlen, lengths="pile", seed=3), dtype="bfloat16", head_dim=128)
+
+
+def test_eight_intervals_a_row(kernel):
+    slices = [Slice(0, 1000, 200 * i, 200 * i + 90) for i in range(8)]
+    verify(kernel, SliceMask(slices, 1000, 1600), dtype="bfloat16", head_dim=64)
+
+
+def test_lists_of_different_lengths_in_one_row(kernel):
+    # Many full blocks and one partial: each list must be read with its own place in memory.
+    verify(kernel, masks.build("causal", 4096), dtype="bfloat16", head_dim=64)
+
+
+def test_offsets_beyond_32_bits(kernel):
+    device = current_device()
+    if (device.memory or 0) < LARGE:
+        pytest.skip(f"takes {LARGE >> 30} GiB of memory; this device has {(device.memory or 0) >> 30}")
+    seqlen, heads, dim, last = 2**18 + 256, 64, 128, 256
+    documents = [128] * (seqlen // 128 - 2) + [last]
+    q, dout = (torch.randn(seqlen, heads, dim, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    k, v = (torch.randn(seqlen, 8, dim, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    assert q.numel() > 2**31
+    results = _both_ways(kernel, masks.build("causal_document", seqlen, documents=documents), device, dout, q, k, v)
+    tail = [x[-last:].clone() for x in (dout, q, k, v)]
+    expected = _both_ways(Naive(), masks.build("causal", last), device, *(x.float() for x in tail))
+    for result, wanted in zip(results, expected, strict=True):
+        assert (result[-last:].float() - wanted).norm() < 0.01 * wanted.norm()
+
+
+def _both_ways(kernel, mask, device: Device, dout, q, k, v):
+    """out, dq, dk and dv."""
+    dtype = str(q.dtype).removeprefix("torch.")
+    asked = Problem(mask=mask, heads_q=64, heads_kv=8, head_dim=128, dtype=dtype, device=device, direction="backward")
+    plan = kernel.plan(asked)
+    out, lse = kernel.forward(q, k, v, plan)
+    return out, *kernel.backward(dout, q, k, v, out, lse, plan)

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+import torch
+
+from longca import masks
+from longca_flex.lists import SideLists, side_lists
+
+CPU = torch.device("cpu")
+
+
+def spelled_out(lists: SideLists, runs) -> np.ndarray:
+    """What the lists show: 0 where nothing is visited, 1 partly, 2 fully visible."""
+    out = np.zeros((runs.num_rows, runs.num_columns), np.int8)
+    for value, counts, columns in ((1, lists.num_partial, lists.partial), (2, lists.num_full, lists.full)):
+        for row in range(runs.num_rows):
+            out[row, columns[0, 0, row, : counts[0, 0, row]].numpy()] = value
+    return out
+
+
+@pytest.mark.parametrize("pattern", [p for p in masks.PATTERNS if not p.endswith("block_sparse")])
+@pytest.mark.parametrize("side", ["by_query", "by_key"])
+def test_they_show_the_blocks_of_the_runs(pattern, side):
+    runs = getattr(masks.sample(pattern, seqlen=3000, seed=1).blocks(128, 128), side)
+    lists = side_lists(runs, CPU)
+    assert np.array_equal(spelled_out(lists, runs), runs.dense())
+    assert all(x.dtype == torch.int32 and x.is_contiguous() for x in lists)
+    assert lists.partial.stride() == lists.full.stride()
+    assert lists.num_partial.shape == lists.num_full.shape == lists.full.shape[:3]
+
+
+@pytest.mark.parametrize("seqlen", [1, 128])
+def test_no_size_is_one(seqlen):
+    lists = side_lists(masks.build("full", seqlen).blocks(128, 128).by_query, CPU)
+    assert lists.full.shape == (1, 1, 2, 2)
+    assert lists.num_full.tolist() == [[[1, 0]]]
+    assert lists.num_partial.tolist() == [[[0, 0]]]
+
+
+def test_they_are_as_wide_as_the_mask_and_not_as_the_sequence():
+    mask = masks.build("causal_document", 2**19, documents=[2**12] * 2**7)
+    for runs in (mask.blocks(128, 128).by_query, mask.blocks(128, 128).by_key):
+        assert side_lists(runs, CPU).full.shape == (1, 1, 2**12, 31)
