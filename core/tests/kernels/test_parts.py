@@ -59,3 +59,14 @@ def test_one_pass_on_the_device(count, head_dim):
     out, _ = merge_parts(outs, lses, out=wide[..., :head_dim])
     assert not out.isnan().any()
     assert wide[..., head_dim:].isnan().all()
+
+
+@pytest.mark.gpu
+def test_parts_of_more_than_2_31_elements():
+    outs = torch.empty((3, 2**17, 64, 128), dtype=torch.bfloat16, device="cuda")
+    lses = torch.zeros((3, 64, 2**17), device="cuda")
+    for part in range(3):
+        outs[part] = part
+    out, lse = merge_parts(outs, lses)
+    assert (out == 1).all()
+    assert torch.allclose(lse, torch.full_like(lse, 3).log())

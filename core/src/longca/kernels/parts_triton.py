@@ -20,6 +20,7 @@ def _merge_kernel(
     num_queries,
     num_heads,
     outs_part,
+    lses_part,
     out_token,
     out_head,
     lse_head,
@@ -38,16 +39,18 @@ def _merge_kernel(
 
     most = tl.full([ROWS], float("-inf"), tl.float32)
     for part in tl.static_range(PARTS):
-        mine = tl.load(lses + part * num_heads * num_queries + lse_at, mask=there, other=float("-inf"))
+        mine = tl.load(lses + tl.full([], part, tl.int64) * lses_part + lse_at, mask=there, other=float("-inf"))
         most = tl.maximum(most, mine)
     base = tl.where(most == float("-inf"), 0.0, most)
     total = tl.zeros([ROWS], tl.float32)
     merged = tl.zeros([ROWS, BLOCK_D], tl.float32)
     for part in tl.static_range(PARTS):
-        mine = tl.load(lses + part * num_heads * num_queries + lse_at, mask=there, other=float("-inf"))
+        mine = tl.load(lses + tl.full([], part, tl.int64) * lses_part + lse_at, mask=there, other=float("-inf"))
         weight = tl.exp(mine - base)
         total += weight
-        value = tl.load(outs + part * outs_part + row[:, None] + dim[None, :], mask=inside, other=0.0)
+        value = tl.load(
+            outs + tl.full([], part, tl.int64) * outs_part + row[:, None] + dim[None, :], mask=inside, other=0.0
+        )
         # A part that a query sees nothing of may hold anything.
         merged += tl.where(weight[:, None] > 0, weight[:, None] * value.to(tl.float32), 0.0)
     merged = merged / tl.where(total > 0, total, 1.0)[:, None]
@@ -73,6 +76,7 @@ def merge_parts_on_cuda(outs: Tensor, lses: Tensor, out: Tensor, lse: Tensor) ->
         num_queries,
         num_heads,
         outs.stride(0),
+        lses.stride(0),
         out.stride(0),
         out.stride(1),
         lse.stride(0),

@@ -1,0 +1,85 @@
+"""NVIDIA cuDNN's fused attention for LongCA.
+
+This module is imported whenever kernels are listed: it holds the manifest and the hook, and imports neither torch nor
+cuDNN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
+from longca.masks import Form, Mask
+from longca_cudnn.documents import documents_of
+
+__all__ = ["CUDNN", "provide_kernel", "supports_mask"]
+
+#: One document, dense; and packed documents, which cuDNN calls ragged. Where every query sees every key, no head's mask
+#: differs from another's.
+_DENSE: tuple[dict[str, Any], ...] = (
+    {"form": Form.FULL, "mask_heads": "query", "metadata": "O(1)"},
+    {"form": Form.CAUSAL, "metadata": "O(1)"},
+    {"form": Form.WINDOW, "metadata": "O(1)"},
+)
+_VARLEN: tuple[dict[str, Any], ...] = ({"form": Form.VARLEN, "metadata": "O(documents)", "fills_buffers": False},)
+
+#: The backward's limits: Hopper takes larger head dimensions than its neighbours, and none takes a ragged log-sum-exp
+#: on these.
+_NO_RAGGED_BACKWARD = (8, 12)
+_HOPPER: dict[str, Any] = {"cuda": "==9.0", "max_head_dim": 256}
+_OTHERS: dict[str, Any] = {"cuda": ">=8.0", "max_head_dim": 128}
+_OTHERS_RAGGED: dict[str, Any] = {"cuda": ">=9.0,<12", "max_head_dim": 128}
+
+#: Equal bits cost the backward O(S²) scratch memory for each head: 8 GiB for 64 heads of 8 K tokens. Ragged it is that
+#: of the longest document for each document, which nothing bounds.
+_DETERMINISTIC: dict[str, Any] = {"deterministic": True, "max_seqlen": 8192}
+
+
+def _offers() -> tuple[Offer, ...]:
+    common = {
+        "unequal_lengths": True,
+        "backward": Backward.EXTERNAL,
+        "dtypes": ("bfloat16", "float16"),
+        "head_dim_multiple": 8,
+    }
+    fast = ((_DENSE, _HOPPER), (_DENSE, _OTHERS), (_VARLEN, _HOPPER), (_VARLEN, _OTHERS_RAGGED))
+    rows = [(forms, limits) for forms, limits in fast]
+    rows += [(_DENSE, {**limits, **_DETERMINISTIC}) for limits in (_HOPPER, _OTHERS)]
+    return tuple(Offer.model_validate({**common, **form, **limits}) for forms, limits in rows for form in forms)
+
+
+CUDNN = KernelManifest(
+    name="cudnn",
+    family="cudnn",
+    title="cuDNN fused attention",
+    upstream="https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html",
+    license="LicenseRef-NVIDIA-cuDNN",
+    # 1.24 to 1.26 set an attribute in backwards that cuDNN 9.19, the one of torch 2.11, does not know.
+    requires=("nvidia-cudnn-frontend>=1.19.1,!=1.24.*,!=1.25.*,!=1.26.*",),
+    install="pip install 'longca-cudnn[cudnn]'",
+    implementation="longca_cudnn.kernel:CuDNN",
+    offers=_offers(),
+)
+
+
+@hookimpl
+def provide_kernel() -> KernelManifest:
+    """The kernel of this plugin."""
+    return CUDNN
+
+
+@hookimpl
+def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
+    """Refuses one document that takes a ragged graph, where there is no ragged backward."""
+    mask, (major, _) = problem.mask, problem.device.capability or (0, 0)
+    if problem.direction == "forward" or major not in _NO_RAGGED_BACKWARD or not isinstance(mask, Mask):
+        return None
+    form = next((form for form in (Form.FULL, Form.CAUSAL, Form.WINDOW) if mask.admits(form)), None)
+    if form is None:
+        return None
+    documents = documents_of(mask.head(0), form)
+    if documents.are_one_dense or not documents.count:
+        return None
+    asked = f"this is a {mask.label}"
+    offered = f"{kernel} has no backward for a single pair, or more queries than keys in a window, on {major}.x"
+    return Verdict(kernel, None, (Reason("lengths", asked, offered, "Try fa2."),))

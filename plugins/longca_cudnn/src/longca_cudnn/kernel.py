@@ -1,0 +1,154 @@
+"""cudnn: NVIDIA cuDNN's fused attention, through the graphs of its Python frontend.
+
+The backward takes out and lse as plain inputs: it forms exp(score − lse) and the row sums of dout · out, wherever they
+come from. So it composes: they may be those of a larger softmax.
+
+Queries that see nothing, and keys in documents without queries, never reach cuDNN; their results are filled in
+afterwards.
+
+Shapes: q and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq].
+
+Source: the documentation of cudnn-frontend, operations/Attention
+(https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from longca import Problem
+from longca.kernels.base import fill, torch_device
+from longca.manifests import resolve_manifest
+from longca.manifests.problem import Direction
+from longca.masks import Form
+from longca_cudnn import CUDNN
+from longca_cudnn.operands import readable, strides_of, writable, writable_lse
+from longca_cudnn.plans import CuDNNPlan, make_plan
+from longca_cudnn.specs import OPERANDS, GraphSpec, Uid
+
+if TYPE_CHECKING:
+    from longca_cudnn.graphs import Graph
+
+__all__ = ["MAX_GRAPHS", "CuDNN", "built"]
+
+MAX_GRAPHS = 128  # graphs kept; each holds its compiled code
+
+
+class CuDNN:
+    """cuDNN's fused attention."""
+
+    def plan(self, problem: Problem) -> CuDNNPlan:
+        """Puts the mask's documents on the device, and builds the graphs for contiguous tensors.
+
+        Raises:
+            UnsupportedError: No offer covers the problem, or cuDNN refuses it all the same.
+        """
+        offer = resolve_manifest(CUDNN, problem).check().offer
+        assert offer is not None, "a valid verdict without a layout has an offer"
+        return self.plan_as(problem, offer.form)
+
+    def plan_as(self, problem: Problem, form: Form) -> CuDNNPlan:
+        """A plan in a form that the mask admits, whether or not there is an offer for it.
+
+        Raises:
+            UnsupportedError: cuDNN refuses it.
+        """
+        plan = make_plan(problem, form)
+        if plan.batch:
+            device = torch_device(problem.device)
+            built(device, plan.packed_spec("forward"))
+            if problem.direction == "backward":
+                built(device, plan.packed_spec("backward"))
+        return plan
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: CuDNNPlan, *, out: Tensor | None = None, lse: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of q to k and v; see `longca.kernels.base.Kernel.forward`."""
+        seeing = slice(plan.first_query, None)
+        result, is_ragged = writable(out, q), plan.ragged is not None
+        seen = writable_lse(lse, q.shape[1], q.shape[0] - plan.first_query, is_ragged, q.device)
+        if plan.batch:
+            operands = [*(readable(x) for x in (q[seeing], k, v)), result[seeing]]
+            _run("forward", plan, operands, seen.T if is_ragged else seen)
+        if plan.first_query:
+            sums = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32) if lse is None else lse
+            sums[:, seeing] = seen
+        else:
+            sums = fill(lse, seen)
+        if plan.blind_q is not None:
+            result.index_fill_(0, plan.blind_q, 0.0)
+            sums.index_fill_(1, plan.blind_q, -torch.inf)
+        return fill(out, result), sums
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: CuDNNPlan,
+        *,
+        dq: Tensor | None = None,
+        dk: Tensor | None = None,
+        dv: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v; see `longca.kernels.base.Kernel.backward`."""
+        seeing = slice(plan.first_query, None)
+        buffers = dq, dk, dv
+        grads = [writable(buffer, x) for buffer, x in zip(buffers, (q, k, v), strict=True)]
+        if plan.batch:
+            inputs = [readable(x) for x in (q[seeing], k, v, out[seeing], dout[seeing])]
+            sums = (lse[:, seeing] if plan.ragged is None else lse.T).contiguous()
+            _run("backward", plan, [*inputs, grads[0][seeing], *grads[1:]], sums)
+        for grad, blind in zip(grads, (plan.blind_q, plan.blind_k, plan.blind_k), strict=True):
+            if blind is not None:
+                grad.index_fill_(0, blind, 0.0)
+        first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, grads, strict=True))
+        return first, second, third
+
+
+def _run(direction: Direction, plan: CuDNNPlan, operands: Sequence[Tensor], lse: Tensor) -> None:
+    """Runs the graph for some operands, in the order of `OPERANDS`; lse is contiguous as the graph has it."""
+    strides = tuple(strides_of(x) for x in operands)
+    tensors: dict[int, Tensor] = {Uid.LSE: lse, **dict(zip(OPERANDS[direction], operands, strict=True))}
+    if plan.ragged is not None:
+        assert plan.lengths_q is not None, "a ragged plan has lengths"
+        assert plan.lengths_k is not None, "a ragged plan has lengths"
+        tensors |= {Uid.LENGTH_Q: plan.lengths_q, Uid.LENGTH_K: plan.lengths_k}
+        tensors[Uid.LSE.offsets] = plan.offsets(Uid.LSE, lse.shape[1])
+        for uid, (by_token, _) in zip(OPERANDS[direction], strides, strict=True):
+            tensors[uid.offsets] = plan.offsets(uid, by_token)
+    built(operands[0].device, plan.spec(direction, strides)).run(tensors)
+
+
+def built(device: torch.device, spec: GraphSpec) -> Graph:
+    """The graph of a spec on a CUDA device, built at first use.
+
+    Raises:
+        UnsupportedError: cuDNN refuses it.
+    """
+    return _build(torch.cuda.current_device() if device.index is None else device.index, spec)
+
+
+@lru_cache(maxsize=MAX_GRAPHS)
+def _build(device_index: int, spec: GraphSpec) -> Graph:
+    from longca_cudnn.graphs import Graph
+
+    with torch.cuda.device(device_index):
+        return Graph(spec, handle=_handle(device_index))
+
+
+@cache
+def _handle(device_index: int) -> Any:
+    from longca_cudnn.graphs import new_handle
+
+    with torch.cuda.device(device_index):
+        return new_handle()

@@ -1,0 +1,160 @@
+"""Plans: a mask's documents on the device, and the graphs that they ask for.
+
+A mask of one document goes to a dense graph. Several, and the few that dense graphs refuse (more queries than keys
+under a band, a single pair), go to a ragged graph, whose sizes are rounded up, so that the masks of training steps,
+which differ a little, share graphs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca import Problem
+from longca.kernels.base import Plan, torch_device
+from longca.manifests.problem import Direction
+from longca.masks import Form, Window
+from longca_cudnn.documents import Documents, bucket, documents_of
+from longca_cudnn.specs import OPERANDS, GraphSpec, Strides, Uid
+
+__all__ = ["CuDNNPlan", "make_plan"]
+
+_UNBOUNDED = Window(None, None)
+_TILE = 128  # tokens: lengths of ragged graphs are rounded up to it at least
+
+
+@dataclass(eq=False, kw_only=True)
+class CuDNNPlan(Plan):
+    """A plan for cudnn.
+
+    Attributes:
+        batch: Documents of the graph; 0 where no query sees a key, and there is nothing to run.
+        seqlen_q: Queries of a document, or of the longest.
+        seqlen_k: Keys, likewise.
+        first_query: Of a dense graph: those before it see nothing, and are left out.
+        window: The window that all documents share.
+        bottom_right: Whether the window's diagonal ends in the documents' last corner; else it begins in the first.
+        ragged: Of a ragged graph: most tokens of all documents, (queries, keys).
+        starts_q: Of a ragged graph: first query of each document, and where the last ends: int64 [batch + 1].
+        starts_k: Likewise for keys.
+        lengths_q: Of a ragged graph: queries of each document: int32 [batch].
+        lengths_k: Likewise for keys.
+        blind_q: Queries that see nothing: int64; None where all see something.
+        blind_k: Keys that nothing sees: int64; None where all are seen.
+    """
+
+    batch: int
+    seqlen_q: int = 0
+    seqlen_k: int = 0
+    first_query: int = 0
+    window: Window = _UNBOUNDED
+    bottom_right: bool = False
+    ragged: tuple[int, int] | None = None
+    starts_q: Tensor | None = None
+    starts_k: Tensor | None = None
+    lengths_q: Tensor | None = None
+    lengths_k: Tensor | None = None
+    blind_q: Tensor | None = None
+    blind_k: Tensor | None = None
+    _offsets: dict[tuple[bool, int], Tensor] = field(default_factory=dict, repr=False)
+
+    def spec(self, direction: Direction, strides: tuple[Strides, ...]) -> GraphSpec:
+        """The graph for tensors of some strides."""
+        return GraphSpec(
+            direction=direction,
+            dtype=self.problem.dtype,
+            batch=self.batch,
+            seqlen_q=self.seqlen_q,
+            seqlen_k=self.seqlen_k,
+            heads_q=self.problem.heads_q,
+            heads_kv=self.problem.num_heads_kv,
+            head_dim=self.problem.head_dim,
+            window=self.window,
+            bottom_right=self.bottom_right,
+            scale=self.problem.scale,
+            deterministic=self.problem.deterministic and direction == "backward",
+            ragged=self.ragged,
+            strides=strides,
+        )
+
+    def packed_spec(self, direction: Direction) -> GraphSpec:
+        """The graph for contiguous tensors."""
+        dim = self.problem.head_dim
+        heads = (self.problem.num_heads_kv if uid.is_of_keys else self.problem.heads_q for uid in OPERANDS[direction])
+        return self.spec(direction, tuple((count * dim, dim) for count in heads))
+
+    def offsets(self, uid: Uid, by_token: int) -> Tensor:
+        """Where the documents of a ragged graph begin in a tensor, in elements: int64 [batch + 1].
+
+        Args:
+            uid: The tensor.
+            by_token: How far apart its tokens are.
+        """
+        key = uid.is_of_keys, by_token
+        if key not in self._offsets:
+            starts = self.starts_k if uid.is_of_keys else self.starts_q
+            assert starts is not None, "a ragged plan has starts"
+            self._offsets[key] = starts * by_token
+        return self._offsets[key]
+
+
+def make_plan(problem: Problem, form: Form) -> CuDNNPlan:
+    """Puts a mask in a form that it admits on the problem's device.
+
+    Args:
+        problem: What is asked; its mask is the same for all heads.
+        form: `full`, `causal`, `window` or `varlen`.
+    """
+    mask, device = problem.concrete_mask, torch_device(problem.device)
+    found = documents_of(mask.head(0), form)
+    blind_q, blind_k = (
+        torch.from_numpy(blind).to(device) if len(blind) else None
+        for blind in (found.uncovered_q(mask.seqlen_q), found.uncovered_k(mask.seqlen_k))
+    )
+    if not found.count:
+        return CuDNNPlan(problem, form, "nothing to run", batch=0, blind_q=blind_q, blind_k=blind_k)
+    plan = CuDNNPlan(
+        problem,
+        form,
+        "sdpa",
+        batch=1,
+        seqlen_q=int(found.length_q.max()),
+        seqlen_k=int(found.length_k.max()),
+        first_query=int(found.start_q[0]),
+        window=found.window,
+        bottom_right=found.window != _UNBOUNDED and not found.are_square,
+        blind_q=blind_q,
+        blind_k=blind_k,
+    )
+    if form is Form.VARLEN or not found.are_one_dense:
+        _make_ragged(plan, found, device)
+    return plan
+
+
+def _make_ragged(plan: CuDNNPlan, found: Documents, device: torch.device) -> None:
+    mask = plan.problem.concrete_mask
+    plan.backend = "sdpa, ragged"
+    plan.batch, plan.first_query = bucket(found.count, 1), 0
+    plan.seqlen_q, plan.seqlen_k = bucket(plan.seqlen_q, _TILE), bucket(plan.seqlen_k, _TILE)
+    plan.ragged = bucket(mask.seqlen_q, _TILE), bucket(mask.seqlen_k, _TILE)
+    plan.starts_q, plan.lengths_q = _upload(found.start_q, found.length_q, plan.batch, device)
+    plan.starts_k, plan.lengths_k = _upload(found.start_k, found.length_k, plan.batch, device)
+    heads = {Uid.Q: plan.problem.heads_q, Uid.K: plan.problem.num_heads_kv}
+    for uid, count in heads.items():  # those of contiguous tensors, and of the log-sum-exp
+        plan.offsets(uid, count * plan.problem.head_dim)
+    plan.offsets(Uid.LSE, plan.problem.heads_q)
+
+
+def _upload(
+    start: NDArray[np.int64], length: NDArray[np.int64], batch: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Starts and lengths of documents, with empty ones at the end that make up the batch."""
+    missing = batch - len(start)
+    end = np.full(missing + 1, start[-1] + length[-1], np.int64)
+    starts = np.concatenate([start, end])
+    lengths = np.concatenate([length, np.zeros(missing, np.int64)]).astype(np.int32)
+    return torch.from_numpy(starts).to(device), torch.from_numpy(lengths).to(device)

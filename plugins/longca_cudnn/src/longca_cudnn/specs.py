@@ -1,0 +1,113 @@
+"""What distinguishes one of cuDNN's attention graphs from another, without cuDNN.
+
+Tensors of a graph are [batch, heads, tokens, head_dim], in any strides. A dense graph has one document. A ragged one
+has packed documents: one a batch entry, each at an offset of its own in every tensor, and of a length of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from longca.manifests.offers import DType
+from longca.manifests.problem import Direction
+from longca.masks import Window
+
+__all__ = ["OPERANDS", "GraphSpec", "Strides", "Uid"]
+
+#: How far apart tokens are, and how far apart heads, in elements.
+Strides = tuple[int, int]
+
+
+class Uid(IntEnum):
+    """The tensors of a graph."""
+
+    Q = 1
+    K = 2
+    V = 3
+    OUT = 4
+    LSE = 5
+    DOUT = 6
+    DQ = 7
+    DK = 8
+    DV = 9
+    LENGTH_Q = 20
+    LENGTH_K = 21
+
+    @property
+    def offsets(self) -> int:
+        """Of a ragged graph: the tensor that says where each document begins in this one, in elements."""
+        return self + 100
+
+    @property
+    def is_of_keys(self) -> bool:
+        """Whether it has keys' tokens and KV heads rather than queries'."""
+        return self in (Uid.K, Uid.V, Uid.DK, Uid.DV)
+
+
+#: The tensors of [tokens, heads, head_dim] of each direction, outputs last.
+OPERANDS: dict[Direction, tuple[Uid, ...]] = {
+    "forward": (Uid.Q, Uid.K, Uid.V, Uid.OUT),
+    "backward": (Uid.Q, Uid.K, Uid.V, Uid.OUT, Uid.DOUT, Uid.DQ, Uid.DK, Uid.DV),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSpec:
+    """What distinguishes one graph from another.
+
+    Attributes:
+        direction: `forward`, or `backward` for the gradients alone.
+        dtype: Data type of all tensors but the log-sum-exp, which is float32.
+        batch: Documents; 1 where dense.
+        seqlen_q: Queries of a document; where ragged, no document has more.
+        seqlen_k: Keys, likewise.
+        heads_q: Query heads.
+        heads_kv: KV heads.
+        head_dim: Head dimension.
+        window: The band, the same in every document.
+        bottom_right: Whether the band's diagonal ends at a document's last query and key; else it begins at its first.
+        scale: Factor on the scores.
+        deterministic: Whether the backward must give equal bits.
+        ragged: Most tokens of all documents together, (queries, keys); None where dense.
+        strides: Those of each of `OPERANDS`.
+    """
+
+    direction: Direction
+    dtype: DType
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    heads_q: int
+    heads_kv: int
+    head_dim: int
+    window: Window
+    bottom_right: bool
+    scale: float
+    deterministic: bool
+    ragged: tuple[int, int] | None
+    strides: tuple[Strides, ...]
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        kind = "dense" if self.ragged is None else f"ragged ({self.batch} documents at most)"
+        heads = f"{self.heads_q}:{self.heads_kv} heads of {self.head_dim}"
+        flags = "".join(f", {word}" for word in ("bottom_right", "deterministic") if getattr(self, word))
+        return (
+            f"{kind} {self.direction} of {self.seqlen_q} × {self.seqlen_k} tokens, {heads}, {self.dtype}, "
+            f"window {tuple(self.window)}{flags}"
+        )
+
+    def layout(self, uid: Uid) -> tuple[list[int], list[int]]:
+        """The dimensions and the strides of one of `OPERANDS`."""
+        heads, tokens = (self.heads_kv, self.seqlen_k) if uid.is_of_keys else (self.heads_q, self.seqlen_q)
+        by_token, by_head = self.strides[OPERANDS[self.direction].index(uid)]
+        return [self.batch, heads, tokens, self.head_dim], [tokens * by_token, by_head, by_token, 1]
+
+    @property
+    def lse_layout(self) -> tuple[list[int], list[int]]:
+        """Those of the log-sum-exp: [Hq, Tq] in memory where dense; [Tq, Hq] where ragged, as documents are packed."""
+        heads, tokens = self.heads_q, self.seqlen_q
+        inner = [tokens, 1, 1] if self.ragged is None else [1, heads, 1]
+        return [self.batch, heads, tokens, 1], [heads * tokens, *inner]

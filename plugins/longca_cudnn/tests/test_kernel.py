@@ -1,0 +1,135 @@
+"""The adapter on emulated graphs: what it hands to cuDNN, and what it makes of the results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from longca import Device, Problem, masks
+from longca.bench.inputs import draw_inputs
+from longca.kernels.merge import merge
+from longca.kernels.naive import Naive
+from longca.masks import Form, Slice, SliceMask
+from longca.testing import verify
+from longca.testing.masks import sparse_rows, uneven
+from longca_cudnn import kernel as module
+
+from .emulated import FORMS, EmulatedCuDNN, EmulatedGraph
+
+DOCUMENTS = (1, 64, 1, 1, 77, 59)
+TAKEN = [
+    *((label, mask) for label, mask in (*uneven(), *sparse_rows()) if mask.heads == 1),
+    ("sliding window, more queries", masks.build("full_sliding_window", 203, seqlen_k=77, window=40)),
+    ("sliding window, fewer queries", masks.build("causal_sliding_window", 77, seqlen_k=203, window=40)),
+    ("documents", masks.build("causal_document", 203, documents=DOCUMENTS)),
+    ("documents apart", SliceMask([Slice(10, 60, 0, 90), Slice(120, 203, 150, 203)], 203, 203)),
+    ("windows in documents", SliceMask([Slice(0, 60, 0, 60, -9, 0), Slice(60, 203, 60, 203, -9, 0)], 203, 203)),
+]
+TAKEN = [(label, mask) for label, mask in TAKEN if any(mask.admits(form) for form in FORMS)]
+
+
+@pytest.fixture(autouse=True)
+def specs(monkeypatch):
+    """Emulated graphs in place of cuDNN's; the specs of those that were asked for."""
+    asked = []
+
+    def emulated(device, spec):
+        asked.append(spec)
+        return EmulatedGraph(spec)
+
+    monkeypatch.setattr(module, "built", emulated)
+    return asked
+
+
+def problem(mask, heads=(8, 2), **options):
+    common = {"head_dim": 16, "dtype": "float64", "device": Device("cpu"), "direction": "backward"}
+    return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], **{**common, **options})
+
+
+def both_ways(kernel, asked, inputs, plan=None):
+    plan = plan or kernel.plan(asked)
+    out, lse = kernel.forward(inputs.q, inputs.k, inputs.v, plan)
+    return out, lse, *kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan)
+
+
+def assert_close(results, expected):
+    for result, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.double(), wanted.double(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("label", "mask"), TAKEN, ids=[label for label, _ in TAKEN])
+def test_every_mask_it_takes(label, mask):
+    verify(EmulatedCuDNN(), mask, device=Device("cpu"), heads=(8, 2), head_dim=16)
+
+
+@pytest.mark.parametrize("heads", [(8, 1), (3, 3), (1, 1)])
+@pytest.mark.parametrize("form", [Form.CAUSAL, Form.VARLEN])
+def test_strided_inputs_are_read_where_they_lie(form, heads, specs):
+    asked = problem(masks.build("causal", 203), heads)
+    inputs = draw_inputs(asked, 0)
+    packed = torch.cat([inputs.q, inputs.k, inputs.v], 1)
+    q, k, v = packed.split([heads[0], heads[1], heads[1]], 1)
+    odd = torch.zeros(203, heads[0], 17, dtype=torch.float64)[..., :16]  # rows that no 16-byte load can take
+    strided = replace(inputs, q=q, k=k, v=v, dout=odd.copy_(inputs.dout))
+    kernel = EmulatedCuDNN()
+    assert_close(both_ways(kernel, asked, strided, kernel.plan_as(asked, form)), both_ways(Naive(), asked, inputs))
+    row = packed.shape[1] * 16
+    assert {spec.strides[:3] for spec in specs[2:]} == {((row, 16),) * 3}
+    assert specs[-1].strides[4] == (heads[0] * 16, 16)
+
+
+@pytest.mark.parametrize("form", [Form.CAUSAL, Form.VARLEN])
+def test_buffers_of_any_layout_are_filled(form):
+    asked = problem(masks.build("causal", 203, seqlen_k=150))
+    inputs, kernel = draw_inputs(asked, 0), EmulatedCuDNN()
+    expected = both_ways(Naive(), asked, inputs)
+
+    def strange(like):
+        return torch.full((*like.shape[:-1], 2 * like.shape[-1]), torch.nan, dtype=like.dtype)[..., ::2]
+
+    plan = kernel.plan_as(asked, form)
+    for shape in (torch.empty_like, strange, lambda like: torch.empty_like(like.mT.contiguous()).mT):
+        out, lse, dq, dk, dv = (shape(like) for like in expected)
+        results = kernel.forward(inputs.q, inputs.k, inputs.v, plan, out=out, lse=lse)
+        results += kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan, dq=dq, dk=dk, dv=dv)
+        assert all(result is buffer for result, buffer in zip(results, (out, lse, dq, dk, dv), strict=True))
+        assert_close(results, expected)
+
+
+@pytest.mark.parametrize("form", [Form.FULL, Form.VARLEN])
+def test_the_backward_takes_the_results_of_a_larger_softmax(form):
+    whole = problem(masks.build("full", 130, seqlen_k=203))
+    inputs, kernel = draw_inputs(whole, 0), EmulatedCuDNN()
+    ranges, parts = [slice(0, 90), slice(90, 203)], []
+    for keys in ranges:
+        asked = problem(masks.build("full", 130, seqlen_k=keys.stop - keys.start))
+        parts.append((keys, kernel.plan_as(asked, form)))
+    results = [kernel.forward(inputs.q, inputs.k[keys], inputs.v[keys], plan) for keys, plan in parts]
+    out, lse = merge(*((out.float(), lse) for out, lse in results))
+    grads = [
+        kernel.backward(inputs.dout, inputs.q, inputs.k[keys], inputs.v[keys], out.double(), lse, plan)
+        for keys, plan in parts
+    ]
+    merged = sum(dq for dq, _, _ in grads), *(torch.cat([grad[i] for grad in grads]) for i in (1, 2))
+    assert_close((out, lse, *merged), both_ways(Naive(), whole, inputs))
+
+
+def test_contiguous_tensors_take_the_graphs_of_the_plan(specs):
+    for mask in (masks.build("causal", 203), masks.build("causal_document", 203, documents=DOCUMENTS)):
+        specs.clear()
+        asked = problem(mask, (1, 1))
+        both_ways(EmulatedCuDNN(), asked, draw_inputs(asked, 0))
+        assert len(specs) == 4
+        assert len(set(specs)) == 2
+
+
+@pytest.mark.parametrize("lengths", [(129, 0), (0, 130), (0, 0)])
+def test_an_empty_mask_runs_nothing(lengths, specs):
+    asked = problem(SliceMask([], *lengths))
+    out, lse, *grads = both_ways(EmulatedCuDNN(), asked, draw_inputs(asked, 0))
+    assert not specs
+    assert lse.shape == (8, lengths[0])
+    assert (lse == -torch.inf).all()
+    assert all((x == 0).all() for x in (out, *grads))

@@ -1,0 +1,35 @@
+"""What stands between a caller's tensors and the kernels, which want a contiguous last dimension."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca.kernels.base import fill
+
+__all__ = ["deliver", "on_device_of", "readable", "writable"]
+
+
+def readable(x: Tensor) -> Tensor:
+    """The tensor itself, or a copy where its last dimension is not contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
+    """Where a kernel writes: the caller's buffer, or a new tensor where there is none that it can write to."""
+    if buffer is not None and buffer.stride(-1) == 1:
+        return buffer
+    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+
+
+def deliver(buffer: Tensor | None, result: Tensor) -> Tensor:
+    """The caller's buffer, into which what could not be written to it at once is copied."""
+    return result if buffer is None or buffer is result else fill(buffer, result)
+
+
+def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Makes a CUDA tensor's device the current one: Triton launches there."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

@@ -1,0 +1,138 @@
+"""The four launches: one kernel each, over a plan's blocks and the heads.
+
+Shapes: q, out and dout [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq]. Inputs and results have a contiguous last
+dimension, and any strides over tokens and heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from longca_flashmask.backward import gather_dkdv, gather_dq, prepare
+from longca_flashmask.forward import attend
+from longca_flashmask.plan import FlashMaskPlan
+from longca_flashmask.sources import sources, strides, vector_sources
+
+__all__ = ["launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
+
+_PREPARED_ELEMENTS = 8192  # of out and dout a program of `prepare`
+
+
+def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: FlashMaskPlan) -> None:
+    """Writes out and lse."""
+    config, intervals = plan.configs.forward, plan.query_intervals
+    tiles = plan.by_query[config.shape]
+    m, n = config.shape
+    inputs, tma = sources((q, k, v), (m, n, n), config.tma)
+    attend[tiles.grid(q.shape[1])](
+        *inputs,
+        out,
+        lse,
+        intervals.starts,
+        intervals.stops,
+        tiles.rows,
+        tiles.runs,
+        *strides(q, k, v, out),
+        *lse.stride(),
+        plan.group,
+        plan.problem.scale,
+        q.shape[0],
+        k.shape[0],
+        HEAD_DIM=q.shape[2],
+        BLOCK_M=m,
+        BLOCK_N=n,
+        INTERVALS=intervals.count,
+        PLAIN=tiles.are_plain,
+        HEADS_FIRST=int(tiles.heads_first),
+        TMA=tma,
+        **config.options,
+    )
+
+
+def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: FlashMaskPlan) -> Tensor:
+    """What dk, dv and dq need of out and lse: exponents and deltas, float32 [2, Hq, queries up to a whole block]."""
+    num_queries, heads, head_dim = out.shape
+    block = _PREPARED_ELEMENTS // head_dim
+    multiple = max(block, plan.configs.dkdv.block_m, plan.configs.dq.block_m)
+    padded = -(-num_queries // multiple) * multiple
+    prepared = torch.empty((2, heads, padded), dtype=torch.float32, device=out.device)
+    prepare[padded // block, heads](
+        out,
+        dout,
+        lse,
+        *prepared,
+        *strides(out, dout),
+        *lse.stride(),
+        num_queries,
+        padded,
+        HEAD_DIM=head_dim,
+        BLOCK=block,
+        enable_fp_fusion=True,
+    )
+    return prepared
+
+
+def launch_dkdv(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, dk: Tensor, dv: Tensor, plan: FlashMaskPlan
+) -> None:
+    """Writes dk and dv."""
+    config, intervals = plan.configs.dkdv, plan.key_intervals
+    assert intervals is not None, "the plan was made for the forward alone"
+    tiles = plan.by_key[config.shape]
+    m, n = config.shape
+    inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma)
+    gather_dkdv[tiles.grid(k.shape[1])](
+        *inputs,
+        *vector_sources(prepared, m, tma),
+        dk,
+        dv,
+        intervals.starts,
+        intervals.stops,
+        tiles.rows,
+        tiles.runs,
+        *strides(q, k, v, dout, dk, dv),
+        plan.group,
+        plan.problem.scale,
+        q.shape[0],
+        k.shape[0],
+        prepared.shape[2],
+        HEAD_DIM=q.shape[2],
+        BLOCK_M=m,
+        BLOCK_N=n,
+        INTERVALS=intervals.count,
+        HEADS_FIRST=int(tiles.heads_first),
+        TMA=tma,
+        **config.options,
+    )
+
+
+def launch_dq(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, dq: Tensor, plan: FlashMaskPlan) -> None:
+    """Writes dq."""
+    config, intervals = plan.configs.dq, plan.query_intervals
+    tiles = plan.by_query[config.shape]
+    m, n = config.shape
+    inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma)
+    gather_dq[tiles.grid(q.shape[1])](
+        *inputs,
+        *prepared,
+        dq,
+        intervals.starts,
+        intervals.stops,
+        tiles.rows,
+        tiles.runs,
+        *strides(q, k, v, dout, dq),
+        plan.group,
+        plan.problem.scale,
+        q.shape[0],
+        k.shape[0],
+        prepared.shape[2],
+        HEAD_DIM=q.shape[2],
+        BLOCK_M=m,
+        BLOCK_N=n,
+        INTERVALS=intervals.count,
+        PLAIN=tiles.are_plain,
+        HEADS_FIRST=int(tiles.heads_first),
+        TMA=tma,
+        **config.options,
+    )

@@ -1,0 +1,84 @@
+"""The plan: a mask as the kernels take it, on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from longca import Problem
+from longca.kernels.base import Plan, torch_device
+from longca.masks import Form
+from longca_flashmask.configs import Configs
+from longca_flashmask.tables import Intervals, Sheet, TileArrays, Tiles, interval_arrays, tile_arrays
+
+__all__ = ["FlashMaskPlan", "make_plan"]
+
+_PROGRAMS = 2  # that run on a multiprocessor at a time, with the configurations of `configs.py`
+
+
+@dataclass(eq=False)
+class FlashMaskPlan(Plan):
+    """A plan for flashmask.
+
+    Attributes:
+        configs: What the kernels are compiled with, and so the tiles that the tables list.
+        query_intervals: Each query's keys.
+        key_intervals: Each key's queries; None where no backward is planned.
+        by_query: Tiles of each block of queries, by (queries, keys) a tile.
+        by_key: Tiles of each block of keys, likewise; empty where no backward is planned.
+    """
+
+    configs: Configs
+    query_intervals: Intervals
+    key_intervals: Intervals | None = None
+    by_query: dict[tuple[int, int], Tiles] = field(default_factory=dict)
+    by_key: dict[tuple[int, int], Tiles] = field(default_factory=dict)
+
+    @property
+    def group(self) -> int:
+        """Query heads a KV head."""
+        return self.problem.heads_q // self.problem.num_heads_kv
+
+
+def make_plan(problem: Problem, configs: Configs) -> FlashMaskPlan:
+    """Puts a problem's mask on its device: what the backward needs only where the problem asks for it."""
+    mask, with_backward = problem.concrete_mask, problem.direction == "backward"
+    device, sheet = torch_device(problem.device), Sheet()
+    query_intervals = sheet.add(*interval_arrays(mask, by_key=False))
+    key_intervals = sheet.add(*interval_arrays(mask, by_key=True)) if with_backward else None
+    by_query = {
+        shape: tile_arrays(mask.blocks(*shape).by_query, is_ragged=mask.seqlen_k % shape[1] != 0)
+        for shape in {configs.forward.shape, *([configs.dq.shape] if with_backward else [])}
+    }
+    # Queries past the end weigh nothing, so a last block of them that lacks some may count as full.
+    by_key = {
+        shape: tile_arrays(mask.blocks(*shape).by_key, is_ragged=False)
+        for shape in ([configs.dkdv.shape] if with_backward else [])
+    }
+    where = [{shape: sheet.add(tiles.rows, tiles.runs) for shape, tiles in side.items()} for side in (by_query, by_key)]
+    there, programs = sheet.send(device), _PROGRAMS * _multiprocessors(device)
+    heads = problem.heads_q, problem.num_heads_kv
+    return FlashMaskPlan(
+        problem,
+        Form.COLUMN_INTERVALS,
+        "triton",
+        configs,
+        Intervals(*there[query_intervals]),
+        Intervals(*there[key_intervals]) if key_intervals is not None else None,
+        *(
+            {shape: _tiles(tiles, there[places[shape]], count, programs) for shape, tiles in side.items()}
+            for side, places, count in zip((by_query, by_key), where, heads, strict=True)
+        ),
+    )
+
+
+def _tiles(arrays: TileArrays, there: list[Tensor], heads: int, programs: int) -> Tiles:
+    rows, runs = there
+    return Tiles(rows, runs, arrays.are_plain, arrays.heads_first(heads, programs))
+
+
+def _multiprocessors(device: torch.device) -> int:
+    """A GPU's multiprocessors; of a CPU, where kernels are interpreted, one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

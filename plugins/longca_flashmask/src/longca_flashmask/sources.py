@@ -1,0 +1,61 @@
+"""How tensors are handed to the kernels: as pointers with strides, or as descriptors for the tensor memory accelerator.
+
+Tensors are [tokens, heads, head_dim] with any strides over tokens and heads. A descriptor sees two dimensions: a row is
+a token with all its heads, and a head begins at a column of it. So it needs heads that lie within their token's stride,
+16-byte aligned (CUDA Driver API, cuTensorMapEncodeTiled); other tensors go by pointer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+__all__ = ["sources", "strides", "vector_sources"]
+
+_ALIGNMENT = 16  # bytes
+
+
+def strides(*tensors: Tensor) -> Iterator[int]:
+    """Elements from one token to the next and from one head to the next, of each tensor."""
+    for tensor in tensors:
+        yield tensor.stride(0)
+        yield tensor.stride(1)
+
+
+def sources(tensors: tuple[Tensor, ...], rows: tuple[int, ...], tma: bool) -> tuple[list[Any], bool]:
+    """What a kernel loads blocks from: descriptors where all tensors allow it, else the tensors themselves.
+
+    Args:
+        tensors: [tokens, heads, head_dim] each.
+        rows: Tokens a block, of each tensor.
+        tma: Whether descriptors are wanted.
+
+    Returns:
+        The sources, and whether they are descriptors.
+    """
+    if not (tma and all(_is_describable(x) for x in tensors)):
+        return list(tensors), False
+    return [
+        TensorDescriptor(x, [x.shape[0], _width(x)], [x.stride(0), 1], [block, x.shape[2]])
+        for x, block in zip(tensors, rows, strict=True)
+    ], True
+
+
+def vector_sources(prepared: Tensor, block: int, tma: bool) -> list[Any]:
+    """The same for vectors of one number a query: float32 [vectors, heads, queries]."""
+    if not tma:
+        return list(prepared)
+    return [TensorDescriptor(x, list(x.shape), list(x.stride()), [1, block]) for x in prepared]
+
+
+def _width(x: Tensor) -> int:
+    """Elements from the start of a token's first head to the end of its last."""
+    return (x.shape[1] - 1) * x.stride(1) + x.shape[2]
+
+
+def _is_describable(x: Tensor) -> bool:
+    aligned = x.data_ptr() % _ALIGNMENT == 0 and x.stride(0) * x.element_size() % _ALIGNMENT == 0
+    return x.numel() > 0 and aligned and x.stride(1) >= 0 and x.stride(0) >= _width(x)

@@ -1,0 +1,162 @@
+"""What the kernels are told of a mask: its intervals, and for each block of rows the runs of tiles that show anything.
+
+Everything is O(S), or as few runs as the mask has: full attention over 1 M tokens has 67 million tiles of 128 × 128 and
+8192 runs of them. All of it is made in numpy and travels to the device in one copy.
+
+Shapes: a mask's rows are its queries in tables by query, its keys in tables by key; columns are the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.kernels.block_lists import row_offsets
+from longca.masks import Form, Mask
+from longca.masks.blocks import BlockRuns
+
+__all__ = ["MOST_INTERVALS", "Intervals", "Sheet", "TileArrays", "Tiles", "interval_arrays", "tile_arrays"]
+
+#: Intervals a query or a key may have: kernels are compiled for 1, 2, 4 and 8.
+MOST_INTERVALS = 8
+
+_LATE = 0.035  # of a kernel's time: what the order of heads is worth, measured on an H200 at 32 K tokens
+_ALIGNMENT = 4  # int32 elements: kernels take their tables for aligned to 16 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Each row's visible columns, as half-open intervals; unused ones are empty.
+
+    Attributes:
+        starts: int32 [count, rows].
+        stops: int32 [count, rows].
+    """
+
+    starts: Tensor
+    stops: Tensor
+
+    @property
+    def count(self) -> int:
+        """Intervals a row: 1, 2, 4 or 8."""
+        return self.starts.shape[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """The tiles of each block of rows.
+
+    Attributes:
+        rows: One entry for each block of rows, those with most tiles first, so that none begins late and runs long: the
+            block, its first run, its number of tiles and one past its last run: int32 [blocks, 4].
+        runs: First block and code of each run, ordered by row and first block; the code is twice one past the last
+            block, + 1 where the tiles are partly masked. The last entry belongs to no row: int32 [runs + 1, 2].
+        are_plain: Whether no tile is masked and no row has several runs, as in full attention.
+        heads_first: Whether programs go through the heads of a block before they come to the next block.
+    """
+
+    rows: Tensor
+    runs: Tensor
+    are_plain: bool
+    heads_first: bool
+
+    def grid(self, heads: int) -> tuple[int, int]:
+        """The programs of a kernel that has one for each block of rows and each of some heads."""
+        blocks = self.rows.shape[0]
+        return (heads, blocks) if self.heads_first else (blocks, heads)
+
+
+class TileArrays(NamedTuple):
+    """`Tiles` before it is on the device."""
+
+    rows: NDArray[np.int32]
+    runs: NDArray[np.int32]
+    are_plain: bool
+
+    def heads_first(self, heads: int, programs: int) -> bool:
+        """Whether the heads of the longest blocks had better all begin before any shorter block does.
+
+        Head after head, programs share the keys that the cache holds; but where the longest block takes longer than
+        all of a head's blocks take together, the last head's ends late, with nothing beside it.
+
+        Args:
+            heads: Heads that the kernel has programs for.
+            programs: How many run at a time.
+        """
+        tiles = self.rows[:, 2]
+        a_head = tiles.sum(dtype=np.int64) / programs
+        return bool(tiles.max(initial=0) - a_head > _LATE * a_head * heads)
+
+
+class Sheet:
+    """int32 arrays that travel to a device in one copy."""
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[np.int32]] = []
+        self._offsets = [0]
+
+    def add(self, *arrays: NDArray[np.int32]) -> slice:
+        """Takes some arrays, and says where among all of them they will be found."""
+        for array in arrays:
+            self._arrays.append(array)
+            self._offsets.append(self._offsets[-1] + -(-array.size // _ALIGNMENT) * _ALIGNMENT)
+        return slice(len(self._arrays) - len(arrays), len(self._arrays))
+
+    def send(self, device: torch.device) -> list[Tensor]:
+        """All arrays, on the device, in their order; they share their memory."""
+        flat = np.zeros(self._offsets[-1], np.int32)
+        for offset, array in zip(self._offsets, self._arrays, strict=False):
+            flat[offset : offset + array.size] = array.ravel()
+        there = torch.from_numpy(flat).to(device)
+        return [
+            there[offset : offset + array.size].view(array.shape)
+            for offset, array in zip(self._offsets, self._arrays, strict=False)
+        ]
+
+
+def interval_arrays(mask: Mask, by_key: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Starts and stops of the mask's row intervals, or of its column intervals: int32 [1, 2, 4 or 8, rows]."""
+    count = max(1, mask.count(Form.COLUMN_INTERVALS if by_key else Form.ROW_INTERVALS))
+    assert count <= MOST_INTERVALS, f"{count} intervals; a mask with more than {MOST_INTERVALS} is not offered"
+    count = 1 << (count - 1).bit_length()
+    return mask.column_intervals(count) if by_key else mask.row_intervals(count)
+
+
+def tile_arrays(found: BlockRuns, is_ragged: bool) -> TileArrays:
+    """The contents of `Tiles`.
+
+    Args:
+        found: Runs of visible tiles.
+        is_ragged: Whether the last block of columns has fewer tokens than a block. Then its fully visible tiles
+            count as partly masked: the columns it lacks must be hidden.
+    """
+    full, partial = found.full, found.partial
+    if is_ragged:
+        at_edge = full[:, 2] == found.num_columns
+        edge = full[at_edge].copy()
+        edge[:, 1] = found.num_columns - 1
+        full = full.copy()
+        full[at_edge, 2] -= 1
+        full = full[full[:, 1] < full[:, 2]]
+        partial = np.concatenate([partial, edge])
+    runs = np.concatenate([full, partial])
+    is_partial = np.arange(len(runs)) >= len(full)
+    order = np.argsort(runs[:, 0].astype(np.int64) * (found.num_columns + 1) + runs[:, 1], kind="stable")
+    runs, is_partial = runs[order], is_partial[order]
+
+    first = row_offsets(runs, found.num_rows)
+    tiles_before = np.r_[0, np.cumsum(runs[:, 2] - runs[:, 1], dtype=np.int64)]
+    tiles = np.diff(tiles_before[first])
+    longest = np.argsort(-tiles, kind="stable")
+    rows = np.stack([longest, first[longest], tiles[longest], first[longest + 1]], axis=1).astype(np.int32)
+
+    table = np.zeros((len(runs) + 1, 2), np.int32)
+    table[:-1, 0] = runs[:, 1]
+    table[:-1, 1] = 2 * runs[:, 2] + is_partial
+    are_plain = not is_partial.any() and bool((np.diff(first) <= 1).all())
+    return TileArrays(rows, table, are_plain)
