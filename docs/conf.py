@@ -17,6 +17,7 @@ from typing_extensions import is_protocol
 _DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(_DOCS))
 
+import dense_page  # noqa: E402
 import reference  # noqa: E402
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ pygments_dark_style = "monokai"
 
 
 def _fill(app: Sphinx, page: str, source: list[str]) -> None:
-    source[0] = _OUTSIDE.sub(partial(_inside, (app.srcdir / page).parent), reference.fill(source[0]))
+    filled = dense_page.fill(reference.fill(source[0]))
+    source[0] = _OUTSIDE.sub(partial(_inside, (app.srcdir / page).parent), filled)
 
 
 def _inside(folder: Path, link: re.Match[str]) -> str:

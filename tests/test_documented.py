@@ -26,7 +26,7 @@ from longca.bench.verify import Finding
 from longca.cli.app import app
 from longca.reports.formats import FORMATS
 
-from .imports import DISTRIBUTIONS, ROOT, modules
+from .imports import DISTRIBUTIONS, ROOT, modules, package_of
 
 DOCS = ROOT / "docs"
 
@@ -117,6 +117,12 @@ def test_every_status():
 
 def test_every_format_of_a_report():
     assert not _missing(FORMATS, _section(_page("results.md"), "Reports"))
+
+
+def test_every_suite_of_the_core():
+    suites = [path.stem for path in (package_of(ROOT / "core") / "bench" / "suites").glob("*.toml")]
+    assert len(suites) > 1
+    assert not _missing(suites, _section(_page("running.md"), "A suite"))
 
 
 @pytest.mark.parametrize("model", [Suite, Sweep])

@@ -134,5 +134,6 @@ def test_fewer_queries_than_keys(pattern, seqlen_q):
     compare(masks.build(pattern, seqlen_q, seqlen_k=300), given_buffers=False)
 
 
-def test_no_keys_at_all():
-    compare(SliceMask([], 5, 0), given_buffers=True)
+@pytest.mark.parametrize("lengths", [(5, 0), (0, 5), (300, 300)])
+def test_nothing_at_all(lengths):
+    compare(SliceMask([], *lengths), given_buffers=True)

@@ -20,6 +20,7 @@ class Registry:
     """Everything that plugins provide. Ask `registry()` for it.
 
     Attributes:
+        disabled: Entry points and distributions that it leaves out.
         plugins: All plugins: the core first, then by distribution name.
         kernels: Kernels by name, in the plugins' order and within a plugin in its own.
         strategies: Context-parallel strategies by name, in the same order.
@@ -27,6 +28,7 @@ class Registry:
 
     def __init__(self, disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> None:
         self._catalogue = collect(disabled, reprobe)
+        self.disabled = disabled
         self.plugins = tuple(self._catalogue.plugins)
         self.kernels: dict[str, KernelManifest] = self._catalogue.kernels
         self.strategies: dict[str, StrategyManifest] = self._catalogue.strategies

@@ -60,7 +60,7 @@ class CallsPlan(Plan):
     """A plan of calls.
 
     Attributes:
-        calls: The calls; several where the form is `layers`.
+        calls: The calls; several where the form is `layers`, and none where nobody sees anything.
         empty: Which queries see nothing at all: bool [Tq]; None where all see something.
     """
 
@@ -76,14 +76,17 @@ class CallsKernel(ABC):
         mask = problem.concrete_mask
         form = next(form for form in FORMS if mask.admits(form))
         device = torch_device(problem.device)
-        calls = tuple(_on(device, varlen) for varlen in _varlens(mask, form)) or (_whole(mask, _window(mask, form)),)
+        if form in (Form.VARLEN, Form.LAYERS):
+            calls = tuple(_on(device, varlen) for varlen in _varlens(mask, form))
+        else:
+            calls = (_whole(mask, _window(mask, form)),)
         return CallsPlan(problem, form, self.backend(problem), calls, _empty_rows(mask, form, device))
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v; see `Kernel.forward`."""
-        if not (q.numel() and k.numel()):
+        if not (q.numel() and k.numel() and plan.calls):
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         q, k, v = (dense_heads(x) for x in (q, k, v))
         if len(plan.calls) > 1:
@@ -120,7 +123,7 @@ class CallsKernel(ABC):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v; see `Kernel.backward`."""
         buffers = (dq, dk, dv)
-        if not (q.numel() and k.numel()):
+        if not (q.numel() and k.numel() and plan.calls):
             first, second, third = (
                 fill(buffer, torch.zeros_like(x)) for buffer, x in zip(buffers, (q, k, v), strict=True)
             )
@@ -170,14 +173,12 @@ class CallsKernel(ABC):
 
 
 def _varlens(mask: Mask, form: Form) -> list[Varlen]:
-    """The varlen calls of a mask; none where one call without documents does."""
-    if form is Form.VARLEN:
-        varlen = mask.head(0).varlen
-        assert varlen is not None
-        return [varlen]
+    """The varlen calls of a mask."""
     if form is Form.LAYERS:
         return mask.head(0).layers
-    return []
+    varlen = mask.head(0).varlen
+    assert varlen is not None
+    return [varlen]
 
 
 def _window(mask: Mask, form: Form) -> Window:

@@ -19,7 +19,7 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.plugins import Registry
 
-__all__ = ["OfferCheck", "verify_kernel", "verify_problem", "verify_repeats"]
+__all__ = ["OfferCheck", "verify_kernel", "verify_offer", "verify_problem", "verify_repeats"]
 
 RUNS = 3  # of a kernel that says it is deterministic
 
@@ -76,12 +76,13 @@ def verify_kernel(registry: Registry, kernel: str, device: Device) -> Iterator[O
     for offer in registry.manifest(kernel).offers:
         for dtype in offer.dtypes:
             for direction in offer.directions:
-                yield _verify(registry, kernel, offer, dtype, direction, device)
+                yield verify_offer(registry, kernel, offer, dtype, direction, device)
 
 
-def _verify(
+def verify_offer(
     registry: Registry, kernel: str, offer: Offer, dtype: DType, direction: Direction, device: Device
 ) -> OfferCheck:
+    """Verifies one offer in one direction and dtype; what it takes is in `verify_kernel`."""
     check = OfferCheck(kernel, offer, direction, dtype)
     problems, check.skipped = offer_problems(registry, kernel, offer, dtype, direction, device)
     asked = [(label, problem, verify_problem) for label, problem in problems]

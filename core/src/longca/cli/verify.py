@@ -20,11 +20,14 @@ def verify(
     context: typer.Context,
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable. [default: all]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Offers verified at a time, each in a process, on all GPUs in turn.")
+    ] = 1,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
     """Verifies kernels: per offer, dtype and direction the worst row's error, beside PyTorch's own, and where it is."""
-    from longca.bench.offers import verify_kernel
+    from longca.bench.verify_jobs import verify_kernels
 
     registry = open_registry(context, no_plugin)
     where = chosen_device(device)
@@ -32,10 +35,10 @@ def verify(
     for name in names:
         registry.manifest(name)
     found: dict[str, list[OfferCheck]] = {}
-    for name in names:
-        found[name] = list(verify_kernel(registry, name, where))
+    for name, checks in verify_kernels(registry, names, where, jobs):
+        found[name] = checks
         if not as_json:
-            _print(name, found[name])
+            _print(name, checks)
     if as_json:
         print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
     if any(not check.passed and not check.skipped for checks in found.values() for check in checks):

@@ -1,0 +1,187 @@
+"""What is declared is what was measured: every offer of this repository's kernels against its record of an H200.
+
+`results/h200/verify.json` is what `longca verify --json` wrote there. An offer that is changed, added or taken away, in
+any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that the kernel is to
+be verified again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from pydantic import ValidationError
+
+from longca import Offer, registry
+from longca.bench.offer_problems import OVERTAKEN
+from longca.masks import Form
+
+from .imports import DISTRIBUTIONS, ROOT
+
+RECORD = ROOT / "results" / "h200" / "verify.json"
+CAPABILITY = "9.0"
+#: Where the guide says what was not verified, for want of a package on the machine.
+UNVERIFIED = ROOT / "docs" / "dense.md"
+
+Row = dict[str, Any]
+
+
+def complaints(offers: Iterable[Offer], rows: Iterable[Row], unverified: str) -> Iterator[str]:
+    """Where a kernel's offers and its record are not the same.
+
+    Args:
+        offers: What its manifest offers.
+        rows: Its rows of the record.
+        unverified: What the guide says of packages that the machine did not have.
+    """
+    declared = {(_text(offer), t, d): offer for offer in offers for t, d in _asked(offer)}
+    recorded = {(_text(row.get("offer")), row["dtype"], row["direction"]): row for row in rows}
+    for key, offer in declared.items():
+        name = f"{offer.form} {key[1]} {key[2]}"
+        if key not in recorded:
+            yield f"{name} is declared, and has no record: {key[0]}"
+        elif complaint := _complaint(offer, recorded[key], unverified):
+            yield f"{name}: {complaint}"
+    for key, row in recorded.items():
+        if key not in declared:
+            yield f"{row['form']} {key[1]} {key[2]} is recorded, and declared no longer: {key[0]}"
+
+
+def _complaint(offer: Offer, row: Row, unverified: str) -> str:
+    if row["passed"]:
+        return "it was verified on no mask" if not row["masks"] else ""
+    reason = row["skipped"]
+    if not reason:
+        return f"it failed: {row['error'] or row['failures']}"
+    runs_there = offer.cuda is not None and SpecifierSet(offer.cuda).contains(CAPABILITY)
+    if not runs_there or reason == OVERTAKEN:
+        return ""
+    missing = re.findall(r"([\w.-]+)(?: \d\S*)? is (?:not )?installed", reason)
+    if missing and all(f"`{name}`" in unverified for name in missing):
+        return ""
+    return f"it was not verified: {reason}"
+
+
+def _asked(offer: Offer) -> Iterator[tuple[str, str]]:
+    for dtype in offer.dtypes:
+        for direction in offer.directions:
+            yield dtype, direction
+
+
+def _text(offer: Any) -> str:
+    """An offer, or what a record has of one, as text that is the same for equal offers."""
+    try:
+        whole = Offer.model_validate(offer).model_dump(mode="json")
+    except ValidationError:
+        whole = offer
+    return json.dumps(whole, sort_keys=True)
+
+
+@cache
+def _record() -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def _unverified() -> str:
+    page = UNVERIFIED.read_text(encoding="utf-8")
+    found = re.search(r"^## What was not verified\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    assert found, f"{UNVERIFIED} has no section on what was not verified"
+    return found[1]
+
+
+def _waiting() -> set[str]:
+    """Kernels that the guide says are waiting to be verified as they are declared."""
+    line = re.search(
+        r"^Waiting to be verified as they are declared now: (.*?)\n\n", _unverified(), re.DOTALL | re.MULTILINE
+    )
+    return set(re.findall(r"`(\w+)`", line[1])) if line else set()
+
+
+def _names() -> set[str]:
+    texts = (path / "pyproject.toml" for path in DISTRIBUTIONS)
+    return {canonicalize_name(tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"]) for path in texts}
+
+
+def _kernels() -> list[str]:
+    """The kernels of this repository's distributions."""
+    found, ours = registry(), _names()
+    return [name for name in found.kernels if canonicalize_name(found.provider(name).distribution) in ours]
+
+
+def test_every_distribution_is_installed():
+    assert _names() <= {canonicalize_name(plugin.distribution) for plugin in registry().plugins}
+
+
+@pytest.mark.parametrize("kernel", _kernels())
+def test_what_is_declared_was_verified(kernel):
+    if kernel in _waiting():
+        assert kernel not in _record(), f"{kernel} has a record: it waits no longer; say so in {UNVERIFIED.name}"
+        return
+    assert kernel in _record(), f"{kernel} has no record: run `longca verify --json` on an H200"
+    found = list(complaints(registry().manifest(kernel).offers, _record()[kernel], _unverified()))
+    assert not found, "\n".join(found)
+
+
+def test_no_record_is_of_a_kernel_that_is_gone():
+    assert set(_record()) | _waiting() == set(_kernels())
+
+
+def offer(**fields: Any) -> Offer:
+    common = {"form": Form.FULL, "dtypes": ("bfloat16",), "cuda": ">=8.0", "metadata": "O(1)"}
+    return Offer.model_validate({**common, **fields})
+
+
+def row(offered: Offer, **fields: Any) -> Row:
+    passed = {"passed": True, "skipped": None, "error": None, "masks": ["full"], "failures": []}
+    about = {"offer": offered.model_dump(mode="json"), "form": str(offered.form), "dtype": "bfloat16"}
+    return {**about, "direction": "forward", **passed, **fields}
+
+
+def skipped(offered: Offer, reason: str) -> Row:
+    return row(offered, passed=False, skipped=reason, masks=[])
+
+
+FULL = offer()
+MISSING = "fast needs fast-lib>=2; fast-lib is not installed. Install it: pip install 'fast-lib>=2'"
+TWO = "fast needs fast-lib>=2 | other; fast-lib 1.0 is installed, and other is not installed. Install it: …"
+
+
+@pytest.mark.parametrize(
+    ("offered", "found"),
+    [
+        (FULL, row(FULL)),
+        (FULL, skipped(FULL, OVERTAKEN)),
+        (FULL, skipped(FULL, MISSING)),
+        (offer(cpu=True, cuda=None), skipped(offer(cpu=True, cuda=None), "fast runs on CPUs; this device is a GPU.")),
+        (offer(cuda=">=10.0"), skipped(offer(cuda=">=10.0"), "fast needs compute capability >=10.0; …")),
+    ],
+)
+def test_what_is_all_right(offered, found):
+    assert not list(complaints([offered], [found], "`fast-lib` was not there"))
+
+
+@pytest.mark.parametrize(
+    ("offered", "found", "complaint"),
+    [
+        ([FULL], [], "is declared, and has no record"),
+        ([], [row(FULL)], "is recorded, and declared no longer"),
+        ([offer(gqa=False)], [row(FULL)], "is declared, and has no record"),
+        ([FULL], [row(FULL, offer=None)], "is declared, and has no record"),
+        ([FULL], [row(FULL, masks=[])], "on no mask"),
+        ([FULL], [row(FULL, passed=False, error="full: RuntimeError")], "it failed: full: RuntimeError"),
+        ([FULL], [skipped(FULL, MISSING.replace("fast-lib", "other"))], "it was not verified"),
+        ([FULL], [skipped(FULL, TWO)], "it was not verified"),
+        ([FULL], [skipped(FULL, "no mask here has a form")], "it was not verified"),
+        ([offer(dtypes=("bfloat16", "float16"))], [row(FULL)], "float16 forward is declared"),
+    ],
+)
+def test_what_is_not(offered, found, complaint):
+    assert any(complaint in text for text in complaints(offered, found, "`fast-lib` was not there"))

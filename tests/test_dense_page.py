@@ -1,0 +1,198 @@
+"""The measured parts of the page on dense masks, built from small records made by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from longca.bench.records import Record
+
+from .imports import ROOT
+
+DOCS = ROOT / "docs"
+#: TFLOP/s on full and on documents; no figure where a kernel does not take the mask.
+SPEEDS = {"fa3": (600.0, 400.0), "flex": (400.0, 300.0), "sdpa": (500.0, None)}
+TILES = {"full": 1.0, "causal_document": 0.8}
+
+
+@cache
+def page() -> ModuleType:
+    """The module, beside which its tables lie."""
+    if str(DOCS) not in sys.path:
+        sys.path.append(str(DOCS))
+    spec = importlib.util.spec_from_file_location("longca_dense_page", DOCS / "dense_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def record(kernel: str, pattern: str, tflops: float | None, seed: int = 0, **fields: Any) -> Record:
+    flops = 10**12
+    measured = {"tflops": tflops, "median": 1 / tflops, "samples": (1 / tflops,)} if tflops else {}
+    about = {
+        "case": f"{kernel}-{pattern}-{seed}-{fields}", "suite": "dense", "suite_version": 1, "suite_digest": "1" * 16,
+        "status": "ok" if tflops else "unsupported", "message": "" if tflops else f"no form; a {pattern} is none.",
+        "kernel": kernel, "distribution": "d", "distribution_version": "1", "device": "Some GPU", "pattern": pattern,
+        "seqlen": 8192, "lengths": "auto", "seed": seed, "heads_q": 64, "heads_kv": 8, "head_dim": 128,
+        "dtype": "bfloat16", "direction": "forward", "mask_digest": f"{pattern}{seed}", "area": 1, "density": 0.5,
+        "tile_efficiency": TILES[pattern], "flops": flops, "finished": "2026-01-01T00:00:00+00:00",
+        "plan_seconds": 2e-3, "metadata_bytes": 2**20, "peak_bytes": 2**30,
+    }  # fmt: skip
+    return Record.model_validate({**about, **measured, **fields})
+
+
+def matrix(**fields: Any) -> list[Record]:
+    """A run of three kernels on two masks, documents drawn twice: the second draw's figures are 10 % above."""
+    return [
+        record(kernel, pattern, speed and speed * (1 + 0.1 * seed), seed, **fields)
+        for kernel, speeds in SPEEDS.items()
+        for pattern, speed in zip(TILES, speeds, strict=True)
+        for seed in ((0,) if pattern == "full" else (0, 1))
+    ]
+
+
+def write(folder: Path, *runs: list[Record]) -> Path:
+    """A folder of results as the page takes it."""
+    environment = {"device": {"name": "Some GPU"}, "packages": {"torch": "2.11.0"}, "plugins": {}}
+    for number, records in enumerate(runs):
+        run = folder / f"run{number}"
+        run.mkdir(parents=True)
+        (run / "records.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in records), encoding="utf-8")
+        (run / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    row = {"kernel": "fa3", "pattern": "full", "seqlen": 131072, "status": "ok"}
+    costs = {"seconds": 0.004, "list_bytes": 2**21, "other_bytes": 2**20, "peak_bytes": 2**23}
+    slower = {**row, **costs, "pattern": "causal", "seconds": 0.008}
+    refused = {**row, "kernel": "sdpa", "status": "unsupported", "message": "no"}
+    planning = {"limits_ms": {131072: 10.0}, "rows": [{**row, **costs}, slower, refused]}
+    (folder / "planning.json").write_text(json.dumps(planning), encoding="utf-8")
+    (folder / "planning.png").touch()
+    shape = {"layers": 32, "heads": "32:8"}
+    times = {"steps": 5, "step_seconds": 1.0, "reused_seconds": 0.98, "plan_seconds": 0.03, "plan_share": 0.03}
+    steps = [{**row, **shape, **times, "overhead": 1 / 49, "compilations": 0}, {**refused, **shape}]
+    (folder / "changing_masks.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
+    return folder
+
+
+def part(name: str, folder: Path) -> str:
+    text: str = page().fill(f"<!-- measured: {name} -->", folder)
+    return text
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the row that begins with a name."""
+    (row,) = re.findall(rf"^\| {re.escape(first)} \| (.*) \|$", text, re.MULTILINE)
+    return row.split(" | ")
+
+
+def test_throughput_is_the_median_over_draws_with_the_best_in_bold(tmp_path):
+    text = part("throughput", write(tmp_path / "x", matrix()))
+    assert "### Forward, 8 K tokens, 64:8 heads of 128" in text
+    assert cells(text, "mask") == ["tiles", "draws", "`fa3`", "`flex`", "`sdpa`"]
+    assert cells(text, "`full`") == ["100%", "1", "**600**", "400", "500"]
+    assert cells(text, "`causal_document`") == ["80%", "2", "**420**", "315", "–"]
+
+
+def test_a_table_a_direction_length_and_shape(tmp_path):
+    more = [*matrix(direction="backward"), *matrix(seqlen=32768), *matrix(heads_kv=64), *matrix()]
+    titles = re.findall(r"^### (.*)$", part("throughput", write(tmp_path / "x", more)), re.MULTILINE)
+    assert titles == [
+        "Forward, 8 K tokens, 64:8 heads of 128",
+        "Forward, 32 K tokens, 64:8 heads of 128",
+        "Forward, 8 K tokens, 64:64 heads of 128",
+        "Backward, 8 K tokens, 64:8 heads of 128",
+    ]
+
+
+def test_figures_of_some_draws_say_so_and_failures_have_their_word(tmp_path):
+    records = [*matrix(), record("sdpa", "full", None, seed=1, status="oom")]
+    records += [record("fa3", "causal_document", None, seed=2, status="wrong")]
+    text = part("throughput", write(tmp_path / "x", records))
+    assert cells(text, "`causal_document`")[2] == "**420 (2 of 3)**"
+    assert cells(text, "`full`")[-1] == "500 (1 of 2)"
+    alone = part("throughput", write(tmp_path / "y", [*matrix(), record("fa3", "full", None, status="oom", case="x")]))
+    assert cells(alone, "`full`")[2] == "OOM"
+
+
+def test_ratios_are_taken_on_a_draw_of_one_run(tmp_path):
+    faster = [record("fa3", "full", 1200.0), record("flex", "full", 300.0)]
+    text = part("over_baseline", write(tmp_path / "x", matrix(), faster))
+    assert cells(text, "`full`") == ["**2.75**", "1.25"], "of ratios 1.5 and 4 the median, not one of medians"
+    assert cells(text, "`causal_document`") == ["**1.33**", "–"]
+    assert cells(text, "*geometric mean (masks)*") == ["1.91 (2)", "1.25 (1)"]
+
+
+def test_the_limit_is_full_attention_on_the_draws_tiles(tmp_path):
+    no_limit = [record("fa3", "causal_document", 500.0, direction="backward")]
+    text = part("near_limit", write(tmp_path / "x", matrix(), no_limit))
+    assert cells(text, "mask") == ["forward, 8 K"], "the limit is of the same run"
+    assert cells(text, "`full`") == ["`fa3` 100%"]
+    assert cells(text, "`causal_document`") == ["`fa3` 88%"], "420 of 600 × 0.8, of the median draw"
+
+
+def test_costs_are_those_of_backwards(tmp_path):
+    text = part("costs", write(tmp_path / "x", matrix(), matrix(direction="backward", seqlen=32768)))
+    assert cells(text, "kernel") == ["32 K"]
+    assert cells(text, "`flex`") == ["2.00 / 1.00 / 1.00"]
+
+
+def test_what_was_not_measured_is_counted_by_reason(tmp_path):
+    failed = [
+        record("fa3", "full", None, seed=n, status="oom", message=f"Tried to allocate {n}.50 GiB | sorry")
+        for n in (1, 2)
+    ]
+    text = part("not_measured", write(tmp_path / "x", [*matrix(), *failed]))
+    assert cells(text, "oom") == ["`fa3`", "`full`", "2", r"Tried to allocate 1.50 GiB \| sorry"]
+    assert cells(text, "unsupported")[:3] == ["`sdpa`", "`causal_document`", "2"]
+    assert "every case was measured" in part("not_measured", write(tmp_path / "y", [record("fa3", "full", 1.0)]))
+
+
+def test_planning_is_that_of_the_worst_mask(tmp_path):
+    text = part("planning", write(tmp_path / "x", matrix()))
+    assert re.search(r"^!\[.*\]\(.*/x/planning\.png\)$", text, re.MULTILINE)
+    assert re.findall(r"^\| `fa3` \| (.*) \|$", text, re.MULTILINE) == ["8.00", "2.00", "1.00", "8.00", "2"]
+    assert cells(text, "*limit*") == ["10.0"]
+    assert "sdpa" not in text
+
+
+def test_training_steps(tmp_path):
+    text = part("training", write(tmp_path / "x", matrix()))
+    assert text.startswith("32 layers, 32:8 heads:")
+    assert "| `full` | 128 K | `fa3` | 5 | 1000 | 980 | 30.0 | 3.0% | 2.0% | 0 |" in text
+    assert "| `full` | 128 K | `sdpa` | unsupported |" in text
+
+
+def test_the_environment_links_to_the_records(tmp_path):
+    text = part("environment", write(tmp_path / "x", matrix()))
+    assert re.search(r"^- \[`run0`\]\(.*/x/run0/records\.jsonl\), dense 1 .*name Some GPU.*torch 2\.11\.0", text)
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "planning.json", "planning.png", "changing_masks.json"])
+def test_what_is_missing_is_an_error_that_says_how_to_make_it(tmp_path, name):
+    folder = write(tmp_path / "x", matrix())
+    (file,) = folder.rglob(name)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=rf"needs {re.escape(name)} in .*make it with: (longca|python) "):
+        part("throughput", folder)
+    assert page().fill("a page without markers", folder) == "a page without markers"
+
+
+def test_the_guide_asks_for_every_part_and_nothing_else():
+    asked = re.findall(r"^<!-- measured: (\w+) -->$", (DOCS / "dense.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(asked) == sorted(page().MEASURED)
+
+
+def test_commands_that_make_the_records_are_in_the_guide():
+    text = (DOCS / "dense.md").read_text(encoding="utf-8")
+    made = {command.format(folder="results/h200/dense") for command in page()._MADE_BY.values()}
+    assert {command for command in made if command not in text} == set()
