@@ -13,7 +13,7 @@ from torch import Tensor
 from longca.bench.inputs import Inputs
 from longca.bench.spread import Spread, spread
 from longca.kernels.base import torch_dtype
-from longca.kernels.blockwise import attention_backward, attention_forward
+from longca.kernels.blockwise import ample_scores, attention_backward, attention_forward
 from longca.kernels.merge import merge
 from longca.manifests import Problem
 
@@ -62,8 +62,9 @@ def reference(problem: Problem, inputs: Inputs) -> Reference:
     mask, scale = problem.concrete_mask, problem.scale
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
-    exact = attention_forward(q, k, v, mask, scale, high)
-    rounded = attention_forward(q, k, v, mask, scale, low)
+    ample = ample_scores(q.device)
+    exact = attention_forward(q, k, v, mask, scale, high, ample)
+    rounded = attention_forward(q, k, v, mask, scale, low, ample)
     scales = spread(problem, inputs, *exact)
     rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
@@ -104,8 +105,9 @@ def _gradients(
     mask, scale = problem.concrete_mask, problem.scale
     tensors = (inputs.dout, inputs.q, inputs.k, inputs.v)
     low = torch_dtype(problem.dtype)
-    grads = attention_backward(*tensors, *exact, mask, scale, _high(problem))
-    low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low)
+    ample = ample_scores(inputs.q.device)
+    grads = attention_backward(*tensors, *exact, mask, scale, _high(problem), ample)
+    low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample)
     return {
         name: Rows(grad, getattr(scales, name), _distance(low_grad, grad))
         for name, grad, low_grad in zip(("dq", "dk", "dv"), grads, low_grads, strict=True)

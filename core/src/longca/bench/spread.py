@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from longca.bench.inputs import Inputs
-from longca.kernels.blockwise import group_heads, masked_scores, query_blocks, softmax_weights
+from longca.kernels.blockwise import ample_scores, group_heads, masked_scores, query_blocks, softmax_weights
 from longca.manifests import Problem
 
 __all__ = ["Spread", "spread"]
@@ -56,13 +56,13 @@ def spread(problem: Problem, inputs: Inputs, out: Tensor, lse: Tensor) -> Spread
     terms = dout * out
     rest = terms.sum(-1).square() + terms.square().sum(-1)  # δ² + σ²: [Tq, Hq]
     sums = Spread(*(torch.zeros(x.shape[:2], device=q.device) for x in (q, q, k, k)))
-    for block in query_blocks(problem.concrete_mask, q.shape[1], q.device):
+    for block in query_blocks(problem.concrete_mask, q.shape[1], q.device, ample_scores(q.device)):
         queries, keys = block.queries, block.keys
         weights = softmax_weights(
             masked_scores(q[queries], k[keys], block.visible, problem.scale), lse[:, queries].float()
-        ).square()  # [Hkv, G, queries, keys]
+        ).square_()  # [Hkv, G, queries, keys]
         dp = group_heads(dout[queries], heads_kv) @ v[keys].permute(1, 2, 0)[:, None]
-        slopes = weights * (dp.square() + rest[queries].T.unflatten(0, (heads_kv, -1))[..., None])
+        slopes = dp.square_().add_(rest[queries].T.unflatten(0, (heads_kv, -1))[..., None]).mul_(weights)
         sums.out[queries] = _over_keys(weights, squares["v"][keys])
         sums.dq[queries] = _over_keys(slopes, squares["k"][keys])
         sums.dv[keys] += _over_queries(weights, squares["dout"][queries])

@@ -19,6 +19,7 @@ from longca.masks import Form, Mask, SliceMask
 
 __all__ = [
     "QueryBlock",
+    "ample_scores",
     "attention_backward",
     "attention_forward",
     "group_heads",
@@ -32,6 +33,7 @@ __all__ = [
 
 # Scores a block, over all heads: on CPUs what the caches hold, on GPUs what keeps them busy (1 GiB in float64).
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
+_BYTES_A_SCORE = 96  # that a backward in float64 has at a time, and some
 _LEAST_ROWS = 16
 _MOST_INTERVALS = 16  # intervals a row, beyond which a dense matrix is made instead
 
@@ -51,9 +53,25 @@ class QueryBlock:
     visible: Tensor
 
 
-def query_blocks(mask: Mask, heads_q: int, device: torch.device) -> Iterator[QueryBlock]:
-    """The mask in blocks of queries, as many as keep the scores of all heads under a fixed size, but at least 16."""
-    scores = _SCORES[device.type] // max(1, heads_q)
+def ample_scores(device: torch.device) -> int:
+    """Scores a block for who may take much of a device's memory: few large blocks take less time than many small."""
+    if device.type == "cpu":
+        return _SCORES["cpu"]
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free = torch.cuda.mem_get_info(device)[0] + cached
+    return max(_SCORES["cuda"], min(free // _BYTES_A_SCORE, 8 * _SCORES["cuda"]))
+
+
+def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | None = None) -> Iterator[QueryBlock]:
+    """The mask in blocks of queries, as many as keep the scores of all heads under a size, but at least 16.
+
+    Args:
+        mask: The mask.
+        heads_q: Query heads.
+        device: Where the blocks go.
+        scores: Scores a block, over all heads; None for what suits the kind of device.
+    """
+    scores = (_SCORES[device.type] if scores is None else scores) // max(1, heads_q)
     if isinstance(mask, SliceMask) and mask.count(Form.ROW_INTERVALS) <= _MOST_INTERVALS:
         yield from _from_intervals(mask, scores, device)
         return
@@ -99,7 +117,7 @@ def _reach(first: int, lowest: NDArray[np.int32], highest: NDArray[np.int32], sc
 
 
 def attention_forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dtype: torch.dtype
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dtype: torch.dtype, scores_a_block: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attention with intermediates in `dtype`.
 
@@ -110,7 +128,7 @@ def attention_forward(
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     out = q.new_zeros(q.shape)
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
-    for block in query_blocks(mask, q.shape[1], q.device):
+    for block in query_blocks(mask, q.shape[1], q.device, scores_a_block):
         scores = masked_scores(q[block.queries], k[block.keys], block.visible, scale).to(wide)
         lse[:, block.queries] = scores.logsumexp(-1).flatten(0, 1)
         weights = softmax_weights(scores, lse[:, block.queries]).to(dtype)
@@ -128,6 +146,7 @@ def attention_backward(
     mask: Mask,
     scale: float,
     dtype: torch.dtype,
+    scores_a_block: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with intermediates in `dtype`; out and lse may be those of a larger softmax.
 
@@ -142,15 +161,16 @@ def attention_backward(
     shape = (k.shape[0], q.shape[1] if apart else k.shape[1], k.shape[2])
     dk, dv = (torch.zeros(shape, dtype=wide, device=k.device) for _ in range(2))
     delta = (dout.to(wide) * out.to(wide)).sum(-1).T  # [Hq, Tq]
-    for block in query_blocks(mask, q.shape[1], q.device):
+    for block in query_blocks(mask, q.shape[1], q.device, scores_a_block):
         queries, keys = block.queries, block.keys
         group = k.shape[1]
         k_block, v_block = (x[keys].permute(1, 0, 2)[:, None] for x in (k, v))  # [Hkv, 1, keys, D]
         q_block, do_block = group_heads(q[queries], group), group_heads(dout[queries], group)  # [Hkv, G, queries, D]
         scores = masked_scores(q[queries], k[keys], block.visible, scale).to(wide)
         weights = softmax_weights(scores, lse[:, queries].to(wide))
-        slope = (do_block @ v_block.transpose(-1, -2)).to(wide) - delta[:, queries].unflatten(0, (group, -1))[..., None]
-        dscores = (weights * slope * scale).to(dtype)
+        slope = (do_block @ v_block.transpose(-1, -2)).to(wide)
+        slope -= delta[:, queries].unflatten(0, (group, -1))[..., None]
+        dscores = slope.mul_(weights).mul_(scale).to(dtype)
         dq[queries] = ungroup_heads(dscores @ k_block)
         total = _each_head if apart else sum_over_group
         dk[keys] += total(dscores, q_block).to(wide)
@@ -188,13 +208,13 @@ def _each_head(weights: Tensor, x: Tensor) -> Tensor:
 def masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
     """Scaled scores [Hkv, G, queries, keys], −∞ where the mask hides the key."""
     heads_kv = k.shape[1]
-    scores = group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None] * scale
+    scores = (group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None]).mul_(scale)
     # One mask for all heads, one for each KV head, or one for each query head.
     shown = visible[None] if visible.shape[0] == 1 else visible.unflatten(0, (heads_kv, -1))
-    return scores.masked_fill(~shown, -torch.inf)
+    return scores.masked_fill_(~shown, -torch.inf)
 
 
 def softmax_weights(scores: Tensor, lse: Tensor) -> Tensor:
-    """exp(scores − lse), and 0 in rows that see nothing at all."""
+    """exp(scores − lse), and 0 in rows that see nothing at all, in the scores' memory."""
     grouped = lse.unflatten(0, scores.shape[:2])[..., None]
-    return (scores - grouped.masked_fill(grouped == -torch.inf, 0.0)).exp()
+    return scores.sub_(grouped.masked_fill(grouped == -torch.inf, 0.0)).exp_()
