@@ -24,12 +24,16 @@ from longca.reports.run_source import Run, flatten, open_run
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "results" / "h200" / "dense"
 _MARKER = re.compile(r"^<!-- measured: (\w+) -->$", re.MULTILINE)
+_PLANNING = "python core/benchmarks/planning.py --kernels fa2 fa3 fa4 flex cudnn flashmask --out {folder}"
 #: What makes each file, for the message where it is missing.
 _MADE_BY = {
-    "records.jsonl": "longca run dense --heads 64:8 --seqlen 8192 --seqlen 32768 --seqlen 131072 --out {folder}/RUN",
-    "planning.json": "python core/benchmarks/planning.py --out {folder}",
-    "planning.png": "python core/benchmarks/planning.py --out {folder}",
-    "changing_masks.json": "python core/benchmarks/changing_masks.py --out {folder}/changing_masks.json",
+    "records.jsonl": ("longca run dense --heads 64:8 --seed 0 --seed 1 --seqlen 32768 $kernels --out {folder}/run32k"),
+    "planning.json": _PLANNING,
+    "planning.png": _PLANNING,
+    "changing_masks.json": (
+        "python core/benchmarks/changing_masks.py --kernels fa3 fa4 flex flashmask --seqlens 32768"
+        " --out {folder}/changing_masks.json"
+    ),
 }
 _ENVIRONMENT = ("device.name", "driver", "cuda", "python", "packages.", "plugins.", "git_revision")
 

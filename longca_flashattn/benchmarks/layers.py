@@ -19,7 +19,7 @@ import torch
 
 from longca import Problem, masks, registry
 from longca.bench.environment import surroundings
-from longca.bench.inputs import draw_inputs
+from longca.bench.inputs import Inputs, draw_inputs
 from longca.manifests.devices import current_device
 from longca.masks import Form
 from longca_flashattn.fa2 import FlashAttention2
@@ -51,11 +51,10 @@ def milliseconds(call: Callable[[], object]) -> float:
     return statistics.median(samples[2:])
 
 
-def measure(problem: Problem, name: str) -> dict[str, Any]:
+def measure(problem: Problem, name: str, x: Inputs) -> dict[str, Any]:
     """One kernel on one problem, both directions."""
-    kernel, inputs = KERNELS[name], draw_inputs(problem, seed=0)
+    kernel = KERNELS[name]
     plan = kernel.plan(problem)
-    x = inputs
     out, lse = kernel.forward(x.q, x.k, x.v, plan)
     return {
         "form": str(plan.form),
@@ -74,6 +73,7 @@ def main() -> None:
     asked = parser.parse_args()
     heads_q, heads_kv = map(int, asked.heads.split(":"))
     rows: list[dict[str, Any]] = []
+    inputs: Inputs | None = None  # of one shape for all masks of a length
     print(f"{'mask':24}{'tokens':>8}{'layers':>8}" + "".join(f"{name + way:>12}" for name in KERNELS for way in "↑↓"))
     for seqlen in asked.seqlens:
         for pattern in PATTERNS:
@@ -89,7 +89,9 @@ def main() -> None:
                     direction="backward",
                 )
                 about = {"pattern": pattern, "seqlen": seqlen, "seed": seed, "layers": mask.count(Form.LAYERS)}
-                found = {name: measure(problem, name) for name in KERNELS}
+                if inputs is None or len(inputs.q) != seqlen:
+                    inputs = draw_inputs(problem, seed=0)
+                found = {name: measure(problem, name, inputs) for name in KERNELS}
                 rows.append({**about, "kernels": found})
                 cells = (found[name][way] for name in KERNELS for way in ("forward_ms", "backward_ms"))
                 print(

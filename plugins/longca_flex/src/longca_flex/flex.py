@@ -44,9 +44,9 @@ class FlexPlan(Plan):
     by_key: SideLists | None
 
     @property
-    def metadata_bytes(self) -> int:
-        """Bytes of the plan's tensors."""
-        return sum(x.nbytes for x in (*self.bounds, *self.by_query, *(self.by_key or ())))
+    def list_bytes(self) -> int:
+        """Bytes of the plan's block lists."""
+        return sum(x.nbytes for x in (*self.by_query, *(self.by_key or ())))
 
 
 class Flex:
