@@ -243,7 +243,7 @@ def _has_base(group: Group) -> bool:
 
 def _range(draws: Iterable[tuple[int, Draw]], value: Callable[[Record], float]) -> str:
     """A share of all draws, or the least and the greatest."""
-    shares = sorted(f"{value(next(iter(draw.values()))):.0%}" for _, draw in draws)
+    shares = [f"{share:.0%}" for share in sorted(value(next(iter(draw.values()))) for _, draw in draws)]
     return shares[0] if shares[0] == shares[-1] else f"{shares[0].rstrip('%')}–{shares[-1]}"
 
 
