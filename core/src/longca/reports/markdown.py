@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.reports.run_cells import Row, cell, counts, failures, rows, throughput_unit, unsupported
+from longca.reports.run_cells import Row, cell, counts, failures, idle, rows, throughput_unit, unsupported
 from longca.reports.run_source import Run, flatten
 from longca.reports.text import printable
 
@@ -58,7 +58,8 @@ def _legend(records: Sequence[Record]) -> str:
 
 
 def _results(records: Sequence[Record]) -> str:
-    kernels = list(dict.fromkeys(record.kernel for record in records))
+    nothing = idle(records)
+    kernels = [kernel for kernel in dict.fromkeys(record.kernel for record in records) if kernel not in nothing]
     _, factor = throughput_unit(records)
     heads = ["mask", "tokens", "dense", "tiles", *kernels]
     body = [[*row.about, *(_cell(row, kernel, factor) for kernel in kernels)] for row in rows(records)]
@@ -81,7 +82,11 @@ def _failed(records: Sequence[Record]) -> Iterator[str]:
         heads = ["status", "kernel", "cases", "message", "what to do"]
         body = [[f.status, f.kernel, str(f.cases), escaped(f.message), escaped(f.advice)] for f in failed]
         yield _table(heads, body, left=5)
-    missing = [f"- {escaped(kernel)}: {escaped(', '.join(patterns))}" for kernel, patterns in unsupported(records)]
+    nothing = idle(records)
+    taken = (record for record in records if record.kernel not in nothing)
+    missing = [f"- {escaped(kernel)}: {escaped(', '.join(patterns))}" for kernel, patterns in unsupported(taken)]
+    if nothing:
+        missing.append(f"- {escaped(', '.join(nothing))}: all of this run's")
     if missing:
         yield "## Masks that a kernel does not take"
         yield "\n".join(missing)

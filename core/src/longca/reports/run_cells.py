@@ -16,6 +16,7 @@ __all__ = [
     "cell",
     "counts",
     "failures",
+    "idle",
     "rows",
     "three_digits",
     "throughput_unit",
@@ -95,6 +96,12 @@ def failures(records: Iterable[Record]) -> list[Failure]:
     failed = (r for r in records if r.status not in ("ok", "unsupported"))
     found = Counter((r.status, r.kernel, r.message, r.advice) for r in failed)
     return [Failure(*about, cases) for about, cases in sorted(found.items(), key=lambda item: item[0][0])]
+
+
+def idle(records: Sequence[Record]) -> list[str]:
+    """Kernels that take nothing of a run, on its device and with what is installed there."""
+    busy = {record.kernel for record in records if record.status != "unsupported"}
+    return [kernel for kernel in dict.fromkeys(record.kernel for record in records) if kernel not in busy]
 
 
 def unsupported(records: Iterable[Record]) -> Iterator[tuple[str, list[str]]]:

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from longca.reports.run_cells import Row, cell, counts, failures, rows, throughput_unit, unsupported
+from longca.reports.run_cells import Row, cell, counts, failures, idle, rows, throughput_unit, unsupported
 from longca.reports.text import safe
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def print_run(console: Console, records: Sequence[Record]) -> None:
         console: Where to; tables are split where it is too narrow for all kernels.
         records: The run's records.
     """
-    kernels = list(dict.fromkeys(record.kernel for record in records))
+    nothing = idle(records)
+    kernels = [kernel for kernel in dict.fromkeys(record.kernel for record in records) if kernel not in nothing]
     fitting = max(1, (console.width - _MARGIN) // _KERNEL)
     for direction in dict.fromkeys(record.direction for record in records):
         chosen = [record for record in records if record.direction == direction]
@@ -79,6 +80,10 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
         yield f"[red]{safe(failure.status)}[/] {safe(failure.kernel)}, {failure.count}: {safe(failure.message)}"
         if failure.advice:
             yield f"  [yellow]{safe(failure.advice)}[/]"
-    for kernel, patterns in unsupported(records):
+    nothing = idle(records)
+    if nothing:
+        verb = "take" if len(nothing) > 1 else "takes"
+        yield f"– {safe(', '.join(nothing))} {verb} nothing of this run; longca list-capabilities says why"
+    for kernel, patterns in unsupported(record for record in records if record.kernel not in nothing):
         why = f"longca list-capabilities --why {safe(kernel)} {safe(patterns[0])}"
         yield f"– {safe(kernel)} does not take {safe(', '.join(patterns))}; {why} says why"
