@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longca.kernels.base import Plan, fill, torch_device
+from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, torch_device
 from longca.kernels.parts import merge_parts
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
 
-__all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan", "dense_heads", "nothing_seen"]
+__all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan", "dense_heads"]
 
 #: The forms in which calls take masks, in the order in which they are tried.
 FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN, Form.LAYERS)
@@ -124,10 +124,7 @@ class CallsKernel(ABC):
         """Gradients of q, k and v; see `Kernel.backward`."""
         buffers = (dq, dk, dv)
         if not (q.numel() and k.numel() and plan.calls):
-            first, second, third = (
-                fill(buffer, torch.zeros_like(x)) for buffer, x in zip(buffers, (q, k, v), strict=True)
-            )
-            return first, second, third
+            return no_gradients((q, k, v), buffers)
         if plan.empty is not None:
             # exp(−∞ − lse) is 0 for any finite lse, and NaN for the row's own −∞.
             lse = lse.masked_fill(lse == -torch.inf, 0.0)
@@ -217,11 +214,6 @@ def _empty_rows(mask: Mask, form: Form, device: torch.device) -> Tensor | None:
     starts, stops = mask.head(0).row_intervals()
     empty = (starts >= stops).all(axis=0)
     return torch.from_numpy(empty).to(device) if empty.any() else None
-
-
-def nothing_seen(q: Tensor) -> Tensor:
-    """The lse of queries that have no keys: [Hq, Tq]."""
-    return torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.float32, device=q.device)
 
 
 def dense_heads(x: Tensor) -> Tensor:

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.base import Plan, fill, torch_device
+from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, torch_device
 from longca.kernels.block_lists import BlockLists, block_lists
 from longca.manifests import Problem
 from longca.masks import Form
 from longca.masks.blocks import BlockRuns
-from longca_flashattn.calls import dense_heads, nothing_seen
+from longca_flashattn.calls import dense_heads
 from longca_flashattn.fa4_functions import flash_backward, flash_forward
 
 __all__ = ["IntervalsPlan", "intervals_backward", "intervals_forward", "plan_intervals"]
@@ -93,8 +93,7 @@ def intervals_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v under a plan of intervals; see `Kernel.backward`."""
     if not (q.numel() and k.numel()):
-        first, second, third = (fill(buffer, torch.zeros_like(x)) for buffer, x in zip(buffers, (q, k, v), strict=True))
-        return first, second, third
+        return no_gradients((q, k, v), buffers)
     assert plan.columns is not None
     assert plan.partial_by_key is not None
     assert plan.full_by_key is not None

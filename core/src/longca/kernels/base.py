@@ -19,7 +19,17 @@ from longca.kernels.block_lists import BlockLists
 from longca.manifests import Device, Problem
 from longca.masks import Form
 
-__all__ = ["Kernel", "Plan", "check_inputs", "device_of", "fill", "torch_device", "torch_dtype"]
+__all__ = [
+    "Kernel",
+    "Plan",
+    "check_inputs",
+    "device_of",
+    "fill",
+    "no_gradients",
+    "nothing_seen",
+    "torch_device",
+    "torch_dtype",
+]
 
 
 @dataclass(eq=False)
@@ -159,6 +169,20 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise RequestError(f"{q.shape[1]} query heads do not divide among {k.shape[1]} KV heads")
+
+
+def nothing_seen(q: Tensor) -> Tensor:
+    """The lse of queries [Tq, Hq, D] that see nothing: −∞, [Hq, Tq]."""
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
+
+
+def no_gradients(
+    tensors: tuple[Tensor, Tensor, Tensor], buffers: tuple[Tensor | None, Tensor | None, Tensor | None]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros as the gradients of q, k and v, in the caller's buffers where there are any."""
+    dq, dk, dv = (fill(buffer, torch.zeros_like(x)) for buffer, x in zip(buffers, tensors, strict=True))
+    return dq, dk, dv
 
 
 def fill(buffer: Tensor | None, result: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from longca.errors import UnsupportedError
-from longca.kernels.base import Plan, fill, torch_device, torch_dtype
+from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, torch_device, torch_dtype
 from longca.kernels.sdpa_operators import OPERATORS
 from longca.manifests import Problem
 from longca.masks import Form
@@ -67,7 +67,7 @@ class SDPA:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v; see `Kernel.forward`."""
         if not (q.numel() and k.numel()):  # the operators divide by the lengths
-            return fill(out, torch.zeros_like(q)), fill(lse, _nothing_seen(q))
+            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         operator = OPERATORS[plan.backend]
         result, sums = operator.forward(
             _batched(q), _batched(k), _batched(v), plan.bias, plan.is_causal, plan.problem.scale
@@ -95,10 +95,7 @@ class SDPA:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v; see `Kernel.backward`."""
         if not (q.numel() and k.numel()):
-            first, second, third = (
-                fill(buffer, torch.zeros_like(x)) for buffer, x in zip((dq, dk, dv), (q, k, v), strict=True)
-            )
-            return first, second, third
+            return no_gradients((q, k, v), (dq, dk, dv))
         # A row that sees nothing has weights exp(−∞ − lse): 0 for any finite lse, but NaN for its own −∞.
         lse = lse.masked_fill(lse == -torch.inf, 0.0)[None]
         dout, q, k, v, out = (_batched(x) for x in (dout, q, k, v, out))
@@ -108,12 +105,6 @@ class SDPA:
             fill(buffer, grad[0].transpose(0, 1)) for buffer, grad in zip((dq, dk, dv), grads, strict=True)
         )
         return first, second, third
-
-
-def _nothing_seen(q: Tensor) -> Tensor:
-    """The lse of queries that have no keys: [Hq, Tq]."""
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
 
 
 def _batched(x: Tensor) -> Tensor:
