@@ -28,16 +28,20 @@ def merge_parts(
     Returns:
         out [Tq, Hq, D] in the dtype of `outs`, and lse [Hq, Tq].
     """
-    out = torch.empty_like(outs[0]) if out is None else out
-    lse = torch.empty_like(lses[0]) if lse is None else lse
     if outs.is_cuda:
         from longca.kernels.parts_triton import merge_parts_on_cuda
 
-        merge_parts_on_cuda(outs, lses, out, lse)
-        return out, lse
+        plain_out, plain_lse = (
+            buffer if buffer is not None and buffer.stride(-1) == 1 else torch.empty_like(parts[0])
+            for buffer, parts in ((out, outs), (lse, lses))
+        )
+        merge_parts_on_cuda(outs, lses, plain_out, plain_lse)
+        return _deliver(out, plain_out), _deliver(lse, plain_lse)
     merged: tuple[Tensor, Tensor] = outs[0], lses[0]
     for part in zip(outs[1:], lses[1:], strict=True):
         merged = merge(merged, part)
-    out.copy_(merged[0])
-    lse.copy_(merged[1])
-    return out, lse
+    return _deliver(out, merged[0].to(outs.dtype)), _deliver(lse, merged[1].to(lses.dtype))
+
+
+def _deliver(buffer: Tensor | None, result: Tensor) -> Tensor:
+    return result if buffer is None or buffer is result else buffer.copy_(result)
