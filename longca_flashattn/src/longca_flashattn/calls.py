@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, torch_device
+from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
 from longca.kernels.parts import merge_parts
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
 
-__all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan", "dense_heads"]
+__all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 
 #: The forms in which calls take masks, in the order in which they are tried.
 FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN, Form.LAYERS)
@@ -88,7 +88,7 @@ class CallsKernel(ABC):
         """Attention of q to k and v; see `Kernel.forward`."""
         if not (q.numel() and k.numel() and plan.calls):
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
-        q, k, v = (dense_heads(x) for x in (q, k, v))
+        q, k, v = (readable(x) for x in (q, k, v))
         if len(plan.calls) > 1:
             return self._forward_layers(q, k, v, plan, out, lse)
         out, lse = self.call_forward(q, k, v, plan.calls[0], plan, out, lse)
@@ -128,7 +128,7 @@ class CallsKernel(ABC):
         if plan.empty is not None:
             # exp(−∞ − lse) is 0 for any finite lse, and NaN for the row's own −∞.
             lse = lse.masked_fill(lse == -torch.inf, 0.0)
-        dout, q, k, v, out = (dense_heads(x) for x in (dout, q, k, v, out))
+        dout, q, k, v, out = (readable(x) for x in (dout, q, k, v, out))
         tensors = (dout, q, k, v, out, lse.contiguous())
         if len(plan.calls) == 1:
             return self.call_backward(*tensors, plan.calls[0], plan, dq, dk, dv)
@@ -214,8 +214,3 @@ def _empty_rows(mask: Mask, form: Form, device: torch.device) -> Tensor | None:
     starts, stops = mask.head(0).row_intervals()
     empty = (starts >= stops).all(axis=0)
     return torch.from_numpy(empty).to(device) if empty.any() else None
-
-
-def dense_heads(x: Tensor) -> Tensor:
-    """A tensor whose last dimension is contiguous, as all of FlashAttention takes for granted."""
-    return x if x.stride(-1) == 1 else x.contiguous()

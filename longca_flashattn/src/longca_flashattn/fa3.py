@@ -72,10 +72,7 @@ class FlashAttention3(CallsKernel):
             **_arguments(call, plan),
             deterministic=plan.problem.deterministic,
         )
-        first, second, third = (
-            grad if buffer is None or buffer is grad else buffer.copy_(grad)
-            for grad, buffer in zip(grads, (dq, dk, dv), strict=True)
-        )
+        first, second, third = (fill(buffer, grad) for grad, buffer in zip(grads, (dq, dk, dv), strict=True))
         return first, second, third
 
 

@@ -11,6 +11,8 @@ import importlib_metadata
 import torch
 from torch import Tensor
 
+from longca.kernels.base import fill
+
 __all__ = ["flash_backward", "flash_forward", "version"]
 
 
@@ -46,10 +48,7 @@ def flash_forward(
     results = _quietly(
         _interface()._flash_attn_fwd, q, k, v, out=_plain(out), lse=_plain(lse), return_lse=True, **arguments
     )
-    first, second = (
-        result if given is None or given is result else given.copy_(result)
-        for given, result in zip((out, lse), results[:2], strict=True)
-    )
+    first, second = (fill(given, result) for given, result in zip((out, lse), results[:2], strict=True))
     return first.view(first.shape[-3:]), second.view(second.shape[-2:])
 
 
@@ -75,10 +74,7 @@ def flash_backward(
     results = _quietly(
         _interface()._flash_attn_bwd, q, k, v, out, dout, lse, dq=plain[0], dk=plain[1], dv=plain[2], **arguments
     )
-    first, second, third = (
-        result if buffer is None or buffer is result else buffer.copy_(result)
-        for buffer, result in zip(given, results, strict=True)
-    )
+    first, second, third = (fill(buffer, result) for buffer, result in zip(given, results, strict=True))
     return first.view(first.shape[-3:]), second.view(second.shape[-3:]), third.view(third.shape[-3:])
 
 

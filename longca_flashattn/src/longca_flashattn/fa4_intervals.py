@@ -15,12 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, torch_device
+from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
 from longca.kernels.block_lists import BlockLists, block_lists
 from longca.manifests import Problem
 from longca.masks import Form
 from longca.masks.blocks import BlockRuns
-from longca_flashattn.calls import dense_heads
 from longca_flashattn.fa4_functions import flash_backward, flash_forward
 
 __all__ = ["IntervalsPlan", "intervals_backward", "intervals_forward", "plan_intervals"]
@@ -70,7 +69,7 @@ def intervals_forward(
     if not (q.numel() and k.numel()):
         return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
     return flash_forward(
-        *(dense_heads(x)[None] for x in (q, k, v)),
+        *(readable(x)[None] for x in (q, k, v)),
         out=None if out is None else out[None],
         lse=None if lse is None else lse[None],
         softmax_scale=plan.problem.scale,
@@ -98,7 +97,7 @@ def intervals_backward(
     assert plan.partial_by_key is not None
     assert plan.full_by_key is not None
     tile = _backward_tile(plan.problem.head_dim)
-    dout, q, k, v, out = (dense_heads(x)[None] for x in (dout, q, k, v, out))
+    dout, q, k, v, out = (readable(x)[None] for x in (dout, q, k, v, out))
     dq, dk, dv = (None if buffer is None else buffer[None] for buffer in buffers)
     return flash_backward(
         dout,

@@ -27,6 +27,7 @@ __all__ = [
     "fill",
     "no_gradients",
     "nothing_seen",
+    "readable",
     "torch_device",
     "torch_dtype",
 ]
@@ -186,5 +187,10 @@ def no_gradients(
 
 
 def fill(buffer: Tensor | None, result: Tensor) -> Tensor:
-    """A result, copied into the caller's buffer where there is one."""
-    return result if buffer is None else buffer.copy_(result)
+    """A result, copied into the caller's buffer where there is one that it is not in already."""
+    return result if buffer is None or buffer is result else buffer.copy_(result)
+
+
+def readable(x: Tensor) -> Tensor:
+    """A tensor whose last dimension is contiguous, as kernels take for granted: itself, or a copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()

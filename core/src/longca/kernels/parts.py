@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from longca.kernels.base import fill
 from longca.kernels.merge import merge
 
 __all__ = ["merge_parts"]
@@ -36,12 +37,8 @@ def merge_parts(
             for buffer, parts in ((out, outs), (lse, lses))
         )
         merge_parts_on_cuda(outs, lses, plain_out, plain_lse)
-        return _deliver(out, plain_out), _deliver(lse, plain_lse)
+        return fill(out, plain_out), fill(lse, plain_lse)
     merged: tuple[Tensor, Tensor] = outs[0], lses[0]
     for part in zip(outs[1:], lses[1:], strict=True):
         merged = merge(merged, part)
-    return _deliver(out, merged[0].to(outs.dtype)), _deliver(lse, merged[1].to(lses.dtype))
-
-
-def _deliver(buffer: Tensor | None, result: Tensor) -> Tensor:
-    return result if buffer is None or buffer is result else buffer.copy_(result)
+    return fill(out, merged[0].to(outs.dtype)), fill(lse, merged[1].to(lses.dtype))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from longca.errors import UnsupportedError
-from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, torch_device, torch_dtype
+from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device, torch_dtype
 from longca.kernels.sdpa_operators import OPERATORS
 from longca.manifests import Problem
 from longca.masks import Form
@@ -109,7 +109,7 @@ class SDPA:
 
 def _batched(x: Tensor) -> Tensor:
     """[T, H, D] → [1, H, T, D], as a view where D is contiguous, which the operators take for granted."""
-    return (x if x.stride(-1) == 1 else x.contiguous()).transpose(0, 1)[None]
+    return readable(x).transpose(0, 1)[None]
 
 
 def _backend(problem: Problem, form: Form) -> str:

@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca.kernels.base import fill
-
-__all__ = ["deliver", "on_device_of", "readable", "writable"]
-
-
-def readable(x: Tensor) -> Tensor:
-    """The tensor itself, or a copy where its last dimension is not contiguous."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+__all__ = ["on_device_of", "writable"]
 
 
 def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
@@ -23,11 +16,6 @@ def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
     if buffer is not None and buffer.stride(-1) == 1:
         return buffer
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
-
-
-def deliver(buffer: Tensor | None, result: Tensor) -> Tensor:
-    """The caller's buffer, into which what could not be written to it at once is copied."""
-    return result if buffer is None or buffer is result else fill(buffer, result)
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from longca import Problem
-from longca_flashmask.buffers import deliver, on_device_of, readable, writable
+from longca.kernels.base import fill, readable
+from longca_flashmask.buffers import on_device_of, writable
 from longca_flashmask.configs import Configs, choose
 from longca_flashmask.plan import FlashMaskPlan, make_plan
 
@@ -55,7 +56,7 @@ class FlashMask:
         sums = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device) if lse is None else lse
         with on_device_of(q):
             launch_attend(q, k, v, result, sums, plan)
-        return deliver(out, result), sums
+        return fill(out, result), sums
 
     def backward(
         self,
@@ -80,4 +81,4 @@ class FlashMask:
             prepared = launch_prepare(dout, out, lse, plan)
             launch_dkdv(dout, q, k, v, prepared, dk_result, dv_result, plan)
             launch_dq(dout, q, k, v, prepared, dq_result, plan)
-        return deliver(dq, dq_result), deliver(dk, dk_result), deliver(dv, dv_result)
+        return fill(dq, dq_result), fill(dk, dk_result), fill(dv, dv_result)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from longca import Problem
-from longca.kernels.base import Plan, fill, torch_device
+from longca.kernels.base import Plan, fill, nothing_seen, torch_device
 from longca.masks import Form
 from longca_flex import compiled
 from longca_flex.compiled import BLOCK, Bounds, compiling_once
@@ -81,8 +81,7 @@ class Flex:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v; see `longca.kernels.base.Kernel.forward`."""
         if not (q.numel() and k.numel()):
-            nothing = q.new_full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.float32)
-            return fill(out, torch.zeros_like(q)), fill(lse, nothing)
+            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         block = _block(q, k)
         with compiling_once():
             result, sums = self._forward(
