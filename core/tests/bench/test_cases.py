@@ -84,3 +84,10 @@ def test_a_million_cases_are_refused():
     sweep = suite.sweep[0].model_copy(update={"seeds": tuple(range(100_000))})
     with pytest.raises(RequestError, match="more than 100000 cases"):
         expand(suite.model_copy(update={"sweep": (sweep,)}), ["naive", "sdpa"])
+
+
+@pytest.mark.parametrize("selection", [Selection(seeds=(9,)), Selection(seeds=(2,), seqlens=(131072,))])
+def test_a_selection_that_leaves_nothing_says_so(selection):
+    suite = load_suite("dense")
+    with pytest.raises(RequestError, match=r"no sweep of suite dense has all .* Its seeds: 0, 1, 2"):
+        expand(suite, [*suite.distributions, "naive", "sdpa"], selection)

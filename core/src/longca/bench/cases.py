@@ -122,7 +122,7 @@ def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
         UnknownNameError: The suite or the selection names a kernel or pattern that nobody provides, or the selection
             heads that the suite does not have.
         MaskError: A selected length that no mask has.
-        RequestError: A selected kernel is not installed, or there are more than MOST_CASES.
+        RequestError: A selected kernel is not installed, nothing is left, or there are more than MOST_CASES.
     """
     known = tuple(kernels)
     _check(suite, known, selection)
@@ -135,7 +135,16 @@ def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
                 f"suite {suite.name} has more than {MOST_CASES} cases; narrow its sweeps, or select with --kernel, "
                 "--mask, --seqlen and --direction"
             )
+    if not cases and not absent(suite, known, selection):
+        raise RequestError(
+            f"no sweep of suite {suite.name} has all that was selected together; leave out one of --kernel, --mask, "
+            f"--seqlen, --heads, --seed and --direction. Its seeds: {_seeds(suite)}"
+        )
     return list(cases)
+
+
+def _seeds(suite: Suite) -> str:
+    return ", ".join(map(str, sorted({seed for sweep in suite.sweep for seed in sweep.seeds})))
 
 
 def absent(suite: Suite, kernels: Iterable[str], selection: Selection = Selection()) -> dict[str, str]:
