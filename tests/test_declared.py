@@ -28,7 +28,7 @@ from .imports import DISTRIBUTIONS, ROOT
 RECORD = ROOT / "results" / "h200" / "verify.json"
 CAPABILITY = "9.0"
 #: Where the guide says what was not verified, for want of a package on the machine.
-UNVERIFIED = ROOT / "docs" / "dense.md"
+UNVERIFIED = ROOT / "docs" / "verified.md"
 
 Row = dict[str, Any]
 
@@ -100,7 +100,7 @@ def _unverified() -> str:
 def _waiting() -> set[str]:
     """Kernels that the guide says are waiting to be verified as they are declared."""
     line = re.search(
-        r"^Waiting to be verified as they are declared now: (.*?)\n\n", _unverified(), re.DOTALL | re.MULTILINE
+        r"^Waiting to be verified as they are declared now: (.*?)(?:\n\n|\Z)", _unverified(), re.DOTALL | re.MULTILINE
     )
     return set(re.findall(r"`(\w+)`", line[1])) if line else set()
 

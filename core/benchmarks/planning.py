@@ -15,18 +15,15 @@ runs out, is kept as what it is.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
+from plan_costs import attempted, plan_costs, write_rows
 
 from longca import registry
 from longca.bench.environment import surroundings
-from longca.kernels.base import Plan, torch_device
+from longca.kernels.base import Plan
 from longca.manifests import Device, Problem
 from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
@@ -36,8 +33,6 @@ from longca.reports.chart_axes import look_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SAMPLES = 5
-BUDGET = 2.0  # seconds of samples after which a case gets no further one
 LEAST, MOST = 2**13, 2**20
 #: Milliseconds that planning may take, by tokens.
 LIMITS = {2**17: 10.0, 2**20: 150.0}
@@ -51,51 +46,19 @@ def measure(kernel: str, pattern: str, seqlen: int, device: Device) -> dict[str,
     verdict = registry().resolve(kernel, _problem(drawn, device))
     if verdict.offer is None:
         return {**about, "status": "unsupported", "message": " ".join(map(str, verdict.reasons))}
-    try:
-        return {**about, "status": "ok", "form": str(verdict.offer.form), **_planned(kernel, drawn, device)}
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        return {**about, "status": "oom", "message": str(error)}
-    finally:
-        if device.kind == "cuda":
-            torch.cuda.empty_cache()
+    kept = {"form": str(verdict.offer.form)}
+    return {**about, **attempted(lambda: {**kept, **_planned(kernel, drawn, device)}, device)}
 
 
 def _planned(kernel: str, drawn: SliceMask, device: Device) -> dict[str, Any]:
-    first, plan, _ = _once(kernel, drawn, device)
-    metadata, lists = plan.metadata_bytes, plan.list_bytes
-    del plan
-    samples: list[float] = []
-    peak = None
-    while len(samples) < SAMPLES and sum(samples) < BUDGET:
-        seconds, _, peak = _once(kernel, drawn, device)
-        samples.append(seconds)
-    return {
-        "first_seconds": first,
-        "seconds": statistics.median(samples),
-        "samples": samples,
-        "metadata_bytes": metadata,
-        "list_bytes": lists,
-        "other_bytes": metadata - lists,
-        "peak_bytes": peak,
-    }
+    instance = registry().load(kernel)
 
+    def plan() -> Plan:
+        fresh = SliceMask(drawn.array, drawn.seqlen_q, drawn.seqlen_k)
+        made: Plan = instance.plan(_problem(fresh, device))
+        return made
 
-def _once(kernel: str, drawn: SliceMask, device: Device) -> tuple[float, Plan, int | None]:
-    """Seconds of one planning, its plan, and the allocator's peak above what was there before."""
-    instance, on_gpu = registry().load(kernel), device.kind == "cuda"
-    where = torch_device(device)
-    before = 0
-    if on_gpu:
-        torch.cuda.synchronize(where)
-        torch.cuda.reset_peak_memory_stats(where)
-        before = torch.cuda.memory_allocated(where)
-    start = time.perf_counter()
-    fresh = SliceMask(drawn.array, drawn.seqlen_q, drawn.seqlen_k)
-    plan: Plan = instance.plan(_problem(fresh, device))
-    if on_gpu:
-        torch.cuda.synchronize(where)
-    seconds = time.perf_counter() - start
-    return seconds, plan, torch.cuda.max_memory_allocated(where) - before if on_gpu else None
+    return plan_costs(plan, device)
 
 
 def _problem(mask: SliceMask, device: Device) -> Problem:
@@ -180,11 +143,8 @@ def main() -> None:
             about = f"{kernel:12}{seqlen:>9}: {len(here):>2} masks planned"
             print(f"{about}, at most {slowest:9.3f} ms, {largest:9.3f} MiB", flush=True)
     if asked.out:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        record = {"environment": surroundings(registry(), device), "limits_ms": LIMITS}
-        lines = ",\n".join(map(json.dumps, rows))
-        text = f'{json.dumps(record)[:-1]},\n"rows": [\n{lines}\n]}}\n'
-        (asked.out / "planning.json").write_text(text, encoding="utf-8")
+        about = {"environment": surroundings(registry(), device), "limits_ms": LIMITS}
+        write_rows(asked.out / "planning.json", about, rows)
         draw(rows, asked.out / "planning.png")
 
 

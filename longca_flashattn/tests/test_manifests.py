@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from longca import Device, Problem, masks
 from longca.manifests import packages, resolve_manifest
-from longca.masks import Slice, SliceMask
+from longca.masks import BlockSparseMask, Form, Slice, SliceMask
 from longca_flashattn import FA2, FA3, FA4, supports_mask
+from longca_flashattn.fa4 import FlashAttention4
 
 H200 = Device("cuda", (9, 0), 140 * 2**30, "H200")
 
@@ -19,8 +21,8 @@ def _installed(monkeypatch):
 
 
 def problem(mask, **changes):
-    asked = Problem(mask=mask, heads_q=8, heads_kv=1, head_dim=128, dtype="bfloat16", device=H200, direction="backward")
-    return replace(asked, **changes)
+    asked = {"heads_q": 8, "heads_kv": 1, "head_dim": 128, "dtype": "bfloat16", "direction": "backward"}
+    return Problem(**{"mask": mask, "device": H200, **asked, **changes})
 
 
 @pytest.mark.parametrize("pattern", [name for name in masks.PATTERNS if not name.endswith("block_sparse")])
@@ -28,6 +30,44 @@ def test_fa4_takes_every_static_mask(pattern):
     asked = problem(masks.sample(pattern, seqlen=5000, lengths="pile", seed=1))
     assert resolve_manifest(FA4, asked).valid
     assert supports_mask("fa4", asked) is None
+
+
+@pytest.mark.parametrize("mask_heads", [1, 4, 8])
+@pytest.mark.parametrize(
+    ("block", "blocks"), [(16, None), (64, None), (100, None), (128, (128, 256)), (256, (128, 256))]
+)
+def test_fa4_takes_block_sparse_masks_of_all_blocks(block, blocks, mask_heads):
+    mask = masks.build("uniform_block_sparse", 3000, block=block, kept=0.5, heads=mask_heads, seed=1)
+    for changes in ({}, {"head_dim": 64, "dtype": "float16"}):
+        asked = problem(mask, heads_kv=4, **changes)
+        offer = resolve_manifest(FA4, asked).offer
+        assert offer.form is Form.BLOCK_SPARSE
+        assert offer.block_sizes == blocks
+        assert supports_mask("fa4", asked) is None
+    assert resolve_manifest(FA4, problem(mask, heads_kv=4, deterministic=True)).reasons
+
+
+def test_fa4_takes_variable_blocks():
+    mask = masks.build("variable_block_sparse", 3000, boundaries=(0, 70, 900, 1000, 3000), kept=0.5, heads=8, seed=1)
+    assert resolve_manifest(FA4, problem(mask)).offer.variable_blocks
+
+
+@pytest.mark.parametrize(
+    ("kept", "form"),
+    [
+        (np.ones((8, 4, 4)), Form.FULL),
+        (np.ones((1, 4, 4)), Form.FULL),
+        (np.eye(4)[None], Form.VARLEN),
+        (np.eye(4)[None, ::-1], Form.BLOCK_SPARSE),
+        (np.stack([np.eye(4)] * 8), Form.BLOCK_SPARSE),
+    ],
+)
+def test_fa4_plans_a_block_sparse_mask_in_the_form_of_the_offer_that_covers_it(monkeypatch, kept, form):
+    monkeypatch.setattr("longca_flashattn.fa4.version", lambda: "4")
+    mask = BlockSparseMask(kept.astype(np.bool_), range(0, 513, 128), range(0, 513, 128))
+    asked = problem(mask)
+    assert resolve_manifest(FA4, asked).offer.form is form
+    assert FlashAttention4().plan(replace(asked, device=Device("cpu"))).form is form
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """LongCA: which attention kernel and which context-parallel strategy is valid, correct and fastest.
 
-Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention`.
+Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention` and
+`choose_blocks`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from longca import masks
     from longca.hookspecs import hookimpl
     from longca.kernels.attention import attention
+    from longca.kernels.choose_blocks import choose_blocks
     from longca.manifests import (
         Backward,
         Device,
@@ -41,6 +43,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "attention",
+    "choose_blocks",
     "hookimpl",
     "masks",
     "registry",
@@ -49,6 +52,7 @@ __all__ = [
 
 _HOMES = {
     "attention": "longca.kernels.attention",
+    "choose_blocks": "longca.kernels.choose_blocks",
     "hookimpl": "longca.hookspecs",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",

@@ -73,6 +73,19 @@ def test_kernels_share_masks_and_digests_tell_cases_apart():
     assert all(len(masks) == 1 for masks in pairs.values())
 
 
+def test_a_grid_gives_a_case_a_combination_and_masks_of_their_own():
+    suite = load_suite("sparse")
+    narrow = Selection(kernels=("bsa",), seqlens=(16384,), directions=("forward",), heads=("64:8",))
+    cases = expand(suite, tuple(suite.distributions), narrow)
+    uniform = [case for case in cases if case.pattern == "uniform_block_sparse"]
+    assert [dict(case.factors) for case in uniform] == [
+        {"block": block, "kept": kept} for block in (64, 128) for kept in (0.2, 0.5, 0.8)
+    ]
+    assert len({case.digest("cpu") for case in cases}) == len(cases) == 9
+    densities = [round(case.mask.density, 2) for case in uniform[:3]]
+    assert densities == [0.2, 0.5, 0.8]
+
+
 def test_block_sparse_masks_are_per_kv_head():
     cases = expand(load_suite("quick"), ["naive"], Selection(patterns=("uniform_block_sparse",), seqlens=(256,)))
     problem = cases[0].problem(Device("cpu"))

@@ -56,7 +56,7 @@ def test_every_head_dim_is_asked_and_the_first_with_every_mask(ask):
 def test_gpus_get_every_static_pattern_over_many_tiles(ask):
     assert {label.partition(" ")[0] for label, _ in long_masks()} == STATIC
     found, _ = ask(offer(max_head_dim=256), device=H200)
-    long = [problem for _, problem in found if problem.concrete_mask.seqlen_q == LONG]
+    long = [problem for _, problem in found if problem.concrete_mask.seqlen_q == LONG and problem.mask.pattern]
     assert len(long) >= len(STATIC)
     assert {(problem.head_dim, problem.heads_q, problem.heads_kv) for problem in long} == {(128, 8, 1)}
     mha, _ = ask(offer(head_dims=(64, 192), gqa=False), device=H200)
@@ -95,4 +95,23 @@ def test_a_form_that_no_mask_has_is_no_earlier_offers_doing(ask):
 
 def test_block_sizes_of_an_offer_are_among_the_masks(ask):
     found, _ = ask(offer(form=Form.BLOCK_SPARSE, block_sizes=(32,)))
-    assert {label.partition(",")[0] for label, _ in found} == {"blocks of 32"}
+    assert {problem.concrete_mask.block_size for _, problem in found} == {32}
+    assert {label.partition(",")[0] for label, _ in found} == {"blocks of 32", "skewed blocks of 32"}
+
+
+BLOCKS = {"form": Form.BLOCK_SPARSE, "block_sizes": (64,), "mask_heads": "query"}
+
+
+def test_masks_of_several_kv_heads_are_asked_where_groups_share_them(ask):
+    heads = [(p.heads_q, p.heads_kv, p.concrete_mask.heads) for _, p in ask(offer(**BLOCKS))[0]]
+    assert set(heads) == {(8, 1, 1), (3, 3, 1), (4, 2, 2), (3, 3, 3), (8, 1, 8)}
+    alone = [(p.heads_q, p.heads_kv) for _, p in ask(offer(**BLOCKS, gqa=False))[0]]
+    assert set(alone) == {(3, 3)}
+
+
+def test_gpus_get_blocks_over_many_tiles(ask):
+    found, _ = ask(offer(**{**BLOCKS, "block_sizes": None}, variable_blocks=True, head_dims=(128,)), device=H200)
+    long = {problem.concrete_mask for _, problem in found if problem.concrete_mask.seqlen_q == LONG}
+    assert {(mask.block_size, mask.heads) for mask in long} == {
+        (block, heads) for block in (64, 128, None) for heads in (1, 2, 3, 8)
+    }

@@ -57,6 +57,63 @@ def test_digest_changes_with_what_it_says(tmp_path):
     assert first.digest != load_suite(write(tmp_path, GOOD.replace("64", "65"))).digest
 
 
+def test_a_grid_left_out_does_not_change_the_digest_that_records_have(tmp_path):
+    assert load_suite(write(tmp_path, GOOD)).digest == "c1abd6b23bc86ff7"
+    grid = GOOD + "[sweep.grid]\ncausal_sliding_window = { window = [1, 2] }\n"
+    first = load_suite(write(tmp_path, grid)).digest
+    assert first != load_suite(write(tmp_path, GOOD)).digest
+    assert first != load_suite(write(tmp_path, grid.replace("[1, 2]", "[1, 3]"))).digest
+
+
+def test_every_combination_of_a_grid(tmp_path):
+    text = GOOD + (
+        "[sweep.factors]\nuniform_block_sparse = { seed = 3 }\n"
+        "[sweep.grid]\nuniform_block_sparse = { block = [16, 64], kept = [0.2, 0.5] }\n"
+        "variable_block_sparse = { boundaries = [[0, 64], [0, 9, 64]] }\n"
+    )
+    (sweep,) = load_suite(write(tmp_path, text)).sweep
+    assert sweep.factor_sets("causal") == [{}]
+    assert sweep.factor_sets("uniform_block_sparse") == [
+        {"seed": 3, "block": block, "kept": kept} for block in (16, 64) for kept in (0.2, 0.5)
+    ]
+    assert sweep.factor_sets("variable_block_sparse") == [{"boundaries": [0, 64]}, {"boundaries": [0, 9, 64]}]
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ("full_sliding_window = { window = [] }", r"grid\.full_sliding_window\.window"),
+        ("full_sliding_windov = { window = [1] }", "full_sliding_window"),
+        ("full_sliding_window = { window = 1 }", "valid list"),
+        ("causal_sliding_window = { window = [1] }", "both factors and grid"),
+    ],
+)
+def test_grids_that_say_nothing_or_twice_are_refused(tmp_path, grid, message):
+    given = "[sweep.factors]\ncausal_sliding_window = { window = 9 }\n[sweep.grid]\n"
+    with pytest.raises(RequestError, match=message):
+        load_suite(write(tmp_path, GOOD + given + grid))
+
+
+def test_sparse_is_the_papers_matrix_and_variable_blocks():
+    suite = load_suite("sparse")
+    shares = {"uniform_block_sparse": 6, "variable_block_sparse": 3}
+    assert {pattern: len(sweep.factor_sets(pattern)) for sweep in suite.sweep for pattern in sweep.patterns} == shares
+    for sweep in suite.sweep:
+        assert sweep.seqlens == (16384, 32768, 65536, 131072)
+        assert (sweep.heads, sweep.head_dims) == (("64:8", "64:64"), (128,))
+        assert sweep.directions == ("forward", "backward")
+        assert set(sweep.kernels) <= set(suite.distributions)
+    assert set(suite.sweep[0].kernels) == set(suite.distributions)
+
+
+def test_kept_has_the_dense_kernel_that_it_is_held_against():
+    dense, sparse = load_suite("kept").sweep
+    assert (dense.patterns, dense.kernels) == (("full",), ("fa3",))
+    assert (dense.seqlens, dense.heads) == (sparse.seqlens, sparse.heads) == ((32768,), ("64:8", "64:64"))
+    shares = sorted({given["kept"] for given in sparse.factor_sets("uniform_block_sparse")})
+    assert (len(shares), shares[0], shares[-1]) == (8, 0.05, 1.0)
+
+
 def test_unknown_names_the_nearest():
     with pytest.raises(UnknownNameError, match="quick"):
         load_suite("quik")

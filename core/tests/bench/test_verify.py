@@ -72,6 +72,16 @@ def test_zeros_and_wrong_lse(setup):
     assert failing(spoilt_forward(setup(), lambda out, lse: (lse.add_(1e-3), out)[2:])) == {"lse"}
 
 
+@pytest.mark.parametrize(("dtype", "share", "passes"), [("bfloat16", 0.9, True), ("bfloat16", 1.5, False)])
+def test_a_rough_lse_is_one_of_rounded_weights(setup, dtype, share, passes):
+    def spoil(out, lse):
+        lse[1, 40] += share * torch.finfo(getattr(torch, dtype)).eps / 2
+
+    found = spoilt_forward(setup(dtype=dtype), spoil)
+    assert failing(found) == {"lse"}, "others sum their weights as they are"
+    assert spoilt_forward(setup(dtype=dtype), spoil, rough_lse=True).passed == passes
+
+
 def test_lse_of_empty_rows(setup):
     made = setup(SliceMask([Slice(10, 300, 0, 300)], 300, 300))
     (finding,) = spoilt_forward(made, lambda out, lse: (lse.nan_to_num_(neginf=0.0),)[1:]).failures

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from longca.errors import MaskError
 from longca.masks import BlockSparseMask, Form, build
-from longca.masks.block_sparse import uniform_bounds
 
 from . import predicates
 from .strategies import block_sparse_cases
@@ -20,6 +19,11 @@ def test_it_shows_the_blocks_that_each_head_keeps(case):
     assert m.density == pytest.approx(case.dense.mean(), abs=0)
     for h in range(m.heads):
         assert m.kept(h).tolist() == case.factors["kept"][h].tolist()
+
+
+@given(block_sparse_cases())
+def test_how_many_keys_each_query_sees(case):
+    assert case.mask.visible_keys().tolist() == case.dense.sum(axis=2).tolist()
 
 
 @given(block_sparse_cases())
@@ -39,7 +43,31 @@ def test_one_mask_for_all_heads_converts_as_its_slices_do(case, block_q, block_k
     assert m.blocks(block_q, block_k).by_query.dense().tolist() == expected.tolist()
     for form in set(Form) - {Form.BLOCK_SPARSE}:
         assert m.admits(form) == m.head(0).admits(form)
-    assert m.count(Form.ROW_INTERVALS) == m.head(0).count(Form.ROW_INTERVALS)
+    for form in (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.FULL):
+        assert m.count(form) == m.head(0).count(form)
+
+
+def test_layers_are_not_worked_out_where_there_are_too_many():
+    mask = BlockSparseMask(np.indices((40, 40)).sum(0) % 2 == 0, np.arange(41), np.arange(41))
+    assert mask.head(0).count(Form.LAYERS) > mask.count(Form.LAYERS) == mask.count(Form.ROW_INTERVALS) == 20
+
+
+def test_64_heads_of_many_blocks_take_no_slices(monkeypatch):
+    mask = build("uniform_block_sparse", 2**15, block=64, kept=0.5, heads=64)
+    monkeypatch.setattr(BlockSparseMask, "head", None)
+    assert mask.density == 0.5
+    assert mask.visible_keys().tolist() == [[2**14] * 2**15] * 64
+    assert 0.5 < mask.tile_efficiency() < 0.6
+    assert len(mask.digest) == 16
+    assert [form for form in Form if mask.admits(form)] == [Form.BLOCK_SPARSE]
+
+
+def test_one_head_of_many_blocks_is_no_band_without_slices(monkeypatch):
+    mask = build("uniform_block_sparse", 2**17, block=64, kept=0.5)
+    monkeypatch.setattr(BlockSparseMask, "head", None)
+    assert not any(mask.admits(form) for form in (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN, Form.DENSE))
+    assert 400 < mask.count(Form.ROW_INTERVALS) < 700
+    assert mask.count(Form.LAYERS) == mask.count(Form.ROW_INTERVALS)
 
 
 def _columns(mask):
@@ -79,6 +107,25 @@ def test_equality_is_of_what_is_shown_whatever_the_bounds(case, data):
     assert other.digest == m.digest
 
 
+def test_digests_are_those_of_earlier_records():
+    factors = {(16, 2): "3fd478a5a2561554", (64, 2): "076222ee59911ff6", (16, 8): "e895f03c37a9cf5b"}
+    for (block, heads), digest in factors.items():
+        assert build("uniform_block_sparse", 4096, block=block, kept=0.3, heads=heads, seed=1).digest == digest
+
+
+def test_masks_of_equal_bounds_differ_by_any_bit():
+    kept = np.ones((2, 9, 9), bool)
+    mask = BlockSparseMask(kept, np.arange(10), np.arange(10))
+    assert mask == BlockSparseMask(kept, np.arange(10), np.arange(10))
+    kept[1, 8, 8], kept[1, 8, 7] = False, True
+    moved = kept.copy()
+    moved[1, 8, 8], moved[1, 8, 7] = True, False
+    one, other = (BlockSparseMask(each, np.arange(10), np.arange(10)) for each in (kept, moved))
+    assert one.area == other.area
+    assert one != other
+    assert one.digest != other.digest
+
+
 @pytest.mark.parametrize(
     ("q_bounds", "k_bounds", "size"),
     [
@@ -100,11 +147,6 @@ def test_bitmaps_are_held_as_bits():
     assert mask.nbytes < mask.bits.nbytes + 2**16
 
 
-def test_the_last_uniform_block_is_cut_at_the_end():
-    assert uniform_bounds(10, 4).tolist() == [0, 4, 8, 10]
-    assert uniform_bounds(8, 4).tolist() == [0, 4, 8]
-
-
 @pytest.mark.parametrize(
     ("kept", "q_bounds", "k_bounds", "words"),
     [
@@ -122,3 +164,26 @@ def test_the_last_uniform_block_is_cut_at_the_end():
 def test_bitmaps_and_bounds_that_do_not_fit_are_refused(kept, q_bounds, k_bounds, words):
     with pytest.raises(MaskError, match=words):
         BlockSparseMask(kept, q_bounds, k_bounds)
+
+
+@given(block_sparse_cases())
+def test_bits_make_the_mask_they_are_of(case):
+    mask = BlockSparseMask.from_bits(case.mask.bits, case.mask.q_bounds, case.mask.k_bounds)
+    assert mask == case.mask
+    assert mask.digest == case.mask.digest
+    assert mask.bits is not case.mask.bits
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (np.zeros((2, 3, 1), np.uint8), r"uint8 \(2, 3, 1\); these bounds need uint8 \[heads, 2, 2\]"),
+        (np.zeros((0, 2, 2), np.uint8), "heads, 2, 2"),
+        (np.zeros((2, 2), np.uint8), "heads, 2, 2"),
+        (np.zeros((1, 2, 2), np.int8), "bits are int8"),
+        (np.full((1, 2, 2), 0x40, np.uint8), "beyond the last of 9 key blocks"),
+    ],
+)
+def test_bits_that_do_not_fit_are_refused(bits, words):
+    with pytest.raises(MaskError, match=words):
+        BlockSparseMask.from_bits(bits, [0, 1, 2], np.arange(10))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from longca.reports import chart_axes
-from longca.reports.chart_picture import _caption
+from longca.reports.chart_picture import _caption, _title
 from longca.reports.charts import chart_files, charts, draw_charts
 from longca.reports.run_source import Run
 
@@ -57,6 +57,18 @@ def test_masks_of_other_factors_are_on_charts_of_their_own():
     found = charts([record(mask_digest="a" * 16), record("sdpa", mask_digest="a" * 16), record(mask_digest="b" * 16)])
     assert [len(chart.records) for chart in found] == [2, 1]
     assert len(set(chart_files(found))) == 2
+
+
+def test_factors_have_charts_of_their_own_that_name_them():
+    def sparse(kept, seqlen):
+        factors = {"block": 64, "kept": kept}
+        return record(pattern="uniform_block_sparse", seqlen=seqlen, factors=factors, mask_digest=f"{seqlen}-{kept}")
+
+    # The second length was measured in the other order.
+    found = charts([sparse(0.2, 1024), sparse(0.5, 1024), sparse(0.5, 4096), sparse(0.2, 4096)])
+    assert [{each.factors["kept"] for each in chart.records} for chart in found] == [{0.2}, {0.5}]
+    assert chart_files(found)[0] == "uniform_block_sparse-forward-block_64_20_percent_kept.png"
+    assert _title(found[1].records[0]) == "Uniform block sparse, block 64, 50 % kept, forward"
 
 
 def test_a_line_breaks_where_a_length_failed_and_what_is_suspect_is_hollow():

@@ -58,6 +58,18 @@ def test_other_cases_are_no_pair(field):
     assert "In B alone, 1 case" in printed(comparison)
 
 
+def test_factors_and_heads_are_named():
+    def sparse(block, **fields):
+        return record(pattern="uniform_block_sparse", factors={"block": block}, mask_digest=str(block), **fields)
+
+    one = run(sparse(64), sparse(128), sparse(128, heads_kv=4), sparse(256, status="oom"))
+    text = printed(compare_runs(one, run(*one.records[:3])))
+    assert "uniform_block_sparse 64 1 K 4:2" in text
+    assert "uniform_block_sparse 128 1 K 4:4" in text
+    assert "naive uniform_block_sparse 256 1 K forward" in text
+    assert comparison_json(compare_runs(one, one))["pairs"][0]["factors"] == {"block": 64}
+
+
 def test_runs_without_a_common_case_are_refused():
     with pytest.raises(RequestError, match="no case in common"):
         compare_runs(run(record()), run(record(seed=1)))

@@ -48,6 +48,14 @@ _COMMON: dict[str, Any] = {
     "unequal_lengths": True,
 }
 
+#: What FlashAttention-4 takes by lists of tiles. Block-sparse masks come first: one for all heads has intervals too.
+_FA4_LISTS: dict[str, Any] = {"cuda": "==9.0", "head_dims": _FA4_HEAD_DIMS, "metadata": "O(blocks)"}
+_FA4_ROWS: tuple[dict[str, Any], ...] = (
+    {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "block_sizes": (128, 256)},
+    {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "variable_blocks": True},
+    {"form": Form.ROW_INTERVALS, "most": _INTERVALS},
+)
+
 FA2 = KernelManifest(
     name="fa2",
     family="flashattn",
@@ -85,16 +93,7 @@ FA4 = KernelManifest(
     implementation="longca_flashattn.fa4:FlashAttention4",
     offers=(
         *_calls(**_COMMON, cuda="==9.0", head_dims=_FA4_HEAD_DIMS, deterministic=True),
-        Offer.model_validate(
-            {
-                **_COMMON,
-                "form": Form.ROW_INTERVALS,
-                "most": _INTERVALS,
-                "cuda": "==9.0",
-                "head_dims": _FA4_HEAD_DIMS,
-                "metadata": "O(blocks)",
-            }
-        ),
+        *(Offer.model_validate({**_COMMON, **_FA4_LISTS, **row}) for row in _FA4_ROWS),
     ),
 )
 
@@ -109,7 +108,9 @@ def provide_kernel() -> tuple[KernelManifest, ...]:
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
     """Refuses fa4's backward where a key has more intervals of queries than a query may have of keys."""
     mask = problem.mask
-    if kernel != "fa4" or problem.direction != "backward" or any(mask.admits(form) for form in NATIVE_FORMS):
+    if kernel != "fa4" or problem.direction != "backward":
+        return None
+    if any(mask.admits(form) for form in (*NATIVE_FORMS, Form.BLOCK_SPARSE)):
         return None
     count = mask.count(Form.COLUMN_INTERVALS)
     if count <= _INTERVALS:

@@ -1,4 +1,4 @@
-"""FlashAttention-4 (CuTe): full, causal, window and varlen masks natively, every other by the tokens' intervals.
+"""FlashAttention-4 (CuTe): full, causal, window and varlen masks natively, others by intervals of tokens or by blocks.
 
 Source: flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention; `flash-attn-4` on PyPI.
 """
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from longca.kernels.base import Plan
 from longca.manifests import Problem
+from longca.masks import BlockSparseMask
 from longca_flashattn import NATIVE_FORMS
 from longca_flashattn.calls import Call, CallsKernel, CallsPlan
+from longca_flashattn.fa4_blocks import BlocksPlan, blocks_backward, blocks_forward, plan_blocks
 from longca_flashattn.fa4_functions import flash_backward, flash_forward, version
 from longca_flashattn.fa4_intervals import IntervalsPlan, intervals_backward, intervals_forward, plan_intervals
 
@@ -26,9 +28,12 @@ class FlashAttention4:
         self._native = _NativeMasks()
 
     def plan(self, problem: Problem) -> Plan:
-        """Puts the mask into one call, or into intervals and block lists."""
-        if any(problem.concrete_mask.admits(form) for form in NATIVE_FORMS):
+        """Puts the mask into one call, or into block lists and what the blocks' tokens see."""
+        mask = problem.concrete_mask
+        if any(mask.admits(form) for form in NATIVE_FORMS):
             return self._native.plan(problem)
+        if isinstance(mask, BlockSparseMask):
+            return plan_blocks(problem, _backend())
         return plan_intervals(problem, _backend())
 
     def forward(
@@ -37,6 +42,8 @@ class FlashAttention4:
         """Attention of q to k and v; see `Kernel.forward`."""
         if isinstance(plan, IntervalsPlan):
             return intervals_forward(q, k, v, plan, out, lse)
+        if isinstance(plan, BlocksPlan):
+            return blocks_forward(q, k, v, plan, out, lse)
         assert isinstance(plan, CallsPlan)
         return self._native.forward(q, k, v, plan, out=out, lse=lse)
 
@@ -57,6 +64,8 @@ class FlashAttention4:
         """Gradients of q, k and v; see `Kernel.backward`."""
         if isinstance(plan, IntervalsPlan):
             return intervals_backward(dout, q, k, v, out, lse, plan, (dq, dk, dv))
+        if isinstance(plan, BlocksPlan):
+            return blocks_backward(dout, q, k, v, out, lse, plan, (dq, dk, dv))
         assert isinstance(plan, CallsPlan)
         return self._native.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
 

@@ -22,7 +22,14 @@ from longca.masks import Form
 from longca.masks.blocks import BlockRuns
 from longca_flashattn.fa4_functions import flash_backward, flash_forward
 
-__all__ = ["IntervalsPlan", "intervals_backward", "intervals_forward", "plan_intervals"]
+__all__ = [
+    "IntervalsPlan",
+    "backward_tile",
+    "intervals_backward",
+    "intervals_forward",
+    "plan_intervals",
+    "sparse_tensors",
+]
 
 _TILE = 128  # queries and keys of the forward's tiles, and keys of the backward's
 _FRAGMENT = 4  # tokens of a tile's side for each column that a thread's fragment has there
@@ -57,7 +64,7 @@ def plan_intervals(problem: Problem, backend: str) -> IntervalsPlan:
     plan = IntervalsPlan(problem, Form.ROW_INTERVALS, backend, rows, *forward)
     if problem.direction == "backward":
         plan.columns = _table(mask.column_intervals(), device)
-        by_key = mask.blocks(_backward_tile(problem.head_dim), _TILE).by_key
+        by_key = mask.blocks(backward_tile(problem.head_dim), _TILE).by_key
         plan.partial_by_key, plan.full_by_key = _lists(by_key, device)
     return plan
 
@@ -76,7 +83,7 @@ def intervals_forward(
         pack_gqa=False,
         mask_mod=_mod(plan.rows, by_key=False, tile=_TILE),
         aux_scalars=_address(plan.rows),
-        block_sparse_tensors=_tensors(plan.partial, plan.full, (_TILE, _TILE)),
+        block_sparse_tensors=sparse_tensors(plan.partial, plan.full, (_TILE, _TILE)),
     )
 
 
@@ -96,7 +103,7 @@ def intervals_backward(
     assert plan.columns is not None
     assert plan.partial_by_key is not None
     assert plan.full_by_key is not None
-    tile = _backward_tile(plan.problem.head_dim)
+    tile = backward_tile(plan.problem.head_dim)
     dout, q, k, v, out = (readable(x)[None] for x in (dout, q, k, v, out))
     dq, dk, dv = (None if buffer is None else buffer[None] for buffer in buffers)
     return flash_backward(
@@ -112,11 +119,11 @@ def intervals_backward(
         softmax_scale=plan.problem.scale,
         mask_mod=_mod(plan.columns, by_key=True, tile=tile),
         aux_scalars=_address(plan.columns),
-        block_sparse_tensors=_tensors(plan.partial_by_key, plan.full_by_key, (tile, _TILE)),
+        block_sparse_tensors=sparse_tensors(plan.partial_by_key, plan.full_by_key, (tile, _TILE)),
     )
 
 
-def _backward_tile(head_dim: int) -> int:
+def backward_tile(head_dim: int) -> int:
     """Queries of the backward's tiles, as `_tile_size_bwd_sm90` of FlashAttention-4 has them."""
     return 128 if head_dim <= 64 else 64
 
@@ -147,9 +154,16 @@ def _address(table: Tensor) -> tuple[Any, ...]:
     return (Int64(table.data_ptr()),)
 
 
-def _tensors(partial: BlockLists, full: BlockLists, block_size: tuple[int, int]) -> Any:
-    """The lists as FlashAttention-4 takes them: [batch, heads, rows] and [batch, heads, rows, width]."""
+def sparse_tensors(partial: BlockLists, full: BlockLists, block_size: tuple[int, int]) -> Any:
+    """The lists as FlashAttention-4 takes them.
+
+    Args:
+        partial: The partly visible tiles, of each head, [heads, rows] and [heads, rows, width], or without heads.
+        full: The fully visible ones.
+        block_size: Queries and keys a tile.
+    """
     from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
 
-    partial_counts, partial_columns, full_counts, full_columns = (x[None, None] for x in (*partial, *full))
-    return BlockSparseTensorsTorch(partial_counts, partial_columns, full_counts, full_columns, block_size=block_size)
+    four = zip((*partial, *full), (1, 2, 1, 2), strict=True)
+    batched = (x.view(1, -1, *x.shape[-dims:]) for x, dims in four)
+    return BlockSparseTensorsTorch(*batched, block_size=block_size)

@@ -76,6 +76,24 @@ def test_one_program_a_direction_for_every_mask_and_length(watched, lengths):
     assert len(backend.graphs) == 2 * len(intervals)
 
 
+@pytest.mark.parametrize("lengths", [(256, 1024), (130, 777)])
+def test_one_program_a_direction_for_all_block_sizes_but_128(watched, lengths):
+    backend, kernel = watched
+    drawn = []
+    for seqlen in lengths:
+        blocks = [
+            masks.build("uniform_block_sparse", seqlen, block=b, kept=0.3, heads=2, seed=b) for b in (16, 64, 100)
+        ]
+        bounds = (0, 3, 64, 65, seqlen)
+        drawn += [*blocks, masks.build("variable_block_sparse", seqlen, boundaries=bounds, kept=0.3, heads=2, seed=1)]
+    for mask in drawn:
+        run(kernel, mask)
+    assert len(backend.graphs) == 2
+    for seqlen in lengths:
+        run(kernel, masks.build("uniform_block_sparse", seqlen, block=128, kept=0.3, heads=2, seed=1))
+    assert len(backend.graphs) == 4
+
+
 def test_a_length_is_known_to_be_whole_blocks_and_no_more(watched):
     backend, kernel = watched
     for seqlen in (256, 300):
@@ -93,10 +111,18 @@ def test_kinds_of_problems_are_compiled_apart_and_have_no_limit(watched):
     assert len(backend.graphs) == 9  # past the 8 after which PyTorch would give up
 
 
-def test_the_programs_can_be_traced_down_to_the_operators():
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.build("shared_question", 256, documents=[70, 100, 86]),
+        masks.build("uniform_block_sparse", 256, block=16, kept=0.3, heads=2, seed=1),
+    ],
+    ids=str,
+)
+def test_the_programs_can_be_traced_down_to_the_operators(mask):
     torch._dynamo.reset()
     backend = Watching("aot_eager")
-    run(Flex(backend), masks.build("shared_question", 256, documents=[70, 100, 86]), dtype="bfloat16")
+    run(Flex(backend), mask, dtype="bfloat16")
     assert len(backend.graphs) == 2
     torch._dynamo.reset()
 

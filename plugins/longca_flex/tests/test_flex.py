@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from longca import Device, Problem, masks
 from longca.kernels.merge import merge
 from longca.kernels.naive import Naive
-from longca.masks import Slice, SliceMask
+from longca.masks import BlockSparseMask, Form, Slice, SliceMask
 from longca.testing import verify
 from longca_flex import flex
 from longca_flex.flex import Flex
@@ -74,6 +75,35 @@ def check(kernel, asked, tensors):
 def test_every_static_pattern(kernel, pattern):
     assert set(PATTERNS) == {name for name, made in masks.PATTERNS.items() if not made.admits(masks.Form.BLOCK_SPARSE)}
     verify(kernel, masks.build(pattern, 256, **PATTERNS[pattern]), head_dim=16, device=CPU)
+
+
+@pytest.mark.parametrize("block", [16, 40, 64, 128, 256])
+@pytest.mark.parametrize(("heads", "mask_heads"), [((4, 4), 1), ((6, 2), 2), ((6, 2), 6), ((8, 1), 8)])
+def test_uniform_blocks(kernel, block, heads, mask_heads):
+    mask = masks.build("uniform_block_sparse", 203, block=block, kept=0.5, heads=mask_heads, seed=block)
+    verify(kernel, mask, heads=heads, head_dim=16, device=CPU)
+
+
+@pytest.mark.parametrize(("heads", "mask_heads"), [((4, 4), 1), ((6, 2), 2), ((8, 1), 8)])
+def test_variable_blocks(kernel, heads, mask_heads):
+    bounds = (0, 3, 64, 65, 130, 203)
+    mask = masks.build("variable_block_sparse", 203, boundaries=bounds, kept=0.4, heads=mask_heads, seed=1)
+    verify(kernel, mask, heads=heads, head_dim=16, device=CPU)
+
+
+def test_blocks_that_keep_nothing(kernel):
+    kept = np.ones((2, 4, 4), np.bool_)
+    kept[0, [0, 2]] = kept[:, :, 3] = False
+    mask = BlockSparseMask(kept, (0, 64, 128, 192, 203), (0, 64, 128, 192, 203))
+    out, lse, dq, dk, dv = check(kernel, problem(mask), inputs(mask))
+    assert (lse[:2, :64] == -torch.inf).all()
+    assert not any(x.any() for x in (out[:64, :2], dq[128:192, :2], dk[192:], dv[192:]))
+
+
+@pytest.mark.parametrize(("mask_heads", "form"), [(1, Form.ROW_INTERVALS), (2, Form.BLOCK_SPARSE)])
+def test_one_mask_of_few_intervals_is_planned_as_such(kernel, mask_heads, form):
+    mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=mask_heads, seed=0)
+    assert kernel.plan(problem(mask)).form is form
 
 
 @pytest.mark.parametrize("lengths", [(130, 300), (300, 130), (256, 128), (1, 300)])
@@ -155,3 +185,10 @@ def test_a_plan_has_the_backwards_lists_only_where_they_are_needed(kernel):
     lists = 2 * 8 * (1 + 7) * 4
     assert forward.metadata_bytes == 2 * 1024 * 4 + lists
     assert backward.metadata_bytes == forward.metadata_bytes + lists
+
+
+def test_a_plan_of_blocks_counts_borrowed_memory_once(kernel):
+    mask = masks.build("uniform_block_sparse", 1024, block=128, kept=0.5, heads=2, seed=0)
+    plan = kernel.plan(problem(mask, direction="forward"))
+    assert plan.list_bytes == 4 * 8 * (1 + 1 + 4) * 4
+    assert plan.metadata_bytes == plan.list_bytes + 4 * 4 + 2 * 8 + 2 * 1024 * 4

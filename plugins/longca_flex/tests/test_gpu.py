@@ -30,6 +30,22 @@ def test_every_static_pattern(kernel, pattern, seqlen):
     verify(kernel, masks.sample(pattern, seqlen, lengths="pile", seed=3), dtype="bfloat16", head_dim=128)
 
 
+@pytest.mark.parametrize("seqlen", [1024, 1100])
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pytest.mark.parametrize("block", [16, 64, 100, 128, 256])
+@pytest.mark.parametrize("mask_heads", [1, 2, 8])
+def test_uniform_blocks(kernel, block, mask_heads, head_dim, seqlen):
+    mask = masks.build("uniform_block_sparse", seqlen, block=block, kept=0.3, heads=mask_heads, seed=block)
+    verify(kernel, mask, heads=(8, 2), dtype="bfloat16", head_dim=head_dim)
+
+
+@pytest.mark.parametrize("mask_heads", [1, 2, 8])
+def test_variable_blocks(kernel, mask_heads):
+    bounds = (0, 3, 64, 65, 130, 400, 401, 900, 1100)
+    mask = masks.build("variable_block_sparse", 1100, boundaries=bounds, kept=0.3, heads=mask_heads, seed=1)
+    verify(kernel, mask, heads=(8, 2), dtype="bfloat16", head_dim=128)
+
+
 def test_eight_intervals_a_row(kernel):
     slices = [Slice(0, 1000, 200 * i, 200 * i + 90) for i in range(8)]
     verify(kernel, SliceMask(slices, 1000, 1600), dtype="bfloat16", head_dim=64)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import longca
 import longca_flex
-from longca.masks import Form, Slice, SliceMask
+from longca.masks import BlockSparseMask, Slice, SliceMask
 
 H200 = longca.Device("cuda", (9, 0))
 A100 = longca.Device("cuda", (8, 0))
@@ -20,9 +21,37 @@ def codes(mask, device=H200, **asked):
     return [reason.code for reason in longca.resolve("flex", problem).reasons]
 
 
-def test_it_takes_every_static_pattern_and_no_other():
+def test_it_takes_every_pattern():
     for pattern in longca.masks.PATTERNS.values():
-        assert bool(codes(pattern)) == pattern.admits(Form.BLOCK_SPARSE), pattern
+        assert codes(pattern) == [], pattern
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "valid"),
+    [
+        (H200, "bfloat16", 128, True),
+        (H200, "float16", 16, True),
+        (H200, "bfloat16", 144, False),
+        (H200, "float32", 64, False),
+        (A100, "bfloat16", 128, False),
+    ],
+)
+@pytest.mark.parametrize("heads", [2, 8])
+@pytest.mark.parametrize("block", [64, 128])
+def test_block_sparse_masks(device, dtype, head_dim, valid, heads, block):
+    mask = longca.masks.build("uniform_block_sparse", 1000, block=block, kept=0.5, heads=heads, seed=0)
+    refusals = codes(mask, device, dtype=dtype, head_dim=head_dim)
+    assert (refusals == []) == valid, refusals
+
+
+def test_lists_beyond_32_bits_are_refused():
+    seqlen = 2**19
+    for heads, expected in ((1, []), (8, []), (64, ["lengths"])):
+        kept = np.zeros((heads, seqlen // 64, seqlen // 64), np.bool_)
+        mask = BlockSparseMask(kept, range(0, seqlen + 1, 64), range(0, seqlen + 1, 64))
+        problem = longca.Problem(mask=mask, heads_q=heads, device=H200)
+        verdict = longca_flex.supports_mask("flex", problem)
+        assert ([] if verdict is None else [reason.code for reason in verdict.reasons]) == expected
 
 
 @pytest.mark.parametrize(("count", "expected"), [(8, []), (9, ["form"])])

@@ -1,7 +1,7 @@
 """Masks that kernels trip over: lengths that fill no tile, documents of one token, queries that see nothing.
 
-Small ones of every form for every device, and for GPUs longer ones of each static pattern, on which a kernel's pipeline
-runs over many tiles, skips some and starts again at others.
+Small ones of every form for every device, and for GPUs longer ones of each static pattern and of blocks, on which a
+kernel's pipeline runs over many tiles, skips some and starts again at others.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from longca.bench.awkward_blocks import awkward_blocks, random_blocks, skewed_blocks
 from longca.masks import Mask, Slice, SliceMask, build
+from longca.masks.bounds import check_bounds, uniform_bounds
 
-__all__ = ["LONG", "SEQLEN", "awkward_masks", "long_masks"]
+__all__ = ["LONG", "SEQLEN", "awkward_masks", "long_blocks", "long_masks"]
 
 SEQLEN = 203  # prime, and more than one tile of 128
 LONG = 1103  # prime, and more than eight tiles of 128
 _DOCUMENTS = (1, 64, 1, 1, 77, 59)
 _LONG_DOCUMENTS = (1, 389, 128, 1, 300, 284)
-_BLOCKS = (16, 64, 128)
+_BLOCKS, _LONG_BLOCKS = (16, 64, 128), (64, 128)
+_BOUNDARIES = (0, 3, 64, 65, 130, SEQLEN)
+_LONG_BOUNDARIES = (0, 1, 130, 131, 190, 333, 397, 400, 528, 656, 657, 900, 917, 1100, LONG)
 
 
 @cache
@@ -47,13 +51,7 @@ def awkward_masks(blocks: tuple[int, ...] = _BLOCKS) -> tuple[tuple[str, Mask], 
         ("rows that see nothing", SliceMask([Slice(0, 60, 0, 90), Slice(120, s, 50, s, hi=0)], s, s)),
         ("one token", build("full", 1)),
     ]
-    for heads in (1, 3, 8):
-        for block in blocks:
-            mask = build("uniform_block_sparse", s, block=block, kept=0.4, heads=heads, seed=heads)
-            named.append((f"blocks of {block}, {heads} masks", mask))
-        bounds = (0, 3, 64, 65, 130, s)
-        mask = build("variable_block_sparse", s, boundaries=bounds, kept=0.4, heads=heads, seed=heads)
-        named.append((f"variable blocks, {heads} masks", mask))
+    named += awkward_blocks(s, blocks, _BOUNDARIES)
     return tuple(named)
 
 
@@ -79,4 +77,20 @@ def long_masks() -> tuple[tuple[str, Mask], ...]:
     for pattern in ("full", "causal"):
         for seqlen_q, seqlen_k in ((389, s), (s, 389)):
             named.append((f"{pattern} {seqlen_q} × {seqlen_k}", build(pattern, seqlen_q, seqlen_k=seqlen_k)))
+    return tuple(named)
+
+
+@cache
+def long_blocks(blocks: tuple[int, ...] = _LONG_BLOCKS) -> tuple[tuple[str, Mask], ...]:
+    """Block-sparse masks over many tiles: some as random as the patterns, some skewed.
+
+    Args:
+        blocks: Block sizes of the uniform ones.
+    """
+    kinds = {f"blocks of {block}": uniform_bounds(LONG, block) for block in blocks}
+    kinds["variable blocks"] = check_bounds(_LONG_BOUNDARIES, "variable")
+    named: list[tuple[str, Mask]] = []
+    for kind, bounds in kinds.items():
+        named += [(f"{kind} of {LONG}, {heads} masks", random_blocks(bounds, heads)) for heads in (1, 8)]
+        named += [(f"skewed {kind} of {LONG}, {heads} masks", skewed_blocks(bounds, heads)) for heads in (2, 3)]
     return tuple(named)

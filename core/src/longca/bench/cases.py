@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from longca.bench.suite import Suite, Sweep
+from longca.bench.suite import Suite, Sweep, Value
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests import Device, Problem, installed_version
 from longca.manifests.offers import DType
@@ -192,9 +192,9 @@ def _cases(sweep: Sweep, known: tuple[str, ...], selection: Selection, listed: s
     kernels = [name for name in _picked(sweep.kernels, known, selection.kernels) if name in known]
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
     taken = [n for n in selection.seqlens if n in sweep.seqlens or n not in listed]
-    for seqlen, pattern, seed, heads, head_dim, dtype, kernel, direction in product(
+    for seqlen, (pattern, factors), seed, heads, head_dim, dtype, kernel, direction in product(
         taken if selection.seqlens else sweep.seqlens,
-        patterns,
+        [(name, _frozen(given)) for name in patterns for given in sweep.factor_sets(name)],
         [seed for seed in sweep.seeds if not selection.seeds or seed in selection.seeds],
         _picked(sweep.heads, (), selection.heads),
         sweep.head_dims,
@@ -203,7 +203,6 @@ def _cases(sweep: Sweep, known: tuple[str, ...], selection: Selection, listed: s
         directions,
     ):
         heads_q, heads_kv = map(int, heads.split(":"))
-        factors = tuple(sorted((k, _frozen(v)) for k, v in sweep.factors.get(pattern, {}).items()))
         yield Case(kernel, pattern, seqlen, sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors)
 
 
@@ -213,5 +212,5 @@ def _picked(listed: tuple[str, ...], known: tuple[str, ...], selected: tuple[str
     return [name for name in names if not selected or name in selected]
 
 
-def _frozen(value: int | float | list[int]) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _frozen(factors: dict[str, Value]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted((name, tuple(v) if isinstance(v, list) else v) for name, v in factors.items()))

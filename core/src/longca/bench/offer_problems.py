@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from longca.bench.awkward_masks import awkward_masks, long_masks
+from longca.bench.awkward_masks import awkward_masks, long_blocks, long_masks
 from longca.manifests import Device, Offer, Problem, Reason
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
@@ -60,6 +60,9 @@ def offer_problems(
         head_dim = min((*head_dims(offer), *_ruled(offer, _LONG_HEAD_DIM)), key=lambda dim: abs(dim - _LONG_HEAD_DIM))
         heads = _heads(offer)[:1]
         asked = problems_for(offer, dtype, direction, device, long_masks(), head_dim, heads)
+        found += covered(registry, kernel, offer, asked)[0]
+        blocks = tuple(sorted({64, 128, *(offer.block_sizes or ())}))
+        asked = problems_for(offer, dtype, direction, device, long_blocks(blocks), head_dim)
         found += covered(registry, kernel, offer, asked)[0]
     return found, "" if found else refusal
 
@@ -122,12 +125,12 @@ def problems_for(
         device: Where to run.
         masks: Labelled masks.
         head_dim: Head dimension; None for the first of `head_dims`.
-        heads: Query heads and KV heads; empty for 8:1 where the offer takes GQA, and 3:3.
+        heads: Query heads and KV heads; empty for 8:1 where the offer takes GQA, and 3:3; 4:2 for masks of 2 heads.
     """
     first = head_dims(offer)[0]
     dim = head_dim or first
     for label, mask in masks:
-        for heads_q, heads_kv in heads or _heads(offer):
+        for heads_q, heads_kv in heads or _heads(offer, mask.heads):
             if mask.heads not in (1, heads_q, heads_kv):
                 continue
             problem = Problem(
@@ -160,7 +163,9 @@ def _ruled(offer: Offer, head_dim: int) -> tuple[int, ...]:
     return (head_dim,) if fits and head_dim % offer.head_dim_multiple == 0 else ()
 
 
-def _heads(offer: Offer) -> tuple[tuple[int, int], ...]:
+def _heads(offer: Offer, mask_heads: int = 1) -> tuple[tuple[int, int], ...]:
+    if mask_heads == 2:  # of KV heads that are neither one nor as many as query heads
+        return ((4, 2),) if offer.gqa else ()
     return ((8, 1), (3, 3)) if offer.gqa else ((3, 3),)
 
 

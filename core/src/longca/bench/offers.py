@@ -110,7 +110,7 @@ def verify_problem(kernel: Kernel, offer: Offer, problem: Problem) -> Verificati
     inputs = draw_inputs(problem, seed=0)
     expected = reference(problem, inputs)
     plan = _planned(kernel, offer, problem)
-    found, out, lse = check_forward(kernel, plan, inputs, expected)
+    found, out, lse = check_forward(kernel, plan, inputs, expected, rough_lse=offer.rough_lse)
     if problem.direction == "forward":
         return found + check_counts(kernel, plan, inputs)
     found += check_backward(kernel, plan, inputs, out, lse, expected)

@@ -42,6 +42,7 @@ class Record(BaseModel):
         seqlen: Tokens.
         lengths: Where document lengths came from.
         seed: Seed of mask and inputs.
+        factors: The mask's factors that the suite gives; what it does not give is drawn from the seed.
         heads_q: Query heads.
         heads_kv: Key and value heads.
         head_dim: Head dimension.
@@ -86,6 +87,7 @@ class Record(BaseModel):
     seqlen: int
     lengths: str
     seed: int
+    factors: dict[str, int | float | tuple[int, ...]] = {}
     heads_q: int
     heads_kv: int
     head_dim: int

@@ -198,6 +198,7 @@ def _identity(suite: Suite, case: Case, device: Device, registry: Registry) -> d
         "seqlen": case.seqlen,
         "lengths": case.lengths,
         "seed": case.seed,
+        "factors": dict(case.factors),
         "heads_q": case.heads_q,
         "heads_kv": case.heads_kv,
         "head_dim": case.head_dim,

@@ -11,11 +11,12 @@ import json
 import re
 import tomllib
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
 import importlib_metadata
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests.kernel import Name
@@ -43,6 +44,8 @@ def _pattern(name: str) -> str:
     return name
 
 
+PatternName = Annotated[str, AfterValidator(_pattern)]
+Value = int | float | list[int]
 Heads = Annotated[str, AfterValidator(_heads)]
 DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
 Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_SEQLEN)]
@@ -63,11 +66,12 @@ class Sweep(BaseModel):
         dtypes: Data types.
         directions: `forward`, `backward`, or both.
         factors: Mask factors to take as given instead of drawing them, by pattern.
+        grid: The same with a list of values for each factor, of which every combination is taken.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    patterns: Annotated[tuple[Annotated[str, AfterValidator(_pattern)], ...], Field(min_length=1)]
+    patterns: Annotated[tuple[PatternName, ...], Field(min_length=1)]
     kernels: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
     seqlens: Annotated[tuple[Seqlen, ...], Field(min_length=1)]
     lengths: str = "auto"
@@ -76,7 +80,21 @@ class Sweep(BaseModel):
     head_dims: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=2**16)], ...], Field(min_length=1)]
     dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
     directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = ("forward", "backward")
-    factors: dict[str, dict[str, int | float | list[int]]] = {}
+    factors: dict[str, dict[str, Value]] = {}
+    grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
+
+    @model_validator(mode="after")
+    def _each_factor_once(self) -> Sweep:
+        for pattern, lists in self.grid.items():
+            for name in lists:
+                if name in self.factors.get(pattern, {}):
+                    raise ValueError(f"{name} of {pattern} is in both factors and grid; give it in one of them")
+        return self
+
+    def factor_sets(self, pattern: str) -> list[dict[str, Value]]:
+        """Every combination of a pattern's factors: one, without any, where the sweep says nothing of it."""
+        fixed, lists = self.factors.get(pattern, {}), self.grid.get(pattern, {})
+        return [{**fixed, **dict(zip(lists, values, strict=True))} for values in product(*lists.values())]
 
 
 class Suite(BaseModel):
@@ -102,7 +120,11 @@ class Suite(BaseModel):
     @property
     def digest(self) -> str:
         """16 hex digits of everything that the suite says of what is measured."""
-        text = json.dumps(self.model_dump(mode="json", exclude={"distributions"}), sort_keys=True)
+        said = self.model_dump(mode="json", exclude={"distributions"})
+        for sweep in said["sweep"]:
+            if not sweep["grid"]:  # a key that suites did not have when the first records were made
+                del sweep["grid"]
+        text = json.dumps(said, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -31,7 +31,8 @@ _PR_SET_PDEATHSIG = 1
 def measure(case: Case, bench: Bench, registry: plugins.Registry) -> Outcome:
     """Measures a case; whatever its kernel raises is a result."""
     try:
-        measured = bench.measure(case, registry.load(case.kernel))
+        offer = registry.resolve(case.kernel, case.problem(bench.device)).offer
+        measured = bench.measure(case, registry.load(case.kernel), rough_lse=offer is not None and offer.rough_lse)
     except (torch.OutOfMemoryError, MemoryError) as error:
         return Outcome("oom", _described(error), {})
     except Exception as error:  # whatever a kernel raises is a result of that kernel

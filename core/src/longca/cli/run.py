@@ -150,7 +150,9 @@ def _print_plan(registry: Registry, cases: list[Case], device: Device, as_json: 
             {
                 "kernel": case.kernel,
                 "pattern": case.pattern,
+                "factors": dict(case.factors),
                 "seqlen": case.seqlen,
+                "heads": f"{case.heads_q}:{case.heads_kv}",
                 "direction": case.direction,
                 "form": str(verdict.offer.form) if verdict.offer else None,
                 "reasons": [str(reason) for reason in verdict.reasons],
@@ -159,11 +161,15 @@ def _print_plan(registry: Registry, cases: list[Case], device: Device, as_json: 
     if as_json:
         print_json(rows)
         return
+    from longca.reports.run_cells import mask_name
     from longca.reports.text import safe
 
-    for row in rows:
+    names = [mask_name(row["pattern"], row["factors"]) for row in rows]
+    wide = max(24, *map(len, names))
+    for row, name in zip(rows, names, strict=True):
         outcome = row["form"] or "unsupported: " + " ".join(row["reasons"])
-        typer.echo(safe(f"{row['kernel']:12} {row['pattern']:24} {row['seqlen']:>8} {row['direction']:9} {outcome}"))
+        about = f"{row['kernel']:12} {name:{wide}} {row['seqlen']:>8} {row['heads']:>6} {row['direction']:9}"
+        typer.echo(safe(f"{about} {outcome}"))
 
 
 class _Progress:
@@ -189,10 +195,11 @@ class _Progress:
 
     def advance(self, record: Record) -> None:
         """Shows that a case is done."""
+        from longca.reports.run_cells import mask_name
         from longca.reports.text import safe
 
         self._done += 1
-        what = f"{record.kernel} {record.pattern} {record.seqlen} {record.direction}"
+        what = f"{record.kernel} {mask_name(record.pattern, record.factors)} {record.seqlen} {record.direction}"
         self._bar.update(self._task, advance=1, description=safe(what))
         if not self._quiet and not self._shown:
             time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""

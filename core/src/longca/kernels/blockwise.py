@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.masks import Form, Mask, SliceMask
+from longca.kernels.visible_rows import VisibleRows
+from longca.masks import BlockSparseMask, Form, Mask, SliceMask
 
 __all__ = [
     "QueryBlock",
@@ -76,12 +77,17 @@ def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | N
         yield from _from_intervals(mask, scores, device)
         return
     height = max(_LEAST_ROWS, scores // max(1, mask.seqlen_k))
+    rows = VisibleRows(mask, device) if isinstance(mask, BlockSparseMask) else None
     for first in range(0, mask.seqlen_q, height):
         last = min(first + height, mask.seqlen_q)
-        part = mask.cut([(first, last)], [(0, mask.seqlen_k)])
-        visible = torch.from_numpy(part.dense()).to(device)
-        shown = visible if visible.dim() == 3 else visible[None]
-        yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), shown)
+        visible = _dense(mask, first, last, device) if rows is None else rows(first, last)
+        yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), visible)
+
+
+def _dense(mask: Mask, first: int, last: int, device: torch.device) -> Tensor:
+    """Some rows of a mask that is no bitmap and has too many intervals a row: bool [1 or heads, rows, keys]."""
+    visible = torch.from_numpy(mask.cut([(first, last)], [(0, mask.seqlen_k)]).dense()).to(device)
+    return visible if visible.dim() == 3 else visible[None]
 
 
 def _from_intervals(mask: SliceMask, scores: int, device: torch.device) -> Iterator[QueryBlock]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from longca.kernels.block_lists import BlockLists
 from longca.masks import BlockSparseMask
 
-__all__ = ["kept_blocks", "kept_lists", "tile_lists"]
+__all__ = ["kept_blocks", "kept_lists", "tile_lists", "unpacked"]
 
 _CHUNK = 2**25  # blocks of several heads that are looked at at a time, so that the work needs little memory
 
@@ -23,7 +23,7 @@ _CHUNK = 2**25  # blocks of several heads that are looked at at a time, so that 
 def kept_blocks(mask: BlockSparseMask, device: torch.device) -> Tensor:
     """Whether each query block of each head sees each key block: bool [mask heads, query blocks, key blocks]."""
     bits = _on(mask.bits, device)
-    return _unpacked(bits, len(mask.k_bounds) - 1)
+    return unpacked(bits, len(mask.k_bounds) - 1)
 
 
 def kept_lists(mask: BlockSparseMask, device: torch.device, *, by_key: bool = False) -> BlockLists:
@@ -40,7 +40,7 @@ def kept_lists(mask: BlockSparseMask, device: torch.device, *, by_key: bool = Fa
     """
     shape = len(mask.q_bounds) - 1, len(mask.k_bounds) - 1
     bits = _on(mask.bits, device)
-    return _joined([_lists(_side(_unpacked(bits[heads], shape[1]), by_key)) for heads in _chunks(mask.heads, shape)])
+    return _joined([_lists(_side(unpacked(bits[heads], shape[1]), by_key)) for heads in _chunks(mask.heads, shape)])
 
 
 def tile_lists(
@@ -69,20 +69,20 @@ def tile_lists(
     bits = _on(mask.bits, device)
     partial, full = [], []
     for heads in _chunks(mask.heads, tuple(map(max, shape, tiles))):
-        touched, covered = _touched(_unpacked(bits[heads], shape[1]), spans_q, spans_k)
+        touched, covered = _touched(unpacked(bits[heads], shape[1]), spans_q, spans_k)
         partial.append(_lists(_side(touched & ~covered, by_key)))
         full.append(_lists(_side(covered, by_key)))
     return _joined(partial), _joined(full)
 
 
-def _on(bits: NDArray[np.uint8], device: torch.device) -> Tensor:
-    return torch.from_numpy(bits.copy()).to(device)  # PyTorch warns of memory that may not be written to
-
-
-def _unpacked(bits: Tensor, columns: int) -> Tensor:
-    """[.., rows, bytes] of `numpy.packbits` → bool [.., rows, columns]."""
+def unpacked(bits: Tensor, columns: int) -> Tensor:
+    """Bits of `numpy.packbits` spelled out: uint8 [.., rows, bytes] → bool [.., rows, columns]."""
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
     return (bits[..., None] >> places & 1).flatten(-2)[..., :columns].bool()
+
+
+def _on(bits: NDArray[np.uint8], device: torch.device) -> Tensor:
+    return torch.from_numpy(bits.copy()).to(device)  # PyTorch warns of memory that may not be written to
 
 
 def _chunks(heads: int, shape: tuple[int, ...]) -> Iterator[slice]:

@@ -86,6 +86,8 @@ class Offer(BaseModel):
         requires: Packages this row needs beyond the manifest's, as requirement strings.
         metadata: How its mask metadata grows, on the device.
         fills_buffers: Whether results are written straight into buffers passed in; False where they are copied.
+        rough_lse: Whether its log-sum-exp is of weights that were rounded to the data type before they were summed;
+            outputs are none the worse for it, but merged with others they would be.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -109,6 +111,7 @@ class Offer(BaseModel):
     requires: tuple[RequirementString, ...] = ()
     metadata: MetadataMemory
     fills_buffers: bool = True
+    rough_lse: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Offer:

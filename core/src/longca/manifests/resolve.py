@@ -150,6 +150,8 @@ def _about_backward(name: str, offer: Offer, problem: Problem, composed: bool) -
             yield Reason(
                 "composition", "a rank merges several steps", f"{name}'s backward takes only its own forward's lse"
             )
+    if composed and offer.rough_lse:
+        yield Reason("composition", "a rank merges several steps", f"{name}'s log-sum-exp is too rough to merge by")
     if problem.deterministic and not offer.deterministic:
         yield Reason("deterministic", "equal bits were asked", f"{name} is not deterministic in its {offer.form} form")
 

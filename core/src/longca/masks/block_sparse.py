@@ -13,14 +13,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from longca.errors import MaskError
+from longca.masks.bitmaps import Bits, block_edges, check_bits, most_runs, seen_tokens, touched_tiles, unpacked
 from longca.masks.blocks import Blocks
+from longca.masks.bounds import check_bounds, common_blocks, cut_bounds, tile_spans
 from longca.masks.cutting import check_ranges
 from longca.masks.forms import Form
 from longca.masks.mask import MAX_DENSE_CELLS, Intervals, Mask
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import corner_band, merge
 
-__all__ = ["BlockSparseMask", "uniform_bounds"]
+__all__ = ["BlockSparseMask"]
+
+_MANY = 16  # intervals of a row from which layers are not counted one by one
 
 
 class BlockSparseMask(Mask):
@@ -44,13 +48,38 @@ class BlockSparseMask(Mask):
     ) -> None:
         kept = np.asarray(kept, np.bool_)
         kept = kept[None] if kept.ndim == 2 else kept
-        self.q_bounds, self.k_bounds = check_bounds(q_bounds, "query"), check_bounds(k_bounds, "key")
+        self._take_bounds(q_bounds, k_bounds)
         expected = (len(self.q_bounds) - 1, len(self.k_bounds) - 1)
         if kept.ndim != 3 or kept.shape[1:] != expected or not len(kept):
             raise MaskError(f"kept has shape {kept.shape}; these bounds need [heads, {expected[0]}, {expected[1]}]")
+        self._take_bits(np.packbits(kept, axis=-1))
+
+    @classmethod
+    def from_bits(cls, bits: Bits, q_bounds: ArrayLike, k_bounds: ArrayLike) -> BlockSparseMask:
+        """A mask from a bitmap that is packed already.
+
+        Args:
+            bits: `numpy.packbits` of what `kept` is, along the key blocks: uint8 [heads, query blocks, bytes]. Copied.
+            q_bounds: Bounds of the query blocks.
+            k_bounds: Bounds of the key blocks.
+
+        Raises:
+            MaskError: Bounds that do not ascend, a bitmap of another shape than they ask for, or bits beyond the last
+                key block.
+        """
+        mask = cls.__new__(cls)
+        mask._take_bounds(q_bounds, k_bounds)
+        mask._take_bits(check_bits(bits, len(mask.q_bounds) - 1, len(mask.k_bounds) - 1))
+        return mask
+
+    def _take_bounds(self, q_bounds: ArrayLike, k_bounds: ArrayLike) -> None:
+        self.q_bounds, self.k_bounds = check_bounds(q_bounds, "query"), check_bounds(k_bounds, "key")
         super().__init__(int(self.q_bounds[-1]), int(self.k_bounds[-1]))
-        self.bits = np.packbits(kept, axis=-1)
+
+    def _take_bits(self, bits: Bits) -> None:
+        self.bits = bits
         self.bits.flags.writeable = False
+        self._tiles: dict[tuple[int, int], int] = {}
 
     @property
     def heads(self) -> int:
@@ -66,7 +95,7 @@ class BlockSparseMask(Mask):
         """Which key blocks each query block of a head sees: [query blocks, key blocks]."""
         if not 0 <= index < self.heads:
             raise MaskError(f"head {index} of a mask of {self.heads} heads; take one from 0 to {self.heads - 1}")
-        return np.unpackbits(self.bits[index], axis=-1, count=len(self.k_bounds) - 1).astype(np.bool_)
+        return unpacked(self.bits[index], len(self.k_bounds) - 1)
 
     @cached_property
     def block_size(self) -> int | None:
@@ -78,15 +107,23 @@ class BlockSparseMask(Mask):
         return int(sizes[0]) if (sizes == sizes[0]).all() and last <= sizes[0] else None
 
     @cached_property
+    def keys_by_block(self) -> NDArray[np.int64]:
+        """How many keys the queries of each block see: int64 [heads, query blocks]."""
+        return seen_tokens(self.bits, np.diff(self.k_bounds))
+
+    @cached_property
     def area_by_head(self) -> NDArray[np.int64]:
         """Visible pairs of each head: int64 [heads]."""
-        q, k = np.diff(self.q_bounds), np.diff(self.k_bounds)
-        return np.array([int(q @ (self.kept(h) @ k)) for h in range(self.heads)], np.int64)
+        return self.keys_by_block @ np.diff(self.q_bounds)
 
     @property
     def area(self) -> int:
         """Visible (query, key) pairs, exactly; summed over heads."""
         return sum(self.area_by_head.tolist())
+
+    def visible_keys(self) -> NDArray[np.int64]:
+        """How many keys each query sees; see `Mask.visible_keys`."""
+        return self.keys_by_block.repeat(np.diff(self.q_bounds), axis=1)
 
     def dense(self) -> NDArray[np.bool_]:
         """The boolean matrix: [heads, seqlen_q, seqlen_k], or [seqlen_q, seqlen_k] where all heads share it.
@@ -118,8 +155,8 @@ class BlockSparseMask(Mask):
         picked = range(self.heads)[heads] if isinstance(heads, slice) else range(self.heads) if heads is None else heads
         if not len(picked):
             raise MaskError("a cut to no heads; keep at least one")
-        q_bounds, q_blocks = _cut_bounds(self.q_bounds, check_ranges(q_ranges, self.seqlen_q, "query"))
-        k_bounds, k_blocks = _cut_bounds(self.k_bounds, check_ranges(k_ranges, self.seqlen_k, "key"))
+        q_bounds, q_blocks = cut_bounds(self.q_bounds, check_ranges(q_ranges, self.seqlen_q, "query"))
+        k_bounds, k_blocks = cut_bounds(self.k_bounds, check_ranges(k_ranges, self.seqlen_k, "key"))
         kept = np.stack([self.kept(int(h))[np.ix_(q_blocks, k_blocks)] for h in picked])
         return BlockSparseMask(kept, q_bounds, k_bounds)
 
@@ -154,13 +191,11 @@ class BlockSparseMask(Mask):
         return self._only_head().blocks(block_q, block_k)
 
     def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
-        """Area over the area of the tiles it touches; see `Mask.tile_efficiency`. Read off the bitmap."""
-        q_spans, k_spans = _tile_spans(self.q_bounds, block_q), _tile_spans(self.k_bounds, block_k)
-        tiles = 0
-        for h in range(self.heads):
-            # One block more on either axis, for spans that reach the last one.
-            rows = np.logical_or.reduceat(np.pad(self.kept(h), (0, 1)), q_spans, axis=0)[::2]
-            tiles += int(np.count_nonzero(np.logical_or.reduceat(rows, k_spans, axis=1)[:, ::2]))
+        """Area over the area of the tiles it touches; see `Mask.tile_efficiency`. Read off the bitmap, once."""
+        if (block_q, block_k) not in self._tiles:
+            spans = tile_spans(self.q_bounds, block_q), tile_spans(self.k_bounds, block_k)
+            self._tiles[block_q, block_k] = sum(touched_tiles(bits, *spans) for bits in self.bits)
+        tiles = self._tiles[block_q, block_k]
         return self.area / (tiles * block_q * block_k) if tiles else 0.0
 
     def admits(self, form: Form) -> bool:
@@ -172,94 +207,57 @@ class BlockSparseMask(Mask):
                 return self.heads * self.seqlen_q * self.seqlen_k <= MAX_DENSE_CELLS
             case Form.FULL:
                 return self.area == self.heads * self.seqlen_q * self.seqlen_k
-            case _:
-                return self.heads == 1 and self._first_head.admits(form)
+            case Form.LAYERS | Form.ROW_INTERVALS | Form.COLUMN_INTERVALS:
+                return self.heads == 1
+            case Form.CAUSAL | Form.WINDOW | Form.VARLEN:
+                # A million runs of blocks are never made into slices to find that they are no band.
+                return self.heads == 1 and self._most_runs[0] <= 1 and self._first_head.admits(form)
 
     def count(self, form: Form) -> int:
-        """How many intervals or layers an admitted form takes; 1 for forms that have no count."""
-        return self._first_head.count(form) if self.heads == 1 else 1
+        """How many intervals or layers an admitted form takes; 1 for forms that have no count.
+
+        Layers of a mask with more than 16 intervals in some row are not worked out: the count is that of the
+        intervals, which are as many layers at least.
+        """
+        if self.heads > 1:
+            return 1
+        match form:
+            case Form.ROW_INTERVALS:
+                return self._most_runs[0]
+            case Form.COLUMN_INTERVALS:
+                return self._most_runs[1]
+            case Form.LAYERS if self._most_runs[0] > _MANY:
+                return self._most_runs[0]
+            case _:
+                return self._first_head.count(form)
+
+    @cached_property
+    def _most_runs(self) -> tuple[int, int]:
+        """Runs of kept blocks in the fullest row and in the fullest column of head 0."""
+        return most_runs(self.kept(0))
 
     @cached_property
     def digest(self) -> str:
         """16 hex digits that are the same for equal masks; where heads differ, of the merged bitmap."""
         if self.heads == 1:
             return self._first_head.digest
-        kept = [self.kept(h) for h in range(self.heads)]
-        q_keep, k_keep = (np.r_[True, np.any([_changes(each, axis) for each in kept], axis=0)] for axis in (0, 1))
+        q_keep, k_keep = block_edges(self.bits, len(self.k_bounds) - 1)
         h = hashlib.blake2b(f"{self.heads} {self.seqlen_q} {self.seqlen_k}".encode(), digest_size=8)
         for bounds, keep in ((self.q_bounds, q_keep), (self.k_bounds, k_keep)):
             h.update(bounds[:-1][keep].astype("<i8").tobytes())
-        for each in kept:
-            h.update(np.packbits(each[np.ix_(q_keep, k_keep)]).tobytes())
+        whole = q_keep.all() and k_keep.all() and len(k_keep) % 8 == 0
+        for head in range(self.heads):
+            h.update(self.bits[head] if whole else np.packbits(self.kept(head)[np.ix_(q_keep, k_keep)]).tobytes())
         return h.hexdigest()
 
     def _shows_same(self, other: Mask) -> bool:
         if not isinstance(other, BlockSparseMask):
             return all(self.head(h)._shows_same(other.head(h)) for h in range(self.heads))
-        q_mine, q_theirs = _common_blocks(self.q_bounds, other.q_bounds)
-        k_mine, k_theirs = _common_blocks(self.k_bounds, other.k_bounds)
+        if np.array_equal(self.q_bounds, other.q_bounds) and np.array_equal(self.k_bounds, other.k_bounds):
+            return np.array_equal(self.bits, other.bits)
+        q_mine, q_theirs = common_blocks(self.q_bounds, other.q_bounds)
+        k_mine, k_theirs = common_blocks(self.k_bounds, other.k_bounds)
         return all(
             np.array_equal(self.kept(h)[np.ix_(q_mine, k_mine)], other.kept(h)[np.ix_(q_theirs, k_theirs)])
             for h in range(self.heads)
         )
-
-
-def _changes(kept: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
-    """Whether each row (axis 0) or column (axis 1) differs from the one before it, from the second on."""
-    return (np.diff(kept, axis=axis) != 0).any(axis=1 - axis)
-
-
-def uniform_bounds(seqlen: int, block: int) -> NDArray[np.int64]:
-    """Bounds of blocks of one size, the last cut at the sequence's end."""
-    return np.r_[np.arange(0, seqlen, block), seqlen]
-
-
-def check_bounds(bounds: ArrayLike, axis: str) -> NDArray[np.int64]:
-    """Block bounds as int64.
-
-    Raises:
-        MaskError: Not integers, not from 0, or not strictly ascending.
-    """
-    try:
-        array = np.asarray(bounds)
-    except ValueError:  # lists of unequal lengths
-        array = np.empty((0, 0))
-    if array.ndim != 1 or not len(array) or not np.issubdtype(array.dtype, np.integer):
-        raise MaskError(f"{axis} block bounds must be a list of integers from 0 to the sequence length")
-    array = array.astype(np.int64)
-    if array[0] != 0:
-        raise MaskError(f"{axis} block bounds start at {array[0]}; they must start at 0")
-    down = np.flatnonzero(np.diff(array) <= 0)
-    if len(down):
-        raise MaskError(f"{axis} block bounds must ascend, but {array[down[0]]} is followed by {array[down[0] + 1]}")
-    return array
-
-
-def _cut_bounds(bounds: NDArray[np.int64], ranges: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bounds of the blocks that ranges cut out, renumbered, and which block each one came from."""
-    points = np.unique(np.concatenate([bounds, ranges.ravel()]))
-    inside = np.zeros(len(points), np.int64)
-    np.add.at(inside, np.searchsorted(points, ranges[:, 0]), 1)
-    np.add.at(inside, np.searchsorted(points, ranges[:, 1]), -1)
-    keep = np.cumsum(inside)[:-1] > 0
-    sizes = np.diff(points)[keep]
-    block = np.searchsorted(bounds, points[:-1][keep], side="right") - 1
-    # Parts of one block that lie side by side after the cut are one block again.
-    head = np.r_[True, block[1:] != block[:-1]][: len(block)]
-    stops = np.cumsum(sizes)
-    return np.r_[0, stops[np.r_[head[1:], True][: len(head)]]].astype(np.int64), block[head]
-
-
-def _tile_spans(bounds: NDArray[np.int64], tile: int) -> NDArray[np.int64]:
-    """For each tile the first block in it and one past the last: [2 · tiles], flat as `reduceat` takes them."""
-    if tile < 1:
-        raise MaskError(f"tiles of {tile} tokens; each side needs at least 1")
-    starts = np.arange(0, int(bounds[-1]), tile)
-    first = np.searchsorted(bounds, starts, side="right") - 1
-    return np.stack([first, np.searchsorted(bounds, np.minimum(starts + tile, bounds[-1]))], axis=1).ravel()
-
-
-def _common_blocks(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For the blocks that both bounds make together: which block of each they lie in."""
-    starts = np.union1d(a, b)[:-1]
-    return np.searchsorted(a, starts, side="right") - 1, np.searchsorted(b, starts, side="right") - 1

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
-from longca.masks.block_sparse import BlockSparseMask, uniform_bounds
+from longca.masks.block_sparse import BlockSparseMask
+from longca.masks.bounds import kept_count, uniform_bounds
 from longca.masks.forms import Form
 from longca.masks.mask import MAX_DENSE_CELLS
 from longca.masks.patterns import Pattern, register
@@ -40,7 +41,7 @@ def _check_bitmap(heads: int, blocks: int) -> None:
 def _top_blocks(bounds: NDArray[np.int64], kept: float, heads: int, seed: int) -> BlockSparseMask:
     """Per head and query block, the ⌊kept·n⌋ (at least one) of n key blocks with the highest random score."""
     n = len(bounds) - 1
-    count = max(1, int(kept * n + 1e-9))
+    count = kept_count(kept, n)
     rng = np.random.default_rng(seed)
     bitmap = np.zeros((heads * n, n), np.bool_)
     rows = max(1, 2**22 // n)  # 32 MiB of scores at a time

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from longca.errors import MaskError
-from longca.masks.block_sparse import check_bounds
+from longca.masks.bounds import check_bounds
 
 __all__ = ["FACTORS", "Factor"]
 

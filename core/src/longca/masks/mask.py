@@ -145,6 +145,11 @@ class Mask(ABC):
             MaskError: Ranges outside the mask, descending or overlapping.
         """
 
+    def visible_keys(self) -> NDArray[np.int64]:
+        """How many keys each query sees: int64 [heads, seqlen_q]."""
+        intervals = (self.head(h).row_intervals() for h in range(self.heads))
+        return np.stack([(stops - starts).sum(0, dtype=np.int64) for starts, stops in intervals])
+
     @property
     def density(self) -> float:
         """Visible pairs over all pairs; 0 for a mask without pairs."""

@@ -18,7 +18,7 @@ from longca.reports.chart_axes import (
     prepare,
     tick_lengths,
 )
-from longca.reports.mask_caption import percent
+from longca.reports.mask_caption import factor_words, percent
 from longca.reports.run_cells import throughput_unit
 from longca.reports.text import printable
 
@@ -83,7 +83,8 @@ def _is_drawn(record: Record) -> bool:
 
 def _title(record: Record) -> str:
     pattern = PATTERNS.get(record.pattern)
-    return printable(f"{pattern.title if pattern else record.pattern}, {record.direction}")
+    words = (pattern.title if pattern else record.pattern, *factor_words(record.factors), record.direction)
+    return printable(", ".join(words))
 
 
 def _caption(records: Sequence[Record]) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longca.reports.mask_caption import factor_words
 from longca.reports.run_source import Run
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Chart:
     """What one chart shows.
 
     Attributes:
-        about: The values of pattern, direction and shape that its records share.
+        about: The values of pattern, direction, shape and factors that its records share.
         records: They, in the order in which they were measured; no kernel twice at one length.
     """
 
@@ -42,7 +43,7 @@ def charts(records: Iterable[Record]) -> list[Chart]:
     found: dict[tuple[tuple[str, ...], int], list[Record]] = {}
     masks: dict[tuple[object, ...], list[str]] = {}
     for record in records:
-        about = tuple(str(getattr(record, name)) for name in _ABOUT)
+        about = (*(str(getattr(record, name)) for name in _ABOUT), _factors(record))
         digests = masks.setdefault((about, record.seqlen), [])
         if record.mask_digest not in digests:
             digests.append(record.mask_digest)
@@ -52,10 +53,11 @@ def charts(records: Iterable[Record]) -> list[Chart]:
 
 def chart_files(found: Sequence[Chart]) -> list[str]:
     """A name for each chart's file, of letters, digits, dots, dashes and underscores alone, no name twice."""
-    varying = [index for index in range(_NAMED, len(_ABOUT)) if len({chart.about[index] for chart in found}) > 1]
+    about = (*_ABOUT, "factors")
+    varying = [index for index in range(_NAMED, len(about)) if len({chart.about[index] for chart in found}) > 1]
     names: list[str] = []
     for chart in found:
-        shape = (f"{_LETTERS.get(_ABOUT[index], '')}{chart.about[index]}" for index in varying)
+        shape = (f"{_LETTERS.get(about[index], '')}{chart.about[index]}" for index in varying)
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join((*chart.about[:_NAMED], *shape)))[:_LONGEST].lstrip(".-")
         name, number = plain, 1
         while name.lower() in names:
@@ -84,6 +86,10 @@ def draw_charts(run: Run, folder: Path, *, dpi: float = 200) -> list[Path]:
     for chart, path in zip(found, paths, strict=True):
         draw_chart(chart.records, kernels, path, dpi=dpi)
     return paths
+
+
+def _factors(record: Record) -> str:
+    return " ".join(factor_words(record.factors)).replace("%", "percent")
 
 
 def _last(records: Iterable[Record]) -> tuple[Record, ...]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longca.reports.comparison import KEY, Comparison, Pair, verdict
-from longca.reports.run_cells import three_digits, tokens
+from longca.reports.run_cells import mask_name, shape_cells, shape_columns, three_digits, tokens
 from longca.reports.text import safe
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 def _table(title: str, pairs: Sequence[Pair], *, with_times: bool) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("mask", no_wrap=True)
-    for head in ("tokens", *(("A ms", "B ms") if with_times else ()), "A/B", "95 % interval"):
+    shape = shape_columns([pair.a for pair in pairs])
+    for head in ("tokens", *shape, *(("A ms", "B ms") if with_times else ()), "A/B", "95 % interval"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for pair in sorted(pairs, key=lambda pair: pair.a.seqlen):
@@ -68,7 +69,8 @@ def _table(title: str, pairs: Sequence[Pair], *, with_times: bool) -> Table:
         times = [_milliseconds(record) for record in (pair.a, pair.b)] if with_times else []
         ratio = Text(_ratio(pair.ratio.value), style=_STYLES.get(shown, ""))
         words = Text(shown, style=_STYLES.get(shown, "dim"))
-        table.add_row(safe(pair.a.pattern), tokens(pair.a.seqlen), *times, ratio, _ends(pair.ratio), words)
+        about = [safe(mask_name(pair.a.pattern, pair.a.factors)), tokens(pair.a.seqlen), *shape_cells(pair.a, shape)]
+        table.add_row(*about, *times, ratio, _ends(pair.ratio), words)
     return table
 
 
@@ -136,7 +138,8 @@ def _count(cases: int) -> str:
 
 
 def _case(record: Record) -> str:
-    words = (record.kernel, record.pattern, tokens(record.seqlen), record.direction, record.dtype)
+    mask = mask_name(record.pattern, record.factors)
+    words = (record.kernel, mask, tokens(record.seqlen), record.direction, record.dtype)
     shape = f"{record.heads_q}:{record.heads_kv} heads of {record.head_dim}, seed {record.seed}"
     return f"{safe(' '.join(words))}, {shape}"
 
@@ -150,13 +153,16 @@ def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
 
 
 def _case_json(record: Record) -> dict[str, Any]:
-    return {**{name: getattr(record, name) for name in KEY}, "status": record.status}
+    return {**_about(record), "status": record.status}
+
+
+def _about(record: Record) -> dict[str, Any]:
+    return {**{name: getattr(record, name) for name in KEY}, "factors": record.factors}
 
 
 def _pair_json(pair: Pair) -> dict[str, Any]:
-    about = {name: getattr(pair.a, name) for name in KEY}
     sides = {
         side: {"status": record.status, "median": record.median, "samples": len(record.samples)}
         for side, record in (("a", pair.a), ("b", pair.b))
     }
-    return {**about, **sides, "ratio": _interval_json(pair.ratio)}
+    return {**_about(pair.a), **sides, "ratio": _interval_json(pair.ratio)}

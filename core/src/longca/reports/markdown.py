@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.reports.run_cells import Row, cell, counts, failures, idle, rows, throughput_unit, unsupported
+from longca.reports.run_cells import (
+    Row,
+    cell,
+    counts,
+    failures,
+    idle,
+    rows,
+    shape_columns,
+    throughput_unit,
+    unsupported,
+)
 from longca.reports.run_source import Run, flatten
 from longca.reports.text import printable
 
@@ -61,8 +71,11 @@ def _results(records: Sequence[Record]) -> str:
     nothing = idle(records)
     kernels = [kernel for kernel in dict.fromkeys(record.kernel for record in records) if kernel not in nothing]
     _, factor = throughput_unit(records)
-    heads = ["mask", "tokens", "dense", "tiles", *kernels]
-    body = [[*row.about, *(_cell(row, kernel, factor) for kernel in kernels)] for row in rows(records)]
+    shape = shape_columns(records)
+    heads = ["mask", "tokens", *shape, "dense", "tiles", *kernels]
+    body = [
+        [*map(escaped, row.about(shape)), *(_cell(row, kernel, factor) for kernel in kernels)] for row in rows(records)
+    ]
     return _table(heads, body, left=1)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from longca.masks import PATTERNS, Mask
 
-__all__ = ["caption", "describe_factors", "mask_title", "percent", "token_count"]
+__all__ = ["caption", "describe_factors", "factor_words", "mask_title", "percent", "token_count"]
 
 
 def caption(mask: Mask) -> list[str]:
@@ -32,7 +32,12 @@ def mask_title(mask: Mask) -> str:
 
 def describe_factors(mask: Mask) -> list[str]:
     """Each factor in a few words, however many documents or blocks it lists."""
-    return [_WORDS.get(name, _plain(name))(value) for name, value in mask.factors.items()]
+    return factor_words(mask.factors)
+
+
+def factor_words(factors: Mapping[str, Any]) -> list[str]:
+    """Factors as `describe_factors` has them, of a mask that is not at hand."""
+    return [_WORDS.get(name, _plain(name))(value) for name, value in factors.items()]
 
 
 def token_count(tokens: int) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longca.bench.records import Record
@@ -17,13 +17,25 @@ __all__ = [
     "counts",
     "failures",
     "idle",
+    "mask_name",
     "rows",
+    "shape_cells",
+    "shape_columns",
     "three_digits",
     "throughput_unit",
     "tokens",
     "unsupported",
     "word",
 ]
+
+
+#: What shapes are told apart by, where a table has several, as its columns call it.
+_SHAPE: dict[str, Callable[[Record], str]] = {
+    "heads": lambda record: f"{record.heads_q}:{record.heads_kv}",
+    "dim": lambda record: str(record.head_dim),
+    "dtype": lambda record: record.dtype,
+    "seed": lambda record: str(record.seed),
+}
 
 
 @dataclass(frozen=True)
@@ -38,11 +50,18 @@ class Row:
     records: dict[str, Record]
     fastest: float | None
 
-    @property
-    def about(self) -> tuple[str, str, str, str]:
-        """Pattern, tokens, density and tile efficiency."""
+    def about(self, shape: Iterable[str] = ()) -> list[str]:
+        """What the columns before the kernels' say.
+
+        Args:
+            shape: What `shape_columns` says of the table.
+
+        Returns:
+            Mask, tokens, the shape's columns, density and tile efficiency.
+        """
         some = next(iter(self.records.values()))
-        return some.pattern, tokens(some.seqlen), f"{some.density:.1%}", f"{some.tile_efficiency:.0%}"
+        mask = [mask_name(some.pattern, some.factors), tokens(some.seqlen)]
+        return [*mask, *shape_cells(some, shape), f"{some.density:.1%}", f"{some.tile_efficiency:.0%}"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,28 @@ def rows(records: Iterable[Record]) -> list[Row]:
     return [Row(cells, _fastest(cells.values())) for cells in found.values()]
 
 
+def shape_columns(records: Sequence[Record]) -> list[str]:
+    """The columns that tell shapes apart: of heads, head dimension, dtype and seed those that vary."""
+    return [name for name, show in _SHAPE.items() if len({show(record) for record in records}) > 1]
+
+
+def shape_cells(record: Record, shape: Iterable[str]) -> list[str]:
+    """What a record says in the columns of `shape_columns`."""
+    return [_SHAPE[name](record) for name in shape]
+
+
+def mask_name(pattern: str, factors: Mapping[str, Any]) -> str:
+    """A mask as tables name it: its pattern, and the values of the factors that its suite gives."""
+    shown = ", ".join(_brief(name, value) for name, value in factors.items())
+    return f"{pattern} {shown}" if shown else pattern
+
+
+def _brief(name: str, value: Any) -> str:
+    if name == "kept":
+        return f"{value * 100:g} %"
+    return f"{len(value)} {name}" if isinstance(value, tuple | list) else str(value)
+
+
 def cell(record: Record, factor: float) -> str:
     """Time in ms and throughput, or the word for what happened instead; `?` after what is suspect."""
     if record.median is None or record.tflops is None:
@@ -105,13 +146,22 @@ def idle(records: Sequence[Record]) -> list[str]:
 
 
 def unsupported(records: Iterable[Record]) -> Iterator[tuple[str, list[str]]]:
-    """Each kernel with the patterns it does not take."""
-    found: dict[str, dict[str, None]] = {}
+    """Each kernel with the patterns it does not take; and how many of their cases, where it takes some."""
+    cases: dict[str, Counter[str]] = {}
+    refused: dict[str, Counter[str]] = {}
     for record in records:
+        cases.setdefault(record.kernel, Counter())[record.pattern] += 1
         if record.status == "unsupported":
-            found.setdefault(record.kernel, {})[record.pattern] = None
-    for kernel, patterns in found.items():
-        yield kernel, list(patterns)
+            refused.setdefault(record.kernel, Counter())[record.pattern] += 1
+    for kernel, patterns in refused.items():
+        whole = cases[kernel]
+        yield (
+            kernel,
+            [
+                pattern if count == whole[pattern] else f"{pattern} ({count} of {whole[pattern]} cases)"
+                for pattern, count in patterns.items()
+            ],
+        )
 
 
 def counts(records: Sequence[Record]) -> str:

@@ -9,7 +9,18 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from longca.reports.run_cells import Row, cell, counts, failures, idle, rows, throughput_unit, unsupported
+from longca.reports.run_cells import (
+    Row,
+    cell,
+    counts,
+    failures,
+    idle,
+    mask_name,
+    rows,
+    shape_columns,
+    throughput_unit,
+    unsupported,
+)
 from longca.reports.text import safe
 
 if TYPE_CHECKING:
@@ -19,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_run"]
 
-_MARGIN, _KERNEL = 46, 15  # characters that the columns about masks take, and those of one kernel
+_MASK, _KERNEL = 22, 15  # characters that the columns about a mask take beside its name, and those of one kernel
+_NAME, _SHAPE = 24, 10  # of the longest pattern's name, and of a column that tells shapes apart
 
 
 def print_run(console: Console, records: Sequence[Record]) -> None:
@@ -31,7 +43,9 @@ def print_run(console: Console, records: Sequence[Record]) -> None:
     """
     nothing = idle(records)
     kernels = [kernel for kernel in dict.fromkeys(record.kernel for record in records) if kernel not in nothing]
-    fitting = max(1, (console.width - _MARGIN) // _KERNEL)
+    names = [mask_name(record.pattern, record.factors) for record in records]
+    about = _MASK + max(_NAME, *map(len, names)) + _SHAPE * len(shape_columns(records))
+    fitting = max(1, (console.width - about) // _KERNEL)
     for direction in dict.fromkeys(record.direction for record in records):
         chosen = [record for record in records if record.direction == direction]
         for first in range(0, len(kernels), fitting):
@@ -45,17 +59,18 @@ def _table(direction: str, records: Sequence[Record], kernels: Sequence[str]) ->
     unit, factor = throughput_unit(records)
     table = Table(title=f"{direction}: ms and {unit}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("mask", no_wrap=True)
-    for head in ("tokens", "dense", "tiles"):
+    shape = shape_columns(records)
+    for head in ("tokens", *shape, "dense", "tiles"):
         table.add_column(head, justify="right", no_wrap=True)
     for kernel in kernels:
         table.add_column(safe(kernel), justify="right", no_wrap=True, min_width=_KERNEL - 3)
     last = ""
     for row in rows(records):
-        pattern, *about = row.about
+        mask, *about = row.about(shape)
         if last not in ("", about[0]):
             table.add_section()
         last = about[0]
-        table.add_row(safe(pattern), *about, *(_cell(row, kernel, factor) for kernel in kernels))
+        table.add_row(safe(mask), *about, *(_cell(row, kernel, factor) for kernel in kernels))
     return table
 
 
@@ -85,5 +100,5 @@ def _remarks(records: Sequence[Record]) -> Iterator[str]:
         verb = "take" if len(nothing) > 1 else "takes"
         yield f"– {safe(', '.join(nothing))} {verb} nothing of this run; longca list-capabilities says why"
     for kernel, patterns in unsupported(record for record in records if record.kernel not in nothing):
-        why = f"longca list-capabilities --why {safe(kernel)} {safe(patterns[0])}"
+        why = f"longca list-capabilities --why {safe(kernel)} {safe(patterns[0].partition(' ')[0])}"
         yield f"– {safe(kernel)} does not take {safe(', '.join(patterns))}; {why} says why"

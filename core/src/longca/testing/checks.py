@@ -26,7 +26,8 @@ _SEEDS = 3
 
 
 def right(subject: Subject) -> None:
-    """Right on the masks that `longca verify` takes: float64 attention, 8:1 and 3:3 heads, counts, composition."""
+    """Right on the masks that `longca verify` takes: float64 attention, 8:1, 3:3 and 4:2 heads, counts,
+    composition."""
     _verify_all(subject, [(label, p) for label, p in subject.problems() if not has_empty_rows(p.concrete_mask)])
 
 

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 
+from longca.bench.awkward_blocks import no_blocks
 from longca.masks import BlockSparseMask, Mask, Slice, SliceMask, build
 
 __all__ = ["has_empty_rows", "sparse_rows", "uneven"]
@@ -41,20 +42,23 @@ def uneven() -> tuple[tuple[str, Mask], ...]:
 def sparse_rows() -> tuple[tuple[str, Mask], ...]:
     """Masks with queries that see nothing: the first ones, some between, the last ones."""
     holes = [Slice(0, 60, 0, 90), Slice(120, 203, 50, 203, hi=0)]
-    kept = np.ones((4, 4), np.bool_)
-    kept[[0, 2]] = False
-    bounds = (0, 64, 128, 192, 203)
-    heads = ((f"two of four blocks see nothing, {n} masks", np.broadcast_to(kept, (n, 4, 4))) for n in (1, 3, 8))
+    blind = []
+    for kind, bounds in (("64", (0, 64, 128, 192, 203)), ("128", (0, 128, 203)), ("other sizes", (0, 3, 66, 67, 203))):
+        kept = np.ones((len(bounds) - 1, len(bounds) - 1), np.bool_)
+        kept[::2] = False
+        for heads in (1, 3, 8):
+            mask = BlockSparseMask(kept[None].repeat(heads, axis=0), bounds, bounds)
+            blind.append((f"every other block of {kind} sees nothing, {heads} masks", mask))
+        blind.append((f"no block of {kind} sees anything, 3 masks", no_blocks(np.array(bounds), 3)))
     return (
         ("causal 203 × 77", build("causal", 203, seqlen_k=77)),
         ("a hole between", SliceMask(holes, 203, 203)),
         ("the last 74 queries see nothing", SliceMask([Slice(0, 129, 0, 203)], 203, 203)),
         ("nothing at all", SliceMask([], 129, 129)),
-        *((label, BlockSparseMask(bitmap, bounds, bounds)) for label, bitmap in heads),
+        *blind,
     )
 
 
 def has_empty_rows(mask: Mask) -> bool:
     """Whether some query of some head sees nothing."""
-    rows = (mask.head(head).row_intervals() for head in range(mask.heads))
-    return any(bool(((stops - starts).sum(0) == 0).any()) for starts, stops in rows)
+    return bool((mask.visible_keys() == 0).any())

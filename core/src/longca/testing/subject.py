@@ -87,7 +87,7 @@ class Subject:
         Raises:
             VerificationError: A tensor is beyond its limit.
         """
-        if failures := check_values(results, expected).failures:
+        if failures := check_values(results, expected, rough_lse=self.offer.rough_lse).failures:
             raise VerificationError(f"{self.name}, {where}: {'; '.join(map(str, failures))}")
 
 

@@ -4,14 +4,18 @@ This module is what the entry point names, so it is imported whenever kernels ar
 the hook, and imports neither torch nor the kernel.
 """
 
-from longca import Backward, KernelManifest, Offer, hookimpl
-from longca.masks import Form
+from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
+from longca.masks import BlockSparseMask, Form, Mask
+from longca_flex.tiles import list_entries
 
-__all__ = ["FLEX", "provide_kernel"]
+__all__ = ["FLEX", "INTERVALS", "has_few_intervals", "provide_kernel", "supports_mask"]
+
+#: Intervals a row: the compiled kernels differ in how many of these they read.
+INTERVALS = 8
+
+_INT32 = 2**31
 
 _COMMON = {
-    "form": Form.ROW_INTERVALS,
-    "most": 8,
     "unequal_lengths": True,
     "backward": Backward.EXTERNAL,
     "deterministic": True,
@@ -25,12 +29,26 @@ _ANY, _LARGE = ">=8.0", ">=9.0,<12"
 # A head dimension is padded to a power of two, and the tiles that PyTorch takes for it must fit into shared memory:
 # beyond 128, and in float32 beyond 64, they are made for the 227 KiB of data-centre GPUs since Hopper. In float32 the
 # dimensions between take more than that.
+_TO_128 = tuple(range(16, 129, 16))
 _ROWS = (
-    {"dtypes": _HALF, "cuda": _ANY, "head_dims": tuple(range(16, 129, 16))},
+    {"dtypes": _HALF, "cuda": _ANY, "head_dims": _TO_128},
     {"dtypes": _HALF, "cuda": _LARGE, "head_dims": tuple(range(144, 257, 16))},
     {"dtypes": ("float32",), "cuda": _ANY, "head_dims": (16, 32, 64)},
     {"dtypes": ("float32",), "cuda": _LARGE, "head_dims": (128, 256)},
 )
+
+_INTERVALS = {"form": Form.ROW_INTERVALS, "most": INTERVALS}
+
+# One mask for all heads that is few intervals a row is taken as intervals. The tiles here are not those that PyTorch
+# takes by default where blocks are not of 128.
+_BLOCKS = {
+    "form": Form.BLOCK_SPARSE,
+    "variable_blocks": True,
+    "mask_heads": "query",
+    "dtypes": _HALF,
+    "cuda": _LARGE,
+    "head_dims": _TO_128,
+}
 
 FLEX = KernelManifest(
     name="flex",
@@ -39,11 +57,32 @@ FLEX = KernelManifest(
     upstream="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     license="BSD-3-Clause",
     implementation="longca_flex.flex:Flex",
-    offers=tuple(Offer.model_validate({**_COMMON, **row}) for row in _ROWS),
+    offers=(
+        *(Offer.model_validate({**_COMMON, **_INTERVALS, **row}) for row in _ROWS),
+        Offer.model_validate({**_COMMON, **_BLOCKS}),
+    ),
 )
+
+
+def has_few_intervals(mask: Mask) -> bool:
+    """Whether a mask is taken as row intervals, also where it is a block-sparse one."""
+    return mask.admits(Form.ROW_INTERVALS) and mask.count(Form.ROW_INTERVALS) <= INTERVALS
 
 
 @hookimpl
 def provide_kernel() -> KernelManifest:
     """The kernel of this plugin."""
     return FLEX
+
+
+@hookimpl
+def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
+    """Refuses block-sparse masks whose lists the kernels, which count in 32 bits, might read past."""
+    mask = problem.mask
+    if kernel != "flex" or not isinstance(mask, BlockSparseMask) or has_few_intervals(mask):
+        return None
+    entries = list_entries(mask, problem.heads_q)
+    if max(entries, mask.bits.size) < _INT32:
+        return None
+    asked = f"the lists of this {mask.label} may have {entries} entries"
+    return Verdict(kernel, None, (Reason("lengths", asked, f"flex takes fewer than {_INT32}"),))

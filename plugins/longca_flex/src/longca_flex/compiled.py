@@ -5,9 +5,9 @@ The operator that it runs takes any out and log-sum-exp, those of a larger softm
 needs: weights are exp(score − lse), and their gradient is weight·(dout·v − dout·out). It counts lse in base 2
 (torch/_higher_order_ops/flex_attention.py, `sdpa_dense_backward`).
 
-One compilation serves every mask and length. The mask comes in as data, lists and bounds; sizes are symbols. Tokens
-come in blocks, [T / block, block, H, D] with a block of 128 where the lengths allow, so that the compiler can tell
-that a length is a multiple of 128 without knowing it, and leaves the bounds checks out of its kernels.
+One compilation serves every mask and length. The mask comes in as data, lists and bounds or bits; sizes are symbols.
+Tokens come in blocks, [T / block, block, H, D] with a block of 128 where the lengths allow, so that the compiler can
+tell that a length is a multiple of 128 without knowing it, and leaves the bounds checks out of its kernels.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ from torch.fx.experimental import _config as shape_config
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from longca_flex.lists import SideLists
+from longca_flex.tile_lists import KeptBlocks
+from longca_flex.tiles import LARGE, SMALL
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import FlexKernelOptions
 
-__all__ = ["BLOCK", "Bounds", "backward", "compiling_once", "forward"]
+__all__ = ["BLOCK", "Bounds", "Seen", "backward", "compiling_once", "forward"]
 
 #: Tokens a block, of queries and of keys: what FlexAttention's tiles are made for.
-BLOCK = 128
+BLOCK = LARGE
 
 #: First key and one past the last of each interval of each query, interval after interval: each int32 [Tq].
 Bounds = tuple[Tensor, ...]
+
+#: What a token sees, in data.
+Seen = Bounds | KeptBlocks
 
 # Not the kernel for fewer than 128 queries, which has no backward of its own and would be compiled apart.
 _OPTIONS: FlexKernelOptions = {"FORCE_USE_FLEX_ATTENTION": True}
@@ -46,6 +51,17 @@ _BACKWARD_OPTIONS = {
     "WRITE_DQ": True,
     "OUTPUT_LOGSUMEXP": True,
     "OUTPUT_MAX": False,
+}
+# Tiles of 64: what is chosen for tiles of 128 does not divide them. A processor holds two of these at a time.
+_SMALL_OPTIONS: FlexKernelOptions = {**_OPTIONS, "BLOCK_M": SMALL, "BLOCK_N": SMALL, "num_warps": 4, "num_stages": 3}
+# The sizes of the lists' blocks are given here alone: the compiler compares those of the `BlockMask` with its default
+# tiles, of 128, though it is told of others, and would find no kernel (torch/_inductor/kernel/flex/flex_attention.py).
+_SMALL_BACKWARD_OPTIONS = {
+    **_BACKWARD_OPTIONS,
+    **dict.fromkeys(("BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2"), SMALL),
+    **dict.fromkeys(("SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE"), SMALL),
+    "num_warps": 4,
+    "num_stages": 2,
 }
 _MOST_VARIANTS = 4096  # shapes of heads, dtypes and scales that one process may meet
 
@@ -70,7 +86,7 @@ def compiling_once() -> Iterator[None]:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bounds: Bounds, by_query: SideLists, scale: float
+    q: Tensor, k: Tensor, v: Tensor, seen: Seen, by_query: SideLists, scale: float, small: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Attention of q to k and v.
 
@@ -78,19 +94,20 @@ def forward(
         q: [Tq / block, block, Hq, D].
         k: [Tk / block, block, Hkv, D].
         v: [Tk / block, block, Hkv, D].
-        bounds: The keys that each query sees.
+        seen: The keys that each query sees.
         by_query: The key blocks that each query block visits.
         scale: Factor on the scores.
+        small: Whether these blocks are of 64 tokens, and not of 128.
 
     Returns:
         out [Tq, Hq, D], and lse [Hq, Tq], the natural logarithm.
     """
     q, k, v = (_heads_first(x) for x in (q, k, v))
 
-    def mask_mod(_batch: Tensor, _head: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
-        return _visible(q_index, k_index, bounds)
+    def mask_mod(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
+        return _visible(head, q_index, k_index, seen)
 
-    block_mask = _block_mask(q, k, by_query, None, mask_mod)
+    block_mask = _block_mask(q, k, by_query, None, mask_mod, SMALL if small else LARGE)
     out, aux = flex_attention(
         q,
         k,
@@ -98,7 +115,7 @@ def forward(
         block_mask=block_mask,
         scale=scale,
         enable_gqa=True,
-        kernel_options=_OPTIONS,
+        kernel_options=_SMALL_OPTIONS if small else _OPTIONS,
         return_aux=AuxRequest(lse=True),
     )
     assert aux.lse is not None, "it was asked for"
@@ -112,10 +129,11 @@ def backward(
     v: Tensor,
     out: Tensor,
     log2_sum: Tensor,
-    bounds: Bounds,
+    seen: Seen,
     by_query: SideLists,
     by_key: SideLists,
     scale: float,
+    small: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v.
 
@@ -126,16 +144,17 @@ def backward(
         v: [Tk / block, block, Hkv, D].
         out: The output, or that of a larger softmax: [Tq / block, block, Hq, D].
         log2_sum: The log-sum-exp that belongs to it, in base 2: [1, Hq, Tq], contiguous.
-        bounds: The keys that each query sees.
+        seen: The keys that each query sees.
         by_query: The key blocks that each query block visits.
         by_key: The query blocks that each key block visits.
         scale: Factor on the scores.
+        small: Whether these blocks are of 64 tokens, and not of 128.
 
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
     """
     dout, q, k, v, out = (_heads_first(x) for x in (dout, q, k, v, out))
-    dq, dk, dv = _operator(dout, q, k, v, out, log2_sum, bounds, by_query, by_key, scale)
+    dq, dk, dv = _operator(dout, q, k, v, out, log2_sum, seen, by_query, by_key, scale, small)
     return _tokens_first(dq), _tokens_first(dk), _tokens_first(dv)
 
 
@@ -146,15 +165,17 @@ def _operator(
     v: Tensor,
     out: Tensor,
     log2_sum: Tensor,
-    bounds: Bounds,
+    seen: Seen,
     by_query: SideLists,
     by_key: SideLists,
     scale: float,
+    small: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """FlexAttention's backward operator, on tensors [1, H, T, D]; see `backward`."""
-    block_mask = _block_mask(q, k, by_query, by_key, _mask)
+    block_mask = _block_mask(q, k, by_query, by_key, _kept if isinstance(seen, KeptBlocks) else _mask)
     dlse = None  # no gradient comes in through the log-sum-exp
-    tail = (block_mask.as_tuple(), scale, _BACKWARD_OPTIONS, (), bounds)
+    options = _SMALL_BACKWARD_OPTIONS if small else _BACKWARD_OPTIONS
+    tail = (block_mask.as_tuple(), scale, options, (), tuple(seen))
     dq, dk, dv, _ = torch.ops.higher_order.flex_attention_backward(
         q, k, v, out, log2_sum, dout, dlse, _score, _score_gradient, *tail
     )
@@ -166,7 +187,12 @@ torch.compiler.allow_in_graph(_operator)
 
 
 def _block_mask(
-    q: Tensor, k: Tensor, by_query: SideLists, by_key: SideLists | None, mask_mod: Callable[..., Tensor]
+    q: Tensor,
+    k: Tensor,
+    by_query: SideLists,
+    by_key: SideLists | None,
+    mask_mod: Callable[..., Tensor],
+    block: int = BLOCK,
 ) -> BlockMask:
     """The lists as a `BlockMask` for q and k [1, H, T, D]; without by_key it is good for a forward alone."""
     return BlockMask(
@@ -179,7 +205,7 @@ def _block_mask(
         q_indices=by_key.partial if by_key else None,
         full_q_num_blocks=by_key.num_full if by_key else None,
         full_q_indices=by_key.full if by_key else None,
-        BLOCK_SIZE=(BLOCK, BLOCK),
+        BLOCK_SIZE=(block, block),
         mask_mod=mask_mod,
     )
 
@@ -193,17 +219,25 @@ def _score_gradient(_score: Tensor, *where_and_gradient: Tensor) -> list[Tensor 
     return [gradient, *(None for _ in where)]
 
 
-def _mask(_batch: Tensor, _head: Tensor, q_index: Tensor, k_index: Tensor, *bounds: Tensor) -> Tensor:
-    return _visible(q_index, k_index, bounds)
+def _mask(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor, *bounds: Tensor) -> Tensor:
+    return _visible(head, q_index, k_index, bounds)
 
 
-def _visible(q_index: Tensor, k_index: Tensor, bounds: Bounds) -> Tensor:
-    """Whether a query sees a key: whether the key is in one of the query's intervals."""
-    start, stop, *others = (bound[q_index] for bound in bounds)
-    seen = (k_index >= start) & (k_index < stop)
+def _kept(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor, *kept: Tensor) -> Tensor:
+    return _visible(head, q_index, k_index, KeptBlocks(*kept))
+
+
+def _visible(head: Tensor, q_index: Tensor, k_index: Tensor, seen: Seen) -> Tensor:
+    """Whether a query sees a key: its block is kept, or it is in one of the query's intervals."""
+    if isinstance(seen, KeptBlocks):
+        block = seen.blocks[k_index]
+        byte = seen.bits[seen.heads[head] + seen.rows[q_index] + (block >> 3)].to(torch.int32)
+        return ((byte << (block & 7)) & 128) != 0
+    start, stop, *others = (bound[q_index] for bound in seen)
+    found = (k_index >= start) & (k_index < stop)
     for start, stop in zip(others[::2], others[1::2], strict=True):
-        seen = seen | ((k_index >= start) & (k_index < stop))
-    return seen
+        found = found | ((k_index >= start) & (k_index < stop))
+    return found
 
 
 def _heads_first(x: Tensor) -> Tensor:

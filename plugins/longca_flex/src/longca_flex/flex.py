@@ -1,8 +1,9 @@
-"""flex: PyTorch's FlexAttention, compiled once, on block lists and row intervals.
+"""flex: PyTorch's FlexAttention, compiled once, on block lists and row intervals or bits of blocks.
 
 FlexAttention is a template of a Triton kernel: a function of (query, key) says what is visible, lists of blocks say
 which blocks to visit at all, and in which of them the function need not be asked. Here the function reads each
-query's intervals, and the lists come from the mask's runs, so that nothing is ever queries × keys.
+query's intervals, or the bits of a block-sparse mask, and the lists come from the mask's runs or from these bits, so
+that nothing is ever queries × keys.
 
 Source: FlexAttention (arXiv 2412.05496); torch/nn/attention/flex_attention.py.
 """
@@ -19,14 +20,17 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import Plan, fill, nothing_seen, torch_device
-from longca.masks import Form
-from longca_flex import compiled
-from longca_flex.compiled import BLOCK, Bounds, compiling_once
+from longca.masks import BlockSparseMask, Form
+from longca_flex import compiled, has_few_intervals
+from longca_flex.compiled import BLOCK, Seen, compiling_once
 from longca_flex.lists import SideLists, side_lists
+from longca_flex.tile_lists import kept_bits, tile_side_lists
+from longca_flex.tiles import SMALL, tile_size
 
 __all__ = ["Flex", "FlexPlan"]
 
 _INT32 = 2**31
+_BACKEND = "flex_attention"
 
 
 @dataclass(eq=False)
@@ -34,19 +38,28 @@ class FlexPlan(Plan):
     """A plan for flex.
 
     Attributes:
-        bounds: First key and one past the last of each interval of each query: 2n tensors, each int32 [Tq].
+        seen: First key and one past the last of each interval of each query: 2n tensors, each int32 [Tq]; or the bits
+            of a block-sparse mask.
         by_query: The key blocks that each query block visits.
         by_key: The query blocks that each key block visits; None where only the forward was planned for.
+        small: Whether the lists' blocks are of 64 tokens, and not of 128.
     """
 
-    bounds: Bounds
+    seen: Seen
     by_query: SideLists
     by_key: SideLists | None
+    small: bool = False
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of the plan's tensors."""
+        return self.list_bytes + sum(x.nbytes for x in self.seen)
 
     @property
     def list_bytes(self) -> int:
-        """Bytes of the plan's block lists."""
-        return sum(x.nbytes for x in (*self.by_query, *(self.by_key or ())))
+        """Bytes of the plan's block lists, of which one may borrow another's memory."""
+        lists = (*self.by_query, *(self.by_key or ()))
+        return sum({x.data_ptr(): x.nbytes for x in lists}.values())
 
 
 class Flex:
@@ -64,17 +77,12 @@ class Flex:
         self._backward: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.compile(compiled.backward, **options)
 
     def plan(self, problem: Problem) -> FlexPlan:
-        """Puts the row intervals and the block lists on the device."""
-        mask, device = problem.concrete_mask, torch_device(problem.device)
-        starts, stops = mask.row_intervals()
-        if not len(starts):  # a mask that shows nothing still takes a function to say so
-            starts, stops = mask.row_intervals(1)
-        bounds = tuple(torch.from_numpy(x).to(device) for pair in zip(starts, stops, strict=True) for x in pair)
-        blocks = mask.blocks(BLOCK, BLOCK)
-        by_key = side_lists(blocks.by_key, device) if problem.direction == "backward" else None
-        return FlexPlan(
-            problem, Form.ROW_INTERVALS, "flex_attention", bounds, side_lists(blocks.by_query, device), by_key
-        )
+        """Puts the block lists on the device, and the row intervals or the bits."""
+        mask = problem.concrete_mask
+        if has_few_intervals(mask):
+            return _plan_intervals(problem)
+        assert isinstance(mask, BlockSparseMask)
+        return _plan_blocks(problem, mask)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: FlexPlan, *, out: Tensor | None = None, lse: Tensor | None = None
@@ -85,7 +93,7 @@ class Flex:
         block = _block(q, k)
         with compiling_once():
             result, sums = self._forward(
-                *(_in_blocks(x, block) for x in (q, k, v)), plan.bounds, plan.by_query, plan.problem.scale
+                *(_in_blocks(x, block) for x in (q, k, v)), plan.seen, plan.by_query, plan.problem.scale, plan.small
             )
         return fill(out, result), fill(lse, sums)
 
@@ -112,15 +120,36 @@ class Flex:
                 grads = self._backward(
                     *(_in_blocks(x, block) for x in (dout, q, k, v, out)),
                     log2_sum,
-                    plan.bounds,
+                    plan.seen,
                     plan.by_query,
                     plan.by_key,
                     plan.problem.scale,
+                    plan.small,
                 )
         else:
             grads = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         first, second, third = (fill(buffer, grad) for buffer, grad in zip((dq, dk, dv), grads, strict=True))
         return first, second, third
+
+
+def _plan_intervals(problem: Problem) -> FlexPlan:
+    mask, device = problem.concrete_mask, torch_device(problem.device)
+    starts, stops = mask.row_intervals()
+    if not len(starts):  # a mask that shows nothing still takes a function to say so
+        starts, stops = mask.row_intervals(1)
+    bounds = tuple(torch.from_numpy(x).to(device) for pair in zip(starts, stops, strict=True) for x in pair)
+    blocks = mask.blocks(BLOCK, BLOCK)
+    by_query = side_lists(blocks.by_query, device)
+    by_key = side_lists(blocks.by_key, device) if problem.direction == "backward" else None
+    return FlexPlan(problem, Form.ROW_INTERVALS, _BACKEND, bounds, by_query, by_key)
+
+
+def _plan_blocks(problem: Problem, mask: BlockSparseMask) -> FlexPlan:
+    device, heads = torch_device(problem.device), problem.heads_q
+    by_query = tile_side_lists(mask, heads, device, by_key=False)
+    by_key = tile_side_lists(mask, heads, device, by_key=True) if problem.direction == "backward" else None
+    seen, small = kept_bits(mask, heads, device), tile_size(mask) == SMALL
+    return FlexPlan(problem, Form.BLOCK_SPARSE, _BACKEND, seen, by_query, by_key, small)
 
 
 def _block(q: Tensor, k: Tensor) -> int:

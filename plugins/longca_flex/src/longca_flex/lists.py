@@ -16,9 +16,10 @@ from torch import Tensor
 from longca.kernels.block_lists import block_lists
 from longca.masks import BlockRuns
 
-__all__ = ["SideLists", "side_lists"]
+__all__ = ["LEAST", "SideLists", "side_lists"]
 
-_LEAST = 2  # rows and columns: a compiler takes a size of 1 for a constant, and would compile for it apart
+#: Rows and columns: a compiler takes a size of 1 for a constant, and would compile for it apart.
+LEAST = 2
 
 
 class SideLists(NamedTuple):
@@ -44,8 +45,8 @@ def side_lists(runs: BlockRuns, device: torch.device) -> SideLists:
     the full lists with the strides of the partial ones
     (torch/_inductor/kernel/flex/templates/flex_attention.py.jinja).
     """
-    rows = max(_LEAST, runs.num_rows)
-    width = max(_LEAST, _most(runs.full), _most(runs.partial))
+    rows = max(LEAST, runs.num_rows)
+    width = max(LEAST, _most(runs.full), _most(runs.partial))
     full, partial = (block_lists(found, rows, device, width=width) for found in (runs.full, runs.partial))
     return SideLists(*(x[None, None] for x in (*partial, *full)))
 

@@ -1,0 +1,140 @@
+"""What block-sparse masks cost before attention begins: each kernel's plan, its bytes, and choosing the blocks.
+
+    python core/benchmarks/block_metadata.py [--kernels bsa flashinfer_fa3] [--heads 64:8 64:64] [--block 64]
+        [--kept 0.5] [--seqlens 8192 131072] [--out results/h200/sparse/block_metadata.json]
+
+Every kernel plans the same random mask, one a KV head, at 8 K to 128 K tokens, heads of 128 in bfloat16 (float32 on a
+CPU); for the backward where it has one, which needs the most. A sample starts from a mask of which nothing but the
+bits is known, and ends when the device is done. The first call, which may compile, is apart; the figure is the median
+of five after it. Bytes are those of the plan's tensors, its scratch memory apart, and the allocator's peak while
+planning.
+
+`choose_blocks` chooses as many blocks by the scores of pooled queries and keys; its bytes are the mask's, on the host.
+
+What is unsupported, runs out of memory (`oom`) or fails (`error`) is kept as what it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from plan_costs import attempted, clocked, plan_costs, repeated, write_rows
+
+from longca import choose_blocks, masks, registry
+from longca.bench.environment import surroundings
+from longca.bench.inputs import draw_inputs
+from longca.kernels.base import Plan
+from longca.manifests import Device, Problem, Verdict
+from longca.manifests.devices import current_device
+from longca.masks import BlockSparseMask
+
+LENGTHS = (2**13, 2**14, 2**15, 2**16, 2**17)
+CHOOSING = "choose_blocks"
+
+
+def problem_of(mask: BlockSparseMask, heads: str, device: Device) -> Problem:
+    """A training step's attention on a mask."""
+    heads_q, heads_kv = map(int, heads.split(":"))
+    return Problem(
+        mask=mask,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        head_dim=128,
+        dtype="bfloat16" if device.kind == "cuda" else "float32",
+        device=device,
+        direction="backward",
+    )
+
+
+def fresh(mask: BlockSparseMask) -> BlockSparseMask:
+    """The same mask with nothing worked out."""
+    return BlockSparseMask.from_bits(mask.bits, mask.q_bounds, mask.k_bounds)
+
+
+def planned(kernel: str, problem: Problem) -> dict[str, Any]:
+    """What a kernel needs to plan a problem: its backward, or its forward where it has no more."""
+    asked, verdict = _widest(kernel, problem)
+    if verdict.offer is None:
+        return {"status": "unsupported", "message": " ".join(map(str, verdict.reasons))}
+    instance, mask = registry().load(kernel), problem.concrete_mask
+    assert isinstance(mask, BlockSparseMask)
+
+    def plan() -> Plan:
+        made: Plan = instance.plan(asked.with_mask(fresh(mask)))
+        return made
+
+    about = {"direction": asked.direction, "form": str(verdict.offer.form)}
+    return {**about, **attempted(lambda: plan_costs(plan, problem.device), problem.device)}
+
+
+def _widest(kernel: str, problem: Problem) -> tuple[Problem, Verdict]:
+    forward = replace(problem, direction="forward")
+    for asked in (problem, forward):
+        if verdict := registry().resolve(kernel, asked):
+            return asked, verdict
+    return problem, registry().resolve(kernel, problem)
+
+
+def chosen(problem: Problem, block: int, kept: float) -> dict[str, Any]:
+    """What choosing as many blocks takes."""
+
+    def costs() -> dict[str, Any]:
+        inputs = draw_inputs(problem, seed=0)
+
+        def choose() -> BlockSparseMask:
+            return choose_blocks(inputs.q, inputs.k, block=block, kept=kept)
+
+        first, mask, _ = clocked(choose, problem.device)
+        return {"first_seconds": first, **repeated(choose, problem.device), "metadata_bytes": mask.nbytes}
+
+    return attempted(costs, problem.device)
+
+
+def measure(seqlen: int, heads: str, asked: argparse.Namespace, device: Device) -> list[dict[str, Any]]:
+    """The rows of one length."""
+    heads_kv = int(heads.partition(":")[2])
+    factors = {"block": asked.block, "kept": asked.kept}
+    mask = masks.build("uniform_block_sparse", seqlen, heads=heads_kv, **factors)
+    assert isinstance(mask, BlockSparseMask)
+    problem = problem_of(mask, heads, device)
+    about = {"seqlen": seqlen, "heads": heads, **factors, "mask_bytes": mask.nbytes}
+    rows = [{"kernel": kernel, **about, **planned(kernel, problem)} for kernel in asked.kernels]
+    return [*rows, {"kernel": CHOOSING, **about, **chosen(problem, asked.block, asked.kept)}]
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as it is printed."""
+    about = f"{row['kernel']:16}{row['heads']:>6}{row['seqlen']:>9}"
+    if row["status"] != "ok":
+        return f"{about}: {row['status']}: {row['message']}"
+    times = f"{row['seconds'] * 1e3:9.3f} ms (first {row['first_seconds'] * 1e3:.0f})"
+    peak = "" if row["peak_bytes"] is None else f", peak {row['peak_bytes'] / 2**20:.1f} MiB"
+    return f"{about}: {times}, {row['metadata_bytes'] / 2**20:.3f} MiB{peak}"
+
+
+def main() -> None:
+    """Measures, prints a line a row, and writes the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="+", default=[name for name in registry().kernels if name != "naive"])
+    parser.add_argument("--heads", nargs="+", default=["64:8"])
+    parser.add_argument("--block", type=int, default=64)
+    parser.add_argument("--kept", type=float, default=0.5)
+    parser.add_argument("--seqlens", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--out", type=Path, help="the JSON file to write")
+    asked = parser.parse_args()
+    device = current_device()
+    rows = []
+    for heads in asked.heads:
+        for seqlen in asked.seqlens:
+            for row in measure(seqlen, heads, asked, device):
+                rows.append(row)
+                print(line(row), flush=True)
+    if asked.out:
+        write_rows(asked.out, {"environment": surroundings(registry(), device)}, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""choose_blocks: which key blocks each query block keeps, by the scores of pooled queries and keys, or at random.
+
+As Video Sparse Attention (arXiv 2505.13389, its coarse stage) and MoBA (arXiv 2502.13189, equations 5 and 6) do: each
+block of queries and of keys is its mean, and each query block keeps the key blocks with the highest products. Random
+scores are how LongCA-bench (arXiv 2510.17896) draws its masks. All of it runs on the tensors' device; the bitmap alone
+comes to the host, packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.errors import MaskError, UnknownNameError
+from longca.kernels.base import check_inputs
+from longca.masks import FACTORS, BlockSparseMask
+from longca.masks.bounds import check_bounds, kept_count, uniform_bounds
+
+__all__ = ["Per", "Scores", "choose_blocks"]
+
+Scores = Literal["pooled", "random"]
+Per = Literal["kv", "query", "shared"]
+
+_CHUNK = 2**26  # scores of several heads that are made at a time
+
+
+def choose_blocks(
+    q: Tensor,
+    k: Tensor,
+    *,
+    block: int = 64,
+    q_bounds: Sequence[int] | None = None,
+    k_bounds: Sequence[int] | None = None,
+    kept: float = 0.5,
+    scores: Scores = "pooled",
+    per: Per = "kv",
+    seed: int = 0,
+) -> BlockSparseMask:
+    """Chooses the blocks of a block-sparse mask: for each query block those key blocks that score highest.
+
+    Nothing is differentiated. Among equal scores the first key blocks are taken.
+
+    Args:
+        q: Queries: [Tq, Hq, D].
+        k: Keys: [Tk, Hkv, D].
+        block: Tokens a block; the last one may be cut short.
+        q_bounds: Bounds of the query blocks, from 0 to Tq, instead of blocks of one size.
+        k_bounds: Bounds of the key blocks, from 0 to Tk, likewise.
+        kept: Share of the key blocks that each query block keeps, rounded down; one at least.
+        scores: `pooled` for products of the blocks' means, `random` for random ones.
+        per: Whose masks differ. `kv`: each KV head's, which the query heads of its group share, scored by their mean
+            query; `query`: each query head's; `shared`: nobody's, scored by the sum over KV heads.
+        seed: Seed of random scores; the same on one kind of device gives the same mask.
+
+    Returns:
+        A mask for `longca.attention`.
+
+    Raises:
+        RequestError: Shapes, dtypes or devices that do not fit.
+        MaskError: A block size, bounds, a share or a seed that do not fit.
+        UnknownNameError: Other words for `scores` or `per`.
+    """
+    chosen: BlockSparseMask = _chosen(q.detach(), k.detach(), block, q_bounds, k_bounds, kept, scores, per, seed)
+    return chosen
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor: compilers take it as it is
+def _chosen(
+    q: Tensor,
+    k: Tensor,
+    block: int,
+    q_bounds: Sequence[int] | None,
+    k_bounds: Sequence[int] | None,
+    kept: float,
+    scores: Scores,
+    per: Per,
+    seed: int,
+) -> BlockSparseMask:
+    check_inputs(q, k, k)
+    for name, given, known in (("scores", scores, get_args(Scores)), ("per", per, get_args(Per))):
+        if given not in known:
+            raise UnknownNameError(f"choice of {name}", given, known)
+    kept, seed = FACTORS["kept"].check(kept, len(k)), FACTORS["seed"].check(seed, len(k))
+    bounds = _bounds(q_bounds, len(q), block, "query"), _bounds(k_bounds, len(k), block, "key")
+    heads = {"kv": k.shape[1], "query": q.shape[1], "shared": 1}[per]
+    shape = heads, len(bounds[0]) - 1, len(bounds[1]) - 1
+    scored = _pooled(q, k, bounds, per) if scores == "pooled" else _random(shape, q.device, seed)
+    bits = torch.cat([_packed(_highest(part, kept_count(kept, shape[2]))) for part in scored])
+    return BlockSparseMask.from_bits(bits.cpu().numpy(), *bounds)
+
+
+def _bounds(given: Sequence[int] | None, tokens: int, block: int, axis: str) -> NDArray[np.int64]:
+    if given is None:
+        if not tokens:
+            raise MaskError(f"there are no {axis} tokens to choose blocks of")
+        return uniform_bounds(tokens, FACTORS["block"].check(block, tokens))
+    bounds = check_bounds(given, axis)
+    if bounds[-1] != tokens or not tokens:
+        raise MaskError(
+            f"{axis} block bounds end at {bounds[-1]}, but there are {tokens} tokens; end at the last token"
+        )
+    return bounds
+
+
+def _pooled(q: Tensor, k: Tensor, bounds: tuple[NDArray[np.int64], NDArray[np.int64]], per: Per) -> Iterator[Tensor]:
+    """Products of mean queries and mean keys, some heads at a time: float32 [heads, query blocks, key blocks]."""
+    means_q, means_k = (_means(x, side) for x, side in zip((q, k), bounds, strict=True))  # [H, blocks, D]
+    group = q.shape[1] // k.shape[1]
+    if per == "query":
+        means_k = means_k.repeat_interleave(group, 0)
+    else:
+        means_q = means_q.unflatten(0, (-1, group)).mean(1)
+    if per == "shared":  # one head whose vectors are all heads' in a row
+        means_q, means_k = (x.transpose(0, 1).flatten(1)[None] for x in (means_q, means_k))
+    step = max(1, _CHUNK // (means_q.shape[1] * means_k.shape[1]))
+    for heads_q, heads_k in zip(means_q.split(step), means_k.split(step), strict=True):
+        # What is not a number ranks last: such a row still sees blocks, and so what is wrong shows.
+        scores = heads_q @ heads_k.mT
+        yield scores.masked_fill_(scores.isnan(), -torch.inf)
+
+
+def _means(x: Tensor, bounds: NDArray[np.int64]) -> Tensor:
+    """The mean of each block of tokens: [T, H, D] → float32 [H, blocks, D]."""
+    sizes = np.diff(bounds)
+    size = int(sizes[0])
+    if (sizes[:-1] == size).all() and sizes[-1] <= size:
+        whole = len(x) // size
+        means = x[: whole * size].unflatten(0, (whole, size)).mean(1, dtype=torch.float32)
+        tail = [x[whole * size :].mean(0, dtype=torch.float32)[None]] if len(x) % size else []
+        return torch.cat([means, *tail]).transpose(0, 1)
+    lengths = torch.from_numpy(sizes).to(x.device)
+    # A head at a time, because it is widened; the lengths were checked.
+    heads = (x[:, head].float() for head in range(x.shape[1]))
+    return torch.stack([torch.segment_reduce(head, "mean", lengths=lengths, unsafe=True) for head in heads])
+
+
+def _random(shape: tuple[int, int, int], device: torch.device, seed: int) -> Iterator[Tensor]:
+    generator = torch.Generator(device).manual_seed(seed)
+    for _ in range(shape[0]):
+        yield torch.rand((1, *shape[1:]), generator=generator, device=device)
+
+
+def _highest(scores: Tensor, count: int) -> Tensor:
+    """Whether each score is among the `count` highest of its row, of equal ones the first: bool, in its shape."""
+    # Values alone: which of equal ones topk takes is not said, and differs between devices.
+    least = scores.topk(count, sorted=False).values.amin(-1, keepdim=True)
+    above, level = scores > least, scores == least
+    room = count - above.sum(-1, keepdim=True)
+    return above | (level & (level.cumsum(-1, dtype=torch.int32) <= room))
+
+
+def _packed(kept: Tensor) -> Tensor:
+    """Booleans [.., columns] as `numpy.packbits` packs them: uint8 [.., bytes]."""
+    places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=kept.device)
+    padded = torch.nn.functional.pad(kept, (0, -kept.shape[-1] % 8)).unflatten(-1, (-1, 8))
+    return (padded * places).sum(-1, dtype=torch.uint8)

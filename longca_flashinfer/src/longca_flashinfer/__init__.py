@@ -1,0 +1,63 @@
+"""FlashInfer's block-sparse attention for LongCA: what it takes, and where it runs.
+
+This module is what the entry point names; it imports neither torch nor FlashInfer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from longca import KernelManifest, Offer, Problem, Verdict, hookimpl
+from longca.masks import Form
+from longca_flashinfer.limits import refusals
+
+__all__ = ["FLASHINFER_FA2", "FLASHINFER_FA3", "provide_kernel", "supports_mask"]
+
+
+def _manifest(name: str, title: str, implementation: str, cuda: str, *, rough_lse: bool) -> KernelManifest:
+    """One of FlashInfer's backends, which differ in nothing else."""
+    offer: dict[str, Any] = {
+        "form": Form.BLOCK_SPARSE,
+        "variable_blocks": True,
+        "mask_heads": "kv",
+        "unequal_lengths": True,
+        "dtypes": ("bfloat16", "float16"),
+        "head_dims": (64, 128, 256),
+        "cuda": cuda,
+        "deterministic": True,
+        # A list of keys, not of blocks: each query block has one number for every token that it sees.
+        "metadata": "O(S²)",
+        "fills_buffers": False,
+        "rough_lse": rough_lse,
+    }
+    return KernelManifest(
+        name=name,
+        family="flashinfer",
+        title=title,
+        upstream="https://arxiv.org/abs/2501.01005",
+        license="Apache-2.0",
+        requires=("flashinfer-python==0.6.3",),
+        install="pip install 'longca-flashinfer[flashinfer]'",
+        implementation=f"longca_flashinfer.kernel:{implementation}",
+        offers=(Offer.model_validate(offer),),
+    )
+
+
+#: Its sums are matrix products of weights in the inputs' dtype.
+FLASHINFER_FA2 = _manifest("flashinfer_fa2", "FlashInfer on FlashAttention-2", "FlashInferFA2", ">=8.0", rough_lse=True)
+FLASHINFER_FA3 = _manifest(
+    "flashinfer_fa3", "FlashInfer on FlashAttention-3", "FlashInferFA3", "==9.0", rough_lse=False
+)
+
+
+@hookimpl
+def provide_kernel() -> tuple[KernelManifest, ...]:
+    """Both of FlashInfer's backends."""
+    return FLASHINFER_FA2, FLASHINFER_FA3
+
+
+@hookimpl
+def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
+    """Refuses what FlashInfer would count in 32 bits, and miscount."""
+    reasons = tuple(refusals(kernel, problem))
+    return Verdict(kernel, None, reasons) if reasons else None

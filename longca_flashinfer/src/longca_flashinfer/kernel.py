@@ -1,0 +1,185 @@
+"""FlashInfer's attention with variable blocks, forward alone, on its kernels after FlashAttention-2 or -3.
+
+The wrapper makes pages of single tokens of the keys, and a request of every query block of every KV head, whose pages
+are the keys that it sees. Query heads of a group are packed into one tile. Its log-sum-exp is to the base of 2.
+
+Source: flashinfer/sparse.py of https://github.com/flashinfer-ai/flashinfer, version 0.6.3; arXiv 2501.01005.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longca import Problem
+from longca.kernels.base import Plan, fill, nothing_seen, torch_device, torch_dtype
+from longca.kernels.kept_blocks import kept_blocks
+from longca.masks import BlockSparseMask, Form
+from longca_flashinfer.memory import Sizes, available_bytes, check_memory, sizes_of
+
+__all__ = ["FlashInferFA2", "FlashInferFA3", "FlashInferPlan"]
+
+_VERSION = "0.6.3"
+_LENGTHS = 32768  # rows that the wrapper's own buffer of lengths is for
+_SCHEDULE = 8 * 2**20  # bytes of the wrapper's own buffer of schedules
+
+
+@dataclass(eq=False, kw_only=True)
+class FlashInferPlan(Plan):
+    """A plan for one of FlashInfer's backends.
+
+    Attributes:
+        wrapper: FlashInfer's wrapper, planned; None where no query sees anything.
+        lists: What the wrapper keeps of the mask: bounds of query blocks, bounds of lists, lists, last pages.
+        schedule: What it keeps of the order of work, and lengths of rows, in buffers that may be larger than need be.
+        workspace_bytes: Bytes of scratch memory for partial results, which are no metadata.
+        compile_seconds: What of planning was compiling, or loading what was compiled; next to 0 where that was done.
+        blind: Queries that see nothing: bool [Hq, Tq]; None where all see something.
+    """
+
+    wrapper: Any = None
+    lists: tuple[Tensor, ...] = ()
+    schedule: tuple[Tensor, ...] = ()
+    workspace_bytes: int = 0
+    compile_seconds: float = 0.0
+    blind: Tensor | None = None
+
+
+class _FlashInfer:
+    """What both backends share."""
+
+    backend: ClassVar[str]
+
+    def plan(self, problem: Problem) -> FlashInferPlan:
+        """Lists of keys and a schedule, and at the first use of a head dimension and dtype the compiled kernel.
+
+        Raises:
+            OutOfMemoryError: The lists would not fit into the device's memory.
+        """
+        mask, device = problem.concrete_mask, torch_device(problem.device)
+        assert isinstance(mask, BlockSparseMask), "the offers are of block-sparse masks"
+        backend = f"flashinfer-python {_VERSION}, {self.backend}"
+        if mask.is_empty:
+            return FlashInferPlan(problem, Form.BLOCK_SPARSE, backend)
+        sizes = sizes_of(problem, self.backend, _processors(device))
+        check_memory(sizes, available_bytes(device))
+        kept = kept_blocks(mask, device).expand(problem.num_heads_kv, -1, -1)
+        nothing = ~kept.any(-1)
+        compile_seconds = self._compiled(problem)
+        wrapper = self._planned(problem, mask, _with_first(kept, nothing), sizes)
+        return FlashInferPlan(
+            problem,
+            Form.BLOCK_SPARSE,
+            backend,
+            wrapper=wrapper,
+            lists=(
+                wrapper._qo_indptr,
+                wrapper._paged_kv_indptr_buf,
+                wrapper._paged_kv_indices_buf,
+                wrapper._paged_kv_last_page_len,
+            ),
+            schedule=(wrapper._int_workspace_buffer, wrapper._kv_lens_buffer),
+            workspace_bytes=sizes.float_bytes,
+            compile_seconds=compile_seconds,
+            blind=_of_queries(nothing, mask, problem) if nothing.any() else None,
+        )
+
+    def _compiled(self, problem: Problem) -> float:
+        """Seconds that it takes to have the kernel of a head dimension and dtype, as the wrapper will ask for it."""
+        library, dtype, dim = _library("flashinfer.prefill"), torch_dtype(problem.dtype), problem.head_dim
+        no_positions, no_window, no_cap, no_half_scores = 0, False, False, False
+        start = time.perf_counter()
+        library.get_batch_prefill_module(
+            self.backend,
+            *(dtype, dtype, dtype, torch.int32, dim, dim, no_positions, no_window, no_cap, no_half_scores),
+        )
+        return time.perf_counter() - start
+
+    def _planned(self, problem: Problem, mask: BlockSparseMask, kept: Tensor, sizes: Sizes) -> Any:
+        """A wrapper with buffers that the mask fits into, planned."""
+        device = kept.device
+        workspace = torch.empty(sizes.float_bytes, dtype=torch.uint8, device=device)
+        wrapper = _library("flashinfer").VariableBlockSparseAttentionWrapper(workspace, backend=self.backend)
+        if sizes.int_bytes > _SCHEDULE:
+            larger = torch.empty(sizes.int_bytes, dtype=torch.uint8, device=device)
+            wrapper.reset_workspace_buffer(workspace, larger)
+        if sizes.rows > _LENGTHS:
+            wrapper._kv_lens_buffer = torch.empty(sizes.rows, dtype=torch.int32, device=device)
+        rows, columns = (
+            torch.from_numpy(np.diff(bounds).astype(np.int32)).to(device).expand(len(kept), -1)
+            for bounds in (mask.q_bounds, mask.k_bounds)
+        )
+        wrapper.plan(
+            kept,
+            rows,
+            columns,
+            problem.heads_q,
+            problem.num_heads_kv,
+            problem.head_dim,
+            sm_scale=problem.scale,
+            q_data_type=torch_dtype(problem.dtype),
+        )
+        return wrapper
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: FlashInferPlan,
+        *,
+        out: Tensor | None = None,
+        lse: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of q to k and v; see `Kernel.forward`. The wrapper copies its inputs, heads first."""
+        if plan.wrapper is None:
+            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+        result, sums = plan.wrapper.run(*(x.transpose(0, 1) for x in (q, k, v)), return_lse=True)
+        result, sums = result.transpose(0, 1), sums * math.log(2)
+        if plan.blind is not None:
+            result = result.masked_fill(plan.blind.T[..., None], 0)
+            sums = sums.masked_fill(plan.blind, -torch.inf)
+        return fill(out, result), fill(lse, sums)
+
+
+class FlashInferFA2(_FlashInfer):
+    """FlashInfer's kernels after FlashAttention-2."""
+
+    backend = "fa2"
+
+
+class FlashInferFA3(_FlashInfer):
+    """FlashInfer's kernels after FlashAttention-3, for Hopper."""
+
+    backend = "fa3"
+
+
+def _with_first(kept: Tensor, nothing: Tensor) -> Tensor:
+    """The bitmap, with the first block for rows that see nothing: lists are then never empty."""
+    if not nothing.any():
+        return kept
+    filled = kept.clone()
+    filled[..., 0] |= nothing
+    return filled
+
+
+def _of_queries(nothing: Tensor, mask: BlockSparseMask, problem: Problem) -> Tensor:
+    """What holds of query blocks [Hkv, blocks], of each query of each head: [Hq, Tq]."""
+    sizes = torch.from_numpy(np.diff(mask.q_bounds)).to(nothing.device)
+    by_head = nothing.repeat_interleave(problem.heads_q // problem.num_heads_kv, 0)
+    return by_head.repeat_interleave(sizes, 1)
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _library(module: str) -> Any:
+    return importlib.import_module(module)

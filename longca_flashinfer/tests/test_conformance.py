@@ -1,0 +1,3 @@
+from longca.testing import conformance
+
+test_conformance = conformance("longca-flashinfer")

@@ -1,0 +1,94 @@
+"""Block-sparse attention for LongCA: what its kernels take, and where they run.
+
+This module is what the entry point names; it imports neither torch nor a kernel's library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from longca import Backward, KernelManifest, Offer, Problem, Verdict, hookimpl
+from longca.masks import Form
+from longca_vsa.bsa import BSA
+from longca_vsa.limits import refusals
+
+__all__ = ["BSA", "FA2_SPARSE", "VSA", "VSA_TRITON", "provide_kernel", "supports_mask"]
+
+_COMMON: dict[str, Any] = {
+    "form": Form.BLOCK_SPARSE,
+    "mask_heads": "query",
+    "unequal_lengths": True,
+    "backward": Backward.EXTERNAL,
+    "metadata": "O(blocks)",
+    "fills_buffers": False,
+}
+
+#: What both of fastvideo-kernel's kernels are written for.
+_VSA: dict[str, Any] = {
+    **_COMMON,
+    "block_sizes": (64,),
+    "dtypes": ("bfloat16",),
+    "head_dims": (64, 128),
+    "gqa": False,
+}
+
+#: What is called are no public functions, so the version is an exact one. It imports einops, and does not ask for it.
+_FASTVIDEO = ("fastvideo-kernel==0.3.2", "einops")
+
+_UPSTREAM: dict[str, Any] = {"family": "vsa", "upstream": "https://arxiv.org/abs/2505.13389", "license": "Apache-2.0"}
+
+VSA = KernelManifest(
+    name="vsa",
+    title="Video Sparse Attention (ThunderKittens, Hopper)",
+    requires=_FASTVIDEO,
+    install="pip install 'longca-vsa[fastvideo]'",
+    implementation="longca_vsa.vsa:VideoSparseAttention",
+    offers=(Offer.model_validate({**_VSA, "cuda": "==9.0"}),),
+    **_UPSTREAM,
+)
+
+VSA_TRITON = KernelManifest(
+    name="vsa_triton",
+    title="Video Sparse Attention (Triton)",
+    # The kernels load by block pointers, which Triton 3.9 no longer has.
+    requires=(*_FASTVIDEO, "triton>=3.4,<3.9"),
+    install="pip install 'longca-vsa[fastvideo]' 'triton>=3.4,<3.9'",
+    implementation="longca_vsa.vsa_triton:VideoSparseAttentionTriton",
+    offers=(Offer.model_validate({**_VSA, "cuda": ">=8.0"}),),
+    **_UPSTREAM,
+)
+
+FA2_SPARSE = KernelManifest(
+    name="fa2_sparse",
+    family="vsa",
+    title="Block-Sparse-Attention on FlashAttention-2 (unverified)",
+    upstream="https://github.com/mit-han-lab/Block-Sparse-Attention",
+    license="BSD-3-Clause",
+    requires=("block-sparse-attn==0.0.2",),
+    install="pip install git+https://github.com/mit-han-lab/Block-Sparse-Attention",
+    implementation="longca_vsa.fa2_sparse:FA2Sparse",
+    offers=(
+        Offer.model_validate(
+            {
+                **_COMMON,
+                "block_sizes": (128,),
+                "dtypes": ("bfloat16", "float16"),
+                "head_dims": (32, 64, 128),
+                "cuda": ">=8.0",
+            }
+        ),
+    ),
+)
+
+
+@hookimpl
+def provide_kernel() -> tuple[KernelManifest, ...]:
+    """Every block-sparse kernel of this distribution."""
+    return BSA, VSA, VSA_TRITON, FA2_SPARSE
+
+
+@hookimpl
+def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
+    """Refuses other factors on the scores, and sizes beyond 32 bits, where the kernels do not."""
+    reasons = tuple(refusals(kernel, problem))
+    return Verdict(kernel, None, reasons) if reasons else None

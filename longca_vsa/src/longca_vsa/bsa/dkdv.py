@@ -1,0 +1,178 @@
+"""The backward's kernel by key blocks: dk and dv of a tile of keys, gathered from all queries that see its block.
+
+No program adds to what another writes, so equal inputs give equal bits. Scores are computed as keys by queries:
+transposed, the weights are then at once the left operand that dk and dv take from registers, and what hides a query is
+its exponent alone, a vector.
+
+Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2).
+"""
+
+import triton
+import triton.language as tl
+
+from longca_vsa.bsa.tiles import (
+    LOG2E,
+    first_run,
+    head_offset,
+    list_of,
+    load_columns,
+    load_packed,
+    load_vector,
+    next_run,
+    packed_rows,
+    piece_columns,
+    program_of,
+    store_packed,
+)
+
+__all__ = ["gather_dkdv"]
+
+
+@triton.jit(
+    do_not_specialize=[
+        "num_tiles",
+        "num_lists",
+        "unit",
+        "first_head",
+        "passes",
+        "repeats",
+        "group",
+        "heads_a_mask",
+        "scale",
+        "seqlen_q",
+        "seqlen_k",
+        "padded_q",
+    ]
+)
+def gather_dkdv(
+    q,
+    k,
+    v,
+    dout,
+    exponents,
+    deltas,
+    dk_sums,
+    dv_sums,
+    dk,
+    dv,
+    order,
+    tiles,
+    entries,
+    offsets,
+    steps,
+    stride_qt,
+    stride_qh,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_gt,
+    stride_gh,
+    stride_st,
+    stride_dkt,
+    stride_dkh,
+    stride_dvt,
+    stride_dvh,
+    num_tiles,
+    num_lists,
+    unit,
+    first_head,
+    passes,
+    repeats,
+    group,
+    heads_a_mask,
+    scale,
+    seqlen_q,
+    seqlen_k,
+    padded_q,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PIECE: tl.constexpr,
+    EXACT: tl.constexpr,
+    TMA: tl.constexpr,
+    VECTORS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    """One program: dk and dv of BLOCK_N keys of one block and one KV head, from some query heads of its group.
+
+    Args:
+        q: [Tq, Hq, HEAD_DIM]; like k, v and dout a descriptor of blocks where TMA is set, else a pointer.
+        k: [Tk, Hkv, HEAD_DIM].
+        v: [Tk, Hkv, HEAD_DIM].
+        dout: [Tq, Hq, HEAD_DIM].
+        exponents: What `prepare` wrote: float32 [Hq, padded_q]; like deltas a descriptor where VECTORS is set.
+        deltas: What `prepare` wrote: float32 [Hq, padded_q].
+        dk_sums: What earlier launches found of dk, where ADDS is set: float32 [Tk, Hkv, HEAD_DIM], contiguous.
+        dv_sums: Likewise of dv.
+        dk: [Tk, Hkv, HEAD_DIM], written; the sums themselves where other launches follow.
+        dv: Likewise.
+        order: Which tile of which KV head each program has: int32 [programs].
+        tiles: Tiles of keys, as `packed_rows` takes them: int32 [tiles, 4].
+        entries: Lists of runs or blocks of queries, one after another.
+        offsets: Where each key block's list begins, by mask head and block: int64 [mask heads · num_lists + 1].
+        steps: How many steps each list makes: int32 [mask heads · num_lists].
+        num_tiles: Tiles of keys.
+        num_lists: Key blocks.
+        unit: Tokens a unit of a run's bounds.
+        first_head: The first of its group's heads that it takes.
+        passes: Lists that it walks: 1 that all heads share, or one for each head that it takes.
+        repeats: How often it walks each, a head each time.
+        group: Query heads a KV head.
+        heads_a_mask: Query heads that share a mask.
+        scale: Factor on the scores.
+        PIECE: Tokens a block where a step gathers several, 0 where lists are of runs.
+        EXACT: Whether every run is of whole steps.
+    """
+    head_kv, tile = program_of(order, num_tiles)
+    keys, zeros, inside, block = packed_rows(tiles, tile, 1, BLOCK_N)
+    row = tl.load(tiles + 4 * tile) + tl.load(tiles + 4 * tile + 2)
+    k_head = head_offset(head_kv, stride_kh, TMA)
+    v_head = head_offset(head_kv, stride_vh, TMA)
+    k_block = load_columns(k, row, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
+    v_block = load_columns(v, row, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
+
+    factor = scale * LOG2E
+    dk_sum = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
+    dv_sum = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
+    for n in range(passes):
+        head = head_kv * group + first_head + n
+        first, count, num_steps = list_of(offsets, steps, head // heads_a_mask * num_lists + block)
+        here = entries + (first if PIECE else 2 * first)
+        step, column, stop, next_start, next_stop, index = 0, 0, seqlen_q, 0, 0, 0
+        if PIECE == 0:
+            column, stop, next_start, next_stop, index = first_run(here, count, unit, seqlen_q)
+        for _ in range(num_steps * repeats):
+            if PIECE:
+                queries = piece_columns(here, count, step, seqlen_q, BLOCK_M, PIECE)
+            else:
+                queries = column + tl.arange(0, BLOCK_M)
+            q_head = head_offset(head, stride_qh, TMA)
+            dout_head = head_offset(head, stride_gh, TMA)
+            q_block = load_columns(q, column, queries, q_head, stride_qt, seqlen_q, HEAD_DIM, TMA)
+            dout_block = load_columns(dout, column, queries, dout_head, stride_gt, seqlen_q, HEAD_DIM, TMA)
+            exponent = load_vector(exponents, head, column, queries, padded_q, stop, float("inf"), EXACT, VECTORS)
+            delta = load_vector(deltas, head, column, queries, padded_q, stop, 0.0, EXACT, VECTORS)
+            scores = tl.dot(k_block, tl.trans(q_block))
+            weights = tl.exp2(scores * factor - exponent[None, :])
+            dv_sum = tl.dot(weights.to(dout_block.dtype), dout_block, dv_sum)
+            dweights = tl.dot(v_block, tl.trans(dout_block))
+            dscores = weights * (dweights - delta[None, :])
+            dk_sum = tl.dot(dscores.to(q_block.dtype), q_block, dk_sum)
+            if PIECE:
+                step += 1
+                is_last = (step == num_steps).to(tl.int32)
+                step = tl.where(step == num_steps, 0, step)
+            else:
+                column, stop, next_start, next_stop, index, is_last = next_run(
+                    here, count, unit, seqlen_q, column, stop, next_start, next_stop, index, BLOCK_M
+                )
+            head += is_last
+
+    heads = head_kv + zeros
+    dk_sum *= scale
+    if ADDS:
+        dk_sum += load_packed(dk_sums, keys, heads, inside, stride_st, HEAD_DIM, HEAD_DIM)
+        dv_sum += load_packed(dv_sums, keys, heads, inside, stride_st, HEAD_DIM, HEAD_DIM)
+    store_packed(dk, keys, heads, inside, stride_dkt, stride_dkh, dk_sum)
+    store_packed(dv, keys, heads, inside, stride_dvt, stride_dvh, dv_sum)

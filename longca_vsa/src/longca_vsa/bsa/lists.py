@@ -1,0 +1,176 @@
+"""Lists of what each block of rows sees, made on the device from the mask's bits.
+
+A step of a kernel takes 16 to 128 columns. Where blocks have as many or more, a list is of *runs*: neighbouring blocks
+that are kept, as (first, one past the last). Runs need no more memory than a list of their blocks, at half kept the
+same, at most twice as much where few are kept, and a step begins wherever a run does; so blocks of any sizes are
+walked over alike, and what a run leaves of its last step is the only waste. Blocks of fewer columns than a step, of 16
+or 32, are listed one by one, and a step gathers several.
+
+Lists lie one after another, not in a rectangle: one key block that every query sees would make that as wide as the
+sequence has blocks. Bounds are counted in blocks, in 16 bits where that suffices, or in tokens where blocks differ in
+size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.kernels.kept_blocks import unpacked
+
+__all__ = ["Kept", "Lists", "make_lists", "piece_of", "unit_of"]
+
+_SMALLEST_PIECE = 16  # tokens: of smaller blocks more time goes into finding them than into loading
+_SHORT = 2**16  # numbers that 16 bits tell apart
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Which blocks of columns each block of rows sees, spelled out for one head at a time.
+
+    Attributes:
+        bits: A mask's bits, on the device: uint8 [mask heads, query blocks, bytes].
+        num_keys: Key blocks.
+        by_key: Whether rows are keys.
+    """
+
+    bits: Tensor
+    num_keys: int
+    by_key: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Blocks of rows."""
+        return self.num_keys if self.by_key else self.bits.shape[1]
+
+    def head(self, index: int) -> Tensor:
+        """What one mask head shows: bool [rows, columns]."""
+        kept = unpacked(self.bits[index], self.num_keys)
+        return kept.mT if self.by_key else kept
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """What each block of rows sees, by mask head and block.
+
+    Attributes:
+        entries: Runs [entries + 1, 2] or blocks [entries + 1], each row's in ascending order; uint16 or int32. The last
+            belongs to no row: a program without any may look at it.
+        offsets: Where each row's entries begin: int64 [mask heads · rows + 1].
+        steps: By the columns a step, how many steps a row takes: int32 [mask heads, rows].
+        piece: Tokens a block where entries are blocks, 0 where they are runs.
+        unit: Tokens a unit of a run's bounds.
+        length: Columns of the mask.
+    """
+
+    entries: Tensor
+    offsets: Tensor
+    steps: dict[int, Tensor]
+    piece: int
+    unit: int
+    length: int
+
+    @property
+    def num_rows(self) -> int:
+        """Blocks of rows."""
+        return next(iter(self.steps.values())).shape[1]
+
+    def is_exact(self, step: int) -> bool:
+        """Whether every run is of whole steps, so that no column needs to be masked."""
+        return not self.piece and self.unit % step == 0 and self.length % step == 0
+
+
+class _Found(NamedTuple):
+    """One mask head's entries, in the order of rows: what is stored, which row each is of, and how many tokens."""
+
+    entries: Tensor
+    rows: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Blocks of columns, on the device."""
+
+    bounds: Tensor
+    unit: int
+    dtype: torch.dtype
+
+    @staticmethod
+    def make(bounds: NDArray[np.int64], device: torch.device) -> _Columns:
+        unit = unit_of(bounds)
+        is_short = unit is not None and len(bounds) <= _SHORT
+        return _Columns(torch.from_numpy(bounds).to(device), unit or 1, torch.int16 if is_short else torch.int32)
+
+    def runs(self, kept: Tensor) -> _Found:
+        """The runs of kept blocks of each row [rows, columns]."""
+        edges = torch.diff(torch.nn.functional.pad(kept, (1, 1)).to(torch.int8))
+        rows, first = (edges == 1).nonzero().unbind(1)
+        last = (edges == -1).nonzero()[:, 1]
+        tokens = self.bounds[last] - self.bounds[first]
+        pairs = torch.stack([first, last], dim=1)
+        return _Found((pairs if self.unit > 1 else self.bounds[pairs]).to(self.dtype), rows, tokens)
+
+    def blocks(self, kept: Tensor) -> _Found:
+        """The kept blocks themselves, all counted as whole ones: a step takes a number of blocks, not of tokens."""
+        rows, column = kept.nonzero().unbind(1)
+        return _Found(column.to(self.dtype), rows, torch.full_like(column, self.unit))
+
+
+def unit_of(bounds: NDArray[np.int64]) -> int | None:
+    """Tokens a block where all are of one size (the last may be cut short); None where they are not."""
+    sizes = np.diff(bounds)
+    if not len(sizes) or (sizes[:-1] != sizes[0]).any() or sizes[-1] > sizes[0]:
+        return None
+    return int(sizes[0])
+
+
+def piece_of(bounds: NDArray[np.int64], step: int) -> int:
+    """Tokens a block where a step of so many columns had better gather several blocks; else 0."""
+    unit = unit_of(bounds) or 0
+    return unit if _SMALLEST_PIECE <= unit < step and step % unit == 0 else 0
+
+
+def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int]) -> dict[int, Lists]:
+    """Lists of the columns that each row sees.
+
+    Args:
+        kept: The mask's blocks.
+        bounds: Bounds of the columns' blocks: [columns + 1].
+        steps: Columns a step, of each kernel that walks these lists.
+
+    Returns:
+        The lists by their `piece`; kernels whose steps allow it share one.
+    """
+    columns = _Columns.make(bounds, kept.bits.device)
+    by_piece: dict[int, set[int]] = {}
+    for step in steps:
+        by_piece.setdefault(piece_of(bounds, step), set()).add(step)
+    return {piece: _make(kept, columns, piece, sorted(some), int(bounds[-1])) for piece, some in by_piece.items()}
+
+
+def _make(kept: Kept, columns: _Columns, piece: int, steps: list[int], length: int) -> Lists:
+    heads, num_rows, device = len(kept.bits), kept.num_rows, kept.bits.device
+    counts = torch.zeros((heads, num_rows), dtype=torch.int64, device=device)
+    taken = {step: torch.zeros((heads, num_rows), dtype=torch.int32, device=device) for step in steps}
+    parts = []
+    for head in range(heads):  # one by one: what finding them takes is several times what they are stored in
+        found = columns.blocks(kept.head(head)) if piece else columns.runs(kept.head(head))
+        counts[head] = torch.bincount(found.rows, minlength=num_rows)
+        for step in steps:
+            if piece:
+                taken[step][head] = -(-counts[head] // (step // piece))
+            else:
+                taken[step][head].index_add_(0, found.rows, (-(-found.tokens // step)).int())
+        parts.append(found.entries)
+    parts.append(parts[0].new_zeros((1, *parts[0].shape[1:])))
+    entries = torch.cat(parts)
+    offsets = torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0))
+    if entries.dtype == torch.int16:
+        entries = entries.view(torch.uint16)
+    return Lists(entries, offsets, taken, piece, columns.unit, length)

@@ -1,0 +1,104 @@
+"""The plan: a mask as the kernels take it, on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from longca import Problem
+from longca.kernels.base import Plan, torch_device
+from longca.masks import BlockSparseMask, Form
+from longca_vsa.bsa.configs import Configs, choose
+from longca_vsa.bsa.lists import Kept, Lists, make_lists, piece_of
+from longca_vsa.bsa.tables import Tiles, make_tiles
+
+__all__ = ["BSAPlan", "make_plan", "packed_heads"]
+
+
+@dataclass(eq=False)
+class BSAPlan(Plan):
+    """A plan for bsa.
+
+    Attributes:
+        configs: What the kernels are compiled with, and so the tiles and steps of the tables.
+        packed: Query heads that are rows of one tile.
+        heads_a_mask: Query heads that share a mask.
+        by_query: What each block of queries sees, by the lists' piece.
+        by_key: What each block of keys is seen by, likewise; empty where no backward is planned.
+        tiles: Tiles and programs by kernel: `forward`, and where a backward is planned `dkdv` and `dq`.
+    """
+
+    configs: Configs
+    packed: int
+    heads_a_mask: int
+    by_query: dict[int, Lists]
+    by_key: dict[int, Lists] = field(default_factory=dict)
+    tiles: dict[str, Tiles] = field(default_factory=dict)
+
+    @property
+    def group(self) -> int:
+        """Query heads a KV head."""
+        return self.problem.heads_q // self.problem.num_heads_kv
+
+    @property
+    def passes(self) -> int:
+        """Lists that a program of dk and dv walks: one that its heads share, or one each."""
+        return max(1, self.group // self.heads_a_mask)
+
+    def lists(self, kernel: str) -> Lists:
+        """The lists that `forward`, `dkdv` or `dq` walks."""
+        mask = self.problem.concrete_mask
+        assert isinstance(mask, BlockSparseMask)
+        if kernel == "dkdv":
+            return self.by_key[piece_of(mask.q_bounds, self.configs.dkdv.block_m)]
+        config = self.configs.forward if kernel == "forward" else self.configs.dq
+        return self.by_query[piece_of(mask.k_bounds, config.block_n)]
+
+
+def packed_heads(problem: Problem) -> int:
+    """Query heads that are rows of one tile: a group's where they share their mask, else 1."""
+    group = problem.heads_q // problem.num_heads_kv
+    return group if problem.concrete_mask.heads in (1, problem.num_heads_kv) else 1
+
+
+def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
+    """Puts a problem's mask on its device: what the backward needs only where the problem asks for it.
+
+    Args:
+        problem: The problem; its mask is a block-sparse one.
+        configs: What to compile the kernels with; None for what `configs.py` has for the mask's blocks.
+    """
+    mask, packed = problem.concrete_mask, packed_heads(problem)
+    assert isinstance(mask, BlockSparseMask), f"{mask.label} is no block-sparse mask, and no other is offered"
+    if configs is None:
+        capability = problem.device.capability or (0, 0)
+        configs = choose(problem.head_dim, capability, mask.q_bounds, packed, mask.k_bounds)
+    with_backward = problem.direction == "backward"
+    bits = torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device))  # PyTorch wants memory it may write to
+    num_keys = len(mask.k_bounds) - 1
+    steps = {configs.forward.block_n, *([configs.dq.block_n] if with_backward else [])}
+    plan = BSAPlan(
+        problem,
+        Form.BLOCK_SPARSE,
+        "triton",
+        configs,
+        packed,
+        problem.heads_q // mask.heads,
+        make_lists(Kept(bits, num_keys), mask.k_bounds, steps),
+        make_lists(Kept(bits, num_keys, by_key=True), mask.q_bounds, {configs.dkdv.block_m}) if with_backward else {},
+    )
+    for kernel in ("forward", "dq") if with_backward else ("forward",):
+        config = configs.forward if kernel == "forward" else configs.dq
+        work = plan.lists(kernel).steps[config.block_n]
+        plan.tiles[kernel] = make_tiles(mask.q_bounds, packed, config.block_m, work, problem.heads_q // packed)
+    if with_backward:
+        work = _of_kv_heads(plan.lists("dkdv").steps[configs.dkdv.block_m], plan.passes)
+        plan.tiles["dkdv"] = make_tiles(mask.k_bounds, 1, configs.dkdv.block_n, work, problem.num_heads_kv)
+    return plan
+
+
+def _of_kv_heads(steps: Tensor, passes: int) -> Tensor:
+    """The steps that a program of a KV head takes over all lists that it walks: [mask heads / passes, rows]."""
+    return steps.unflatten(0, (-1, passes)).sum(1, dtype=torch.int32)

@@ -1,0 +1,43 @@
+"""What the other people's kernels here would compute wrongly without a word, so that it is refused. Torch-free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from longca import Problem, Reason
+from longca.masks import Mask
+
+__all__ = ["refusals"]
+
+_FASTVIDEO = ("vsa", "vsa_triton")
+_BLOCK = {"vsa": 64, "vsa_triton": 64, "fa2_sparse": 128}
+_MOST = 2**31 - 1
+
+
+def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
+    """What speaks against a problem that an offer covers.
+
+    Args:
+        kernel: `vsa`, `vsa_triton` or `fa2_sparse`; nothing speaks against any other kernel's problems.
+        problem: The problem; a pattern in place of its mask is of no size.
+    """
+    if kernel not in _BLOCK:
+        return
+    if kernel in _FASTVIDEO and not math.isclose(problem.scale, problem.head_dim**-0.5, rel_tol=1e-6):
+        offered = f"{kernel} has the factor 1/√head_dim on the scores compiled in"
+        yield Reason("form", f"a softmax_scale of {problem.scale:g} was asked", offered, "Try bsa.")
+    if isinstance(problem.mask, Mask):
+        yield from _too_large(kernel, problem, problem.mask)
+
+
+def _too_large(kernel: str, problem: Problem, mask: Mask) -> Iterator[Reason]:
+    """The kernels reckon places in their block lists, and one of them in tensors, in 32 bits."""
+    rows, columns = (-(-length // _BLOCK[kernel]) for length in (mask.seqlen_q, mask.seqlen_k))
+    if (entries := problem.heads_q * rows * columns) > _MOST:
+        offered = f"{kernel} takes at most 2³¹ − 1 blocks of {_BLOCK[kernel]} over all query heads"
+        yield Reason("lengths", f"{entries} were asked", offered, "Try bsa.")
+    elements = problem.heads_q * problem.head_dim * rows * _BLOCK[kernel]
+    if kernel == "vsa_triton" and problem.direction == "backward" and elements > _MOST:
+        offered = f"{kernel}'s backward takes at most 2³¹ − 1 elements a tensor"
+        yield Reason("lengths", f"{elements} were asked", offered, "Try bsa.")

@@ -1,0 +1,264 @@
+"""bsa under Triton's interpreter, against attention by the book in float64.
+
+pytest does not collect this file by itself: `test_interpreted.py` runs it in a process that interprets. All is in
+float16: the interpreter has no products of bfloat16, whose bits it would take for integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from longca import Device, Problem
+from longca.kernels.merge import merge
+from longca.kernels.naive import Naive
+from longca.masks import BlockSparseMask
+from longca_vsa.bsa import launches
+from longca_vsa.bsa.configs import Config, Configs
+from longca_vsa.bsa.kernel import BlockSparseAttention
+
+POINTERS = BlockSparseAttention(Configs(Config(64, 32, 4, 2), Config(32, 32, 4, 2), Config(32, 32, 4, 2)))
+DESCRIPTORS = BlockSparseAttention(
+    Configs(Config(32, 64, 4, 2, True), Config(64, 32, 4, 2, True), Config(64, 32, 4, 2, True))
+)
+KERNELS = {"pointers": POINTERS, "descriptors": DESCRIPTORS}
+
+TOLERANCE = 4e-3  # of the largest value
+
+# Keys that are not of a tile's block, or past the sequence's end, get infinite weights in the kernel of dk and dv. They
+# stay in their own rows, which are not stored.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    return KERNELS[request.param]
+
+
+def problem(mask, heads_q=4, heads_kv=2, head_dim=64, **other):
+    return Problem(
+        mask=mask,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        head_dim=head_dim,
+        dtype="float16",
+        device=Device("cpu"),
+        **{"direction": "backward", **other},
+    )
+
+
+def uniform(block, heads=1, seqlen=110, kept=0.5, seqlen_k=None):
+    """A random mask of blocks of one size, which need not divide the lengths."""
+    q, k = (np.r_[0:n:block, n] for n in (seqlen, seqlen if seqlen_k is None else seqlen_k))
+    random = np.random.default_rng(block + heads)
+    return BlockSparseMask(random.random((heads, len(q) - 1, len(k) - 1)) < kept, q, k)
+
+
+def variable(heads=1, kept=0.5):
+    """A random mask of blocks of unequal sizes, of one token among them."""
+    q, k = [0, 3, 40, 41, 90, 97], [0, 1, 2, 34, 70, 71, 75]
+    return BlockSparseMask(np.random.default_rng(heads).random((heads, len(q) - 1, len(k) - 1)) < kept, q, k)
+
+
+def inputs(asked):
+    """q, k, v and dout."""
+    random = torch.Generator().manual_seed(0)
+    queries = (asked.mask.seqlen_q, asked.heads_q, asked.head_dim)
+    keys = (asked.mask.seqlen_k, asked.heads_kv, asked.head_dim)
+    return [torch.randn(shape, generator=random).half() for shape in (queries, keys, keys, queries)]
+
+
+def both_ways(kernel, asked, q, k, v, dout):
+    """out, lse, dq, dk and dv."""
+    plan = kernel.plan(asked)
+    out, lse = kernel.forward(q, k, v, plan)
+    return out, lse, *kernel.backward(dout, q, k, v, out, lse, plan)
+
+
+def compare(results, expected):
+    for name, result, value in zip(("out", "lse", "dq", "dk", "dv"), results, expected, strict=True):
+        finite = value.masked_fill(value == -torch.inf, 0.0)
+        bound = TOLERANCE * max(1.0, float(finite.abs().max())) if value.numel() else 0.0
+        torch.testing.assert_close(
+            result.double(), value, rtol=0.0, atol=bound, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def check(asked, kernel, tensors=None):
+    tensors = inputs(asked) if tensors is None else tensors
+    results = both_ways(kernel, asked, *tensors)
+    compare(results, both_ways(Naive(), asked, *(x.double() for x in tensors)))
+    return results
+
+
+@pytest.mark.parametrize(("heads", "name"), [(1, "pointers"), (2, "descriptors"), (4, "pointers"), (4, "descriptors")])
+@pytest.mark.parametrize("block", [5, 16, 32, 48, 64, 100, 128, 256, None])
+def test_every_block_size(block, heads, name):
+    seqlen = {5: 24, 128: 150}.get(block, 100)
+    check(problem(uniform(block, heads, seqlen) if block else variable(heads)), KERNELS[name])
+
+
+@pytest.mark.parametrize("block", [16, 32, 64])
+def test_lengths_that_blocks_divide(block, kernel):
+    check(problem(uniform(block, 2, seqlen=128)), kernel)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (40, 130), (128, 33), (65, 64), (33, 0), (0, 33)])
+def test_unequal_lengths(lengths):
+    check(problem(uniform(32, 2, *lengths[:1], 0.7, lengths[1])), POINTERS)
+
+
+@pytest.mark.parametrize("block", [16, 32, 48])
+def test_cut_masks(block):
+    whole = uniform(block, 2, seqlen=200)
+    check(problem(whole.cut([(10, 60), (90, 170)], [(3, 95), (130, 131)])), DESCRIPTORS)
+
+
+@pytest.mark.parametrize(("heads_q", "heads_kv", "mask_heads"), [(3, 3, 3), (8, 1, 1), (8, 1, 8), (6, 2, 2), (6, 2, 6)])
+@pytest.mark.parametrize("block", [16, 64])
+def test_heads(heads_q, heads_kv, mask_heads, block):
+    check(problem(uniform(block, mask_heads, seqlen=100), heads_q, heads_kv), DESCRIPTORS)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+@pytest.mark.parametrize("mask_heads", [2, 8])
+def test_a_group_whose_heads_are_taken_in_several_launches(mask_heads, at_a_time, monkeypatch):
+    monkeypatch.setattr(launches, "heads_a_launch", lambda q, group: at_a_time)
+    check(problem(uniform(48, mask_heads), 8, 2), DESCRIPTORS)
+
+
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_head_dimensions(head_dim):
+    check(problem(variable(2), head_dim=head_dim), DESCRIPTORS)
+
+
+@pytest.mark.parametrize("mask", [uniform(16), uniform(32), variable()], ids=["16", "32", "variable"])
+def test_rows_and_keys_without_blocks(mask, kernel):
+    kept = np.stack([mask.kept(0), mask.kept(0)])
+    kept[0, 1], kept[1, :, 2], kept[1, 2:4] = False, False, False
+    mask = BlockSparseMask(kept, mask.q_bounds, mask.k_bounds)
+    out, lse, dq, dk, dv = check(problem(mask), kernel)
+    dense = torch.from_numpy(mask.dense())
+    sees_none, seen_by_none = ~dense.any(2).repeat_interleave(2, 0), ~dense.any(1)
+    assert sees_none.any()
+    assert seen_by_none.any()
+    assert (out.transpose(0, 1)[sees_none] == 0).all()
+    assert (lse[sees_none] == -torch.inf).all()
+    assert (dq.transpose(0, 1)[sees_none] == 0).all()
+    assert (dk.transpose(0, 1)[seen_by_none] == 0).all()
+    assert (dv.transpose(0, 1)[seen_by_none] == 0).all()
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("block", [16, 32, 50])
+def test_a_mask_that_shows_nothing(block, heads, kernel):
+    out, lse, *grads = check(problem(uniform(block, heads, kept=0.0)), kernel)
+    assert (lse == -torch.inf).all()
+    assert all((x == 0).all() for x in (out, *grads))
+
+
+@pytest.mark.parametrize("block", [16, 32, 50])
+def test_a_mask_that_shows_all(block, kernel):
+    check(problem(uniform(block, 2, seqlen=80, kept=1.0)), kernel)
+
+
+@pytest.mark.parametrize("block", [16, 32, 50])
+def test_a_key_block_that_all_see_and_a_query_block_that_sees_all(block):
+    mask = uniform(block, 2, seqlen=190, kept=0.0)
+    kept = np.stack([mask.kept(0), mask.kept(1)])
+    kept[0, :, 0], kept[0, 2], kept[1, 1], kept[1, 0, -1] = True, True, True, True
+    check(problem(BlockSparseMask(kept, mask.q_bounds, mask.k_bounds)), DESCRIPTORS)
+
+
+def test_large_scores_and_a_scale_of_ones_own():
+    results = check(problem(variable(2), softmax_scale=2.0), DESCRIPTORS)
+    assert all(x[torch.isfinite(x) | (x != -torch.inf)].isfinite().all() for x in results)
+
+
+def test_very_negative_scores_past_which_a_block_of_keys_ends():
+    asked = problem(uniform(40, 1, seqlen=40, kept=1.0), 1, 1, softmax_scale=30.0)
+    q, k, v, dout = inputs(asked)
+    check(asked, POINTERS, (q.abs(), -k.abs(), v, dout))
+
+
+@pytest.mark.parametrize("block", [16, 32, 50])
+def test_equal_scores_count_keys_exactly(block, kernel):
+    mask = uniform(block, 4, kept=0.4)
+    asked = problem(mask, direction="forward")
+    q, k, v, _ = inputs(asked)
+    _, lse = kernel.forward(torch.zeros_like(q), k, v, kernel.plan(asked))
+    counts = torch.from_numpy(mask.dense().sum(2)).double()
+    torch.testing.assert_close(lse.double().exp(), counts, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: uniform(16, 4, 100), lambda: uniform(32, 2, 100), lambda: uniform(30, 1, 100)]
+)
+def test_a_backward_with_the_out_and_lse_of_a_larger_softmax(make, kernel):
+    whole = problem(make())
+    q, k, v, dout = inputs(whole)
+    halves = [(0, 40), (40, 100)]
+    parts, plans = [], []
+    for start, stop in halves:
+        asked = whole.with_mask(whole.mask.cut([(0, 100)], [(start, stop)]))
+        plans.append(kernel.plan(asked))
+        parts.append(kernel.forward(q, k[start:stop], v[start:stop], plans[-1]))
+    out, lse = merge(*parts)
+    grads = [
+        kernel.backward(dout, q, k[start:stop], v[start:stop], out.to(q.dtype), lse, plan)
+        for (start, stop), plan in zip(halves, plans, strict=True)
+    ]
+    dq = sum(part[0].double() for part in grads)
+    dk, dv = (torch.cat([part[i] for part in grads]) for i in (1, 2))
+    compare((out, lse, dq, dk, dv), both_ways(Naive(), whole, *(x.double() for x in (q, k, v, dout))))
+
+
+@pytest.mark.parametrize("block", [16, 32])
+def test_any_strides(block, kernel):
+    asked = problem(uniform(block, 2, seqlen=50))
+    q, k, v, dout = inputs(asked)
+    fused = torch.cat([q, k, v], dim=1)  # one projection's output, with q, k and v side by side
+    q_part, k_part, v_part = fused.split([4, 2, 2], dim=1)
+    by_head = dout.transpose(0, 1).contiguous().transpose(0, 1)
+    check(asked, kernel, (q_part, k_part, v_part, dout))
+    check(asked, kernel, (q_part, k_part, v_part, by_head))
+    check(asked, kernel, (q, k.mT.contiguous().mT, v, dout[:, :1].expand(-1, 4, -1)))
+
+
+def test_buffers_are_filled_whatever_their_strides():
+    asked = problem(uniform(30, 2, seqlen=50))
+    tensors = inputs(asked)
+    expected = both_ways(POINTERS, asked, *tensors)
+    q, k, v, dout = tensors
+    plan = POINTERS.plan(asked)
+
+    def poisoned(like, layout):
+        other = like.permute(layout).contiguous()
+        return torch.full_like(other, torch.nan).permute([layout.index(i) for i in range(like.dim())])
+
+    for layout in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
+        buffers = [poisoned(x, layout) for x in (q, q, k, v)]
+        sums = poisoned(expected[1], [1, 0])
+        out, lse = POINTERS.forward(q, k, v, plan, out=buffers[0], lse=sums)
+        grads = POINTERS.backward(dout, q, k, v, out, lse, plan, dq=buffers[1], dk=buffers[2], dv=buffers[3])
+        assert all(a is b for a, b in zip((out, lse, *grads), (buffers[0], sums, *buffers[1:]), strict=True))
+        for result, value in zip((out, lse, *grads), expected, strict=True):
+            assert torch.equal(result, value)
+
+
+@pytest.mark.parametrize("block", [16, 32])
+def test_offsets_past_32_bits(block):
+    asked = problem(uniform(block, 1, seqlen=70), 2, 1)
+    tensors = inputs(asked)
+    # 70 tokens that lie 2²⁵ elements apart span 4.4 GiB, of which a few pages are ever touched.
+    far = [torch.empty(70 * 2**25, dtype=torch.float16).view(70, 2**25) for _ in range(4)]
+    k, dk = (x[:, :64].unsqueeze(1) for x in far[:2])
+    q, dq = (x[:, :128].view(70, 2, 64) for x in far[2:])
+    q.copy_(tensors[0])
+    k.copy_(tensors[1])
+    v, dout = tensors[2:]
+    plan = POINTERS.plan(asked)
+    out, lse = POINTERS.forward(q, k, v, plan)
+    dq, dk, dv = POINTERS.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk)
+    compare((out, lse, dq, dk, dv), both_ways(Naive(), asked, *(x.double() for x in tensors)))

@@ -1,0 +1,177 @@
+"""vsa and vsa_triton on emulated functions: what they hand to fastvideo-kernel, and what they make of the results."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from longca import Device, Problem, masks
+from longca.bench.inputs import draw_inputs
+from longca.kernels.merge import merge
+from longca.kernels.naive import Naive
+from longca.masks import BlockSparseMask
+from longca.testing import verify
+from longca_vsa import fastvideo, vsa, vsa_triton
+from longca_vsa.fastvideo import library
+from longca_vsa.vsa import VideoSparseAttention
+from longca_vsa.vsa_triton import VideoSparseAttentionTriton
+
+from .emulated import FastVideo
+
+KERNELS = (VideoSparseAttention, VideoSparseAttentionTriton)
+
+
+def blocks(seqlen, *, seqlen_k=None, heads=3, kept=0.5, seed=0):
+    """A random mask of blocks of 64, in which one row of each head keeps nothing and one everything."""
+    bounds_q, bounds_k = (np.r_[np.arange(0, n, 64), n] for n in (seqlen, seqlen_k or seqlen))
+    bitmap = np.random.default_rng(seed).random((heads, len(bounds_q) - 1, len(bounds_k) - 1)) < kept
+    bitmap[:, 0], bitmap[:, -1] = False, True
+    return BlockSparseMask(bitmap, bounds_q, bounds_k)
+
+
+MASKS = {
+    "whole blocks": blocks(256),
+    "a short last block": blocks(203),
+    "one token over": blocks(257),
+    "one mask for all heads": blocks(203, heads=1),
+    "fewer queries": blocks(77, seqlen_k=203),
+    "more queries": blocks(203, seqlen_k=77),
+    "one block": BlockSparseMask(np.ones((3, 1, 1)), [0, 64], [0, 64]),
+    "everything": BlockSparseMask(np.ones((1, 4, 4)), [0, 64, 128, 192, 203], [0, 64, 128, 192, 203]),
+    "nothing": BlockSparseMask(np.zeros((3, 4, 4)), [0, 64, 128, 192, 203], [0, 64, 128, 192, 203]),
+    "a key block that nothing sees": BlockSparseMask(
+        np.tile([True, False, True, True], (3, 4, 1)), [0, 64, 128, 192, 203], [0, 64, 128, 192, 203]
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch):
+    """Emulated functions in place of fastvideo-kernel's."""
+    found = FastVideo()
+    for module in (vsa, vsa_triton):
+        monkeypatch.setattr(module, "library", found.library)
+    return found
+
+
+def problem(mask, **options):
+    common = {"heads_q": 3, "head_dim": 64, "dtype": "float64", "device": Device("cpu"), "direction": "backward"}
+    return Problem(mask=mask, **{**common, **options})
+
+
+def both_ways(kernel, asked, inputs, plan=None):
+    plan = plan or kernel.plan(asked)
+    out, lse = kernel.forward(inputs.q, inputs.k, inputs.v, plan)
+    return out, lse, *kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan)
+
+
+def assert_close(results, expected):
+    for result, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.double(), wanted.double(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_mask_it_takes(kernel, mask, head_dim):
+    verify(kernel(), mask, device=Device("cpu"), heads=(3, 3), head_dim=head_dim)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_forward_alone_has_no_lists_by_key(kernel):
+    both, alone = (kernel().plan(problem(MASKS["one token over"], direction=d)) for d in ("backward", "forward"))
+    assert alone.by_key is None
+    assert both.list_bytes > alone.list_bytes > 0
+    assert alone.list_bytes < alone.metadata_bytes
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("seqlen", [192, 203])
+def test_strided_inputs_and_buffers(kernel, seqlen):
+    asked = problem(blocks(seqlen))
+    inputs = draw_inputs(asked, 0)
+    packed = torch.cat([inputs.q, inputs.k, inputs.v], 1)
+    q, k, v = packed.split(3, 1)
+    strided = replace(inputs, q=q, k=k.mT.contiguous().mT, v=v, dout=inputs.dout.mT.contiguous().mT)
+    expected = both_ways(Naive(), asked, inputs)
+    plan = kernel().plan(asked)
+    assert_close(both_ways(kernel(), asked, strided, plan), expected)
+    out, lse, *grads = (
+        torch.full((*x.shape[:-1], 2 * x.shape[-1]), torch.nan, dtype=x.dtype)[..., ::2] for x in expected
+    )
+    results = kernel().forward(q, k, v, plan, out=out, lse=lse)
+    names = dict(zip(("dq", "dk", "dv"), grads, strict=True))
+    results += kernel().backward(inputs.dout, q, k, v, out, lse, plan, **names)
+    assert all(result is buffer for result, buffer in zip(results, (out, lse, *grads), strict=True))
+    assert_close(results, expected)
+
+
+def test_the_triton_forward_reads_whole_blocks_where_they_lie(emulated):
+    asked = problem(blocks(192), direction="forward")
+    inputs = draw_inputs(asked, 0)
+    kernel = VideoSparseAttentionTriton()
+    out, _ = kernel.forward(inputs.q, inputs.k, inputs.v, kernel.plan(asked))
+    ((_, *tensors),) = emulated.calls
+    assert [x.data_ptr() for x in tensors] == [x.data_ptr() for x in (inputs.q, inputs.k, inputs.v)]
+    assert out.shape == inputs.q.shape
+
+
+def test_what_lies_unaligned_is_copied_for_tma(emulated):
+    asked = problem(blocks(192, heads=1), heads_q=1, dtype="bfloat16", direction="forward")
+    inputs = draw_inputs(asked, 0)
+    odd = torch.empty(inputs.q.numel() + 1, dtype=torch.bfloat16)[1:].view(inputs.q.shape).copy_(inputs.q)
+    kernel = VideoSparseAttention()
+    kernel.forward(odd, inputs.k, inputs.v, kernel.plan(asked))
+    ((_, *tensors),) = emulated.calls
+    assert all(x.data_ptr() % 16 == 0 for x in tensors)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_backward_takes_the_results_of_a_larger_softmax(kernel):
+    whole = problem(blocks(203, seqlen_k=320, kept=0.4))
+    inputs, parts = draw_inputs(whole, 0), []
+    for start, stop in ((0, 128), (128, 320)):
+        mask = whole.concrete_mask.cut([(0, 203)], [(start, stop)])
+        asked = problem(mask)
+        parts.append((slice(start, stop), kernel().plan(asked)))
+    results = [kernel().forward(inputs.q, inputs.k[keys], inputs.v[keys], plan) for keys, plan in parts]
+    out, lse = merge(*((out.float(), lse) for out, lse in results))
+    grads = [
+        kernel().backward(inputs.dout, inputs.q, inputs.k[keys], inputs.v[keys], out.double(), lse, plan)
+        for keys, plan in parts
+    ]
+    merged = sum(dq for dq, _, _ in grads), *(torch.cat([grad[i] for grad in grads]) for i in (1, 2))
+    assert_close((out, lse, *merged), both_ways(Naive(), whole, inputs))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_mask_that_shows_nothing_runs_nothing(kernel, emulated):
+    asked = problem(MASKS["nothing"])
+    out, lse, *grads = both_ways(kernel(), asked, draw_inputs(asked, 0))
+    assert not emulated.calls
+    assert (lse == -torch.inf).all()
+    assert all((x == 0).all() for x in (out, *grads))
+
+
+def test_gradients_come_in_the_dtype_of_their_inputs():
+    asked = problem(masks.build("uniform_block_sparse", 203, block=64, kept=0.5, heads=3), dtype="bfloat16")
+    inputs = draw_inputs(asked, 0)
+    results = both_ways(VideoSparseAttention(), asked, inputs)
+    assert [x.dtype for x in results] == [torch.bfloat16, torch.float32, *[torch.bfloat16] * 3]
+
+
+def test_the_drivers_library_is_loaded_before_the_wheels(monkeypatch):
+    done = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, mode: done.append((name, mode)))
+    monkeypatch.setattr(importlib, "import_module", lambda name: done.append(name))
+    fastvideo.library.cache_clear()
+    try:
+        library("_C.fastvideo_kernel_ops")
+    finally:
+        fastvideo.library.cache_clear()
+    assert done == [("libcuda.so.1", ctypes.RTLD_GLOBAL), "fastvideo_kernel._C.fastvideo_kernel_ops"]

@@ -1,0 +1,117 @@
+"""The kernels of other people's libraries as LongCA sees them, with and without these libraries."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import longca_vsa
+from longca import Device, Problem, masks
+from longca.manifests import resolve_manifest
+from longca_vsa import FA2_SPARSE, VSA, VSA_TRITON, supports_mask
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+H200 = Device("cuda", (9, 0))
+MANIFESTS = {manifest.name: manifest for manifest in (VSA, VSA_TRITON, FA2_SPARSE)}
+
+
+def uniform(block, seqlen=1000, heads=1):
+    return masks.build("uniform_block_sparse", seqlen, block=block, kept=0.5, heads=heads)
+
+
+def asked(mask, heads=(8, 8), **options):
+    return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], device=H200, **{"direction": "backward", **options})
+
+
+def codes(name, problem):
+    """What speaks against a problem where the kernel's library is installed."""
+    found = resolve_manifest(MANIFESTS[name].model_copy(update={"requires": ()}), problem)
+    return codes_of_veto(name, problem) if found else [reason.code for reason in found.reasons]
+
+
+def codes_of_veto(name, problem):
+    verdict = supports_mask(name, problem)
+    return [] if verdict is None else [reason.code for reason in verdict.reasons]
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_masks(name):
+    mine, other = (64, 128) if name != "fa2_sparse" else (128, 64)
+    for heads in (1, 8):
+        assert codes(name, asked(uniform(mine, heads=heads))) == []
+    assert codes(name, asked(uniform(other))) == ["form"]
+    assert codes(name, asked(masks.build("causal", 1000))) == ["form"]
+    variable = masks.build("variable_block_sparse", 1000, boundaries=(0, 64, 500, 1000), kept=0.5)
+    assert codes(name, asked(variable)) == ["form"]
+    assert codes(name, asked(masks.PATTERNS["uniform_block_sparse"])) == []
+    assert codes(name, asked(uniform(mine).cut([(0, 3 * mine)], [(0, 1000)]))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("vsa", {"heads": (8, 2)}, ["gqa"]),
+        ("vsa_triton", {"heads": (8, 2)}, ["gqa"]),
+        ("fa2_sparse", {"heads": (8, 2)}, []),
+        ("vsa", {"dtype": "float16"}, ["dtype"]),
+        ("fa2_sparse", {"dtype": "float16"}, []),
+        ("vsa", {"head_dim": 256}, ["head_dim"]),
+        ("fa2_sparse", {"head_dim": 32}, []),
+        ("vsa", {"softmax_scale": 0.1}, ["form"]),
+        ("vsa_triton", {"softmax_scale": 128**-0.5}, []),
+        ("fa2_sparse", {"softmax_scale": 0.1}, []),
+        ("vsa", {"deterministic": True}, ["deterministic"]),
+    ],
+)
+def test_limits(name, options, expected):
+    block = 128 if name == "fa2_sparse" else 64
+    assert codes(name, asked(uniform(block), **options)) == expected
+
+
+def test_devices():
+    problem = Problem(mask=uniform(64), heads_q=8, device=Device("cuda", (8, 0)))
+    assert codes("vsa", problem) == ["device"]
+    assert codes("vsa_triton", problem) == []
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_lists_that_32_bits_cannot_count_are_refused(name):
+    block = 128 if name == "fa2_sparse" else 64
+    most = 2**31 // (block * 2)  # blocks on either side, of two heads: as many as there may be, and one more
+    for rows, refused in ((block - 1, []), (block, ["lengths"])):
+        mask = masks.BlockSparseMask([[True]], [0, rows * block], [0, most * block])
+        assert codes_of_veto(name, asked(mask, heads=(2, 2), head_dim=64)) == refused
+
+
+def test_the_triton_backward_reckons_places_in_32_bits():
+    mask = masks.BlockSparseMask([[True]], [0, 2**18], [0, 2**18])
+    assert codes_of_veto("vsa_triton", asked(mask, heads=(64, 64))) == ["lengths"]
+    assert codes_of_veto("vsa_triton", asked(mask, heads=(64, 64), direction="forward")) == []
+    assert codes_of_veto("vsa", asked(mask, heads=(64, 64))) == []
+
+
+def test_nothing_is_said_of_other_kernels():
+    assert supports_mask("bsa", asked(uniform(64), softmax_scale=0.1)) is None
+
+
+def test_what_was_not_verified_says_so_where_it_is_listed():
+    assert "unverified" in FA2_SPARSE.title
+
+
+def test_the_extra_is_what_the_manifests_require():
+    extra = tuple(PYPROJECT["project"]["optional-dependencies"]["fastvideo"])
+    assert extra == VSA.requires == VSA_TRITON.requires[:-1]
+
+
+def test_block_pointers_are_gone_from_newer_tritons():
+    (triton,) = set(VSA_TRITON.requires) - set(VSA.requires)
+    needed = Requirement(triton)
+    assert (needed.name, "3.8.0" in needed.specifier, "3.9.0" in needed.specifier) == ("triton", True, False)
+    assert triton in VSA_TRITON.install
+
+
+def test_the_entry_point_is_the_package():
+    assert PYPROJECT["project"]["entry-points"]["longca"] == {"vsa": longca_vsa.__name__}
