@@ -96,7 +96,7 @@ def finding_fields() -> str:
 
 def constants() -> str:
     """The numbers by which is measured."""
-    from longca.bench import measure, reference, runner, timing, verify
+    from longca.bench import head_sample, measure, reference, runner, timing, verify
 
     rows = [
         ("`timing.WARM`", timing.WARM, "warm-up ends when two calls in a row differ by less than this share"),
@@ -113,6 +113,11 @@ def constants() -> str:
             "`reference.FLOAT64_PAIRS`",
             _power(reference.FLOAT64_PAIRS),
             "visible pairs over all heads above which the reference is in float32 instead of float64",
+        ),
+        (
+            "`head_sample.SAMPLED_PAIRS`",
+            _power(head_sample.SAMPLED_PAIRS),
+            "visible pairs over all heads above which some KV heads are verified, at least two",
         ),
         ("`verify.WIDE_ULPS`", f"{verify.WIDE_ULPS:g}", "ulps of float32 (float64) of a row's spread that pass anyway"),
         ("`verify.HALF_ULPS`", f"{verify.HALF_ULPS:g}", "ulps of bfloat16 or float16 that pass on top of that"),

@@ -44,6 +44,7 @@ class Measurement:
         timing: The samples; None where the result was wrong.
         peak_bytes: The allocator's peak above the inputs; None on CPUs.
         gpu: The GPU's state right after timing; None on CPUs.
+        verified_kv_heads: KV heads that were verified, with their query heads; None for all.
     """
 
     plan: Plan
@@ -53,6 +54,7 @@ class Measurement:
     timing: Timing | None = None
     peak_bytes: int | None = None
     gpu: dict[str, Any] | None = None
+    verified_kv_heads: tuple[int, ...] | None = None
 
     def fields(self) -> dict[str, Any]:
         """The record's fields that come from the measurement."""
@@ -70,6 +72,7 @@ class Measurement:
             "median": timing.median if timing else None,
             "tflops": self.plan.problem.flops / timing.median / 1e12 if timing else None,
             "gpu": self.gpu,
+            "verified_kv_heads": self.verified_kv_heads,
             "findings": tuple(asdict(finding) for finding in self.verification.findings),
         }
 
@@ -154,12 +157,13 @@ class Bench:
         plan, plan_seconds = self._clocked(lambda: kernel.plan(problem))
         # Tensors of its own, so that no kernel is handed the address of another one's inputs.
         work = _Work(kernel, plan, inputs.clone(), expected, rough_lse)
+        heads = None if expected.sample is None else expected.sample.heads_kv
         self._announce("verify")
         (found, out, lse), first_seconds = self._clocked(work.verify)
         if work.is_forward and found.passed:
             found += check_counts(kernel, plan, inputs)
         if not found.passed:
-            return Measurement(plan, plan_seconds, first_seconds, found)
+            return Measurement(plan, plan_seconds, first_seconds, found, verified_kv_heads=heads)
         self._announce("time")
         timing, peak, wrong = self._time(work, out, lse)
         gpu = gpu_state() if self.device.kind == "cuda" else None
@@ -168,7 +172,7 @@ class Bench:
         found += Verification(tuple(f.named(f"{f.tensor} of a timed call") for f in wrong))
         found += Verification(tuple(f.named(f"{f.tensor} after timing") for f in again.findings))
         kept = timing if found.passed else None
-        return Measurement(plan, plan_seconds, first_seconds, found, kept, peak, gpu)
+        return Measurement(plan, plan_seconds, first_seconds, found, kept, peak, gpu, heads)
 
     def _inputs(self, case: Case, problem: Problem) -> tuple[Inputs, Reference]:
         shape = (case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)

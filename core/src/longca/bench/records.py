@@ -63,6 +63,7 @@ class Record(BaseModel):
         median: Median of the samples, in seconds.
         tflops: flops over median, in 10¹² a second.
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing; None on CPUs.
+        verified_kv_heads: KV heads whose results, and their query heads', were verified; null for all.
         findings: The worst row of each verified tensor.
         finished: When, in UTC, as ISO 8601.
     """
@@ -108,6 +109,7 @@ class Record(BaseModel):
     median: float | None = None
     tflops: float | None = None
     gpu: dict[str, Any] | None = None
+    verified_kv_heads: tuple[int, ...] | None = None
     findings: tuple[dict[str, Any], ...] = ()
     finished: str
 

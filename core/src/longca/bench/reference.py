@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longca.bench.head_sample import HeadSample, sample_heads
 from longca.bench.inputs import Inputs
 from longca.bench.spread import Spread, spread
 from longca.kernels.base import torch_dtype
@@ -45,9 +46,10 @@ class Reference:
     Attributes:
         problem: The problem.
         rows: `out`, and for the direction `backward` also `dq`, `dk` and `dv`; of a part the gradients alone.
-        lse: [Hq, Tq].
+        lse: [Hq, Tq]; like the rows of the sampled heads alone, where there are any.
         dtype: What it was computed in.
         merged: For a part of a larger softmax, the whole's (out, lse), with which backwards are called.
+        sample: The heads that it is of; None for all.
     """
 
     problem: Problem
@@ -55,10 +57,17 @@ class Reference:
     lse: Tensor
     dtype: torch.dtype
     merged: tuple[Tensor, Tensor] | None = None
+    sample: HeadSample | None = None
 
 
 def reference(problem: Problem, inputs: Inputs) -> Reference:
-    """The reference of a problem: its output, and its gradients where its direction is `backward`."""
+    """The reference of a problem: its output, and its gradients where its direction is `backward`.
+
+    Above SAMPLED_PAIRS it is of some of the heads.
+    """
+    sample, whole = sample_heads(problem), problem
+    if sample is not None:
+        problem, inputs = sample.problem(problem), sample.inputs(inputs)
     mask, scale = problem.concrete_mask, problem.scale
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
@@ -69,7 +78,7 @@ def reference(problem: Problem, inputs: Inputs) -> Reference:
     rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded, scales))
-    return Reference(problem, rows, exact[1], high)
+    return Reference(whole, rows, exact[1], high, sample=sample)
 
 
 def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor]) -> Reference:
