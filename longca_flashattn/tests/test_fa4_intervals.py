@@ -27,6 +27,14 @@ def seen(table, others):
     return ((other >= pairs[..., :1]) & (other < pairs[..., 1:])).any(1)
 
 
+def is_shown_by(table, lists, visible):
+    """Whether a table means a matrix; where no tile is cut, there is none, for the lists say all."""
+    tokens, others = visible.shape
+    if table is None:
+        return not lists.counts.any()
+    return len(table) == 1024 and not table[tokens:].any() and torch.equal(seen(table, others)[:tokens], visible)
+
+
 def tiles(partial, full, columns):
     """0 hidden, 1 partial, 2 full: [rows, columns]."""
     out = torch.zeros(len(partial.counts), columns, dtype=torch.int)
@@ -51,12 +59,19 @@ def test_tables_and_lists_hold_the_mask(pattern):
     mask, made = plan(pattern)
     visible = torch.from_numpy(mask.dense())
     assert made.form is Form.ROW_INTERVALS
-    assert torch.equal(seen(made.rows, SEQLEN)[:SEQLEN], visible)
-    assert torch.equal(seen(made.columns, SEQLEN)[:SEQLEN], visible.T)
-    assert len(made.rows) == len(made.columns) == 1024
-    assert not made.rows[SEQLEN:].any()
+    assert is_shown_by(made.rows, made.partial, visible)
+    assert is_shown_by(made.columns, made.partial_by_key, visible.T)
     assert torch.equal(tiles(made.partial, made.full, 8), of_tiles(visible, 128, 128))
     assert torch.equal(tiles(made.partial_by_key, made.full_by_key, 16), of_tiles(visible.T, 128, 64))
+
+
+@pytest.mark.parametrize(("documents", "cut"), [((384, 640), False), ((384, 600), False), ((400, 624), True)])
+def test_masks_of_whole_tiles_are_not_asked_about_tokens(documents, cut):
+    mask = masks.build("block_causal_document", sum(documents), documents=documents, block=128)
+    device = Device("cpu")
+    asked = {"heads_q": 8, "heads_kv": 1, "head_dim": 128, "dtype": "bfloat16", "direction": "backward"}
+    made = plan_intervals(Problem(mask=mask, device=device, **asked), "test")
+    assert (made.rows is not None) == (made.columns is not None) == cut
 
 
 def test_the_backward_s_tiles_follow_the_head_dimension():

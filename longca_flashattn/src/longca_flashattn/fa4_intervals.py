@@ -40,15 +40,16 @@ class IntervalsPlan(Plan):
     """A plan of intervals.
 
     Attributes:
-        rows: Each query's intervals of keys, (start, stop) after (start, stop): int32 [queries, 2n].
+        rows: Each query's intervals of keys, (start, stop) after (start, stop): int32 [queries, 2n]; None where every
+            visible tile is visible throughout, and nothing is to be masked.
         partial: The key tiles that a query tile sees partly.
         full: And fully.
-        columns: Each key's intervals of queries: int32 [keys, 2n]; None where there is no backward.
+        columns: Each key's intervals of queries: int32 [keys, 2n]; None likewise, or where there is no backward.
         partial_by_key: The query tiles that a key tile is seen partly by.
         full_by_key: And fully.
     """
 
-    rows: Tensor
+    rows: Tensor | None
     partial: BlockLists
     full: BlockLists
     columns: Tensor | None = None
@@ -59,12 +60,12 @@ class IntervalsPlan(Plan):
 def plan_intervals(problem: Problem, backend: str) -> IntervalsPlan:
     """Puts a mask into intervals and block lists."""
     mask, device = problem.concrete_mask.head(0), torch_device(problem.device)
-    rows = _table(mask.row_intervals(), device)
-    forward = _lists(mask.blocks(_TILE, _TILE).by_query, device)
-    plan = IntervalsPlan(problem, Form.ROW_INTERVALS, backend, rows, *forward)
+    by_query = mask.blocks(_TILE, _TILE).by_query
+    rows = _table(mask.row_intervals(), device) if by_query.num_partial else None
+    plan = IntervalsPlan(problem, Form.ROW_INTERVALS, backend, rows, *_lists(by_query, device))
     if problem.direction == "backward":
-        plan.columns = _table(mask.column_intervals(), device)
         by_key = mask.blocks(backward_tile(problem.head_dim), _TILE).by_key
+        plan.columns = _table(mask.column_intervals(), device) if by_key.num_partial else None
         plan.partial_by_key, plan.full_by_key = _lists(by_key, device)
     return plan
 
@@ -81,8 +82,7 @@ def intervals_forward(
         lse=None if lse is None else lse[None],
         softmax_scale=plan.problem.scale,
         pack_gqa=False,
-        mask_mod=_mod(plan.rows, by_key=False, tile=_TILE),
-        aux_scalars=_address(plan.rows),
+        **_masking(plan.rows, by_key=False, tile=_TILE),
         block_sparse_tensors=sparse_tensors(plan.partial, plan.full, (_TILE, _TILE)),
     )
 
@@ -100,7 +100,6 @@ def intervals_backward(
     """Gradients of q, k and v under a plan of intervals; see `Kernel.backward`."""
     if not (q.numel() and k.numel()):
         return no_gradients((q, k, v), buffers)
-    assert plan.columns is not None
     assert plan.partial_by_key is not None
     assert plan.full_by_key is not None
     tile = backward_tile(plan.problem.head_dim)
@@ -117,8 +116,7 @@ def intervals_backward(
         dk,
         dv,
         softmax_scale=plan.problem.scale,
-        mask_mod=_mod(plan.columns, by_key=True, tile=tile),
-        aux_scalars=_address(plan.columns),
+        **_masking(plan.columns, by_key=True, tile=tile),
         block_sparse_tensors=sparse_tensors(plan.partial_by_key, plan.full_by_key, (tile, _TILE)),
     )
 
@@ -142,16 +140,16 @@ def _lists(runs: BlockRuns, device: torch.device) -> tuple[BlockLists, BlockList
     return block_lists(runs.partial, runs.num_rows, device), block_lists(runs.full, runs.num_rows, device)
 
 
-def _mod(table: Tensor, *, by_key: bool, tile: int) -> Any:
-    from longca_flashattn.interval_mod import IntervalMod
-
-    return IntervalMod(table.shape[1] // 2, by_key=by_key, columns=tile // _FRAGMENT)
-
-
-def _address(table: Tensor) -> tuple[Any, ...]:
+def _masking(table: Tensor | None, *, by_key: bool, tile: int) -> dict[str, Any]:
+    """What FlashAttention-4 takes to mask partly visible tiles; nothing where there are none."""
+    if table is None:
+        return {}
     from cutlass import Int64
 
-    return (Int64(table.data_ptr()),)
+    from longca_flashattn.interval_mod import IntervalMod
+
+    mod = IntervalMod(table.shape[1] // 2, by_key=by_key, columns=tile // _FRAGMENT)
+    return {"mask_mod": mod, "aux_scalars": (Int64(table.data_ptr()),)}
 
 
 def sparse_tensors(partial: BlockLists, full: BlockLists, block_size: tuple[int, int]) -> Any:

@@ -74,6 +74,8 @@ def long_masks() -> tuple[tuple[str, Mask], ...]:
         "causal_blockwise": {"documents": documents},
     }
     named = [(f"{name} of {s}", build(name, s, **factors)) for name, factors in patterns.items()]
+    whole = build("block_causal_document", 1024, documents=(384, 640), block=128)
+    named.append(("block_causal_document of whole tiles", whole))
     for pattern in ("full", "causal"):
         for seqlen_q, seqlen_k in ((389, s), (s, 389)):
             named.append((f"{pattern} {seqlen_q} × {seqlen_k}", build(pattern, seqlen_q, seqlen_k=seqlen_k)))
