@@ -205,7 +205,7 @@ def step_problems(problem: Problem, layout: Layout) -> tuple[tuple[Problem | Non
     return _step_problems(problem, layout, problem.concrete_mask.key)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _step_problems(problem: Problem, layout: Layout, _key: int) -> tuple[tuple[Problem | None, ...], ...]:
     """The key tells apart equal masks, as it does in `_resolve`."""
     return tuple(tuple(_step_problem(problem, step) for step in steps) for steps in layout.steps)
