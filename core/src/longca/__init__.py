@@ -1,6 +1,7 @@
 """LongCA: which attention kernel and which context-parallel strategy is valid, correct and fastest.
 
-Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention`.
+Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention` and
+`layout`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from longca import masks
     from longca.hookspecs import hookimpl
     from longca.kernels.attention import attention
+    from longca.kernels.layouts import layout
     from longca.manifests import (
         Backward,
         Device,
@@ -42,6 +44,7 @@ __all__ = [
     "__version__",
     "attention",
     "hookimpl",
+    "layout",
     "masks",
     "registry",
     "resolve",
@@ -50,6 +53,7 @@ __all__ = [
 _HOMES = {
     "attention": "longca.kernels.attention",
     "hookimpl": "longca.hookspecs",
+    "layout": "longca.kernels.layouts",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",
 }
