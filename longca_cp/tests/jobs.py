@@ -16,10 +16,10 @@ from longca.kernels.base import Plan, fill
 from longca.kernels.layouts import _agree
 from longca.kernels.lse_grad import backward_through_lse
 from longca.kernels.naive import Naive
+from longca.kernels.traffic import counted
 from longca.manifests import Device, Problem
 from longca_cp.mesh import axes_of
 from longca_cp.ring import KVRing
-from longca_cp.traffic import counted
 
 NAMES = ("out", "lse", "dq", "dk", "dv")
 

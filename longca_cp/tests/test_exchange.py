@@ -6,7 +6,6 @@ import torch
 
 from longca_cp.heads import each, put_together, take_apart
 from longca_cp.order import Order
-from longca_cp.traffic import count, counted
 
 from .test_strategies import sizes
 
@@ -81,17 +80,6 @@ def test_bytes_of_loongtrain(world):
     assert forward["p2p"] == 2 * pair + pair  # one hop in each of two windows, and one between them
     # The sums of each window go all the way round its ring, and those of windows round theirs.
     assert backward["p2p"] == 3 * pair + 2 * 2 * pair + 2 * pair
-
-
-def test_counters_count_apart():
-    with counted() as outer:
-        count("p2p", 1)
-        with counted() as inner:
-            count("p2p", 10)
-            count("all_gather", 3)
-    count("p2p", 100)
-    assert outer == {"p2p": 11, "all_gather": 3}
-    assert inner == {"p2p": 10, "all_gather": 3}
 
 
 # Order

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch import Tensor
 
+from longca.kernels.traffic import count
 from longca_cp.mesh import Axis
-from longca_cp.traffic import count
 
 __all__ = ["Transfer", "all_gather", "all_to_all", "reduce_scatter", "shift"]
 

@@ -1,4 +1,4 @@
-"""Traffic: the bytes that this rank sends, counted by kind of collective while somebody asks."""
+"""Traffic: the bytes that this rank sends, by kind of collective. Strategies say what they send; whoever asks counts."""
 
 from __future__ import annotations
 
