@@ -134,7 +134,8 @@ def test_no_veto_leaves_it_to_the_manifest(open_registry, capfd, body):
 
 def ring(seqlen=64):
     halves = (((0, seqlen // 2),), ((seqlen // 2, seqlen),))
-    return Layout(tuple(tuple(Step(mine, theirs, (0, 4), (0, 4)) for theirs in halves) for mine in halves))
+    steps = tuple(tuple(Step(mine, theirs, (0, 4), (0, 4)) for theirs in halves) for mine in halves)
+    return Layout(steps, halves)
 
 
 def test_under_a_layout_each_step_that_shows_anything_is_asked(open_registry):
@@ -194,34 +195,80 @@ STRATEGY = """
 @hookimpl
 def provide_cp_strategy():
     return StrategyManifest(name="round", title="Round", upstream="-", license="MIT", axes=("ring",),
-        placements=("zigzag", "contiguous"), implementation="round_strategy:Round", layout="round_strategy:layout")
+        placements=("halves", "stripes", "again", "nowhere"), implementation="round_strategy:Round",
+        layout="round_strategy:layout")
 
 import sys, types
 module = sys.modules.setdefault("round_strategy", types.ModuleType("round_strategy"))
 class Round: ...
 module.Round = Round
 def layout(problem, axis_sizes, placement):
-    from longca import Layout
+    from longca import Layout, Step
     from longca.errors import UnsupportedError
-    if axis_sizes["ring"] > 4:
+    if placement == "nowhere" or axis_sizes["ring"] > 4:
         raise UnsupportedError("too many")
-    return Layout(((),) * axis_sizes["ring"]) if placement == "zigzag" else None
+    if axis_sizes["ring"] == 3:
+        return None
+    if axis_sizes["ring"] == 4:
+        return Layout(((),), (((0, 64),),))
+    stripes = tuple(tuple((i, i + 16) for i in range(16 * r, 64, 32)) for r in range(2))
+    shards = (((0, 32),), ((32, 64),)) if placement == "halves" else stripes
+    return Layout(tuple((Step(shard, ((0, 64),), (0, 4), (0, 4)),) for shard in shards), shards)
 module.layout = layout
 """
 
 
-def test_strategies_and_their_layouts(open_registry):
-    registry = open_registry(rounds=STRATEGY)
-    assert list(registry.strategies) == ["round"]
-    assert registry.load_strategy("round").__name__ == "Round"
-    assert registry.layout("round", problem(), {"ring": 3}).world_size == 3
+FUSSY = f"if problem.mask.seqlen_q != problem.mask.seqlen_k: {NO}"
+
+
+@pytest.fixture
+def rounds(open_registry):
+    yield open_registry(rounds=STRATEGY, plain=provides("plain"), fussy=provides("fussy") + VETO.format(body=FUSSY))
+    sys.modules.pop("round_strategy", None)
+
+
+def test_strategies_and_their_layouts(rounds):
+    assert list(rounds.strategies) == ["round"]
+    assert rounds.load_strategy("round").__name__ == "Round"
+    assert rounds.layout("round", problem(), {"ring": 2}).shards == (((0, 32),), ((32, 64),))
     with pytest.raises(UnsupportedError):
-        registry.layout("round", problem(), {"ring": 8})
+        rounds.layout("round", problem(), {"ring": 8})
     with pytest.raises(PluginError, match="returned a NoneType"):
-        registry.layout("round", problem(), {"ring": 3}, "contiguous")
-    with pytest.raises(UnknownNameError, match=r"unknown placement of round 'zigzig'\. Did you mean zigzag\?"):
-        registry.layout("round", problem(), {"ring": 3}, "zigzig")
-    del sys.modules["round_strategy"]
+        rounds.layout("round", problem(), {"ring": 3})
+    with pytest.raises(PluginError, match="returned a layout of 1 ranks for a mesh of 4"):
+        rounds.layout("round", problem(), {"ring": 4})
+    with pytest.raises(UnknownNameError, match=r"unknown placement of round 'strips'\. Did you mean stripes\?"):
+        rounds.layout("round", problem(), {"ring": 2}, "strips")
+
+
+@pytest.mark.parametrize("sizes", [{}, {"rings": 2}, {"ring": 2, "outer": 1}, {"ring": 0}])
+def test_a_layout_is_of_the_strategys_axes(rounds, sizes):
+    with pytest.raises(RequestError, match="round was given axes .*; it needs a size of at least 1 for each of ring"):
+        rounds.layout("round", problem(), sizes)
+
+
+def test_the_quickest_placement_is_the_first_of_equals(rounds):
+    placement, layout = rounds.place("round", "plain", problem(), {"ring": 2})
+    assert placement == "halves", "64 tokens are one tile, however they are placed"
+    assert layout == rounds.layout("round", problem(), {"ring": 2}, "halves")
+
+
+def test_a_placement_that_the_kernel_refuses_is_left_out(rounds):
+    stripes = masks.SliceMask([masks.Slice(0, 16, 0, 64), masks.Slice(32, 48, 0, 64)], 64, 64)
+    full = rounds.manifest("plain").offers[0].model_copy(update={"form": masks.Form.FULL, "unequal_lengths": True})
+    unregistered = rounds.manifest("plain").model_copy(update={"offers": (full,)})
+    placement, _ = rounds.place("round", unregistered, problem().with_mask(stripes), {"ring": 2})
+    assert placement == "stripes", "rank 0 sees everything, rank 1 nothing"
+    assert rounds.place("round", "plain", problem().with_mask(stripes), {"ring": 2})[0] == "halves"
+
+
+def test_no_placement_does_and_why(rounds):
+    with pytest.raises(UnsupportedError) as caught:
+        rounds.place("round", "fussy", problem(), {"ring": 2})
+    reason = "fussy takes no such mask; this one was asked."
+    assert str(caught.value) == (
+        f"no placement of round does for fussy. halves, stripes, again: {reason} nowhere: too many"
+    )
 
 
 def test_the_registry_is_one_a_process():

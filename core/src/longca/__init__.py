@@ -1,7 +1,7 @@
 """LongCA: which attention kernel and which context-parallel strategy is valid, correct and fastest.
 
-Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention` and
-`choose_blocks`.
+Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention`,
+`choose_blocks` and `layout`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from longca.hookspecs import hookimpl
     from longca.kernels.attention import attention
     from longca.kernels.choose_blocks import choose_blocks
+    from longca.kernels.layouts import layout
     from longca.manifests import (
         Backward,
         Device,
@@ -45,6 +46,7 @@ __all__ = [
     "attention",
     "choose_blocks",
     "hookimpl",
+    "layout",
     "masks",
     "registry",
     "resolve",
@@ -54,6 +56,7 @@ _HOMES = {
     "attention": "longca.kernels.attention",
     "choose_blocks": "longca.kernels.choose_blocks",
     "hookimpl": "longca.hookspecs",
+    "layout": "longca.kernels.layouts",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import prod
 from typing import Any
 
 from longca.discovery.admission import veto
 from longca.discovery.catalogue import PluginInfo, collect
 from longca.discovery.loading import instantiate, load_object
-from longca.errors import PluginError, UnknownNameError
+from longca.errors import PluginError, RequestError, UnknownNameError, UnsupportedError
 from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
+from longca.manifests.cost import predicted_cost
 from longca.manifests.resolve import resolve_manifest, step_problems
 
 __all__ = ["PluginInfo", "Registry", "registry", "resolve"]
@@ -78,8 +80,8 @@ class Registry:
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
         admission = self._catalogue.admission(manifest)
-        parts = [problem] if layout is None else [p for rank in step_problems(problem, layout) for p in rank]
-        for part in parts:
+        steps = ((problem,),) if layout is None else step_problems(problem, layout)
+        for part in (step for rank in steps for step in rank if step is not None):
             if reasons := veto(admission, manifest.name, part):
                 return Verdict(manifest.name, None, reasons)
         return verdict
@@ -120,10 +122,14 @@ class Registry:
 
         Raises:
             UnknownNameError: Unknown strategy or placement.
+            RequestError: Sizes for other axes than the strategy's, or below 1.
             UnsupportedError: The strategy has no layout for this.
             PluginError: Its layout function cannot be imported, or returns something else.
         """
         manifest = self.strategy(strategy)
+        if set(axis_sizes) != set(manifest.axes) or min(axis_sizes.values()) < 1:
+            needed = f"it needs a size of at least 1 for each of {', '.join(manifest.axes)}"
+            raise RequestError(f"{strategy} was given axes {dict(axis_sizes)}; {needed}")
         chosen = placement or manifest.placements[0]
         if chosen not in manifest.placements:
             raise UnknownNameError(f"placement of {strategy}", chosen, manifest.placements)
@@ -131,7 +137,50 @@ class Registry:
         layout = load_object(manifest, manifest.layout, distribution)(problem, axis_sizes, chosen)
         if not isinstance(layout, Layout):
             raise PluginError(f"{manifest.layout} of plugin {distribution} returned a {type(layout).__name__}")
+        if layout.world_size != (ranks := prod(axis_sizes.values())):
+            of = f"{layout.world_size} ranks for a mesh of {ranks}"
+            raise PluginError(f"{manifest.layout} of plugin {distribution} returned a layout of {of}")
         return layout
+
+    def place(
+        self, strategy: str, kernel: str | KernelManifest, problem: Problem, axis_sizes: Mapping[str, int]
+    ) -> tuple[str, Layout]:
+        """The placement of a strategy that is likely to be quickest with a kernel; what `placement="auto"` takes.
+
+        Of the placements with which the kernel takes every step, it is the one with the least predicted cost
+        (`longca.manifests.cost`), and of equals the first in the strategy's manifest.
+
+        Args:
+            strategy: The strategy's name.
+            kernel: A kernel's name; or a manifest, which need not be registered.
+            problem: What is asked.
+            axis_sizes: Ranks along each of the strategy's axes.
+
+        Returns:
+            The placement's name, and its layout.
+
+        Raises:
+            UnknownNameError: Unknown strategy or kernel.
+            RequestError: Sizes for other axes than the strategy's, or below 1.
+            UnsupportedError: There is no placement with which the kernel takes every step; with the reasons of each.
+            PluginError: The layout function cannot be imported, or returns something else.
+        """
+        manifest = self.manifest(kernel) if isinstance(kernel, str) else kernel
+        fitting: dict[Layout, str] = {}
+        refusals: dict[str, list[str]] = {}
+        for placement in self.strategy(strategy).placements:
+            try:
+                layout = self.layout(strategy, problem, axis_sizes, placement)
+                self.resolve(manifest, problem, layout).check()
+            except UnsupportedError as error:
+                refusals.setdefault(str(error), []).append(placement)
+            else:
+                fitting.setdefault(layout, placement)
+        if not fitting:
+            reasons = " ".join(f"{', '.join(placements)}: {reason}" for reason, placements in refusals.items())
+            raise UnsupportedError(f"no placement of {strategy} does for {manifest.name}. {reasons}")
+        best = min(fitting, key=lambda layout: predicted_cost(manifest, problem, layout))
+        return fitting[best], best
 
 
 def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> Registry:

@@ -21,6 +21,12 @@ def provide_kernel():
         kernel("lacking", offer("causal", backward="own"), family="cpu", requires=("not-there>=2",)),
         kernel("single", offer("causal", dtypes=("float32",), gqa=False, head_dims=(64,)), family="cpu"),
     ]
+
+@hookimpl
+def provide_cp_strategy():
+    return StrategyManifest(name="rounds", title="Rounds", upstream="-", license="MIT", axes=("outer", "inner"),
+                            placements=("contiguous", "zigzag_document"), layout="not_there:layout",
+                            implementation="not_there:Rounds")
 """
 
 
@@ -74,6 +80,17 @@ def test_the_matrix_follows_the_options(fakes):
     chosen = capabilities(fakes, "--kernel", "naive", "--mask", "causal", "--mask", "full")
     assert row(chosen, "naive") == ["FB", "FB"]
     assert "sdpa" not in chosen
+
+
+def test_strategies_are_listed_with_their_axes_and_placements(fakes):
+    line = "rounds (outer, inner): contiguous, zigzag_document"
+    assert line in capabilities(fakes, "--device", "cpu").splitlines()
+    assert "rounds" not in capabilities(fakes, "--kernel", "naive")
+    listed = json.loads(capabilities(fakes, "--json"))["strategies"]
+    assert list(listed) == ["rounds"]
+    assert listed["rounds"]["distribution"] == "some-kernels"
+    assert listed["rounds"]["axes"] == ["outer", "inner"]
+    assert listed["rounds"]["placements"] == ["contiguous", "zigzag_document"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 160, 200])

@@ -5,6 +5,7 @@ import pytest
 from longca import masks
 from longca.errors import UnsupportedError
 from longca.manifests import Device, KernelManifest, Layout, Offer, Problem, Step, resolve_manifest
+from longca.manifests.resolve import resolve_steps, step_problems
 
 CPU, SM80, SM90 = Device("cpu"), Device("cuda", (8, 0)), Device("cuda", (9, 0))
 USUAL = {"dtypes": ("bfloat16", "float16"), "cuda": ">=8.0", "backward": "external", "metadata": "O(1)"}
@@ -128,7 +129,8 @@ def zigzag_ring(ranks, seqlen, heads_q=8, heads_kv=2):
         tuple(
             tuple(Step(held(rank), held((rank - step) % ranks), (0, heads_q), (0, heads_kv)) for step in range(ranks))
             for rank in range(ranks)
-        )
+        ),
+        tuple(map(held, range(ranks))),
     )
 
 
@@ -167,14 +169,50 @@ def test_steps_that_show_nothing_ask_nothing():
         tuple(Step(mine, theirs, (0, 8), (0, 2)) for theirs in halves if theirs <= mine or theirs == halves[1])
         for mine in halves
     )
-    verdict = resolve_manifest(manifest({"backward": "own"}), problem(direction="backward"), Layout(steps[:1]))
+    verdict = resolve_manifest(
+        manifest({"backward": "own"}), problem(direction="backward"), Layout(steps[:1], (((0, 64),),))
+    )
     assert verdict.valid, "rank 0 sees its own keys alone, so nothing is merged"
 
 
 def test_ulysses_slices_the_heads_of_a_mask():
     mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=2, seed=0)
     everything = ((0, 256),)
-    layout = Layout(tuple((Step(everything, everything, (4 * r, 4 * r + 4), (r, r + 1)),) for r in range(2)))
+    steps = tuple((Step(everything, everything, (4 * r, 4 * r + 4), (r, r + 1)),) for r in range(2))
+    layout = Layout(steps, (((0, 128),), ((128, 256),)))
     asked = problem(mask)
     assert list(reasons({"form": "block_sparse"}, asked)) == ["mask_heads"]
     assert not reasons({"form": "block_sparse"}, asked, layout), "each rank is left with one mask"
+
+
+def test_steps_are_asked_in_their_places():
+    layout = zigzag_ring(2, 64)
+    asked = problem("causal")
+    steps = step_problems(asked, layout)
+    assert [[part and part.mask.area for part in rank] for rank in steps] == [[528, 512], [528, 512]]
+    assert step_problems(asked, layout) is steps, "cut once for whoever asks"
+    diagonal = problem(masks.build("causal_document", 64, documents=[16, 32, 16]))
+    parts = step_problems(diagonal, layout)
+    assert [[part is None for part in rank] for rank in parts] == [[False, True], [False, True]]
+    assert step_problems(problem(diagonal.mask, heads_q=16), layout)[0][0].heads_q == 8, "the step's heads"
+
+
+def test_equal_masks_of_other_blocks_are_cut_apart():
+    everything = ((0, 128),)
+    layout = Layout(((Step(everything, everything, (0, 8), (0, 2)),),), (everything,))
+    fine, coarse = (masks.BlockSparseMask([[1] * n] * n, *[range(0, 129, 128 // n)] * 2) for n in (2, 1))
+    assert fine == coarse
+    sizes = [step_problems(problem(mask), layout)[0][0].mask.block_size for mask in (fine, coarse)]
+    assert sizes == [64, 128]
+
+
+def test_steps_of_a_rank_are_resolved_one_by_one():
+    rank = step_problems(problem(masks.build("causal", 64)), zigzag_ring(2, 64))[0]
+    kernel = manifest({"unequal_lengths": True}, {"form": "varlen", "unequal_lengths": True})
+    assert [verdict.offer.form for verdict in resolve_steps(kernel, rank)] == ["causal", "varlen"]
+    empty = Layout((zigzag_ring(2, 64).steps[0],), (((0, 64),),))
+    asked = problem(masks.build("causal_document", 64, documents=[16, 32, 16]), direction="backward")
+    own = manifest({"form": "row_intervals", "backward": "own"})
+    verdicts = list(resolve_steps(own, step_problems(asked, empty)[0]))
+    assert all(verdicts)
+    assert [verdict.offer is None for verdict in verdicts] == [False, True], "one step alone merges nothing"

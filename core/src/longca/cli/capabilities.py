@@ -11,7 +11,7 @@ from longca.cli.options import AsJson, NoPlugin, chosen_directions, open_registr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from longca.manifests import KernelManifest
+    from longca.manifests import KernelManifest, StrategyManifest
     from longca.plugins import Registry
     from longca.reports.capabilities import Question
     from longca.reports.capability_table import Matrix
@@ -66,7 +66,8 @@ def list_capabilities(
     elif why:
         _explain(registry, question, matrix)
     else:
-        _print(question, manifests, [pattern.name for pattern in patterns], matrix)
+        strategies = {} if kernel else registry.strategies
+        _print(question, manifests, [pattern.name for pattern in patterns], matrix, strategies)
 
 
 def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | None) -> Question:
@@ -101,23 +102,43 @@ def _as_json(
         }
         for name, manifest in manifests.items()
     }
+    strategies = {
+        name: {
+            "title": manifest.title,
+            "upstream": manifest.upstream,
+            "license": manifest.license,
+            "requires": list(manifest.requires),
+            "distribution": next(plugin.distribution for plugin in registry.plugins if name in plugin.strategies),
+            "axes": list(manifest.axes),
+            "placements": list(manifest.placements),
+        }
+        for name, manifest in registry.strategies.items()
+    }
     return {
         "longca": longca.__version__,
         "device": vars(question.device),
         "asked": {"dtype": question.dtype, "heads": question.heads, "head_dim": question.head_dim},
         "kernels": kernels,
+        "strategies": strategies,
         "cells": [cell.as_json() for cells in matrix.values() for cell in cells],
     }
 
 
-def _print(question: Question, manifests: Mapping[str, KernelManifest], patterns: list[str], matrix: Matrix) -> None:
-    from longca.reports.capability_table import print_matrix, print_notes
+def _print(
+    question: Question,
+    manifests: Mapping[str, KernelManifest],
+    patterns: list[str],
+    matrix: Matrix,
+    strategies: Mapping[str, StrategyManifest],
+) -> None:
+    from longca.reports.capability_table import print_matrix, print_notes, print_strategies
     from longca.reports.text import console, safe
 
     out = console()
     out.print(f"[bold]{safe(question.device)}[/]\n{question.describe()}\n")
     print_matrix(out, manifests, patterns, matrix)
     print_notes(out, manifests, matrix, question)
+    print_strategies(out, strategies)
     out.print("\nlongca list-capabilities --why KERNEL PATTERN explains a cell.", style="dim")
 
 

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,11 @@ from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import Kernel, Plan, check_inputs, device_of
 from longca.kernels.choice import choose
-from longca.manifests import Problem
+from longca.manifests import Layout, Problem
 from longca.masks import Mask
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["attention"]
 
@@ -37,11 +40,18 @@ def attention(
     softmax_scale: float | None = None,
     deterministic: bool = False,
     return_lse: bool = False,
+    strategy: str | None = None,
+    mesh: DeviceMesh | None = None,
+    placement: str | Layout = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of q to k and v under a mask, differentiable in all three.
 
     The mask is planned at its first use and the plan reused, by other layers too; hold on to the mask while you use
     it. A mask that changes from step to step compiles once, not once a mask.
+
+    With a strategy the tensors are this rank's shards of all tokens, and so are the results; `longca.layout` says which
+    tokens they are. All ranks of the mesh make the same calls in the same order. Under torch.compile such a call is a
+    break in the graph.
 
     Args:
         q: Queries: [Tq, Hq, D].
@@ -53,6 +63,10 @@ def attention(
         softmax_scale: Factor on the scores; None for 1/√D.
         deterministic: Take only an offer whose results are bit-identical from run to run.
         return_lse: Return the log-sum-exp too.
+        strategy: Name of a context-parallel strategy; None for one device.
+        mesh: The device mesh it runs on, with dims named as its axes.
+        placement: How the strategy places tokens on ranks: a placement's name; `auto` for what is likely to be quickest
+            with the kernel; or what `longca.layout` returned, which leaves no doubt.
 
     Returns:
         out [Tq, Hq, D] in q's dtype; with return_lse also lse [Hq, Tq], which carries no gradient.
@@ -66,9 +80,37 @@ def attention(
         raise RequestError(f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample")
     check_inputs(q, k, v)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if strategy is not None:
+        result = _in_parallel(q, k, v, mask, strategy, mesh, kernel, placement, softmax_scale, deterministic, training)
+        return result if return_lse else result[0]
+    if mesh is not None:
+        raise RequestError("a mesh without a strategy; give strategy= one of those that `longca plugins` lists")
     key = torch.from_numpy(mask.key_array)
     out, lse = torch.ops.longca.attention(q, k, v, key, kernel, softmax_scale, deterministic, training)
     return (out, lse.detach()) if return_lse else out
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _in_parallel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    strategy: str,
+    mesh: DeviceMesh | None,
+    kernel: str,
+    placement: str | Layout,
+    softmax_scale: float | None,
+    deterministic: bool,
+    training: bool,
+) -> tuple[Tensor, Tensor]:
+    from longca.kernels.parallel import parallel_attention
+
+    if mesh is None:
+        raise RequestError(f"{strategy} runs on a device mesh; make one with init_device_mesh and give it as mesh=")
+    problem = _problem(q, k, mask, softmax_scale, deterministic, training)
+    with _current(q):
+        return parallel_attention(q, k, v, problem, strategy, mesh, kernel, placement)
 
 
 def _current(tensor: Tensor) -> AbstractContextManager[object]:
@@ -163,7 +205,13 @@ class _Plans:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-        problem = _problem(q, k, Mask.by_key(mask), softmax_scale, deterministic, training)
+        whole = Mask.by_key(mask)
+        if (q.shape[0], k.shape[0]) != (whole.seqlen_q, whole.seqlen_k):
+            raise RequestError(
+                f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {whole.seqlen_q} × {whole.seqlen_k}; "
+                "build the mask for the tensors' lengths"
+            )
+        problem = _problem(q, k, whole, softmax_scale, deterministic, training)
         made = self._make(kernel, problem)
         with self._lock:
             self._plans[key] = made
@@ -190,11 +238,6 @@ class _Plans:
 def _problem(
     q: Tensor, k: Tensor, mask: Mask, softmax_scale: float | None, deterministic: bool, training: bool
 ) -> Problem:
-    if (q.shape[0], k.shape[0]) != (mask.seqlen_q, mask.seqlen_k):
-        raise RequestError(
-            f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {mask.seqlen_q} × {mask.seqlen_k}; "
-            "build the mask for the tensors' lengths"
-        )
     return Problem(
         mask=mask,
         heads_q=q.shape[1],

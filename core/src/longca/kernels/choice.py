@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from longca.kernels.history import Entry, entries
-from longca.manifests import Problem
+from longca.manifests import Problem, Verdict
 from longca.plugins import Registry
 
 __all__ = ["Choice", "choose"]
@@ -31,13 +32,19 @@ class Choice:
     announcement: str
 
 
-def choose(problem: Problem, registry: Registry) -> Choice:
+def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict] | None = None) -> Choice:
     """The kernel to run a problem with.
+
+    Args:
+        problem: What is asked.
+        registry: Whose kernels to choose from.
+        verdicts: Whether each kernel takes it, where that is more than the registry says of the problem alone: under
+            context parallelism.
 
     Raises:
         UnsupportedError: No kernel takes it; the message gives each one's reasons.
     """
-    verdicts = {name: registry.resolve(name, problem) for name in registry.kernels}
+    verdicts = verdicts or {name: registry.resolve(name, problem) for name in registry.kernels}
     valid = [name for name, verdict in verdicts.items() if verdict]
     if not valid:
         reasons = tuple(reason for verdict in verdicts.values() for reason in verdict.reasons)
@@ -48,8 +55,9 @@ def choose(problem: Problem, registry: Registry) -> Choice:
         return Choice(kernel, f"attention: {kernel} for {label}: the fastest measured here on {point}")
 
     def order(name: str) -> tuple[bool, bool]:
-        offer = verdicts[name].offer
-        return name == "naive", offer is not None and offer.metadata == "O(S²)"
+        verdict = verdicts[name]
+        offers = verdict.offers or (verdict.offer,)
+        return name == "naive", any(offer is not None and offer.metadata == "O(S²)" for offer in offers)
 
     kernel = min(valid, key=order)
     return Choice(

@@ -6,7 +6,7 @@ those of the nearest offer: one that takes the mask's form, if any does, and amo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
@@ -19,7 +19,7 @@ from longca.manifests.strategy import Layout, Step
 from longca.manifests.verdict import Reason, Verdict
 from longca.masks import BlockSparseMask, Form, Mask
 
-__all__ = ["resolve_manifest", "step_problems"]
+__all__ = ["resolve_manifest", "resolve_steps", "step_problems"]
 
 
 def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
@@ -171,28 +171,56 @@ def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
 def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) -> Verdict:
     """Valid where every step that shows anything has an offer."""
     used: dict[Offer, None] = {}
-    for rank, parts in enumerate(step_problems(problem, layout)):
-        for part in parts:
-            verdict = _resolve_alone(manifest, part, composed=len(parts) > 1)
-            if verdict.offer is None:
+    for rank, steps in enumerate(step_problems(problem, layout)):
+        for verdict in resolve_steps(manifest, steps):
+            if not verdict.valid:
                 where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
                 return Verdict(manifest.name, None, (*verdict.reasons, where))
-            used[verdict.offer] = None
+            if verdict.offer is not None:
+                used[verdict.offer] = None
     return Verdict(manifest.name, next(iter(used)) if len(used) == 1 else None, (), tuple(used))
 
 
-def step_problems(problem: Problem, layout: Layout) -> Iterator[list[Problem]]:
-    """For each rank of a layout, what its steps ask; steps that show nothing ask nothing."""
-    for steps in layout.steps:
-        parts = (_step_problem(problem, step) for step in steps)
-        yield [part for part in parts if not part.concrete_mask.is_empty]
+def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> Iterator[Verdict]:
+    """Whether a kernel takes each step of one rank; a step that shows nothing is valid without an offer.
+
+    Args:
+        manifest: The kernel's manifest.
+        steps: What the rank's steps ask, as `step_problems` gives it.
+    """
+    composed = sum(step is not None for step in steps) > 1
+    for step in steps:
+        yield Verdict(manifest.name) if step is None else _resolve_alone(manifest, step, composed)
 
 
-def _step_problem(problem: Problem, step: Step) -> Problem:
-    """What one step asks: the mask's cut, and some of the heads."""
+def step_problems(problem: Problem, layout: Layout) -> tuple[tuple[Problem | None, ...], ...]:
+    """What every step of a layout asks: the mask's cut, and its heads.
+
+    Args:
+        problem: What is asked of all ranks together, on the global mask.
+        layout: Which queries, keys and heads meet where.
+
+    Returns:
+        [ranks][steps], as in `layout.steps`; None for a step that shows nothing. The latest are kept, so that whoever
+        resolves a layout, weighs it and plans it cuts each mask once.
+    """
+    return _step_problems(problem, layout, problem.concrete_mask.key)
+
+
+@lru_cache(maxsize=8)
+def _step_problems(problem: Problem, layout: Layout, _key: int) -> tuple[tuple[Problem | None, ...], ...]:
+    """The key tells apart equal masks, as it does in `_resolve`."""
+    return tuple(tuple(_step_problem(problem, step) for step in steps) for steps in layout.steps)
+
+
+def _step_problem(problem: Problem, step: Step) -> Problem | None:
     mask = problem.concrete_mask
-    heads_q, heads_kv = (stop - start for start, stop in (step.heads_q, step.heads_kv))
     if isinstance(mask, BlockSparseMask) and mask.heads > 1:
         picked = step.heads_q if mask.heads == problem.heads_q else step.heads_kv
-        return problem.with_mask(mask.cut(step.q_ranges, step.k_ranges, slice(*picked)), heads_q, heads_kv)
-    return problem.with_mask(mask.cut(step.q_ranges, step.k_ranges), heads_q, heads_kv)
+        cut: Mask = mask.cut(step.q_ranges, step.k_ranges, slice(*picked))
+    else:
+        cut = mask.cut(step.q_ranges, step.k_ranges)
+    if cut.is_empty:
+        return None
+    heads_q, heads_kv = (stop - start for start, stop in (step.heads_q, step.heads_kv))
+    return problem.with_mask(cut, heads_q, heads_kv)

@@ -1,17 +1,26 @@
 """Strategy manifests, and layouts: which queries, keys and heads meet on which rank in which step.
 
 Validity under context parallelism is derived, not declared: a layout needs no devices, every step of it cuts the
-mask, and the strategy is valid with a kernel where each cut that shows anything has an offer.
+mask, and the strategy is valid with a kernel where each cut that shows anything has an offer. A layout also says
+which tokens each rank holds, and takes a tensor of all tokens apart and together again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
+from longca.errors import RequestError
 from longca.manifests.kernel import ImportString, Manifest, Name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Layout", "Ranges", "Step", "StrategyManifest"]
 
@@ -35,7 +44,9 @@ class StrategyManifest(Manifest):
 
 @dataclass(frozen=True)
 class Step:
-    """One attention call of one rank.
+    """One attention call of one rank, exactly as it makes it.
+
+    Where a rank has several steps, each is one part of the same softmax, and their results merge by their log-sum-exps.
 
     Attributes:
         q_ranges: (start, stop) of the queries, ascending and disjoint, in global positions.
@@ -52,15 +63,97 @@ class Step:
 
 @dataclass(frozen=True)
 class Layout:
-    """Every rank's steps.
+    """Which tokens each rank holds, and which attention calls it makes.
+
+    Ranks are numbered through the strategy's axes in the manifest's order, the last one fastest: over axes (ring,
+    ulysses) rank r has index r // ulysses on the ring and r % ulysses in its group. Queries, keys and values of a
+    token, and later its output, are held by one rank.
 
     Attributes:
-        steps: Steps of each rank, in the order in which it takes them: [ranks][steps].
+        steps: Steps of each rank, in the order in which it takes them: [ranks][steps]. Steps that show nothing may be
+            among them; they are skipped.
+        shards: (start, stop) of the tokens that each rank holds, ascending and disjoint, in global positions; together
+            every token once: [ranks][ranges]. Shards need not be equally long, and may be empty.
+
+    Raises:
+        RequestError: Not as many shards as ranks, or shards that do not hold every token once.
     """
 
     steps: tuple[tuple[Step, ...], ...]
+    shards: tuple[Ranges, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.shards) != len(self.steps):
+            raise RequestError(f"a layout has {len(self.shards)} shards for {len(self.steps)} ranks; give each its own")
+        for rank, shard in enumerate(self.shards):
+            bounds = [bound for pair in shard for bound in pair]
+            if any(start >= stop for start, stop in shard) or bounds != sorted(bounds):
+                raise RequestError(f"the shard of rank {rank} is {shard}; give ascending, disjoint (start, stop) pairs")
+        end = 0
+        for start, stop in sorted(pair for shard in self.shards for pair in shard):
+            if start != end:
+                what = "held by nobody" if start > end else "held twice"
+                raise RequestError(f"token {min(start, end)} is {what}; shards hold every token once")
+            end = stop
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.steps)
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Tokens of all shards together."""
+        return sum(self.shard_size(rank) for rank in range(self.world_size))
+
+    def shard_size(self, rank: int) -> int:
+        """Tokens that a rank holds."""
+        return sum(stop - start for start, stop in self.shards[rank])
+
+    def positions(self, rank: int) -> NDArray[np.int64]:
+        """The global position of each token that a rank holds, in the order in which it holds them: ascending."""
+        return np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self.shards[rank])])
+
+    def shard(self, x: Tensor, rank: int) -> Tensor:
+        """A rank's rows of a tensor that has one for every token.
+
+        Args:
+            x: The global tensor: [num_tokens, ...].
+            rank: Whose rows to take.
+
+        Returns:
+            A contiguous copy, differentiable: [shard_size(rank), ...].
+
+        Raises:
+            RequestError: x has another number of rows.
+        """
+        import torch
+
+        if len(x) != self.num_tokens:
+            raise RequestError(
+                f"a tensor of {len(x)} rows was to be sharded; this layout is of {self.num_tokens} tokens"
+            )
+        return torch.cat([x[:0], *(x[start:stop] for start, stop in self.shards[rank])])
+
+    def unshard(self, shards: Sequence[Tensor]) -> Tensor:
+        """The global tensor of every rank's rows; it communicates nothing.
+
+        Args:
+            shards: The rows of each rank, as `shard` makes them: [ranks][shard_size(rank), ...].
+
+        Returns:
+            A contiguous copy, differentiable: [num_tokens, ...].
+
+        Raises:
+            RequestError: A shard is missing, or has another number of rows.
+        """
+        import torch
+
+        sizes = [self.shard_size(rank) for rank in range(self.world_size)]
+        if [len(rows) for rows in shards] != sizes:
+            raise RequestError(f"shards of {[len(rows) for rows in shards]} rows were given; this layout's are {sizes}")
+        pieces: dict[int, Tensor] = {}
+        for rank, ranges in enumerate(self.shards):
+            rows = torch.split(shards[rank], [stop - start for start, stop in ranges]) if ranges else ()
+            pieces |= {start: piece for (start, _), piece in zip(ranges, rows, strict=True)}
+        return torch.cat([shards[0][:0], *(pieces[start] for start in sorted(pieces))])

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longca.manifests import KernelManifest
+from longca.manifests import KernelManifest, StrategyManifest
 from longca.reports.capabilities import HEAD_DIM, Cell, Question, Status
 from longca.reports.text import marks, printable, safe
 
-__all__ = ["Matrix", "abbreviations", "print_matrix", "print_notes"]
+__all__ = ["Matrix", "abbreviations", "print_matrix", "print_notes", "print_strategies"]
 
 Matrix = Mapping[tuple[str, str], Sequence[Cell]]
 """The cells of each kernel and pattern, one for each direction listed."""
@@ -120,6 +120,19 @@ def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix:
     if grid.row_count:
         console.print()
         console.print(grid)
+
+
+def print_strategies(console: Console, strategies: Mapping[str, StrategyManifest]) -> None:
+    """Prints the context-parallel strategies, if there are any: the axes of their meshes and their placements.
+
+    Which kernels a strategy is valid with depends on the mask and the mesh, so that is not listed.
+    """
+    if not strategies:
+        return
+    console.print("\nContext-parallel strategies, with their mesh axes and placements:")
+    for name, manifest in strategies.items():
+        axes, placements = (safe(", ".join(names)) for names in (manifest.axes, manifest.placements))
+        console.print(f"[bold]{safe(name)}[/] ({axes}): {placements}")
 
 
 def _lacks(cells: Iterable[Cell]) -> Iterable[str]:

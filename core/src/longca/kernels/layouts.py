@@ -1,0 +1,139 @@
+"""layout: which tokens each rank holds under a strategy; and which placement `auto` is.
+
+A placement is found once for a mask, strategy and kernel, whether gradients are asked for or not, so that a model is
+trained and evaluated on the same shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca import plugins
+from longca.errors import RequestError, UnsupportedError
+from longca.kernels.base import device_of
+from longca.kernels.choice import choose
+from longca.kernels.meshes import axis_sizes
+from longca.manifests import Device, Layout, Problem, Reason, Verdict
+from longca.masks import Mask
+from longca.plugins import Registry
+
+__all__ = ["AUTO", "layout", "placed"]
+
+AUTO = "auto"
+
+
+def layout(
+    mask: Mask,
+    *,
+    strategy: str,
+    mesh: DeviceMesh | Mapping[str, int],
+    heads: tuple[int, int],
+    head_dim: int = 128,
+    dtype: torch.dtype | str = torch.bfloat16,
+    kernel: str = AUTO,
+    placement: str = AUTO,
+    device: Device | None = None,
+) -> Layout:
+    """Which tokens each rank holds, and computes what, under a strategy.
+
+    With `auto` and a device mesh it is a collective call: the first rank's choice is everyone's.
+
+    Args:
+        mask: The mask of all tokens; as many queries as keys.
+        strategy: Name of a strategy.
+        mesh: A device mesh whose dims are named as the strategy's axes; or, to ask without processes, the number of
+            ranks along each axis.
+        heads: Query heads and KV heads.
+        head_dim: Head dimension.
+        dtype: Data type of q, k and v.
+        kernel: Name of the kernel that will run; `auto` as in `longca.attention`.
+        placement: How the strategy places tokens; `auto` for what is likely to be quickest with the kernel.
+        device: What it will run on; needed where `mesh` is no device mesh.
+
+    Raises:
+        RequestError: A mesh of other axes; no device.
+        UnknownNameError: Nobody provides the strategy, its placement or the kernel.
+        UnsupportedError: The strategy has no layout for this, or no kernel takes every step of one.
+    """
+    if device is None:
+        if not isinstance(mesh, DeviceMesh):
+            raise RequestError("sizes of axes do not say what it runs on; give device=longca.Device(...)")
+        device = device_of(torch.empty(0, device=mesh.device_type))
+    problem = Problem(
+        mask=mask,
+        heads_q=heads[0],
+        heads_kv=heads[1],
+        head_dim=head_dim,
+        dtype=str(dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
+        device=device,
+    )
+    return placed(problem, strategy, mesh, kernel, placement)
+
+
+def placed(
+    problem: Problem, strategy: str, mesh: DeviceMesh | Mapping[str, int], kernel: str, placement: str
+) -> Layout:
+    """The layout of a problem, the same for both of its directions; see `layout`."""
+    registry = plugins.registry()
+    axes = registry.strategy(strategy).axes
+    sizes = axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else dict(mesh)
+    if placement == AUTO:
+        ranks = mesh if isinstance(mesh, DeviceMesh) else None
+        trained = replace(problem, direction="backward", softmax_scale=None, deterministic=False)
+        key = problem.concrete_mask.key
+        placement = _auto(registry, trained, strategy, tuple(sizes.items()), kernel, ranks, key)
+    return registry.layout(strategy, problem, sizes, placement)
+
+
+@lru_cache(maxsize=256)
+def _auto(
+    registry: Registry,
+    problem: Problem,
+    strategy: str,
+    sizes: tuple[tuple[str, int], ...],
+    kernel: str,
+    mesh: DeviceMesh | None,
+    _key: int,
+) -> str:
+    """The placement to take, the same on all ranks of a mesh. The key tells apart equal masks of other blocks."""
+    try:
+        placement = _best(registry, problem, strategy, dict(sizes), kernel)
+    except UnsupportedError:
+        placement = _best(registry, replace(problem, direction="forward"), strategy, dict(sizes), kernel)
+    return placement if mesh is None else _agree(mesh, placement)
+
+
+def _best(registry: Registry, problem: Problem, strategy: str, sizes: Mapping[str, int], kernel: str) -> str:
+    if kernel == AUTO:
+        verdicts = {name: _anywhere(registry, name, problem, strategy, sizes) for name in registry.kernels}
+        kernel = choose(problem, registry, verdicts).kernel
+    return registry.place(strategy, kernel, problem, sizes)[0]
+
+
+def _anywhere(registry: Registry, kernel: str, problem: Problem, strategy: str, sizes: Mapping[str, int]) -> Verdict:
+    """Whether a kernel takes a problem under any placement of a strategy."""
+    refused = []
+    for placement in registry.strategy(strategy).placements:
+        try:
+            verdict = registry.resolve(kernel, problem, registry.layout(strategy, problem, sizes, placement))
+        except UnsupportedError as error:
+            verdict = Verdict(kernel, None, (Reason("layout", f"{placement} was tried", str(error).rstrip(".")),))
+        if verdict:
+            return verdict
+        refused.append(verdict)
+    return refused[0]
+
+
+def _agree(mesh: DeviceMesh, choice: str) -> str:
+    """The choice of the mesh's first rank. Ranks on several machines may have measured other kernels as fastest."""
+    said = [choice]
+    for dim in range(mesh.ndim):
+        group = mesh.get_group(dim)
+        dist.broadcast_object_list(said, src=dist.get_global_rank(group, 0), group=group)
+    return said[0]

@@ -1,0 +1,59 @@
+"""Device meshes as strategies see them: by the names of their axes.
+
+A mesh's dims may come in any order, and only say which device sits where; a strategy's axes, in its manifest's order,
+say how its ranks are numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca.errors import RequestError
+
+__all__ = ["axis_sizes", "mesh_dims", "rank_in"]
+
+
+def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
+    """The mesh's dim of each of a strategy's axes. For a strategy of one axis a mesh of one dim may have any name.
+
+    Raises:
+        RequestError: The mesh has other dims.
+    """
+    if len(axes) == 1 and mesh.ndim == 1:
+        return (0,)
+    names = mesh.mesh_dim_names or ()
+    if sorted(names) != sorted(axes):
+        sizes = "×".join(map(str, mesh.mesh.shape))
+        example = ", ".join(f'"{axis}"' for axis in axes)
+        raise RequestError(
+            f"the mesh is {sizes} with dims {', '.join(names) or 'of no name'}; this strategy runs over "
+            f"{', '.join(axes)}. Make one with init_device_mesh({mesh.device_type!r}, sizes, "
+            f"mesh_dim_names=({example}{',' if len(axes) == 1 else ''})), or take those dims of a larger mesh"
+        )
+    return tuple(names.index(axis) for axis in axes)
+
+
+def axis_sizes(mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, int]:
+    """Ranks along each of a strategy's axes.
+
+    Raises:
+        RequestError: The mesh has other dims.
+    """
+    return {axis: mesh.size(dim) for axis, dim in zip(axes, mesh_dims(mesh, axes), strict=True)}
+
+
+def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
+    """This process's rank in a layout: through the strategy's axes in their order, the last one fastest.
+
+    Raises:
+        RequestError: The mesh has other dims, or this process is not in it.
+    """
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise RequestError("this process is not in the mesh; only its ranks take part in the strategy")
+    rank = 0
+    for dim in mesh_dims(mesh, axes):
+        rank = rank * mesh.size(dim) + coordinate[dim]
+    return rank

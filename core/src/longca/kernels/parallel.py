@@ -1,0 +1,135 @@
+"""Attention under a context-parallel strategy: local shards in and out, differentiable.
+
+The strategy plans all of a rank's steps at the first use of a mask; later calls, those of other layers too, reuse the
+plan. It communicates, so all ranks of the mesh call with the same mask, names and shapes, in the same order. A compiler
+sees it as a break in the graph.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca import plugins
+from longca.errors import RequestError
+from longca.kernels.choice import choose
+from longca.kernels.layouts import AUTO, placed
+from longca.kernels.meshes import rank_in
+from longca.kernels.strategy import Strategy, StrategyPlan
+from longca.manifests import Layout, Problem
+from longca.plugins import Registry
+
+__all__ = ["parallel_attention"]
+
+
+class _Ready(NamedTuple):
+    """A strategy, its plan, and how many tokens this rank gives."""
+
+    strategy: Strategy
+    plan: StrategyPlan
+    layout: Layout
+    rank: int
+
+
+def parallel_attention(
+    q: Tensor, k: Tensor, v: Tensor, problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: Any
+) -> tuple[Tensor, Tensor]:
+    """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens; see `longca.attention`.
+
+    Args:
+        q: This rank's queries: [Tl, Hq, D].
+        k: This rank's keys: [Tl, Hkv, D].
+        v: This rank's values: [Tl, Hkv, D].
+        problem: What is asked of all ranks together.
+        strategy: Name of the strategy.
+        mesh: Whose dims are named as the strategy's axes.
+        kernel: Name of the kernel, or `auto`.
+        placement: Name of the placement, `auto`, or a layout of the strategy.
+
+    Raises:
+        RequestError: A mesh of other axes, or a shard of another length than this rank's.
+        UnknownNameError: Nobody provides the strategy, its placement or the kernel.
+        UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
+    """
+    registry, key = plugins.registry(), problem.concrete_mask.key
+    if isinstance(placement, Layout):
+        ready = _ready(registry, problem, strategy, mesh, kernel, _Same(placement), key)
+    else:
+        ready = _ready(registry, problem, strategy, mesh, kernel, placement, key)
+    if q.shape[0] != (tokens := ready.layout.shard_size(ready.rank)) or k.shape[0] != tokens:
+        raise RequestError(
+            f"q has {q.shape[0]} tokens and k {k.shape[0]}, but rank {ready.rank} of {ready.layout.world_size} holds "
+            f"{tokens} of {problem.concrete_mask.seqlen_q} here; shard with longca.layout, and give the same placement"
+        )
+    training = problem.direction == "backward"
+    return _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
+
+
+class _Same:
+    """A layout as a key: by identity, since comparing long ones by their values at each call would take time."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def __hash__(self) -> int:
+        return id(self.layout)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.layout is other.layout
+
+
+@lru_cache(maxsize=64)
+def _ready(
+    registry: Registry,
+    problem: Problem,
+    strategy: str,
+    mesh: DeviceMesh,
+    kernel: str,
+    placement: str | _Same,
+    _key: int,
+) -> _Ready:
+    """What a call needs, made at its first use. The key tells apart equal masks of other blocks."""
+    layout = placement.layout if isinstance(placement, _Same) else placed(problem, strategy, mesh, kernel, placement)
+    if kernel == AUTO:
+        verdicts = {name: registry.resolve(name, problem, layout) for name in registry.kernels}
+        kernel = choose(problem, registry, verdicts).kernel
+    elif not (verdict := registry.resolve(kernel, problem, layout)):
+        verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
+    made = _strategy(registry, strategy, mesh)
+    plan = made.plan(problem, layout, registry.load(kernel))
+    return _Ready(made, plan, layout, rank_in(mesh, registry.strategy(strategy).axes))
+
+
+@lru_cache(maxsize=64)
+def _strategy(registry: Registry, name: str, mesh: DeviceMesh) -> Strategy:
+    made: Strategy = registry.load_strategy(name)(mesh)
+    return made
+
+
+class _Attention(torch.autograd.Function):
+    """A strategy's forward and backward as one differentiable function."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, strategy: Strategy, plan: StrategyPlan, training: bool
+    ) -> tuple[Tensor, Tensor]:
+        kept: list[Tensor] = []
+        out, lse = strategy.forward(q, k, v, plan, kept=kept if training else None)
+        ctx.strategy, ctx.plan, ctx.keeps = strategy, plan, bool(kept)
+        ctx.save_for_backward(*(kept or (q, k, v, out, lse)))
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
+        saved, kept = ctx.saved_tensors, None
+        if ctx.keeps:
+            kept, saved = list(saved), (dout.new_empty(0),) * 5
+        grads = ctx.strategy.backward(dout.contiguous(), *saved, ctx.plan, kept=kept)
+        return (*grads, None, None, None)

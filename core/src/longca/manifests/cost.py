@@ -1,0 +1,88 @@
+"""What a layout costs with a kernel, predicted: enough to choose between placements, not to promise a time.
+
+A rank's step costs the area of the tiles of 128 × 128 that its mask touches (area over tile efficiency), in scores: one
+query, one key, one query head. To that is added what the offer that takes it makes of it, and keys and values of
+others have to arrive. They do so behind the step before, so that a step takes the longer of the two. Steps are
+synchronous: as ranks wait for one another, each takes as long as on the slowest rank, and their sum is the prediction.
+
+The factors below are of H200s with heads of 128 in bfloat16 (docs: Dense kernels; NCCL within a host); they weigh one
+placement against another, and where they are off, they are off for all.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import numpy as np
+
+from longca.manifests.kernel import KernelManifest
+from longca.manifests.problem import Problem
+from longca.manifests.resolve import resolve_steps, step_problems
+from longca.manifests.strategy import Layout, Ranges, Step
+from longca.manifests.verdict import Verdict
+from longca.masks import Form
+from longca.masks.cutting import renumber
+
+__all__ = ["imbalance", "predicted_cost"]
+
+#: The share of its speed on masks that it knows by itself that a kernel reaches by intervals.
+_BY_INTERVALS = 0.8
+
+#: Scores that a kernel computes while one query's partial output is written, read and merged: 1.3 KB at 4 TB/s.
+_MERGE = 400
+
+#: Scores that it computes while one key and its value arrive, for one KV head: 4 · head_dim bytes at 330 GB/s.
+_ARRIVAL = 1800
+
+
+def predicted_cost(manifest: KernelManifest, problem: Problem, layout: Layout) -> float:
+    """The predicted cost of a layout's forward, in scores of one rank.
+
+    Args:
+        manifest: The kernel's manifest, which takes every step.
+        problem: What is asked, on the global mask.
+        layout: Who computes what.
+
+    Returns:
+        The sum over steps of the largest cost of any rank.
+    """
+    ranks = (
+        [
+            max(_compute(verdict, part, merged=parts.count(None) < len(parts) - 1), _ARRIVAL * _arriving(step, shard))
+            for verdict, part, step in zip(resolve_steps(manifest, parts), parts, steps, strict=True)
+        ]
+        for steps, parts, shard in zip(layout.steps, step_problems(problem, layout), layout.shards, strict=True)
+    )
+    return sum(max(together) for together in zip_longest(*ranks, fillvalue=0.0))
+
+
+def imbalance(problem: Problem, layout: Layout) -> float:
+    """How much more the busiest rank has to compute than the ranks on average: 1 where all have the same area."""
+    areas = [sum(part.area for part in parts if part is not None) for parts in step_problems(problem, layout)]
+    return max(areas) * len(areas) / sum(areas) if any(areas) else 1.0
+
+
+def _compute(verdict: Verdict, part: Problem | None, merged: bool) -> float:
+    """What a step costs its rank, by the offer that takes it."""
+    if part is None:
+        return 0.0
+    assert verdict.offer is not None, "the kernel takes every step"
+    mask, rows = part.concrete_mask, part.concrete_mask.seqlen_q * part.heads_q
+    merges = _MERGE * rows * merged
+    if verdict.offer.form is Form.DENSE:
+        return merges + rows * mask.seqlen_k
+    tiles = part.area / mask.tile_efficiency()
+    if verdict.offer.form in (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS):
+        return merges + tiles / _BY_INTERVALS
+    if verdict.offer.form is Form.LAYERS:
+        return merges + tiles + _MERGE * rows * (mask.count(Form.LAYERS) - 1)
+    return merges + tiles
+
+
+def _arriving(step: Step, shard: Ranges) -> int:
+    """Keys of a step that the rank does not hold itself, times the KV heads."""
+    keys, held = (np.array(ranges, np.int64).reshape(-1, 2) for ranges in (step.k_ranges, shard))
+    arriving = int(np.diff(keys).sum())
+    if len(held):
+        arriving -= int(np.diff(renumber(keys, held)).sum())
+    return arriving * (step.heads_kv[1] - step.heads_kv[0])

@@ -1,0 +1,73 @@
+"""Context parallelism for LongCA: Ulysses, Ring P2P, Ring All-Gather, USP and LoongTrain, under every static mask."""
+
+from __future__ import annotations
+
+from longca.hookspecs import hookimpl
+from longca.manifests import StrategyManifest
+
+__all__ = ["LOONGTRAIN", "RING_ALL_GATHER", "RING_P2P", "ULYSSES", "USP", "provide_cp_strategy"]
+
+#: Where a ring can place tokens; of placements that are equally quick, `auto` takes the first.
+_RING_PLACEMENTS = ("contiguous", "zigzag", "zigzag_document", "balanced")
+
+ULYSSES = StrategyManifest(
+    name="ulysses",
+    title="Ulysses",
+    upstream="https://arxiv.org/abs/2309.14509",
+    license="Apache-2.0",
+    axes=("ulysses",),
+    # Every rank sees all tokens, so where they came from makes no difference to its work.
+    placements=("contiguous",),
+    layout="longca_cp.layouts:ulysses",
+    implementation="longca_cp.ulysses:Ulysses",
+)
+
+RING_P2P = StrategyManifest(
+    name="ring_p2p",
+    title="Ring P2P",
+    upstream="https://arxiv.org/abs/2310.01889",
+    license="Apache-2.0",
+    axes=("ring",),
+    placements=_RING_PLACEMENTS,
+    layout="longca_cp.layouts:ring_p2p",
+    implementation="longca_cp.ring_p2p:RingP2P",
+)
+
+RING_ALL_GATHER = StrategyManifest(
+    name="ring_all_gather",
+    title="Ring All-Gather",
+    upstream="https://arxiv.org/abs/2407.21783",
+    license="Apache-2.0",
+    axes=("ring",),
+    placements=_RING_PLACEMENTS,
+    layout="longca_cp.layouts:ring_all_gather",
+    implementation="longca_cp.ring_all_gather:RingAllGather",
+)
+
+USP = StrategyManifest(
+    name="usp",
+    title="USP",
+    upstream="https://arxiv.org/abs/2405.07719",
+    license="Apache-2.0",
+    axes=("ring", "ulysses"),
+    placements=_RING_PLACEMENTS,
+    layout="longca_cp.layouts:usp",
+    implementation="longca_cp.usp:USP",
+)
+
+LOONGTRAIN = StrategyManifest(
+    name="loongtrain",
+    title="LoongTrain",
+    upstream="https://arxiv.org/abs/2406.18485",
+    license="Apache-2.0",
+    axes=("outer", "inner", "heads"),
+    placements=_RING_PLACEMENTS,
+    layout="longca_cp.layouts:loongtrain",
+    implementation="longca_cp.loongtrain:LoongTrain",
+)
+
+
+@hookimpl
+def provide_cp_strategy() -> tuple[StrategyManifest, ...]:
+    """All five strategies."""
+    return ULYSSES, RING_P2P, RING_ALL_GATHER, USP, LOONGTRAIN

@@ -1,0 +1,143 @@
+"""Gathering: the keys and values that a rank needs of the others, in ascending order, and their gradients back.
+
+Where ranks together need most of everything, everything is all-gathered, and gradients are reduce-scattered in float32.
+Where they need less, an all-to-all takes each rank what it needs and no more, and gradients back in their own dtype, to
+be summed in float32 where they arrive. Rows are tokens: keys and values lie beside one another, [T, 2, H, D].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.manifests import Layout
+from longca.manifests.strategy import Ranges
+from longca_cp.exchange import Transfer, all_gather, all_to_all, reduce_scatter
+from longca_cp.mesh import Axis
+from longca_cp.order import Order
+
+__all__ = ["Gathering", "Rows", "gathering"]
+
+#: The share of all rows from which on everything is gathered. Of an all-to-all every byte takes longer than of an
+#: all-gather, the more so between nodes, where that passes each row on rather than sending it to every rank.
+_MOST = 0.75
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass
+class Rows:
+    """Rows on their way.
+
+    Attributes:
+        transfer: What moves them.
+        unpack: Makes them of what was received.
+    """
+
+    transfer: Transfer
+    unpack: Callable[[], Tensor]
+
+    def wait(self) -> Tensor:
+        """The rows, when they are there."""
+        self.transfer.wait()
+        return self.unpack()
+
+
+class Everything:
+    """All ranks' rows to all ranks; shards are padded to the longest."""
+
+    def __init__(self, axis: Axis, layout: Layout, device: torch.device) -> None:
+        self._axis = axis
+        sizes = [layout.shard_size(rank) for rank in range(axis.size)]
+        self._tokens, self._longest = sizes[axis.index], max(sizes)
+        arriving = np.full((axis.size, self._longest), -1, np.int64)
+        for rank, size in enumerate(sizes):
+            arriving[rank, :size] = layout.positions(rank)
+        self._order = Order(arriving.ravel(), _needed(layout, axis.index), device)
+
+    def gather(self, rows: Tensor) -> Rows:
+        """Begins to bring this rank the rows it needs, [needed, ...], of every rank's [T, ...]."""
+        mine = _pad(rows, self._longest)
+        everyones = mine.new_empty((self._axis.size * self._longest, *mine.shape[1:]))
+        return Rows(all_gather(self._axis, everyones, mine), lambda: self._order.ascending(everyones))
+
+    def scatter(self, rows: Tensor) -> Rows:
+        """Begins to bring this rank the sum [T, ...] over all ranks' gradients of its rows, given [needed, ...]."""
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        everyones = self._order.arriving(rows, wide)
+        mine = everyones.new_empty((self._longest, *rows.shape[1:]))
+        return Rows(reduce_scatter(self._axis, mine, everyones), lambda: mine[: self._tokens])
+
+
+class Needed:
+    """To each rank the rows it needs."""
+
+    def __init__(self, axis: Axis, layout: Layout, device: torch.device) -> None:
+        self._axis = axis
+        held = [layout.positions(rank) for rank in range(axis.size)]
+        needed = _needed(layout, axis.index)
+        coming = [np.intersect1d(each, needed, assume_unique=True) for each in held]
+        mine = held[axis.index]
+        self._tokens = len(mine)
+        self._coming = [len(each) for each in coming]
+        going = [np.flatnonzero(np.isin(mine, _needed(layout, rank), assume_unique=True)) for rank in range(axis.size)]
+        self._going = [torch.from_numpy(each).to(device) for each in going]
+        self._all_going = torch.cat(self._going)
+        self._order = Order(np.concatenate(coming), needed, device)
+
+    def gather(self, rows: Tensor) -> Rows:
+        """Begins to bring this rank the rows it needs, [needed, ...], of every rank's [T, ...]."""
+        sent = rows.index_select(0, self._all_going)
+        received = sent.new_empty((sum(self._coming), *sent.shape[1:]))
+        transfer = all_to_all(self._axis, received, sent, self._coming, [len(each) for each in self._going])
+        return Rows(transfer, lambda: self._order.ascending(received))
+
+    def scatter(self, rows: Tensor) -> Rows:
+        """Begins to bring this rank the sum [T, ...] over all ranks' gradients of its rows, given [needed, ...]."""
+        sent = self._order.arriving(rows)
+        received = sent.new_empty((len(self._all_going), *sent.shape[1:]))
+        sizes = [len(each) for each in self._going]
+        transfer = all_to_all(self._axis, received, sent, sizes, self._coming)
+
+        def unpack() -> Tensor:
+            wide = torch.promote_types(received.dtype, torch.float32)
+            total = received.new_zeros((self._tokens, *received.shape[1:]), dtype=wide)
+            # Rank after rank: a row comes once from each, so that sums are made in one order, every time.
+            for place, part in zip(self._going, received.split(sizes), strict=True):
+                total.index_add_(0, place, part.to(wide))
+            return total
+
+        return Rows(transfer, unpack)
+
+
+Gathering = Everything | Needed
+
+
+def gathering(axis: Axis, layout: Layout, device: torch.device) -> Gathering:
+    """The cheaper way to gather what the steps of a layout need; all ranks find the same."""
+    needed = sum(_count(steps[0].k_ranges) for steps in layout.steps)
+    dense = needed >= _MOST * axis.size * layout.num_tokens
+    return Everything(axis, layout, device) if dense else Needed(axis, layout, device)
+
+
+def _needed(layout: Layout, rank: int) -> _Ints:
+    """Positions of the keys that a rank's step takes, ascending."""
+    return np.concatenate([np.arange(0), *(np.arange(*pair) for pair in layout.steps[rank][0].k_ranges)])
+
+
+def _count(ranges: Ranges) -> int:
+    return sum(stop - start for start, stop in ranges)
+
+
+def _pad(rows: Tensor, length: int) -> Tensor:
+    """Contiguous rows, and others behind them that hold nothing, if there are to be more."""
+    if len(rows) == length:
+        return rows.contiguous()
+    padded = rows.new_zeros((length, *rows.shape[1:]))
+    padded[: len(rows)] = rows
+    return padded

@@ -1,0 +1,154 @@
+"""The layouts of the five strategies: who holds which tokens, and who computes what, in which order.
+
+A layout is all that a strategy's runtime needs to know about that: it makes the attention calls of `layout.steps[rank]`
+one after another, each of the queries `q_ranges`, the keys `k_ranges` and the heads that the step names, with tokens in
+ascending order. Ranks are numbered as `longca.Layout` says, by the manifest's axes and not by the order of the mesh's.
+
+Every strategy needs as many queries as keys, because a rank holds both of a token. A block-sparse mask may differ by
+head, and its blocks are of the sizes that kernels want; a ring would cut them, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from longca.errors import UnsupportedError
+from longca.manifests import Layout, Problem, Step
+from longca.masks import Mask, SliceMask
+from longca_cp.head_split import split_heads
+from longca_cp.placement import place
+from longca_cp.ranges import keys_seen, split
+
+__all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
+
+
+def ulysses(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
+    """One step a rank: all tokens, and the rank's heads.
+
+    Rank r has the r-th part of the query heads and, in `heads_kv`, the KV heads that these attend to: whole ones of its
+    own, or one that it shares with its neighbours where there are fewer than ranks.
+
+    Raises:
+        UnsupportedError: Heads that do not divide; fewer or more queries than keys.
+    """
+    ranks = axis_sizes["ulysses"]
+    mask = _square(problem)
+    everything = place("contiguous", mask, 1)[0]
+    heads = split_heads(problem, ranks, "ulysses")
+    return Layout(tuple((Step(everything, everything, *each),) for each in heads), place(placement, mask, ranks))
+
+
+def ring_p2p(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
+    """Step s of rank r: its own queries, and the keys of rank (r − s) mod n, for all heads.
+
+    Keys and values go round the ring from each rank to the next; step 0 is a rank's own. A step that shows nothing is
+    listed like the others, because its keys pass through all the same.
+
+    Raises:
+        UnsupportedError: A mask that a ring cannot cut, or the placement does not do for.
+    """
+    ranks = axis_sizes["ring"]
+    return _rings_of_groups(problem, placement, _ring_order(ranks), 1, "ring")
+
+
+def ring_all_gather(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
+    """One step a rank: its own queries, and all keys that any of them sees, in ascending order, for all heads.
+
+    Keys that none of a rank's queries sees are not in its `k_ranges`, and need not be sent to it.
+
+    Raises:
+        UnsupportedError: A mask that a ring cannot cut, or the placement does not do for.
+    """
+    ranks = axis_sizes["ring"]
+    mask = _for_ring(problem, ranks)
+    shards = place(placement, mask, ranks)
+    heads = (0, problem.heads_q), (0, problem.num_heads_kv)
+    everything = place("contiguous", mask, 1)[0]
+    if isinstance(mask, SliceMask):
+        keys = [keys_seen(mask.cut(shard, everything).array) for shard in shards]
+    else:
+        keys = [everything]
+    steps = (Step(shard, seen, *heads) for shard, seen in zip(shards, keys, strict=True))
+    return Layout(tuple((step,) for step in steps), shards)
+
+
+def usp(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
+    """A ring of Ulysses groups: steps as in a ring, of the group's tokens and the rank's heads.
+
+    The placement deals tokens to groups, and each group's tokens are split over its ranks contiguously, so that the
+    group's exchange puts them together in ascending order by joining them in the order of its ranks. Rank r is member
+    r mod u of group r // u, for groups of u.
+
+    Raises:
+        UnsupportedError: As for Ulysses and for rings.
+    """
+    ring, group = axis_sizes["ring"], axis_sizes["ulysses"]
+    return _rings_of_groups(problem, placement, _ring_order(ring), group, "ulysses")
+
+
+def loongtrain(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
+    """Head parallel × a double ring: as `usp`, with steps in the order of the two rings.
+
+    Group (o, i) of `outer` × `inner` groups meets the keys of groups ((o − w) mod outer, (i − s) mod inner): windows w
+    one after another, and within each all inner steps s. Within a window keys go round the inner ring. From one window
+    to the next, what a group had at its beginning goes one hop along the outer ring, and can be sent before the inner
+    ring begins. Rank r is member r mod h of group r // h, for h ranks along `heads`; group (o, i) is o · inner + i.
+
+    The paper's two placements of ranks are orders of the mesh's dims: head-first has the ranks that split heads next to
+    each other, ("outer", "inner", "heads"), and context-first those of a ring, ("heads", "outer", "inner"). The layout
+    is the same for both, because it numbers ranks by their coordinates.
+
+    Raises:
+        UnsupportedError: As for Ulysses and for rings.
+    """
+    outer, inner, heads = (axis_sizes[axis] for axis in ("outer", "inner", "heads"))
+    order = [
+        [(o - window) % outer * inner + (i - step) % inner for window in range(outer) for step in range(inner)]
+        for o in range(outer)
+        for i in range(inner)
+    ]
+    return _rings_of_groups(problem, placement, order, heads, "heads")
+
+
+def _ring_order(ranks: int) -> list[list[int]]:
+    return [[(rank - step) % ranks for step in range(ranks)] for rank in range(ranks)]
+
+
+def _rings_of_groups(problem: Problem, placement: str, order: Sequence[Sequence[int]], group: int, axis: str) -> Layout:
+    """Groups on a ring, and heads and tokens of each split over its ranks.
+
+    Args:
+        problem: What is asked.
+        placement: How tokens are placed on groups.
+        order: The groups whose keys each group meets, step by step: [groups][steps].
+        group: Ranks a group.
+        axis: The mesh axis of a group's ranks, for messages.
+    """
+    tokens = place(placement, _for_ring(problem, len(order)), len(order))
+    heads = split_heads(problem, group, axis)
+    steps = tuple(
+        tuple(Step(mine, tokens[other], *each) for other in others)
+        for mine, others in zip(tokens, order, strict=True)
+        for each in heads
+    )
+    return Layout(steps, tuple(shard for part in tokens for shard in split(part, group)))
+
+
+def _square(problem: Problem) -> Mask:
+    mask = problem.concrete_mask
+    if not mask.is_square:
+        raise UnsupportedError(
+            f"context parallelism places a token's query and key on one rank, and this is a {mask.label}. "
+            "Give a mask of as many queries as keys."
+        )
+    return mask
+
+
+def _for_ring(problem: Problem, parts: int) -> Mask:
+    mask = _square(problem)
+    if parts > 1 and not isinstance(mask, SliceMask):
+        raise UnsupportedError(
+            f"a ring of {parts} would cut the blocks of this {mask.label} into blocks of other sizes. "
+            "Use ulysses, which splits heads."
+        )
+    return mask

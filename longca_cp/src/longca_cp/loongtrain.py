@@ -1,0 +1,127 @@
+"""loongtrain: heads split over ranks, and keys and values going round two rings, one inside the other.
+
+The ranks of a context-parallel group are dealt to windows. Within a window keys and values go round the inner ring;
+from window to window they take one hop along the outer ring, which begins before the inner ring does and is hidden
+behind all of its steps. Heads are exchanged along the third axis, as in `ulysses`. In the backward the sum of a
+window's gradients goes round the inner ring, and their sum over windows along the outer one, both in float32.
+
+The paper's two placements of ranks are orders of the mesh's dims: head-first is ("outer", "inner", "heads"), with the
+ranks that exchange heads next to one another, and context-first ("heads", "outer", "inner").
+
+Source: LoongTrain (arXiv 2406.18485, sections 3 and 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca.kernels.accumulate import Accumulator, Sum
+from longca.kernels.base import Kernel, torch_device
+from longca.manifests import Layout, Problem
+from longca_cp.head_exchange import HeadExchange
+from longca_cp.mesh import axes_of
+from longca_cp.ring import GradientRing, KVRing
+from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
+from longca_cp.ulysses import backward_by_heads, forward_by_heads
+
+__all__ = ["LoongTrain", "LoongTrainPlan"]
+
+
+@dataclass(eq=False)
+class LoongTrainPlan(StepPlans):
+    """A plan for loongtrain.
+
+    Attributes:
+        tokens: How many tokens each group of ranks along `heads` begins with: [outer][inner].
+        exchange: The exchange within such a group.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    exchange: HeadExchange
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the largest group."""
+        return max(map(max, self.tokens))
+
+    def outer_tokens(self, inner: int) -> list[int]:
+        """How many tokens each member of an outer ring begins with: the ring of the groups at one place in windows."""
+        return [window[inner] for window in self.tokens]
+
+
+class LoongTrain:
+    """Head parallel and a double ring; see `longca.kernels.strategy.Strategy`."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._rank, (self._outer, self._inner, self._heads) = axes_of(mesh, ("outer", "inner", "heads"))
+
+    def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> LoongTrainPlan:
+        """Plans this rank's steps, window after window."""
+        steps = plan_steps(problem, layout, self._rank, kernel)
+        size = self._heads.size
+        sizes = [sum(map(layout.shard_size, range(g, g + size))) for g in range(0, layout.world_size, size)]
+        inner = self._inner.size
+        tokens = tuple(tuple(sizes[o * inner : (o + 1) * inner]) for o in range(self._outer.size))
+        first = self._rank - self._rank % size
+        exchange = HeadExchange(self._heads, layout, range(first, first + size), torch_device(problem.device))
+        return LoongTrainPlan(problem, layout, self._rank, kernel, steps, tokens, exchange)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of this rank's tokens; keeps q, k, v, out and lse of its heads."""
+        return forward_by_heads(plan.exchange, (q, k, v), [partial(self._forward, plan)], kept)
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: LoongTrainPlan,
+        *,
+        kept: list[Tensor] | None = None,
+    ) -> Gradients:
+        """Gradients of this rank's tokens."""
+        saved = q, k, v, out, lse
+        compute = partial(self._backward, plan)
+        return backward_by_heads(plan.exchange, dout, saved, [compute], kept, plan.problem.num_heads_kv)
+
+    def _forward(self, plan: LoongTrainPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        total, steps = Accumulator(q), iter(plan.steps)
+        outer = KVRing(self._outer, plan.outer_tokens(self._inner.index), k, v, plan.longest)
+        for window in range(self._outer.size):
+            outer.send()
+            inner = KVRing(self._inner, plan.tokens[self._outer.source(window)], outer.k, outer.v, plan.longest)
+            for _ in range(self._inner.size):
+                inner.send()
+                if (step := next(steps)) is not None:
+                    out, lse = total.slot()
+                    plan.kernel.forward(q, inner.k, inner.v, step, out=out, lse=lse)
+                inner.wait()
+            outer.wait()
+        return total.result()
+
+    def _backward(self, plan: LoongTrainPlan, dout: Tensor, saved: Saved, _into: Gradients) -> Gradients:
+        q, k, v, out, lse = saved
+        dq, steps = Sum(q), iter(plan.steps)
+        outer = GradientRing(self._outer, plan.outer_tokens(self._inner.index), k, v, plan.longest)
+        for window in range(self._outer.size):
+            outer.send()
+            inner = GradientRing(self._inner, plan.tokens[self._outer.source(window)], outer.k, outer.v, plan.longest)
+            for _ in range(self._inner.size):
+                inner.send()
+                if (step := next(steps)) is not None:
+                    grads = {"dq": dq.slot(), "dk": inner.dk, "dv": inner.dv}
+                    plan.kernel.backward(dout, q, inner.k, inner.v, out, lse, step, **grads)
+                inner.wait()
+                inner.add(None if step is None else inner.part)
+            outer.wait()
+            outer.add(inner.home_sum())
+        return dq.result(), *outer.home()

@@ -1,0 +1,103 @@
+"""ring_all_gather: each rank computes its own queries on the keys and values that it gathers from the others.
+
+It gathers only what its queries see, a chunk of heads at a time: while one chunk is computed, the next is on its way.
+The backward gathers them once more rather than keep them, and sends the gradients back to be summed in float32.
+
+Sources: Llama 3 (arXiv 2407.21783, section 3.3.2); Megatron-LM's all-gather context parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca.kernels.base import Kernel, nothing_seen, torch_device
+from longca.manifests import Layout, Problem
+from longca_cp.gathering import Gathering, Rows, gathering
+from longca_cp.mesh import axes_of
+from longca_cp.step_plans import Gradients, StepPlans, attend, chunk_count, differentiate, plan_chunks
+
+__all__ = ["RingAllGather", "RingAllGatherPlan"]
+
+_CHUNKS = 4
+
+
+@dataclass(eq=False)
+class RingAllGatherPlan(StepPlans):
+    """A plan for ring_all_gather; its steps are chunks of heads."""
+
+    gathering: Gathering
+
+    def heads(self, chunk: int) -> tuple[slice, slice]:
+        """The query heads and the KV heads of a chunk."""
+        query, kv = (heads // len(self.steps) for heads in (self.problem.heads_q, self.problem.num_heads_kv))
+        return slice(query * chunk, query * (chunk + 1)), slice(kv * chunk, kv * (chunk + 1))
+
+
+class RingAllGather:
+    """Keys and values gathered; see `longca.kernels.strategy.Strategy`."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._rank, (self._axis,) = axes_of(mesh, ("ring",))
+
+    def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingAllGatherPlan:
+        """Plans the chunks of heads of this rank's step."""
+        chunks = plan_chunks(problem, layout, self._rank, kernel, chunk_count(layout, _CHUNKS))
+        way = gathering(self._axis, layout, torch_device(problem.device))
+        return RingAllGatherPlan(problem, layout, self._rank, kernel, chunks, way)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: RingAllGatherPlan, *, kept: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of this rank's tokens; keeps nothing."""
+        out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
+        coming = [self._gather(plan, k, v, 0)]
+        for chunk, step in enumerate(plan.steps):
+            if chunk + 1 < len(plan.steps):
+                coming.append(self._gather(plan, k, v, chunk + 1))
+            keys, values = coming.pop(0).wait().unbind(1)
+            heads, _ = plan.heads(chunk)
+            attend(plan.kernel, step, q[:, heads], keys, values, out=out[:, heads], lse=lse[heads])
+        return out, lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: RingAllGatherPlan,
+        *,
+        kept: list[Tensor] | None = None,
+    ) -> Gradients:
+        """Gradients of this rank's tokens."""
+        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+        leaving: list[Rows] = []
+        coming = [self._gather(plan, k, v, 0)]
+        for chunk, step in enumerate(plan.steps):
+            if chunk + 1 < len(plan.steps):
+                coming.append(self._gather(plan, k, v, chunk + 1))
+            keys, values = coming.pop(0).wait().unbind(1)
+            heads, _ = plan.heads(chunk)
+            grads = torch.empty((len(keys), 2, *keys.shape[1:]), dtype=k.dtype, device=k.device)
+            saved = q[:, heads], keys, values, out[:, heads], lse[heads]
+            differentiate(plan.kernel, step, dout[:, heads], saved, (dq[:, heads], grads[:, 0], grads[:, 1]))
+            leaving.append(plan.gathering.scatter(grads))
+            if chunk > 0:
+                self._arrive(plan, leaving.pop(0), dk, dv, chunk - 1)
+        self._arrive(plan, leaving.pop(0), dk, dv, len(plan.steps) - 1)
+        return dq, dk, dv
+
+    def _gather(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor, chunk: int) -> Rows:
+        _, heads = plan.heads(chunk)
+        return plan.gathering.gather(torch.stack((k[:, heads], v[:, heads]), dim=1))
+
+    def _arrive(self, plan: RingAllGatherPlan, rows: Rows, dk: Tensor, dv: Tensor, chunk: int) -> None:
+        _, heads = plan.heads(chunk)
+        for grad, total in zip((dk, dv), rows.wait().unbind(1), strict=True):
+            grad[:, heads] = total

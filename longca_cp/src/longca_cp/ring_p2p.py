@@ -1,0 +1,95 @@
+"""ring_p2p: each rank computes its own queries, while keys and values go round the ring from rank to rank.
+
+While a step is computed, its keys are on their way to the next rank and the next step's come in. Partial outputs merge
+by their log-sum-exps as they are made. In the backward the gradients of keys and values travel a step behind them, and
+each rank adds its part; those of queries stay. All three are summed in float32.
+
+Sources: Ring Attention (arXiv 2310.01889); zhuzilin/ring-flash-attention, which has it on FlashAttention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca.kernels.accumulate import Accumulator, Sum
+from longca.kernels.base import Kernel
+from longca.manifests import Layout, Problem
+from longca_cp.mesh import Axis, axes_of
+from longca_cp.ring import GradientRing, KVRing
+from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
+
+__all__ = ["RingP2P", "RingPlan", "ring_backward", "ring_forward"]
+
+
+@dataclass(eq=False)
+class RingPlan(StepPlans):
+    """A plan for a ring.
+
+    Attributes:
+        tokens: How many tokens each member of the ring begins with.
+    """
+
+    tokens: tuple[int, ...]
+
+
+def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """out [T, Hq, D] and lse [Hq, T] of this rank's queries over all keys of the ring."""
+    ring, total = KVRing(axis, plan.tokens, k, v), Accumulator(q)
+    for step in plan.steps:
+        ring.send()
+        if step is not None:
+            out, lse = total.slot()
+            plan.kernel.forward(q, ring.k, ring.v, step, out=out, lse=lse)
+        ring.wait()
+    return total.result()
+
+
+def ring_backward(axis: Axis, plan: RingPlan, dout: Tensor, saved: Saved) -> Gradients:
+    """dq, dk and dv of this rank's queries, keys and values."""
+    q, k, v, out, lse = saved
+    ring, dq = GradientRing(axis, plan.tokens, k, v), Sum(q)
+    for step in plan.steps:
+        ring.send()
+        if step is not None:
+            grads = {"dq": dq.slot(), "dk": ring.dk, "dv": ring.dv}
+            plan.kernel.backward(dout, q, ring.k, ring.v, out, lse, step, **grads)
+        ring.wait()
+        ring.add(None if step is None else ring.part)
+    return dq.result(), *ring.home()
+
+
+class RingP2P:
+    """Keys and values round a ring; see `longca.kernels.strategy.Strategy`."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._rank, (self._axis,) = axes_of(mesh, ("ring",))
+
+    def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingPlan:
+        """Plans this rank's steps."""
+        steps = plan_steps(problem, layout, self._rank, kernel)
+        tokens = tuple(layout.shard_size(rank) for rank in range(self._axis.size))
+        return RingPlan(problem, layout, self._rank, kernel, steps, tokens)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: RingPlan, *, kept: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of this rank's tokens; keeps nothing."""
+        return ring_forward(self._axis, plan, q, k, v)
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: RingPlan,
+        *,
+        kept: list[Tensor] | None = None,
+    ) -> Gradients:
+        """Gradients of this rank's tokens."""
+        return ring_backward(self._axis, plan, dout, (q, k, v, out, lse))

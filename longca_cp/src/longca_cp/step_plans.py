@@ -1,0 +1,120 @@
+"""Step plans: the kernel's plan for each attention call that this rank makes, all made before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from longca.kernels.base import Kernel, Plan, fill, nothing_seen
+from longca.manifests import Layout, Problem, Step
+from longca.manifests.resolve import step_problems
+
+__all__ = ["Gradients", "Saved", "StepPlans", "attend", "chunk_count", "differentiate", "plan_chunks", "plan_steps"]
+
+
+#: q, k, v, out and lse, as the forward had them and the backward needs them.
+Saved = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+#: dq, dk and dv.
+Gradients = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(eq=False)
+class StepPlans:
+    """What every strategy's plan has.
+
+    Attributes:
+        problem: What is asked of all ranks together.
+        layout: Who holds what and computes what.
+        rank: This rank in the layout.
+        kernel: What computes the steps.
+        steps: The kernel's plan for each call, in their order; None for those that show nothing.
+    """
+
+    problem: Problem
+    layout: Layout
+    rank: int
+    kernel: Kernel
+    steps: tuple[Plan | None, ...] = field(repr=False)
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of the mask's metadata on this rank's device, over all steps; a plan that several share counts once."""
+        return sum(plan.metadata_bytes for plan in {id(plan): plan for plan in self._plans()}.values())
+
+    def _plans(self) -> Iterator[Plan]:
+        yield from (plan for plan in self.steps if plan is not None)
+
+
+def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel) -> tuple[Plan | None, ...]:
+    """A plan for each of a rank's steps; None for those that show nothing."""
+    asked = step_problems(problem, layout)[rank]
+    return tuple(None if step is None else kernel.plan(step) for step in asked)
+
+
+def chunk_count(layout: Layout, most: int) -> int:
+    """Into how many chunks of heads every rank's one step can be split: at most so many, and whole groups of GQA each.
+
+    All ranks have as many KV heads, so all give the same answer.
+    """
+    start, stop = layout.steps[0][0].heads_kv
+    return max(count for count in range(1, most + 1) if (stop - start) % count == 0)
+
+
+def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
+    """A plan for each chunk of heads of a rank's one step. Where heads share a mask, chunks share a plan."""
+    (step,) = step_problems(problem, layout)[rank]
+    if step is None:
+        return (None,) * chunks
+    mask, heads_q, heads_kv = step.concrete_mask, step.heads_q // chunks, step.num_heads_kv // chunks
+    if mask.heads == 1:
+        return (kernel.plan(step.with_mask(mask, heads_q, heads_kv)),) * chunks
+    queries, keys = ((0, mask.seqlen_q),), ((0, mask.seqlen_k),)
+    parts = tuple(
+        Step(queries, keys, (heads_q * c, heads_q * (c + 1)), (heads_kv * c, heads_kv * (c + 1))) for c in range(chunks)
+    )
+    return plan_steps(step, Layout((parts,), (queries,)), 0, kernel)
+
+
+def attend(
+    kernel: Kernel,
+    step: Plan | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A step's output and log-sum-exp; of a step that shows nothing, 0 and −∞.
+
+    Args:
+        kernel: What computes it.
+        step: The step's plan.
+        q: [Tq, Hq, D].
+        k: [Tk, Hkv, D].
+        v: [Tk, Hkv, D].
+        out: Filled with the output and returned, where given.
+        lse: Likewise for the log-sum-exp.
+    """
+    if step is not None:
+        return kernel.forward(q, k, v, step, out=out, lse=lse)
+    return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+
+
+def differentiate(kernel: Kernel, step: Plan | None, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
+    """A step's gradients, in buffers; of a step that shows nothing, 0.
+
+    Args:
+        kernel: What computes them.
+        step: The step's plan.
+        dout: [Tq, Hq, D].
+        saved: The step's q, k and v; and out and lse, which may be those of a larger softmax.
+        into: Buffers for dq, dk and dv.
+    """
+    dq, dk, dv = into
+    if step is not None:
+        return kernel.backward(dout, *saved, step, dq=dq, dk=dk, dv=dv)
+    return dq.zero_(), dk.zero_(), dv.zero_()

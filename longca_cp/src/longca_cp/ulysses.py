@@ -1,0 +1,153 @@
+"""ulysses: each rank computes some heads of all tokens. One all-to-all takes q, k and v there, another brings out back.
+
+A rank's heads go in two chunks where it has KV heads for both: while one is computed, the other travels. The backward
+needs q, k, v, out and lse by heads once more; it takes what the forward kept of them, or exchanges them again.
+
+Source: DeepSpeed Ulysses (arXiv 2309.14509).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
+from longca.manifests import Layout, Problem
+from longca_cp.head_exchange import HeadExchange, beside, by_token
+from longca_cp.mesh import axes_of
+from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, chunk_count, differentiate, plan_chunks
+
+__all__ = ["Ulysses", "UlyssesPlan", "backward_by_heads", "forward_by_heads"]
+
+_CHUNKS = 2
+
+
+@dataclass(eq=False)
+class UlyssesPlan(StepPlans):
+    """A plan for ulysses; its steps are chunks of this rank's heads."""
+
+    exchange: HeadExchange
+
+
+def forward_by_heads(
+    exchange: HeadExchange,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    computes: Sequence[Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]],
+    kept: list[Tensor] | None,
+) -> tuple[Tensor, Tensor]:
+    """Attention of this rank's tokens, out [Tl, Hq, D] and lse [Hq, Tl], through that of its heads.
+
+    Args:
+        exchange: The ranks that share the heads.
+        qkv: This rank's tokens of all heads.
+        computes: For each chunk of heads, from its q, k and v of the group's tokens to out and lse.
+        kept: Gets q, k, v, out and lse of each chunk, where given.
+    """
+    chunks, q = len(computes), qkv[0]
+    out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
+    leaving = []
+    coming = [exchange.to_heads(qkv, 0, chunks)]
+    for chunk, compute in enumerate(computes):
+        if chunk + 1 < chunks:
+            coming.append(exchange.to_heads(qkv, chunk + 1, chunks))
+        mine = coming.pop(0).wait()
+        part_out, part_lse = compute(*mine)
+        leaving.append(exchange.to_tokens(part_out, (out,), chunk, chunks))
+        leaving.append(exchange.to_tokens(by_token(part_lse), (by_token(lse),), chunk, chunks))
+        if kept is not None:
+            kept += (*mine, part_out, part_lse)
+    for arrival in leaving:
+        arrival.wait()
+    return out, lse
+
+
+def backward_by_heads(
+    exchange: HeadExchange,
+    dout: Tensor,
+    saved: Saved,
+    computes: Sequence[Callable[[Tensor, Saved, Gradients], Gradients]],
+    kept: list[Tensor] | None,
+    heads_kv: int,
+) -> Gradients:
+    """Gradients of this rank's tokens; those of a KV head that several ranks have are summed over these.
+
+    Args:
+        exchange: The ranks that share the heads.
+        dout: [Tl, Hq, D].
+        saved: q, k, v, out and lse of this rank's tokens; not read where `kept` has those by heads.
+        computes: For each chunk of heads, from dout, what was saved, and buffers to dq, dk and dv, which may be in the
+            buffers or elsewhere.
+        kept: What the forward kept, if it was asked to.
+        heads_kv: KV heads of all ranks.
+    """
+    chunks = len(computes)
+    kept = kept or _exchange_again(exchange, saved, chunks)
+    dq = torch.empty(dout.shape, dtype=dout.dtype, device=dout.device)
+    dk, dv = (dout.new_empty((dout.shape[0], heads_kv, dout.shape[2])) for _ in "kv")
+    leaving = []
+    coming = [exchange.to_heads((dout,), 0, chunks)]
+    for chunk, compute in enumerate(computes):
+        if chunk + 1 < chunks:
+            coming.append(exchange.to_heads((dout,), chunk + 1, chunks))
+        (mine,) = coming.pop(0).wait()
+        q, k, v, out, lse = kept[5 * chunk : 5 * chunk + 5]
+        joined, into = beside(q, k, v)
+        for buffer, grad in zip(into, compute(mine, (q, k, v, out, lse), into), strict=True):
+            fill(buffer, grad)
+        leaving.append(exchange.to_tokens(joined, (dq, dk, dv), chunk, chunks))
+    for arrival in leaving:
+        arrival.wait()
+    return dq, dk, dv
+
+
+def _exchange_again(exchange: HeadExchange, saved: Saved, chunks: int) -> list[Tensor]:
+    """What the forward would have kept."""
+    *tensors, lse = saved
+    kept: list[Tensor] = []
+    for chunk in range(chunks):
+        (part_lse,) = exchange.to_heads((by_token(lse),), chunk, chunks).wait()
+        kept += exchange.to_heads(tensors, chunk, chunks).wait()
+        kept.append(part_lse[..., 0].T.contiguous())
+    return kept
+
+
+class Ulysses:
+    """All-to-all over heads; see `longca.kernels.strategy.Strategy`."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._rank, (self._axis,) = axes_of(mesh, ("ulysses",))
+
+    def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> UlyssesPlan:
+        """Plans this rank's chunks of heads."""
+        chunks = plan_chunks(problem, layout, self._rank, kernel, chunk_count(layout, _CHUNKS))
+        exchange = HeadExchange(self._axis, layout, range(self._axis.size), torch_device(problem.device))
+        return UlyssesPlan(problem, layout, self._rank, kernel, chunks, exchange)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: UlyssesPlan, *, kept: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of this rank's tokens."""
+        computes = [partial(attend, plan.kernel, step) for step in plan.steps]
+        return forward_by_heads(plan.exchange, (q, k, v), computes, kept)
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: UlyssesPlan,
+        *,
+        kept: list[Tensor] | None = None,
+    ) -> Gradients:
+        """Gradients of this rank's tokens."""
+        saved = q, k, v, out, lse
+        computes = [partial(differentiate, plan.kernel, step) for step in plan.steps]
+        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem.num_heads_kv)

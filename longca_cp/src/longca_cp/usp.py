@@ -1,0 +1,75 @@
+"""usp: a ring of Ulysses groups. Inside a group heads are split over ranks; keys and values go round between groups.
+
+A group's ranks exchange heads as in `ulysses`, so that each has some heads of all of the group's tokens; with these it
+goes round the ring as in `ring_p2p`, and meets the same heads of the other groups. Groups are a mesh's last dim, and so
+inside a node, where all-to-all is quick; rings cross nodes.
+
+Source: USP (arXiv 2405.07719).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca.kernels.base import Kernel, torch_device
+from longca.manifests import Layout, Problem
+from longca_cp.head_exchange import HeadExchange
+from longca_cp.mesh import axes_of
+from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
+from longca_cp.step_plans import Gradients, Saved, plan_steps
+from longca_cp.ulysses import backward_by_heads, forward_by_heads
+
+__all__ = ["USP", "USPPlan"]
+
+
+@dataclass(eq=False)
+class USPPlan(RingPlan):
+    """A plan for usp; its tokens are those of groups."""
+
+    exchange: HeadExchange
+
+
+class USP:
+    """Ulysses inside, a ring across; see `longca.kernels.strategy.Strategy`."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._rank, (self._ring, self._group) = axes_of(mesh, ("ring", "ulysses"))
+
+    def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> USPPlan:
+        """Plans this rank's steps on the ring."""
+        steps = plan_steps(problem, layout, self._rank, kernel)
+        groups = [range(first, first + self._group.size) for first in range(0, layout.world_size, self._group.size)]
+        tokens = tuple(sum(map(layout.shard_size, group)) for group in groups)
+        exchange = HeadExchange(self._group, layout, groups[self._ring.index], torch_device(problem.device))
+        return USPPlan(problem, layout, self._rank, kernel, steps, tokens, exchange)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: USPPlan, *, kept: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of this rank's tokens; keeps q, k, v, out and lse of its heads."""
+        return forward_by_heads(plan.exchange, (q, k, v), [partial(ring_forward, self._ring, plan)], kept)
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: USPPlan,
+        *,
+        kept: list[Tensor] | None = None,
+    ) -> Gradients:
+        """Gradients of this rank's tokens."""
+        saved = q, k, v, out, lse
+        return backward_by_heads(
+            plan.exchange, dout, saved, [partial(self._backward, plan)], kept, plan.problem.num_heads_kv
+        )
+
+    def _backward(self, plan: USPPlan, dout: Tensor, saved: Saved, _into: Gradients) -> Gradients:
+        return ring_backward(self._ring, plan, dout, saved)

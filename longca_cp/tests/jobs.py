@@ -1,0 +1,324 @@
+"""What the processes of a world do. A job gets plain values and returns plain values; every rank runs it."""
+
+import os
+import warnings
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import longca
+from longca import masks
+from longca.errors import UnsupportedError
+from longca.kernels.base import Plan, fill
+from longca.kernels.layouts import _agree
+from longca.kernels.lse_grad import backward_through_lse
+from longca.kernels.naive import Naive
+from longca.kernels.traffic import counted
+from longca.manifests import Device, Problem
+from longca_cp.mesh import axes_of
+from longca_cp.ring import KVRing
+
+NAMES = ("out", "lse", "dq", "dk", "dv")
+
+
+def prepare():
+    """What takes time at first use, and needs no other rank."""
+    attend(mask_of("causal", 3, ()), inputs(3, (2, 1), "float64"))
+    for name in longca.registry().strategies:
+        longca.registry().load_strategy(name)
+
+
+@lru_cache(maxsize=64)
+def mesh_of(sizes, order=None):
+    """A mesh of named dims, given as ((name, size), …); their order in the mesh may be another."""
+    named = dict(sizes)
+    names = order or tuple(named)
+    return init_device_mesh("cpu", tuple(named[name] for name in names), mesh_dim_names=names)
+
+
+@lru_cache(maxsize=8)
+def mask_of(kind, seqlen, factors):
+    """A pattern's mask; or one whose first and last queries see nothing, nor are the last keys seen."""
+    if kind == "gappy":
+        third = seqlen // 3
+        return masks.SliceMask([masks.Slice(third, 2 * third, 0, third, -seqlen, seqlen)], seqlen, seqlen)
+    if kind == "empty":
+        return masks.SliceMask([], seqlen, seqlen)
+    return masks.build(kind, seqlen, **dict(factors))
+
+
+@lru_cache(maxsize=8)
+def inputs(seqlen, heads, dtype, head_dim=8):
+    """q, k, v and dout of all tokens, the same on all ranks."""
+    random = torch.Generator().manual_seed(seqlen)
+    shapes = [(seqlen, h, head_dim) for h in (heads[0], heads[1], heads[1], heads[0])]
+    return [torch.randn(shape, generator=random, dtype=torch.float64).to(getattr(torch, dtype)) for shape in shapes]
+
+
+@lru_cache(maxsize=8)
+def expected(kind, seqlen, factors, heads, dtype, of="float64"):
+    """What one process makes of the inputs, computed in the dtype `of`."""
+    tensors = [x.to(getattr(torch, of)) for x in inputs(seqlen, heads, dtype)]
+    return attend(mask_of(kind, seqlen, factors), tensors)
+
+
+def attend(mask, tensors, kernel="naive", **parallel):
+    """out, lse, dq, dk and dv of longca.attention."""
+    *qkv, dout = tensors
+    qkv = [x.clone().requires_grad_() for x in qkv]
+    out, lse = longca.attention(*qkv, mask, kernel=kernel, return_lse=True, **parallel)
+    return [out.detach(), lse, *torch.autograd.grad(out, qkv, dout)]
+
+
+def directly(mask, tensors, kernel, strategy, mesh, layout, keep):
+    """The same, by the strategy's own methods."""
+    q, k, v, dout = tensors
+    problem = problem_of(mask, q, k)
+    made = longca.registry().load_strategy(strategy)(mesh)
+    plan = made.plan(problem, layout, kernel)
+    kept = [] if keep else None
+    out, lse = made.forward(q, k, v, plan, kept=kept)
+    return [out, lse, *made.backward(dout, q, k, v, out, lse, plan, kept=kept)]
+
+
+def problem_of(mask, q, k):
+    dtype = str(q.dtype).removeprefix("torch.")
+    sizes = {"heads_q": q.shape[1], "heads_kv": k.shape[1], "head_dim": q.shape[2]}
+    return Problem(mask=mask, dtype=dtype, device=Device("cpu"), direction="backward", **sizes)
+
+
+def rank_of(sizes, order):
+    """This process's rank in the layout, from its coordinates."""
+    coordinate = dict(zip(order or dict(sizes), mesh_of(sizes, order).get_coordinate(), strict=True))
+    return int(np.ravel_multi_index([coordinate[name] for name, _ in sizes], [size for _, size in sizes]))
+
+
+def worst(strategy, sizes, kind, seqlen, factors, placement, heads, dtype="float64", order=None, way="attention"):
+    """How far this rank's results are from one process's: the largest error of each tensor.
+
+    Where there is no such layout, why not. `way` is through `attention`, or the strategy's own methods with what the
+    forward `kept`, with it `exchanged` again, or with a `differentiable` kernel alone.
+    """
+    mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes, order)
+    given = inputs(seqlen, heads, dtype)
+    about = {"strategy": strategy, "mesh": mesh, "placement": placement, "kernel": "naive"}
+    try:
+        layout = longca.layout(mask, heads=heads, head_dim=8, dtype=dtype, **about)
+    except UnsupportedError as error:
+        return str(error)
+    rank = rank_of(sizes, order)
+    mine = [layout.shard(x, rank) for x in given]
+    if way == "attention":
+        results = attend(mask, mine, **about)
+    else:
+        kernel = Differentiable() if way == "differentiable" else Naive()
+        results = directly(mask, mine, kernel, strategy, mesh, layout, keep=way == "kept")
+    wanted = expected(kind, seqlen, factors, heads, dtype)
+    return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
+
+
+def errors(results, wanted, layout, rank):
+    """The largest difference of each tensor, with an lse of −∞ in just the same places, and out 0 there."""
+    out, lse, *grads = results
+    unseen = lse == -torch.inf
+    mine = [layout.shard(x, rank) for x in (wanted[0], wanted[1].T, *wanted[2:])]
+    assert torch.equal(unseen, -torch.inf == mine[1].T)
+    assert not out.transpose(0, 1)[unseen].any()
+    assert all(x.dtype is results[0].dtype and x.is_contiguous() for x in (out, *grads))
+    mine_lse = mine[1].T.masked_fill(unseen, 0)
+    pairs = [(out, mine[0]), (lse.masked_fill(unseen, 0), mine_lse), *zip(grads, mine[2:], strict=True)]
+    return [(a.double() - b.double()).abs().max().item() if a.numel() else 0.0 for a, b in pairs]
+
+
+def own_error(kind, seqlen, factors, heads, dtype):
+    """The errors of one process in a dtype."""
+    pairs = zip(
+        expected(kind, seqlen, factors, heads, dtype, dtype), expected(kind, seqlen, factors, heads, dtype), strict=True
+    )
+    return dict(zip(NAMES, [(a.double() - b).nan_to_num().abs().max().item() for a, b in pairs], strict=True))
+
+
+def sent(strategy, sizes, kind, seqlen, factors, placement, heads):
+    """Bytes that this rank sends, by kind, forward and then backward."""
+    mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes)
+    layout = longca.layout(
+        mask, strategy=strategy, mesh=mesh, placement=placement, heads=heads, head_dim=8, dtype="float32"
+    )
+    q, k, v, dout = (layout.shard(x, rank_of(sizes, None)) for x in inputs(seqlen, heads, "float32"))
+    made = longca.registry().load_strategy(strategy)(mesh)
+    plan, kept = made.plan(problem_of(mask, q, k), layout, Naive()), []
+    with counted() as forward:
+        out, lse = made.forward(q, k, v, plan, kept=kept)
+    with counted() as backward:
+        made.backward(dout, q, k, v, out, lse, plan, kept=kept)
+    return dict(forward), dict(backward)
+
+
+class Differentiable:
+    """A kernel that is differentiable in (out, lse) and no more, as FlexAttention is."""
+
+    def plan(self, problem):
+        return Plan(problem, masks.Form.DENSE, "einsum")
+
+    def forward(self, q, k, v, plan, *, out=None, lse=None):
+        result, sums = self._attend(plan, q, k, v)
+        return fill(out, result), fill(lse, sums)
+
+    def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
+        grads = backward_through_lse(lambda *qkv: self._attend(plan, *qkv), dout, q, k, v, out, lse)
+        return tuple(fill(buffer, grad) for buffer, grad in zip((dq, dk, dv), grads, strict=True))
+
+    def _attend(self, plan, q, k, v):
+        visible = torch.from_numpy(plan.problem.concrete_mask.dense())
+        group = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+        scores = torch.einsum("ihd,jhd->hij", q, k) * plan.problem.scale
+        seen = visible.any(-1)
+        scores = scores.masked_fill(~visible & seen[:, None], -torch.inf)
+        lse = scores.logsumexp(-1)
+        weights = (scores - lse[..., None]).exp() * visible
+        return torch.einsum("hij,jhd->ihd", weights, v), lse.masked_fill(~seen, -torch.inf)
+
+
+def said(call):
+    """The error that a call raises, and its kind."""
+    try:
+        call()
+    except longca.errors.LongCAError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def refusals(size):
+    """What longca.attention says to what is wrong, by the name of what is."""
+    mask, mesh = mask_of("causal", 40, ()), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "mesh": mesh, "placement": "zigzag", "kernel": "naive"}
+    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+    qkv = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float64")[:3]]
+    wrong = {
+        "no mesh": {"mesh": None},
+        "no strategy": {"strategy": None},
+        "strategy": {"strategy": "ring"},
+        "placement": {"placement": "zig_zag"},
+        "kernel": {"kernel": "naiv"},
+        "axes": {"strategy": "usp"},
+    }
+    found = {name: said(lambda m=more: longca.attention(*qkv, mask, **{**about, **m})) for name, more in wrong.items()}
+    found["shard"] = said(lambda: longca.attention(*(x[1:] for x in qkv), mask, **about))
+    three = [x.repeat_interleave(3, dim=1)[:, :3] for x in qkv]
+    found["heads"] = said(
+        lambda: longca.attention(*three, mask, strategy="ulysses", mesh=mesh_of((("ulysses", size),)))
+    )
+    return found
+
+
+def reused(size):
+    """How often a strategy plans when several layers, and a later step, have one mask."""
+    strategy = longca.registry().load_strategy("ring_p2p")
+    planned, plan = [], strategy.plan
+    strategy.plan = lambda *args: planned.append(1) or plan(*args)
+    try:
+        mask, mesh = masks.build("causal", 41), mesh_of((("ring", size),))
+        about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive"}
+        layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+        mine = [layout.shard(x, mesh.get_rank()) for x in inputs(41, (4, 2), "float64")]
+        results = [attend(mask, mine, **about, placement=p) for p in ("auto", "auto", layout, layout)]
+    finally:
+        strategy.plan = plan
+    same = all(torch.equal(x, y) for result in results[1:] for x, y in zip(result, results[0], strict=True))
+    return len(planned), same
+
+
+def without_gradients(size):
+    """Whether evaluation, by default on the same shards as training, gives the same out; and asks for gradients."""
+    mask, mesh = mask_of("causal_document", 60, (("documents", (20, 40)),)), mesh_of((("ring", size),))
+    layout = longca.layout(mask, strategy="ring_all_gather", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64")
+    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(60, (4, 2), "float64")]
+    about = {"strategy": "ring_all_gather", "mesh": mesh}
+    trained = attend(mask, mine, kernel="auto", **about)[0]
+    out = longca.attention(*mine[:3], mask, **about)
+    return torch.equal(trained, out), out.requires_grad
+
+
+def two_layers(size, compiled):
+    """The largest error of the gradients through two layers, the second of what the first gives."""
+    mask, mesh = mask_of("causal", 50, ()), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+    layout = longca.layout(mask, heads=(4, 4), head_dim=8, dtype="float64", **about)
+    given = inputs(50, (4, 4), "float64")
+
+    def twice(q, k, v, **parallel):
+        first = longca.attention(q * 2, k, v, mask, **parallel)
+        return longca.attention(first + q, k, v, mask, **parallel)
+
+    def grads(tensors, function, **parallel):
+        qkv = [x.clone().requires_grad_() for x in tensors[:3]]
+        return torch.autograd.grad(function(*qkv, **parallel), qkv, tensors[3])
+
+    rank = mesh.get_rank()
+    function = torch.compile(twice, backend="eager") if compiled else twice
+    with warnings.catch_warnings():
+        # Where a graph goes on after a break, the compiler asks tensors that are no leaves for their gradients.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
+        mine = grads([layout.shard(x, rank) for x in given], function, **about)
+    alone = [layout.shard(x, rank) for x in grads(given, twice, kernel="naive")]
+    return max((a - b).abs().max().item() for a, b in zip(mine, alone, strict=True))
+
+
+def in_part_of_a_mesh(size):
+    """Two data-parallel groups with other inputs each, on a mesh of (dp, ring); the largest error."""
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "ring"))
+    mask = mask_of("causal", 50, ())
+    about = {"strategy": "ring_p2p", "mesh": mesh["ring"], "kernel": "naive", "placement": "zigzag"}
+    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+    group, rank = mesh.get_coordinate()
+    given = [x + group for x in inputs(50, (4, 2), "float64")]
+    alone = attend(mask, given)
+    return max(errors(attend(mask, [layout.shard(x, rank) for x in given], **about), alone, layout, rank))
+
+
+def repeated(strategy, sizes, kind, factors):
+    """Whether equal inputs give equal bits."""
+    mask, mesh = mask_of(kind, 60, factors), mesh_of(sizes)
+    about = {"strategy": strategy, "mesh": mesh, "placement": "contiguous", "kernel": "naive"}
+    layout = longca.layout(mask, heads=(8, 2), head_dim=8, dtype="float32", **about)
+    mine = [layout.shard(x, rank_of(sizes, None)) for x in inputs(60, (8, 2), "float32")]
+    first, second = (attend(mask, mine, **about) for _ in range(2))
+    return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def ring_buffers(size):
+    """How many different places a ring's keys are in over a whole round, and whether each rank saw all keys."""
+    ring_axis = axes_of(mesh_of((("ring", size),)), ("ring",))[1][0]
+    tokens = [3 + rank % 2 for rank in range(size)]
+    mine = torch.full((tokens[ring_axis.index], 2, 4), float(ring_axis.index))
+    ring, places, seen = KVRing(ring_axis, tokens, mine, mine + 100), set(), []
+    for _ in range(size):
+        ring.send()
+        places.add(ring.k.data_ptr())
+        assert torch.equal(ring.k + 100, ring.v)
+        seen.append((len(ring.k), int(ring.k[0, 0, 0])))
+        ring.wait()
+    return len(places), seen == [(tokens[s], s) for s in ((ring_axis.index - i) % size for i in range(size))]
+
+
+def first_choice(size):
+    """The placement that ranks agree on, when each would have chosen another."""
+    return _agree(mesh_of((("ring", size // 2), ("ulysses", 2))), f"choice of {dist.get_rank()}")
+
+
+def fail_on(rank):
+    """Raises on one rank, while the others wait for it."""
+    if dist.get_rank() == rank:
+        raise ValueError("as it was to")
+    dist.barrier()
+
+
+def vanish():
+    """Ends the last rank's process, while the others wait for it."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        os._exit(3)
+    dist.barrier()

@@ -1,0 +1,117 @@
+"""longca.attention and longca.layout under a strategy: what they say, share and agree on."""
+
+import pytest
+import torch
+
+import longca
+from longca import masks
+from longca.errors import RequestError, UnknownNameError, UnsupportedError
+
+from .test_strategies import EXACT, MESHES, sizes
+
+CPU = longca.Device("cpu")
+
+
+@sizes(2)
+def test_what_is_wrong_is_said(world):
+    for found in world.run("refusals", 2):
+        says = {
+            "no mesh": ("RequestError", "ring_p2p runs on a device mesh; make one with init_device_mesh"),
+            "no strategy": ("RequestError", "a mesh without a strategy"),
+            "strategy": ("UnknownNameError", "unknown strategy 'ring'. Did you mean ring_p2p"),
+            "placement": ("UnknownNameError", "unknown placement of ring_p2p 'zig_zag'. Did you mean zigzag"),
+            "kernel": ("UnknownNameError", "unknown kernel 'naiv'. Did you mean naive"),
+            "axes": ("RequestError", "the mesh is 2 with dims ring; this strategy runs over ring, ulysses"),
+            "shard": ("RequestError", "holds 20 of 40 here; shard with longca.layout"),
+            "heads": ("UnsupportedError", "3 query heads do not divide among the 2 ranks"),
+        }
+        assert set(found) == set(says)
+        for name, (kind, text) in says.items():
+            assert found[name] is not None, name
+            assert found[name][0] == kind
+            assert text in found[name][1]
+
+
+@sizes(2)
+def test_a_plan_is_made_once(world):
+    # Once for the placement that auto found, and once for the layout that was given.
+    assert world.run("reused", 2) == [(2, True)] * 2
+
+
+@sizes(2)
+def test_evaluation_is_on_the_shards_of_training(world):
+    assert world.run("without_gradients", 2) == [(True, False)] * 2
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@sizes(2)
+def test_two_layers_in_one_graph(world, compiled):
+    assert all(error <= EXACT for error in world.run("two_layers", 2, compiled))
+
+
+@sizes(4)
+def test_one_dim_of_a_larger_mesh(world):
+    assert all(error <= EXACT for error in world.run("in_part_of_a_mesh", 4))
+
+
+@sizes(4)
+def test_ranks_agree_on_the_first_ones_choice(world):
+    assert world.run("first_choice", 4) == ["choice of 0"] * 4
+
+
+@pytest.mark.parametrize("kind", ["full", "causal_sliding_window"])  # gathered as a whole, and what is needed
+@sizes(4)
+def test_equal_inputs_give_equal_bits(world, kind):
+    factors = (("window", 9),) if kind == "causal_sliding_window" else ()
+    for strategy, by_size in MESHES.items():
+        for mesh in by_size[4]:
+            assert world.run("repeated", strategy, tuple(mesh.items()), kind, factors) == [True] * 4
+
+
+# Without processes
+
+
+def lay_out(mask, strategy="ring_p2p", mesh=None, **more):
+    asked = {"heads": (8, 2), "device": CPU, **more}
+    return longca.layout(mask, strategy=strategy, mesh=mesh or {"ring": 4}, **asked)
+
+
+def test_a_layout_needs_no_processes():
+    mask = masks.build("causal", 64)
+    layout = lay_out(mask)
+    assert layout.world_size == 4
+    x = torch.arange(64)
+    assert torch.equal(layout.unshard([layout.shard(x, rank) for rank in range(4)]), x)
+    assert layout == lay_out(mask, dtype=torch.bfloat16, kernel="auto", placement="auto")
+
+
+def test_auto_does_not_ask_for_gradients_where_there_are_none(monkeypatch):
+    from longca.plugins import Registry
+
+    seen = []
+    place = Registry.place
+
+    def refuse_backward(self, strategy, kernel, problem, axis_sizes):
+        seen.append(problem.direction)
+        if problem.direction == "backward":
+            raise UnsupportedError("no backward")
+        return place(self, strategy, kernel, problem, axis_sizes)
+
+    monkeypatch.setattr(Registry, "place", refuse_backward)
+    assert lay_out(masks.build("causal", 77), kernel="naive").num_tokens == 77
+    assert seen == ["backward", "forward"]
+
+
+def test_what_a_layout_refuses():
+    mask = masks.build("causal", 64)
+    with pytest.raises(RequestError, match="sizes of axes do not say what it runs on"):
+        lay_out(mask, device=None)
+    with pytest.raises(UnknownNameError, match="unknown strategy"):
+        lay_out(mask, strategy="ring")
+    with pytest.raises(UnknownNameError, match="unknown placement of ulysses"):
+        lay_out(mask, strategy="ulysses", mesh={"ulysses": 2}, placement="zigzag")
+    with pytest.raises(RequestError, match="needs a size"):
+        lay_out(mask, mesh={"ulysses": 2}, placement="zigzag")
+    blocks = masks.build("uniform_block_sparse", 64, block=16, kept=0.5, seed=0)
+    with pytest.raises(UnsupportedError, match="Use ulysses, which splits heads"):
+        lay_out(blocks)

@@ -1,0 +1,140 @@
+"""What `auto` places where: four ranks, 32 K tokens, a kernel of layers and one of intervals."""
+
+import pytest
+
+from longca import masks, registry
+from longca.errors import UnsupportedError
+from longca.manifests import KernelManifest, Offer
+from longca.manifests.cost import imbalance, predicted_cost
+from longca_cp import RING_P2P
+
+from .cases import problem
+
+SEQLEN, RANKS = 32768, 4
+DOCUMENTS = (9000, 300, 5000, 70, 10000, 8398)
+FACTORS = {
+    "full": {},
+    "causal": {},
+    "full_sliding_window": {"window": 1024},
+    "causal_sliding_window": {"window": 1024},
+    "full_document": {"documents": DOCUMENTS},
+    "causal_document": {"documents": DOCUMENTS},
+    "block_causal_document": {"documents": DOCUMENTS, "block": 1024},
+    "prefix_lm_causal": {"prefix": 12000},
+    "prefix_lm_document": {"documents": DOCUMENTS, "prefix": 2000},
+    "shared_question": {"documents": DOCUMENTS},
+    "global_sliding_window": {"window": 1024, "global_tokens": 1500},
+    "causal_blockwise": {"documents": DOCUMENTS},
+}
+
+
+def kernel(name, *forms):
+    common = {
+        "dtypes": ("bfloat16",),
+        "cuda": "==9.0",
+        "unequal_lengths": True,
+        "backward": "external",
+        "metadata": "O(S)",
+    }
+    return KernelManifest(
+        name=name,
+        title=name,
+        upstream="-",
+        license="MIT",
+        family="fake",
+        implementation="fake:Fake",
+        offers=tuple(Offer(**common, **form) for form in forms),
+    )
+
+
+NATIVE = tuple({"form": form} for form in ("full", "causal", "window", "varlen"))
+#: As FlashAttention-3: the masks that it knows, and others as up to three layers.
+LAYERED = kernel("layered", *NATIVE, {"form": "layers", "most": 3})
+#: As FlashAttention-4: the masks that it knows, and others by intervals.
+INTERVALS = kernel("intervals", *NATIVE, {"form": "row_intervals", "most": 8})
+
+
+def asked(pattern):
+    return problem(masks.build(pattern, SEQLEN, **FACTORS[pattern]), 64, 8, direction="backward")
+
+
+def choice(strategy, manifest, pattern, sizes):
+    try:
+        return registry().place(strategy, manifest, asked(pattern), sizes)[0]
+    except UnsupportedError:
+        return None
+
+
+COLUMNS = [
+    (strategy, sizes, manifest)
+    for strategy, sizes in (
+        ("ring_p2p", {"ring": RANKS}),
+        ("ring_all_gather", {"ring": RANKS}),
+        ("usp", {"ring": 2, "ulysses": 2}),
+    )
+    for manifest in (LAYERED, INTERVALS)
+]
+C, Z, D, B = "contiguous", "zigzag", "zigzag_document", "balanced"
+CHOICES = {
+    "full": (C, C, C, C, C, C),
+    "causal": (Z, Z, Z, Z, Z, Z),
+    "full_sliding_window": (C, C, C, C, C, C),
+    "causal_sliding_window": (C, C, C, C, C, C),
+    "full_document": (D, D, B, B, B, B),
+    "causal_document": (D, D, Z, Z, D, D),
+    "block_causal_document": (None, B, None, B, None, B),
+    "prefix_lm_causal": (Z, B, Z, B, Z, B),
+    "prefix_lm_document": (C, D, Z, B, Z, B),
+    "shared_question": (D, D, Z, B, D, D),
+    "global_sliding_window": (C, B, C, B, C, B),
+    "causal_blockwise": (D, D, Z, B, D, B),
+}
+
+
+@pytest.mark.parametrize("column", range(len(COLUMNS)))
+@pytest.mark.parametrize("pattern", FACTORS)
+def test_the_choice(pattern, column):
+    strategy, sizes, manifest = COLUMNS[column]
+    assert choice(strategy, manifest, pattern, sizes) == CHOICES[pattern][column]
+
+
+@pytest.mark.parametrize("manifest", [LAYERED, INTERVALS], ids=lambda manifest: manifest.name)
+@pytest.mark.parametrize("pattern", FACTORS)
+def test_nothing_that_the_kernel_takes_is_predicted_to_be_quicker(pattern, manifest):
+    chosen = choice("ring_p2p", manifest, pattern, {"ring": RANKS})
+    costs = {}
+    for placement in RING_P2P.placements:
+        if placement != D or "documents" in FACTORS[pattern]:
+            layout = registry().layout("ring_p2p", asked(pattern), {"ring": RANKS}, placement)
+            if registry().resolve(manifest, asked(pattern), layout):
+                costs[placement] = predicted_cost(manifest, asked(pattern), layout)
+    assert chosen == (min(costs, key=costs.get) if costs else None)
+
+
+def test_balanced_chunks_shatter_a_causal_mask():
+    """Into more pieces than a kernel of layers takes; by intervals there are as many as before."""
+    problem, ring = asked("causal"), {"ring": RANKS}
+    layout = registry().layout("ring_p2p", problem, ring, "balanced")
+    verdict = registry().resolve(LAYERED, problem, layout)
+    assert [reason.code for reason in verdict.reasons] == ["form", "layout"]
+    assert registry().resolve(INTERVALS, problem, layout)
+    assert imbalance(problem, layout) < 1.001
+
+
+def test_a_refusal_names_every_placement():
+    with pytest.raises(UnsupportedError) as caught:
+        registry().place("ring_p2p", LAYERED, asked("block_causal_document"), {"ring": RANKS})
+    said = str(caught.value)
+    assert said.startswith("no placement of ring_p2p does for layered. contiguous")
+    assert all(placement in said for placement in RING_P2P.placements)
+    assert "layers (at most 3)" in said
+
+
+def test_heads_that_do_not_divide_are_refused_as_such():
+    with pytest.raises(UnsupportedError, match="do not divide among the 3 ranks of axis ulysses"):
+        registry().place("ulysses", INTERVALS, asked("causal"), {"ulysses": 3})
+
+
+def test_a_rank_alone_takes_the_first():
+    assert registry().place("ring_p2p", INTERVALS, asked("causal"), {"ring": 1})[0] == "contiguous"
+    assert registry().place("ulysses", LAYERED, asked("causal"), {"ulysses": 4})[0] == "contiguous"

@@ -1,0 +1,40 @@
+"""The example of the guide: on two ranks it has the losses that it has in one process, step by step."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "packed_transformer_cp.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("example")]
+
+
+def losses(tmp_path, *arguments):
+    """The losses that a run prints."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_HISTORY": str(tmp_path / "history.jsonl")}
+    ran = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return [float(loss) for loss in re.findall(r"^step \d+  loss (\S+)$", ran.stdout, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return losses(tmp_path_factory.mktemp("alone"), str(EXAMPLE))
+
+
+def test_it_learns(alone):
+    assert len(alone) == 10
+    assert alone[-1] < alone[0] / 2
+
+
+@pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "ring_all_gather"])
+def test_two_ranks_have_the_losses_of_one(alone, tmp_path, strategy):
+    together = losses(tmp_path, *TORCHRUN, str(EXAMPLE), "--strategy", strategy)
+    assert together == pytest.approx(alone, rel=1e-5)

@@ -1,0 +1,205 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca import masks, registry
+from longca.errors import RequestError, UnsupportedError
+from longca.manifests.resolve import step_problems
+from longca_cp import LOONGTRAIN, RING_ALL_GATHER, RING_P2P, ULYSSES, USP, layouts
+from longca_cp.placement import PLACEMENTS, place
+
+from .cases import SEQLEN, STATIC, positions, problem, square_masks, static_mask
+
+STRATEGIES = {manifest.name: manifest for manifest in (ULYSSES, RING_P2P, RING_ALL_GATHER, USP, LOONGTRAIN)}
+
+
+def meshes(strategy, ranks):
+    """Every way to spread ranks over a strategy's axes."""
+    axes = STRATEGIES[strategy].axes
+    if len(axes) == 1:
+        return [{axes[0]: ranks}]
+    divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    if len(axes) == 2:
+        return [{axes[0]: n, axes[1]: ranks // n} for n in divisors]
+    return [
+        {axes[0]: a, axes[1]: b, axes[2]: ranks // a // b} for a in divisors for b in divisors if ranks // a % b == 0
+    ]
+
+
+def lay_out(strategy, asked, sizes, placement):
+    return getattr(layouts, strategy)(asked, sizes, placement)
+
+
+def heads_for(sizes):
+    """GQA whose heads divide among the ranks that split them: with KV heads of their own, or replicated."""
+    ranks = max(sizes.get("ulysses", 1), sizes.get("heads", 1))
+    return [(2 * ranks, ranks), (2 * ranks, 1)]
+
+
+def check(layout, asked):
+    """The ranks' steps meet every visible pair of every query head once, on the ranks that hold the queries."""
+    dense = asked.concrete_mask.dense()
+    tokens = len(dense)
+    group = asked.heads_q // asked.num_heads_kv
+    met = np.zeros((asked.heads_q, tokens, tokens), np.int8)
+    for steps in layout.steps:
+        for step in steps:
+            q, k = positions(step.q_ranges), positions(step.k_ranges)
+            met[slice(*step.heads_q), *np.ix_(q, k)] += 1
+            heads = range(*step.heads_q)
+            kv = [step.heads_kv[0] + i * (step.heads_kv[1] - step.heads_kv[0]) // len(heads) for i in range(len(heads))]
+            assert kv == [head // group for head in heads]
+    assert (met[:, dense] == 1).all()
+    assert met.max() <= 1
+    held = [layout.positions(rank).tolist() for rank in range(layout.world_size)]
+    assert sorted(token for shard in held for token in shard) == list(range(tokens))
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("pattern", STATIC)
+def test_every_visible_pair_is_met_once(pattern, strategy, ranks):
+    mask = static_mask(pattern)
+    for sizes in meshes(strategy, ranks):
+        for heads_q, heads_kv in heads_for(sizes):
+            asked = problem(mask, heads_q, heads_kv)
+            for placement in STRATEGIES[strategy].placements:
+                if placement == "zigzag_document" and "documents" not in mask.factors:
+                    with pytest.raises(UnsupportedError, match="has no documents"):
+                        lay_out(strategy, asked, sizes, placement)
+                    continue
+                layout = lay_out(strategy, asked, sizes, placement)
+                assert layout.world_size == ranks
+                check(layout, asked)
+
+
+@given(square_masks(), st.sampled_from(sorted(STRATEGIES)), st.data())
+def test_the_areas_of_all_steps_are_the_masks(mask, strategy, data):
+    sizes = {axis: data.draw(st.integers(1, 3)) for axis in STRATEGIES[strategy].axes}
+    asked = problem(mask, *data.draw(st.sampled_from(heads_for(sizes))))
+    try:
+        layout = lay_out(strategy, asked, sizes, data.draw(st.sampled_from(STRATEGIES[strategy].placements)))
+    except UnsupportedError:
+        return
+    check(layout, asked)
+    assert sum(step.area for rank in step_problems(asked, layout) for step in rank if step is not None) == asked.area
+
+
+@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_a_ring_passes_keys_on_from_rank_to_rank(placement, ranks):
+    mask = static_mask("shared_question")
+    layout = layouts.ring_p2p(problem(mask), {"ring": ranks}, placement)
+    assert layout.shards == place(placement, mask, ranks)
+    for rank, steps in enumerate(layout.steps):
+        assert [step.k_ranges for step in steps] == [layout.shards[(rank - s) % ranks] for s in range(ranks)]
+        assert {step.q_ranges for step in steps} == {layout.shards[rank]}
+        assert {(step.heads_q, step.heads_kv) for step in steps} == {((0, 8), (0, 2))}
+
+
+@pytest.mark.parametrize("pattern", STATIC)
+def test_a_gather_is_of_the_keys_that_are_seen(pattern):
+    mask = static_mask(pattern)
+    layout = layouts.ring_all_gather(problem(mask), {"ring": 3}, "zigzag")
+    dense = mask.dense()
+    for rank, (step,) in enumerate(layout.steps):
+        seen = np.flatnonzero(dense[layout.positions(rank)].any(axis=0))
+        assert positions(step.k_ranges) == seen.tolist()
+        assert step.q_ranges == layout.shards[rank]
+
+
+def test_a_group_holds_the_tokens_of_its_place_on_the_ring():
+    mask = static_mask("causal_document")
+    layout = layouts.usp(problem(mask), {"ring": 3, "ulysses": 2}, "zigzag_document")
+    for index, tokens in enumerate(place("zigzag_document", mask, 3)):
+        members = [2 * index, 2 * index + 1]
+        together = [token for rank in members for token in layout.positions(rank).tolist()]
+        assert together == positions(tokens), "joined in the order of the ranks they are in ascending order"
+        assert [layout.steps[rank][0].heads_q for rank in members] == [(0, 4), (4, 8)]
+        assert {step.q_ranges for rank in members for step in layout.steps[rank]} == {tokens}
+
+
+def test_usp_of_one_axis_is_the_other_strategy():
+    asked = problem(static_mask("causal"))
+    for placement in ("contiguous", "zigzag", "balanced"):
+        ring = layouts.ring_p2p(asked, {"ring": 4}, placement)
+        assert layouts.usp(asked, {"ring": 4, "ulysses": 1}, placement) == ring
+        assert layouts.loongtrain(asked, {"outer": 1, "inner": 4, "heads": 1}, placement) == ring
+    ulysses = layouts.ulysses(asked, {"ulysses": 4}, "contiguous")
+    assert layouts.usp(asked, {"ring": 1, "ulysses": 4}, "contiguous") == ulysses
+
+
+def test_a_double_ring_goes_round_its_windows():
+    asked = problem(static_mask("causal"))
+    layout = layouts.loongtrain(asked, {"outer": 2, "inner": 3, "heads": 2}, "zigzag")
+    tokens = place("zigzag", asked.concrete_mask, 6)
+    met = [tokens.index(step.k_ranges) for step in layout.steps[2 * 4]]  # group 4 is (1, 1)
+    assert met == [4, 3, 5, 1, 0, 2]
+    assert layout.steps[2 * 4][0].heads_q == (0, 4)
+    assert layout.steps[2 * 4 + 1][0].heads_q == (4, 8)
+    for rank, steps in enumerate(layout.steps):
+        at = [tokens.index(step.k_ranges) for step in steps]
+        for s in range(len(steps)):
+            window, turn = divmod(s, 3)
+            group = rank // 2
+            before = (group // 3 * 3 + (group % 3 - 1) % 3) if turn else ((group // 3 - 1) % 2 * 3 + group % 3)
+            source = [tokens.index(step.k_ranges) for step in layout.steps[2 * before]]
+            if turn:
+                assert at[s] == source[s - 1], "one hop on the inner ring"
+            elif window:
+                assert at[s] == source[s - 3], "one hop on the outer ring, of what a window began with"
+
+
+def test_as_many_queries_as_keys():
+    rectangle = problem(masks.build("causal", 8, seqlen_k=16))
+    for strategy, manifest in STRATEGIES.items():
+        sizes = dict.fromkeys(manifest.axes, 1)
+        with pytest.raises(UnsupportedError, match=r"this is a causal of 8 × 16 tokens.*as many queries as keys"):
+            lay_out(strategy, rectangle, sizes, "contiguous")
+
+
+def test_block_sparse_masks_go_through_ulysses():
+    mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=2, seed=0)
+    asked = problem(mask)
+    for strategy in ("ring_p2p", "ring_all_gather"):
+        with pytest.raises(UnsupportedError, match="a ring of 2 would cut the blocks of this uniform_block_sparse"):
+            lay_out(strategy, asked, {"ring": 2}, "contiguous")
+    with pytest.raises(UnsupportedError, match=r"into blocks of other sizes\. Use ulysses"):
+        layouts.loongtrain(asked, {"outer": 2, "inner": 1, "heads": 2}, "contiguous")
+    for strategy, sizes in {
+        "ulysses": {"ulysses": 4},
+        "usp": {"ring": 1, "ulysses": 4},
+        "loongtrain": {"outer": 1, "inner": 1, "heads": 4},
+    }.items():
+        layout = lay_out(strategy, asked, sizes, "contiguous")
+        parts = [part for (part,) in step_problems(asked, layout)]
+        assert [part.concrete_mask for part in parts] == [mask.cut(*[[(0, 256)]] * 2, [h]) for h in (0, 0, 1, 1)]
+        assert [(part.heads_q, part.heads_kv) for part in parts] == [(2, 1)] * 4
+    one = layouts.ring_all_gather(asked, {"ring": 1}, "contiguous")
+    assert one == layouts.ring_p2p(asked, {"ring": 1}, "contiguous")
+
+
+def test_heads_that_do_not_divide_are_refused_by_whoever_splits_them():
+    asked = problem(static_mask("causal"))
+    for strategy, sizes in {
+        "ulysses": {"ulysses": 3},
+        "usp": {"ring": 2, "ulysses": 3},
+        "loongtrain": {"outer": 1, "inner": 1, "heads": 3},
+    }.items():
+        axis = list(sizes)[-1]
+        with pytest.raises(UnsupportedError, match=f"8 query heads do not divide among the 3 ranks of axis {axis}"):
+            lay_out(strategy, asked, sizes, "contiguous")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_strategies_come_in_through_the_front_door(strategy):
+    found = registry()
+    manifest = found.strategy(strategy)
+    assert manifest is STRATEGIES[strategy]
+    sizes = dict.fromkeys(manifest.axes, 2)
+    layout = found.layout(strategy, problem(static_mask("causal")), sizes)
+    assert layout.world_size == 2 ** len(sizes)
+    assert layout.num_tokens == SEQLEN
+    with pytest.raises(RequestError, match=f"for each of {manifest.axes[0]}"):
+        found.layout(strategy, problem(static_mask("causal")), {"rank": 2})

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca import masks
+from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca_cp.placement import PLACEMENTS, place
+
+from .cases import positions, square_masks
+
+
+@given(square_masks(), st.sampled_from(sorted(PLACEMENTS)), st.integers(1, 9))
+def test_parts_hold_every_token_once_and_equally_many(mask, kind, parts):
+    try:
+        placed = place(kind, mask, parts)
+    except UnsupportedError:
+        assert kind == "zigzag_document"
+        return
+    assert len(placed) == parts
+    lengths = [len(positions(part)) for part in placed]
+    assert sorted(token for part in placed for token in positions(part)) == list(range(mask.seqlen_q))
+    assert max(lengths) - min(lengths) <= 1
+    for part in placed:
+        bounds = [bound for pair in part for bound in pair]
+        assert bounds == sorted(set(bounds)), "ascending, none empty, and neighbours joined"
+    assert place(kind, mask, parts) == placed
+
+
+@pytest.mark.parametrize("kind", sorted(PLACEMENTS))
+def test_one_part_holds_everything(kind):
+    mask = masks.build("causal_document", 10, documents=[4, 6])
+    assert place(kind, mask, 1) == (((0, 10),),)
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "zigzag", "balanced"])
+def test_fewer_tokens_than_parts(kind):
+    placed = place(kind, masks.build("causal", 2), 5)
+    assert [len(positions(part)) for part in placed] == [1, 1, 0, 0, 0]
+    nothing = place(kind, masks.SliceMask([], 0, 0), 3)
+    assert nothing == ((), (), ())
+
+
+def test_contiguous():
+    assert place("contiguous", masks.build("causal", 10), 3) == (((0, 4),), ((4, 7),), ((7, 10),))
+
+
+def test_zigzag():
+    assert place("zigzag", masks.build("causal", 16), 2) == (((0, 4), (12, 16)), ((4, 12),))
+    # 10 and 9 tokens: the longer part's stretches are of 5, the other's of 5 and 4.
+    assert place("zigzag", masks.build("causal", 19), 2) == (((0, 5), (14, 19)), ((5, 14),))
+
+
+def test_zigzag_within_documents():
+    mask = masks.build("causal_document", 24, documents=[8, 16])
+    assert place("zigzag_document", mask, 2) == (((0, 2), (6, 12), (20, 24)), ((2, 6), (12, 20)))
+
+
+def test_what_documents_have_over_goes_round():
+    mask = masks.build("causal_document", 6, documents=[1, 1, 1, 1, 1, 1])
+    assert place("zigzag_document", mask, 4) == (((0, 1), (4, 5)), ((1, 2), (5, 6)), ((2, 3),), ((3, 4),))
+
+
+@pytest.mark.parametrize("parts", range(1, 9))
+def test_zigzag_shares_a_causal_mask_out_exactly(parts):
+    mask = masks.build("causal", 2 * parts * 32)
+    areas = {mask.cut(part, [(0, mask.seqlen_k)]).area for part in place("zigzag", mask, parts)}
+    assert len(areas) == 1
+
+
+def test_zigzag_shares_causal_documents_out_within_a_row_of_each():
+    lengths = [3000, 1, 517, 1200, 2024]
+    mask = masks.build("causal_document", sum(lengths), documents=lengths)
+    areas = [mask.cut(part, [(0, mask.seqlen_k)]).area for part in place("zigzag_document", mask, 4)]
+    assert max(areas) - min(areas) <= 2 * sum(lengths)
+    assert max(areas) / np.mean(areas) < 1.005
+
+
+def test_documents_are_needed_for_zigzag_within_them():
+    with pytest.raises(UnsupportedError, match="no documents to place tokens within"):
+        place("zigzag_document", masks.build("causal", 16), 2)
+
+
+def test_what_is_no_placement():
+    mask = masks.build("causal", 16)
+    with pytest.raises(UnknownNameError, match=r"unknown placement 'zig_zag'\. Did you mean zigzag"):
+        place("zig_zag", mask, 2)
+    with pytest.raises(RequestError, match="placed on 0 parts; give at least 1"):
+        place("zigzag", mask, 0)

@@ -1,0 +1,17 @@
+"""The processes of tests end, whatever a job does."""
+
+import os
+
+import pytest
+
+from .worlds import World, WorldError
+
+
+@pytest.mark.parametrize(("job", "says"), [(("fail_on", 1), "ValueError: as it was to"), (("vanish",), "ended")])
+def test_a_job_that_fails_ends_the_world_and_says_why(job, says):
+    world = World(3)
+    with pytest.raises(WorldError, match=says):
+        world.run(*job)
+    assert world.ended
+    with pytest.raises(ProcessLookupError):
+        os.killpg(world._process.pid, 0)  # none of its processes is left

@@ -1,0 +1,79 @@
+"""The processes of a world: take jobs from the standard input until that is closed. Run by `worlds`.
+
+One process imports what jobs need, which takes longer than most jobs, and is then forked into all ranks.
+"""
+
+import datetime
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import traceback
+import warnings
+from multiprocessing.connection import wait
+
+import jobs  # beside this file, which is run as a script
+import torch
+import torch.distributed as dist
+
+#: A collective that takes longer raises on all ranks that wait for it.
+TIMEOUT = datetime.timedelta(seconds=30)
+
+
+def work(rank, size, store, pipe):
+    """Runs jobs on one rank."""
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=TIMEOUT)
+    try:
+        while (asked := pipe.recv()) is not None:
+            job, args, kwargs = asked
+            try:
+                answer = False, getattr(jobs, job)(*args, **kwargs)
+            except Exception:
+                answer = True, traceback.format_exc()
+            pipe.send(answer)
+    finally:
+        dist.destroy_process_group()
+
+
+def main(size, store):
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not come between answers
+    jobs.prepare()
+    context = multiprocessing.get_context("fork")
+    pipes, processes = {}, []
+    for rank in range(size):
+        mine, theirs = context.Pipe()
+        processes.append(context.Process(target=work, args=(rank, size, store, theirs), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        pipes[mine] = rank
+    threading.Thread(target=relay, args=(dict(pipes), answers), daemon=True).start()
+    while True:
+        try:
+            asked = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            break
+        for pipe in pipes:
+            pipe.send(asked)
+    for pipe in pipes:
+        pipe.send(None)
+    for process in processes:
+        process.join(timeout=5)
+
+
+def relay(pipes, answers):
+    """Passes on what the ranks answer."""
+    while pipes:
+        for pipe in wait(list(pipes)):
+            try:
+                pickle.dump((pipes[pipe], *pipe.recv()), answers)
+            except EOFError:
+                pickle.dump((pipes.pop(pipe), True, "its process ended"), answers)
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
