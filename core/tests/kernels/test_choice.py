@@ -9,7 +9,7 @@ from longca.errors import UnsupportedError
 from longca.kernels import history as history_module
 from longca.kernels.choice import choose
 from longca.kernels.history import Entry
-from longca.manifests import Backward, Device, Problem
+from longca.manifests import Backward, Device, Problem, Reason, Verdict
 
 from .toys import Toys, manifest
 
@@ -198,3 +198,17 @@ def test_an_empty_mask_is_no_stumbling_block():
     empty = problem(MASK.cut([(0, 10)], [(500, 510)]))
     measured("naive", 1.0, empty)
     assert chosen(empty) == "naive"
+
+
+def test_verdicts_of_a_layout_decide_where_they_are_given():
+    refused = Verdict("lean", None, (Reason("layout", "a ring was tried", "lean takes no such steps"),))
+    verdicts = {"lean": refused, "leaner": TOYS.resolve("leaner", problem())}
+    assert choose(problem(), TOYS, verdicts).kernel == "leaner"
+    with pytest.raises(UnsupportedError, match="lean takes no such steps"):
+        choose(problem(), TOYS, {"lean": refused})
+
+
+def test_one_step_with_quadratic_metadata_counts_for_all():
+    lean, quadratic = (TOYS.kernels[name].offers[0] for name in ("lean", "quadratic"))
+    verdicts = {"mixed": Verdict("mixed", None, (), (lean, quadratic)), "lean": Verdict("lean", lean)}
+    assert choose(problem(), TOYS, verdicts).kernel == "lean"

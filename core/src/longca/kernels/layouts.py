@@ -81,9 +81,11 @@ def placed(
 ) -> Layout:
     """The layout of a problem, the same for both of its directions; see `layout`."""
     registry = plugins.registry()
-    axes = registry.strategy(strategy).axes
-    sizes = axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else dict(mesh)
-    if placement == AUTO:
+    manifest = registry.strategy(strategy)
+    sizes = axis_sizes(mesh, manifest.axes) if isinstance(mesh, DeviceMesh) else dict(mesh)
+    if placement == AUTO and len(manifest.placements) == 1:
+        placement = manifest.placements[0]
+    elif placement == AUTO:
         ranks = mesh if isinstance(mesh, DeviceMesh) else None
         trained = replace(problem, direction="backward", softmax_scale=None, deterministic=False)
         key = problem.concrete_mask.key
@@ -91,7 +93,7 @@ def placed(
     return registry.layout(strategy, problem, sizes, placement)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _auto(
     registry: Registry,
     problem: Problem,

@@ -1,8 +1,8 @@
 """The contract of a context-parallel strategy's implementation: plan, forward, backward, on local shards.
 
 Shapes: q, out and their gradients [Tl, Hq, D], k, v and theirs [Tl, Hkv, D], lse [Hq, Tl], where Tl are the tokens that
-the layout gives this rank. All ranks of the mesh call the same methods in the same order. What a strategy sends it tells
-`longca.kernels.traffic.count`.
+the layout gives this rank. All ranks of the mesh call the same methods in the same order. What a strategy sends, it
+tells `longca.kernels.traffic.count`.
 """
 
 from __future__ import annotations

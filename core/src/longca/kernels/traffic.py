@@ -1,4 +1,7 @@
-"""Traffic: the bytes that this rank sends, by kind of collective. Strategies say what they send; whoever asks counts."""
+"""Traffic: the bytes that this rank sends, by kind of collective.
+
+Strategies say what they send, and it is counted while somebody asks.
+"""
 
 from __future__ import annotations
 
