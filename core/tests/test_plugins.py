@@ -243,7 +243,7 @@ def test_strategies_and_their_layouts(rounds):
 
 @pytest.mark.parametrize("sizes", [{}, {"rings": 2}, {"ring": 2, "outer": 1}, {"ring": 0}])
 def test_a_layout_is_of_the_strategys_axes(rounds, sizes):
-    with pytest.raises(RequestError, match="round was given axes .*; it needs a size of at least 1 for each of ring"):
+    with pytest.raises(RequestError, match=r"round was given axes .*; it needs a size of at least 1 for each of ring"):
         rounds.layout("round", problem(), sizes)
 
 
