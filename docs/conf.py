@@ -19,6 +19,7 @@ sys.path.insert(0, str(_DOCS))
 
 import dense_page  # noqa: E402
 import reference  # noqa: E402
+import sparse_page  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -63,8 +64,13 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 
+#: Pages with measured parts, and what fills them.
+_MEASURED = {"dense": dense_page.fill, "sparse": sparse_page.fill}
+
+
 def _fill(app: Sphinx, page: str, source: list[str]) -> None:
-    filled = dense_page.fill(reference.fill(source[0]))
+    generated = reference.fill(source[0])
+    filled = _MEASURED[page](generated) if page in _MEASURED else generated
     source[0] = _OUTSIDE.sub(partial(_inside, (app.srcdir / page).parent), filled)
 
 

@@ -1,29 +1,21 @@
-"""The measured parts of the page on dense masks, from the records in `results/h200/dense` when the docs are built.
-
-The page asks for one by a line `<!-- measured: NAME -->`. Nothing measured is typed by hand, and records that are not
-there are an error that says how to make them.
-"""
+"""The measured parts of the page on dense masks, from the records in `results/h200/dense` when the docs are built."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dense_tables import Tables, table
+from dense_tables import Tables
+from measured_page import DOCS, environment, filled, link, missing, not_measured, table
 
-from longca.reports.markdown import escaped
 from longca.reports.run_cells import three_digits, tokens
-from longca.reports.run_source import Run, flatten, open_run
+from longca.reports.run_source import Run, open_run
 
-DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "results" / "h200" / "dense"
-_MARKER = re.compile(r"^<!-- measured: (\w+) -->$", re.MULTILINE)
 _PLANNING = "python core/benchmarks/planning.py --kernels fa2 fa3 fa4 flex cudnn flashmask --out {folder}"
 #: What makes each file, for the message where it is missing.
 _MADE_BY = {
@@ -35,7 +27,6 @@ _MADE_BY = {
         " --out {folder}/changing_masks.json"
     ),
 }
-_ENVIRONMENT = ("device.name", "driver", "cuda", "python", "packages.", "plugins.", "git_revision")
 
 Row = dict[str, Any]
 
@@ -61,7 +52,7 @@ class Results:
     @property
     def link(self) -> str:
         """The folder as the docs' pages see it."""
-        return Path(os.path.relpath(self.folder, DOCS)).as_posix()
+        return link(self.folder)
 
 
 def fill(page: str, folder: Path = RESULTS) -> str:
@@ -70,7 +61,7 @@ def fill(page: str, folder: Path = RESULTS) -> str:
     Raises:
         FileNotFoundError: A marker asks for what was not measured.
     """
-    return _MARKER.sub(lambda found: MEASURED[found[1]](load(folder)), page)
+    return filled(page, MEASURED, lambda: load(folder))
 
 
 @cache
@@ -103,24 +94,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _missing(folder: Path, name: str) -> FileNotFoundError:
-    command = _MADE_BY[name].format(folder=folder)
-    return FileNotFoundError(f"the page on dense masks needs {name} in {folder}; make it with: {command}")
-
-
-def environment(results: Results) -> str:
-    """What each run was measured on, and where its records are."""
-    lines = []
-    for run in results.runs:
-        facts = {name: value for name, value in flatten(run.environment or {}) if name.startswith(_ENVIRONMENT)}
-        said = [f"{name} {escaped(value)}" for name, value in _shortened(facts)]
-        records = f"{results.link}/{run.folder.name}/records.jsonl"
-        lines.append(f"- [`{run.folder.name}`]({records}), {escaped(', '.join(run.suites))}: {', '.join(said)}.")
-    return "\n".join(lines)
-
-
-def _shortened(facts: dict[str, str]) -> list[tuple[str, str]]:
-    kept = ((name, value) for name, value in facts.items() if not name.endswith(".distribution"))
-    return [(re.sub(r"^(packages|plugins|device)\.|\.version$", "", name), value) for name, value in kept]
+    return missing("dense masks", folder / name, _MADE_BY[name].format(folder=folder))
 
 
 def planning(results: Results) -> str:
@@ -196,12 +170,12 @@ def training(results: Results) -> str:
 
 #: Every measured part by its name.
 MEASURED: dict[str, Callable[[Results], str]] = {
-    "environment": environment,
+    "environment": lambda results: environment(results.runs),
     "throughput": lambda results: Tables(results.runs).throughput(),
     "over_baseline": lambda results: Tables(results.runs).over_baseline(),
     "near_limit": lambda results: Tables(results.runs).near_limit(),
     "costs": lambda results: Tables(results.runs).costs(),
-    "not_measured": lambda results: Tables(results.runs).not_measured(),
+    "not_measured": lambda results: not_measured(results.runs),
     "planning": planning,
     "training": training,
 }

@@ -1,0 +1,144 @@
+"""The measured parts of the page on block-sparse masks, from the records in `results/` when the docs are built.
+
+Runs and what was measured beside them on a GPU lie in `results/h200/sparse`; what was counted on a CPU in
+`results/sparse/fill.json`. Further runs in the folder come into the tables by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sparse_costs
+import sparse_fill
+import sparse_gaps
+import sparse_kept
+import sparse_tables
+from measured_page import DOCS, environment, filled, missing, not_measured
+
+from longca.reports.run_cells import counts
+from longca.reports.run_source import Run, open_run
+
+_RESULTS = DOCS.parent / "results"
+_TUNE = "python longca_vsa/benchmarks/tune.py --heads 64 8 --threads 12"
+#: What makes each file, for the message where it is missing, and for the page.
+_MADE_BY = {
+    "records.jsonl": "longca run results/h200/sparse/half.toml --out {folder}/half",
+    "kept": "longca run kept --heads 64:8 --direction forward --out {folder}/kept",
+    "metadata.json": (
+        "python core/benchmarks/block_metadata.py --kernels vsa vsa_triton bsa flashinfer_fa2 flashinfer_fa3 flex fa4"
+        " --heads 64:8 64:64 --out {folder}/metadata.json"
+    ),
+    "tune-gqa128.json": f"{_TUNE} --block 128 --out {{folder}}/tuning/tune-gqa128.json",
+    "tune-var.json": f"{_TUNE} --variable 128 --out {{folder}}/tuning/tune-var.json",
+    "fill.json": "python longca_vsa/benchmarks/fill.py results/h200/sparse/half.toml --out results/sparse/fill.json",
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie.
+
+    Attributes:
+        records: The folder of what was measured.
+        fill: The record of what was counted.
+        charts: The folder for charts, which are drawn when the docs are built.
+    """
+
+    records: Path = _RESULTS / "h200" / "sparse"
+    fill: Path = _RESULTS / "sparse" / "fill.json"
+    charts: Path = DOCS / "_build" / "charts"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was measured.
+
+    Attributes:
+        places: Where it lies.
+        runs: The runs.
+        fill: Rows of how many computed pairs are visible, by mask and heads.
+        metadata: Rows of what planning costs by kernel, heads and length; None where it was not measured yet.
+        times: Milliseconds of each of bsa's kernels on uniform and on variable blocks, where both were measured.
+    """
+
+    places: Places
+    runs: tuple[Run, ...]
+    fill: tuple[dict[str, Any], ...]
+    metadata: tuple[dict[str, Any], ...] | None
+    times: dict[str, tuple[float, float]]
+
+
+def fill(page: str, places: Places = Places()) -> str:
+    """A page with its markers replaced; one without any needs no records.
+
+    Raises:
+        FileNotFoundError: A marker asks for what was not measured.
+    """
+    return filled(page, MEASURED, lambda: load(places))
+
+
+@cache
+def load(places: Places) -> Results:
+    """Reads the results.
+
+    Raises:
+        FileNotFoundError: There are no records of a run, or nothing was counted; the message says what makes it.
+    """
+    files = sorted(places.records.glob("*/records.jsonl"))
+    if not files:
+        raise _missing(places.records / "records.jsonl", places)
+    if not places.fill.exists():
+        raise _missing(places.fill, places)
+    metadata = places.records / "metadata.json"
+    return Results(
+        places,
+        tuple(open_run(file.parent) for file in files),
+        tuple(_json(places.fill)["rows"]),
+        tuple(_json(metadata)["rows"]) if metadata.exists() else None,
+        sparse_fill.tuned_times(places.records / "tuning"),
+    )
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _missing(path: Path, places: Places) -> FileNotFoundError:
+    return missing("block-sparse masks", path, _MADE_BY[path.name].format(folder=places.records))
+
+
+def _metadata(results: Results) -> str:
+    if results.metadata is None:
+        return (
+            "*Not measured yet.* The command above measures it, and tables of its record come in here."
+            " [Planning and memory in these runs](#planning-and-memory-in-these-runs) has what the runs recorded."
+        )
+    return sparse_costs.metadata(results.metadata)
+
+
+def _statuses(results: Results) -> str:
+    lines = "\n".join(f"- `{run.folder.name}`: {counts(run.records)}." for run in results.runs)
+    return f"{lines}\n\n{not_measured(results.runs)}"
+
+
+#: Every measured part by its name.
+MEASURED: dict[str, Callable[[Results], str]] = {
+    "environment": lambda results: environment(results.runs),
+    "throughput": lambda results: sparse_tables.throughput_tables(results.runs),
+    "ratios": lambda results: sparse_tables.ratios(results.runs),
+    "kept_chart": lambda results: sparse_kept.chart(results.runs, results.places.charts),
+    "kept": lambda results: sparse_kept.crossings(results.runs),
+    "fill": lambda results: sparse_fill.by_direction(results.runs, results.fill),
+    "fill_by_kernel": lambda results: sparse_fill.by_kernel(results.fill, results.times),
+    "flex": lambda results: sparse_tables.small_blocks(results.runs, "flex"),
+    "metadata": _metadata,
+    "costs": lambda results: sparse_costs.costs(results.runs),
+    "first_plans": lambda results: sparse_costs.first_plans(results.runs),
+    "gaps": lambda results: sparse_gaps.gaps(results.runs),
+    "not_measured": _statuses,
+}
