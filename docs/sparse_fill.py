@@ -125,11 +125,11 @@ def tuned_times(folder: Path) -> dict[str, tuple[float, float]]:
         found = {kernel: (_in_use(uniform, kernel), _in_use(variable, kernel)) for kernel in ("forward", "dq")}
     launches = folder / "launches.json"
     if launches.exists():
-        rows = json.loads(launches.read_text(encoding="utf-8"))
-        single = {(row[1], row[2]): row[-1] for row in rows if row[0] == [64, 8] and row[3] == 1}
-        pair = single.get((None, UNIFORM)), next((time for (mean, _), time in single.items() if mean == UNIFORM), None)
-        if pair[0] is not None and pair[1] is not None:
-            found["dkdv"] = pair[0], pair[1]
+        rows = json.loads(launches.read_text(encoding="utf-8"))["rows"]
+        single = [row for row in rows if row["heads"] == [64, 8] and row["heads_a_launch"] == 1]
+        uniform, variable = ([r["dkdv_ms"] for r in single if r[name] == UNIFORM] for name in ("block", "variable"))
+        if uniform and variable:
+            found["dkdv"] = uniform[0], variable[0]
     return found
 
 

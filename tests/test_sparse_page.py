@@ -116,9 +116,10 @@ def tuning(folder: Path) -> None:
     for name, factor in (("tune-gqa128", 1.0), ("tune-var", 1.375)):
         rows = [{"kernel": kernel, "time_ms": time * factor} for kernel in ("forward", "dq") for time in (40.0, 30.0)]
         (folder / f"{name}.json").write_text(json.dumps({"results": rows}), encoding="utf-8")
-    about = ((None, 64, 1, 1.0), (None, 128, 8, 2.0), (None, 128, 1, 60.0), (128, 64, 8, 3.0), (128, 64, 1, 90.0))
-    launches = [[[64, 8], mean, block, heads, 8, time] for mean, block, heads, time in about]
-    (folder / "launches.json").write_text(json.dumps(launches), encoding="utf-8")
+    about = ((None, 64, 1, 1.0), (None, 128, 8, 2.0), (None, 128, 1, 60.0), (128, None, 8, 3.0), (128, None, 1, 90.0))
+    names = ("variable", "block", "heads_a_launch", "dkdv_ms")
+    launches = [{"heads": [64, 8], **dict(zip(names, row, strict=True))} for row in about]
+    (folder / "launches.json").write_text(json.dumps({"rows": launches}), encoding="utf-8")
 
 
 def part(name: str, places: Any) -> str:

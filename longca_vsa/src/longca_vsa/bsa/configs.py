@@ -1,60 +1,19 @@
 """Tile shapes, warps and pipeline stages of the three kernels, by head dimension, device and what fills a tile.
 
 A tile has rows of one block, so large tiles are for blocks that fill them: `choose` takes of a kernel's configurations
-the one whose tiles, with the rows that they lack, take the least time. Shared memory is what limits them: 227 KiB a
-multiprocessor on 9.0 and 10.0, 163 KiB on 8.0 and 8.7, 99 KiB elsewhere.
+the one whose tiles, with the rows that they lack, take the least time. In the forward and for dq `block_m`
+counts rows, a query under one head each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.kernels.flash.config import Config, Configs, by_shared_memory
 from longca_vsa.bsa.tables import tile_count
 
-__all__ = ["Config", "Configs", "candidates", "choose"]
-
-
-@dataclass(frozen=True)
-class Config:
-    """How one kernel is compiled.
-
-    Attributes:
-        block_m: Queries a tile; for the forward and dq these are rows, a query under one head each.
-        block_n: Keys a tile.
-        num_warps: Warps a program.
-        num_stages: Tiles that are loaded ahead.
-        tma: Whether tiles are loaded by the tensor memory accelerator, where strides and addresses allow it.
-    """
-
-    block_m: int
-    block_n: int
-    num_warps: int
-    num_stages: int
-    tma: bool = False
-
-    @property
-    def options(self) -> dict[str, int | bool]:
-        """What a launch passes on to the compiler."""
-        # A score is scaled and loses its row's maximum in one instruction; newer versions of Triton want to be asked.
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True}
-
-
-@dataclass(frozen=True)
-class Configs:
-    """The three kernels' configurations.
-
-    Attributes:
-        forward: Of the forward kernel.
-        dkdv: Of the backward's kernel by key blocks.
-        dq: Of the backward's kernel by query blocks.
-    """
-
-    forward: Config
-    dkdv: Config
-    dq: Config
+__all__ = ["candidates", "choose"]
 
 
 _Table = dict[int, tuple[Config, ...]]
@@ -121,15 +80,14 @@ _SMALL: dict[str, _Table] = {
     },
 }
 #: What a row costs in tiles of so many rows, relative to the largest: smaller ones read more columns for as much work,
-#: and below 64 rows Hopper's matrix instructions are out of reach.
-_ROW_COST = {128: 1.0, 64: 1.2, 32: 2.0, 16: 3.0}
+#: and below 64 rows Hopper's matrix instructions are out of reach. The mean of the three kernels with 64:8 heads
+#: on an H200 (results/h200/sparse/tuning).
+_ROW_COST = {128: 1.0, 64: 1.1, 32: 2.1, 16: 3.0}
 
 
 def candidates(kernel: str, head_dim: int, capability: tuple[int, int]) -> tuple[Config, ...]:
     """The configurations of `forward`, `dkdv` or `dq` on a device, those with the largest tiles first."""
-    if capability[0] in (9, 10):
-        return _LARGE[kernel][head_dim]
-    return (_MEDIUM if capability in ((8, 0), (8, 7)) else _SMALL)[kernel][head_dim]
+    return by_shared_memory(capability, large=_LARGE, medium=_MEDIUM, small=_SMALL)[kernel][head_dim]
 
 
 def choose(

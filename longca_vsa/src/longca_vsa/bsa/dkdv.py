@@ -10,12 +10,11 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2).
 import triton
 import triton.language as tl
 
+from longca.kernels.flash.softmax import LOG2E
+from longca.kernels.flash.tiles import head_offset, load_tokens
 from longca_vsa.bsa.tiles import (
-    LOG2E,
     first_run,
-    head_offset,
     list_of,
-    load_columns,
     load_packed,
     load_vector,
     next_run,
@@ -129,8 +128,8 @@ def gather_dkdv(
     row = tl.load(tiles + 4 * tile) + tl.load(tiles + 4 * tile + 2)
     k_head = head_offset(head_kv, stride_kh, TMA)
     v_head = head_offset(head_kv, stride_vh, TMA)
-    k_block = load_columns(k, row, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
-    v_block = load_columns(v, row, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
+    k_block = load_tokens(k, row, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
+    v_block = load_tokens(v, row, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
 
     factor = scale * LOG2E
     dk_sum = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
@@ -149,8 +148,8 @@ def gather_dkdv(
                 queries = column + tl.arange(0, BLOCK_M)
             q_head = head_offset(head, stride_qh, TMA)
             dout_head = head_offset(head, stride_gh, TMA)
-            q_block = load_columns(q, column, queries, q_head, stride_qt, seqlen_q, HEAD_DIM, TMA)
-            dout_block = load_columns(dout, column, queries, dout_head, stride_gt, seqlen_q, HEAD_DIM, TMA)
+            q_block = load_tokens(q, column, queries, q_head, stride_qt, seqlen_q, HEAD_DIM, TMA)
+            dout_block = load_tokens(dout, column, queries, dout_head, stride_gt, seqlen_q, HEAD_DIM, TMA)
             exponent = load_vector(exponents, head, column, queries, padded_q, stop, float("inf"), EXACT, VECTORS)
             delta = load_vector(deltas, head, column, queries, padded_q, stop, 0.0, EXACT, VECTORS)
             scores = tl.dot(k_block, tl.trans(q_block))

@@ -8,12 +8,11 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2).
 import triton
 import triton.language as tl
 
+from longca.kernels.flash.softmax import LOG2E
+from longca.kernels.flash.tiles import head_offset, load_tokens
 from longca_vsa.bsa.tiles import (
-    LOG2E,
     first_run,
-    head_offset,
     list_of,
-    load_columns,
     load_packed,
     next_run,
     packed_rows,
@@ -113,8 +112,8 @@ def gather_dq(
             keys = piece_columns(entries, count, step, seqlen_k, BLOCK_N, PIECE)
         else:
             keys = column + tl.arange(0, BLOCK_N)
-        k_block = load_columns(k, column, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
-        v_block = load_columns(v, column, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
+        k_block = load_tokens(k, column, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
+        v_block = load_tokens(v, column, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
         scores = tl.dot(q_block, tl.trans(k_block))
         weights = tl.exp2(scores * factor - exponent[:, None])
         if PIECE:

@@ -1,22 +1,16 @@
 """The forward kernel: attention of one tile of queries to the keys that its block's list names.
 
-Scores are kept in powers of two, the scale times log₂e being folded into one multiplication. The running maximum starts
-at a large negative number rather than −∞, so that rows that have seen nothing yet need no care: their weights are
-2^(−∞) = 0, and no NaN arises.
-
 Source: FlashAttention-2 (arXiv 2307.08691, algorithm 1).
 """
 
 import triton
 import triton.language as tl
 
+from longca.kernels.flash.softmax import LOG2E, LOWEST, normalize, weigh
+from longca.kernels.flash.tiles import head_offset, load_tokens
 from longca_vsa.bsa.tiles import (
-    LN2,
-    LOG2E,
     first_run,
-    head_offset,
     list_of,
-    load_columns,
     load_packed,
     next_run,
     packed_rows,
@@ -26,8 +20,6 @@ from longca_vsa.bsa.tiles import (
 )
 
 __all__ = ["attend"]
-
-_LOWEST: tl.constexpr = tl.constexpr(-1.0e38)
 
 
 @triton.jit(
@@ -114,7 +106,7 @@ def attend(
     v_head = head_offset(head // group, stride_vh, TMA)
 
     factor = scale * LOG2E
-    peak = tl.full([BLOCK_M], _LOWEST, tl.float32)
+    peak = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     weighted = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     column, stop, next_start, next_stop, index = 0, seqlen_k, 0, 0, 0
@@ -125,7 +117,7 @@ def attend(
             keys = piece_columns(entries, count, step, seqlen_k, BLOCK_N, PIECE)
         else:
             keys = column + tl.arange(0, BLOCK_N)
-        k_block = load_columns(k, column, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
+        k_block = load_tokens(k, column, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
         scores = tl.dot(q_block, tl.trans(k_block))
         if PIECE:
             # Blocks ascend, so that only the last step can have fewer, or the one that the sequence's end cuts short.
@@ -134,14 +126,9 @@ def attend(
         elif not EXACT:
             if column + BLOCK_N > stop:
                 scores = tl.where(keys[None, :] < stop, scores, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
-        weights = tl.exp2(scores * factor - new_peak[:, None])
-        correction = tl.exp2(peak - new_peak)
-        total = total * correction + tl.sum(weights, 1)
-        weighted = weighted * correction[:, None]
-        v_block = load_columns(v, column, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
+        weights, peak, total, weighted = weigh(scores, factor, peak, total, weighted)
+        v_block = load_tokens(v, column, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
         weighted = tl.dot(weights.to(v_block.dtype), v_block, weighted)
-        peak = new_peak
         if PIECE == 0:
             column, stop, next_start, next_stop, index, _ = next_run(
                 entries, count, unit, seqlen_k, column, stop, next_start, next_stop, index, BLOCK_N
@@ -149,9 +136,6 @@ def attend(
 
     tokens, heads, inside, _ = packed_rows(tiles, tile, packed, BLOCK_M)
     heads += head
-    is_empty = total == 0.0
-    total = tl.where(is_empty, 1.0, total)
-    weighted = weighted / total[:, None]
-    sums = tl.where(is_empty, float("-inf"), peak * LN2 + tl.log(total))
+    weighted, sums = normalize(peak, total, weighted)
     store_packed(out, tokens, heads, inside, stride_ot, stride_oh, weighted)
     tl.store(lse + heads.to(tl.int64) * stride_lh + tokens.to(tl.int64) * stride_lt, sums, mask=inside)

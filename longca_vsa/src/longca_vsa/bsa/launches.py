@@ -11,29 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca_vsa.bsa.configs import Config
+from longca.kernels.flash.config import Config
+from longca.kernels.flash.descriptors import sources, strides, vector_sources
+from longca.kernels.flash.prepare import run_prepare
 from longca_vsa.bsa.dkdv import gather_dkdv
 from longca_vsa.bsa.dq import gather_dq
 from longca_vsa.bsa.forward import attend
 from longca_vsa.bsa.lists import Lists
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.bsa.prepare import prepare
-from longca_vsa.bsa.sources import describable, described, described_vectors, strides
 from longca_vsa.bsa.tables import Tiles
 
 __all__ = ["heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
 
-_PREPARED_ELEMENTS = 8192  # of out and dout a program of `prepare`
 _ALIGNMENT = 4  # float32 elements
 
 
 def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: BSAPlan) -> None:
     """Writes out and lse."""
     config, lists, tiles = plan.configs.forward, plan.lists("forward"), plan.tiles["forward"]
-    tma = config.tma and not lists.piece and describable(k, v)
+    inputs, tma = sources((k, v), (config.block_n, config.block_n), config.tma and not lists.piece)
     attend[(tiles.programs,)](
         q,
-        *((described(x, config.block_n) for x in (k, v)) if tma else (k, v)),
+        *inputs,
         out,
         lse,
         *_tables(tiles, lists, config.block_n),
@@ -49,26 +49,9 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
     )
 
 
-def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor) -> Tensor:
-    """What dk, dv and dq need of out and lse: exponents and deltas, float32 [2, Hq, queries up to a whole block]."""
-    num_queries, heads, head_dim = out.shape
-    block = _PREPARED_ELEMENTS // head_dim
-    padded = -(-num_queries // block) * block
-    prepared = torch.empty((2, heads, padded), dtype=torch.float32, device=out.device)
-    prepare[(padded // block, heads)](
-        out,
-        dout,
-        lse,
-        *prepared,
-        *strides(out, dout),
-        *lse.stride(),
-        num_queries,
-        padded,
-        HEAD_DIM=head_dim,
-        BLOCK=block,
-        enable_fp_fusion=True,
-    )
-    return prepared
+def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: BSAPlan) -> Tensor:
+    """What dk, dv and dq need of out and lse, whatever the plan: they use nothing that lies past the last query."""
+    return run_prepare(prepare, dout, out, lse)
 
 
 def launch_dkdv(
@@ -80,21 +63,17 @@ def launch_dkdv(
     many for it, each launch takes some of its heads, and adds what it finds to float32 sums.
     """
     config, lists, tiles = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"]
-    m, n = config.block_m, config.block_n
+    m, n = config.shape
     at_a_time = heads_a_launch(q, plan.group)
     sums = (
         [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (dk, dv)]
         if at_a_time < plan.group
         else None
     )
-    tma = config.tma and not lists.piece and describable(q, k, v, dout)
-    inputs: list[Any] = [q, k, v, dout, *prepared]
-    if tma:
-        inputs[:4] = [described(x, block) for x, block in zip((q, k, v, dout), (m, n, n, m), strict=True)]
+    inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma and not lists.piece)
     # A block of a vector begins at an address of 16 bytes, which runs of other units do not keep to.
     vectors = tma and lists.unit % _ALIGNMENT == 0
-    if vectors:
-        inputs[4:] = described_vectors(list(prepared), m)
+    inputs += vector_sources(prepared, m, vectors)
     passes, repeats = (1, at_a_time) if plan.passes == 1 else (at_a_time, 1)
     for first_head in range(0, plan.group, at_a_time):
         is_last = first_head + at_a_time == plan.group
@@ -135,10 +114,10 @@ def heads_a_launch(q: Tensor, group: int) -> int:
 def launch_dq(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, dq: Tensor, plan: BSAPlan) -> None:
     """Writes dq."""
     config, lists, tiles = plan.configs.dq, plan.lists("dq"), plan.tiles["dq"]
-    tma = config.tma and not lists.piece and describable(k, v)
+    inputs, tma = sources((k, v), (config.block_n, config.block_n), config.tma and not lists.piece)
     gather_dq[(tiles.programs,)](
         q,
-        *((described(x, config.block_n) for x in (k, v)) if tma else (k, v)),
+        *inputs,
         dout,
         *prepared,
         dq,

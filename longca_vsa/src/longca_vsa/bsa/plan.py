@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from longca import Problem
-from longca.kernels.base import Plan, torch_device
+from longca.kernels.base import torch_device
+from longca.kernels.flash.config import Configs
+from longca.kernels.flash.kernel import FlashPlan
 from longca.masks import BlockSparseMask, Form
-from longca_vsa.bsa.configs import Configs, choose
+from longca_vsa.bsa.configs import choose
 from longca_vsa.bsa.lists import Kept, Lists, make_lists, piece_of
 from longca_vsa.bsa.tables import Tiles, make_tiles
 
@@ -18,11 +20,10 @@ __all__ = ["BSAPlan", "make_plan", "packed_heads"]
 
 
 @dataclass(eq=False)
-class BSAPlan(Plan):
+class BSAPlan(FlashPlan):
     """A plan for bsa.
 
     Attributes:
-        configs: What the kernels are compiled with, and so the tiles and steps of the tables.
         packed: Query heads that are rows of one tile.
         heads_a_mask: Query heads that share a mask.
         by_query: What each block of queries sees, by the lists' piece.
@@ -30,17 +31,11 @@ class BSAPlan(Plan):
         tiles: Tiles and programs by kernel: `forward`, and where a backward is planned `dkdv` and `dq`.
     """
 
-    configs: Configs
     packed: int
     heads_a_mask: int
     by_query: dict[int, Lists]
     by_key: dict[int, Lists] = field(default_factory=dict)
     tiles: dict[str, Tiles] = field(default_factory=dict)
-
-    @property
-    def group(self) -> int:
-        """Query heads a KV head."""
-        return self.problem.heads_q // self.problem.num_heads_kv
 
     @property
     def passes(self) -> int:

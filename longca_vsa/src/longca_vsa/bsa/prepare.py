@@ -6,7 +6,8 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2, line 4).
 import triton
 import triton.language as tl
 
-from longca_vsa.bsa.tiles import LOG2E, load_packed
+from longca.kernels.flash.softmax import deltas_of, exponents_of
+from longca_vsa.bsa.tiles import load_packed
 
 __all__ = ["prepare"]
 
@@ -48,10 +49,10 @@ def prepare(
     inside = tokens < seqlen_q
     out_block = load_packed(out, tokens, heads, inside, stride_ot, stride_oh, HEAD_DIM)
     dout_block = load_packed(dout, tokens, heads, inside, stride_gt, stride_gh, HEAD_DIM)
-    delta = tl.sum(out_block.to(tl.float32) * dout_block.to(tl.float32), 1)
+    delta = deltas_of(out_block, dout_block)
     where = lse + head.to(tl.int64) * stride_lh + tokens.to(tl.int64) * stride_lt
     sums = tl.load(where, mask=inside, other=float("-inf"))
-    exponent = tl.where(sums == float("-inf"), float("inf"), sums * LOG2E)
+    exponent = exponents_of(sums)
     target = head.to(tl.int64) * padded_q + tokens
     tl.store(exponents + target, exponent)
     tl.store(deltas + target, delta)

@@ -17,13 +17,11 @@ The columns of a row block come as a list, in one of two kinds (see `lists.py`):
 import triton
 import triton.language as tl
 
+from longca.kernels.flash.tiles import head_offset
+
 __all__ = [
-    "LN2",
-    "LOG2E",
     "first_run",
-    "head_offset",
     "list_of",
-    "load_columns",
     "load_packed",
     "load_vector",
     "next_run",
@@ -32,9 +30,6 @@ __all__ = [
     "program_of",
     "store_packed",
 ]
-
-LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -121,34 +116,6 @@ def piece_columns(blocks, count, step, length, BLOCK: tl.constexpr, PIECE: tl.co
     index = step * (BLOCK // PIECE) + each // PIECE
     block = tl.load(blocks + index, mask=index < count, other=0).to(tl.int32)
     return tl.where(index < count, block * PIECE + each % PIECE, length)
-
-
-@triton.jit
-def head_offset(head, stride, TMA: tl.constexpr):
-    """Elements from the start of a token's row to a head: a column of a descriptor, else 64 bits for a pointer."""
-    if not TMA:
-        head = head.to(tl.int64)
-    return head * stride
-
-
-@triton.jit
-def load_columns(source, column, columns, offset, stride, length, HEAD_DIM: tl.constexpr, TMA: tl.constexpr):
-    """Some tokens of one head: [BLOCK, HEAD_DIM], zeros from `length` on.
-
-    Args:
-        source: The tensor's descriptor where TMA is set, else its pointer.
-        column: The first token, for a descriptor.
-        columns: All of them, for a pointer: [BLOCK].
-        offset: What `head_offset` gave.
-        stride: Elements from a token to the next.
-        length: Tokens of the tensor.
-    """
-    if TMA:
-        block = source.load([column, offset])
-    else:
-        offsets = columns.to(tl.int64)[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
-        block = tl.load(source + offset + offsets, mask=columns[:, None] < length, other=0.0)
-    return block
 
 
 @triton.jit

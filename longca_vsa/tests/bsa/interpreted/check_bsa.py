@@ -1,7 +1,6 @@
 """bsa under Triton's interpreter, against attention by the book in float64.
 
-pytest does not collect this file by itself: `test_interpreted.py` runs it in a process that interprets. All is in
-float16: the interpreter has no products of bfloat16, whose bits it would take for integers.
+pytest does not collect this file by itself: `test_interpreted.py` runs it in a process that interprets.
 """
 
 from __future__ import annotations
@@ -10,12 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from longca import Device, Problem
-from longca.kernels.merge import merge
+from longca.kernels.flash.checking import (
+    both_ways,
+    check,
+    check_buffers,
+    check_parts,
+    check_strides,
+    compare,
+    cpu_problem,
+    draw_tensors,
+)
+from longca.kernels.flash.config import Config, Configs
+from longca.kernels.flash.tuning import OPERATIONS, Inputs
 from longca.kernels.naive import Naive
 from longca.masks import BlockSparseMask
 from longca_vsa.bsa import launches
-from longca_vsa.bsa.configs import Config, Configs
 from longca_vsa.bsa.kernel import BlockSparseAttention
 
 POINTERS = BlockSparseAttention(Configs(Config(64, 32, 4, 2), Config(32, 32, 4, 2), Config(32, 32, 4, 2)))
@@ -23,8 +31,6 @@ DESCRIPTORS = BlockSparseAttention(
     Configs(Config(32, 64, 4, 2, True), Config(64, 32, 4, 2, True), Config(64, 32, 4, 2, True))
 )
 KERNELS = {"pointers": POINTERS, "descriptors": DESCRIPTORS}
-
-TOLERANCE = 4e-3  # of the largest value
 
 # Keys that are not of a tile's block, or past the sequence's end, get infinite weights in the kernel of dk and dv. They
 # stay in their own rows, which are not stored.
@@ -36,16 +42,8 @@ def kernel(request):
     return KERNELS[request.param]
 
 
-def problem(mask, heads_q=4, heads_kv=2, head_dim=64, **other):
-    return Problem(
-        mask=mask,
-        heads_q=heads_q,
-        heads_kv=heads_kv,
-        head_dim=head_dim,
-        dtype="float16",
-        device=Device("cpu"),
-        **{"direction": "backward", **other},
-    )
+def problem(mask, heads_q=4, heads_kv=2, **other):
+    return cpu_problem(mask, heads_q, heads_kv, **other)
 
 
 def uniform(block, heads=1, seqlen=110, kept=0.5, seqlen_k=None):
@@ -59,37 +57,6 @@ def variable(heads=1, kept=0.5):
     """A random mask of blocks of unequal sizes, of one token among them."""
     q, k = [0, 3, 40, 41, 90, 97], [0, 1, 2, 34, 70, 71, 75]
     return BlockSparseMask(np.random.default_rng(heads).random((heads, len(q) - 1, len(k) - 1)) < kept, q, k)
-
-
-def inputs(asked):
-    """q, k, v and dout."""
-    random = torch.Generator().manual_seed(0)
-    queries = (asked.mask.seqlen_q, asked.heads_q, asked.head_dim)
-    keys = (asked.mask.seqlen_k, asked.heads_kv, asked.head_dim)
-    return [torch.randn(shape, generator=random).half() for shape in (queries, keys, keys, queries)]
-
-
-def both_ways(kernel, asked, q, k, v, dout):
-    """out, lse, dq, dk and dv."""
-    plan = kernel.plan(asked)
-    out, lse = kernel.forward(q, k, v, plan)
-    return out, lse, *kernel.backward(dout, q, k, v, out, lse, plan)
-
-
-def compare(results, expected):
-    for name, result, value in zip(("out", "lse", "dq", "dk", "dv"), results, expected, strict=True):
-        finite = value.masked_fill(value == -torch.inf, 0.0)
-        bound = TOLERANCE * max(1.0, float(finite.abs().max())) if value.numel() else 0.0
-        torch.testing.assert_close(
-            result.double(), value, rtol=0.0, atol=bound, msg=lambda text, name=name: f"{name}: {text}"
-        )
-
-
-def check(asked, kernel, tensors=None):
-    tensors = inputs(asked) if tensors is None else tensors
-    results = both_ways(kernel, asked, *tensors)
-    compare(results, both_ways(Naive(), asked, *(x.double() for x in tensors)))
-    return results
 
 
 @pytest.mark.parametrize(("heads", "name"), [(1, "pointers"), (2, "descriptors"), (4, "pointers"), (4, "descriptors")])
@@ -178,7 +145,7 @@ def test_large_scores_and_a_scale_of_ones_own():
 
 def test_very_negative_scores_past_which_a_block_of_keys_ends():
     asked = problem(uniform(40, 1, seqlen=40, kept=1.0), 1, 1, softmax_scale=30.0)
-    q, k, v, dout = inputs(asked)
+    q, k, v, dout = draw_tensors(asked)
     check(asked, POINTERS, (q.abs(), -k.abs(), v, dout))
 
 
@@ -186,7 +153,7 @@ def test_very_negative_scores_past_which_a_block_of_keys_ends():
 def test_equal_scores_count_keys_exactly(block, kernel):
     mask = uniform(block, 4, kept=0.4)
     asked = problem(mask, direction="forward")
-    q, k, v, _ = inputs(asked)
+    q, k, v, _ = draw_tensors(asked)
     _, lse = kernel.forward(torch.zeros_like(q), k, v, kernel.plan(asked))
     counts = torch.from_numpy(mask.dense().sum(2)).double()
     torch.testing.assert_close(lse.double().exp(), counts, rtol=1e-6, atol=0.0)
@@ -196,61 +163,22 @@ def test_equal_scores_count_keys_exactly(block, kernel):
     "make", [lambda: uniform(16, 4, 100), lambda: uniform(32, 2, 100), lambda: uniform(30, 1, 100)]
 )
 def test_a_backward_with_the_out_and_lse_of_a_larger_softmax(make, kernel):
-    whole = problem(make())
-    q, k, v, dout = inputs(whole)
-    halves = [(0, 40), (40, 100)]
-    parts, plans = [], []
-    for start, stop in halves:
-        asked = whole.with_mask(whole.mask.cut([(0, 100)], [(start, stop)]))
-        plans.append(kernel.plan(asked))
-        parts.append(kernel.forward(q, k[start:stop], v[start:stop], plans[-1]))
-    out, lse = merge(*parts)
-    grads = [
-        kernel.backward(dout, q, k[start:stop], v[start:stop], out.to(q.dtype), lse, plan)
-        for (start, stop), plan in zip(halves, plans, strict=True)
-    ]
-    dq = sum(part[0].double() for part in grads)
-    dk, dv = (torch.cat([part[i] for part in grads]) for i in (1, 2))
-    compare((out, lse, dq, dk, dv), both_ways(Naive(), whole, *(x.double() for x in (q, k, v, dout))))
+    check_parts(problem(make()), kernel, 40)
 
 
 @pytest.mark.parametrize("block", [16, 32])
 def test_any_strides(block, kernel):
-    asked = problem(uniform(block, 2, seqlen=50))
-    q, k, v, dout = inputs(asked)
-    fused = torch.cat([q, k, v], dim=1)  # one projection's output, with q, k and v side by side
-    q_part, k_part, v_part = fused.split([4, 2, 2], dim=1)
-    by_head = dout.transpose(0, 1).contiguous().transpose(0, 1)
-    check(asked, kernel, (q_part, k_part, v_part, dout))
-    check(asked, kernel, (q_part, k_part, v_part, by_head))
-    check(asked, kernel, (q, k.mT.contiguous().mT, v, dout[:, :1].expand(-1, 4, -1)))
+    check_strides(problem(uniform(block, 2, seqlen=50)), kernel)
 
 
 def test_buffers_are_filled_whatever_their_strides():
-    asked = problem(uniform(30, 2, seqlen=50))
-    tensors = inputs(asked)
-    expected = both_ways(POINTERS, asked, *tensors)
-    q, k, v, dout = tensors
-    plan = POINTERS.plan(asked)
-
-    def poisoned(like, layout):
-        other = like.permute(layout).contiguous()
-        return torch.full_like(other, torch.nan).permute([layout.index(i) for i in range(like.dim())])
-
-    for layout in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
-        buffers = [poisoned(x, layout) for x in (q, q, k, v)]
-        sums = poisoned(expected[1], [1, 0])
-        out, lse = POINTERS.forward(q, k, v, plan, out=buffers[0], lse=sums)
-        grads = POINTERS.backward(dout, q, k, v, out, lse, plan, dq=buffers[1], dk=buffers[2], dv=buffers[3])
-        assert all(a is b for a, b in zip((out, lse, *grads), (buffers[0], sums, *buffers[1:]), strict=True))
-        for result, value in zip((out, lse, *grads), expected, strict=True):
-            assert torch.equal(result, value)
+    check_buffers(problem(uniform(30, 2, seqlen=50)), POINTERS)
 
 
 @pytest.mark.parametrize("block", [16, 32])
 def test_offsets_past_32_bits(block):
     asked = problem(uniform(block, 1, seqlen=70), 2, 1)
-    tensors = inputs(asked)
+    tensors = draw_tensors(asked)
     # 70 tokens that lie 2²⁵ elements apart span 4.4 GiB, of which a few pages are ever touched.
     far = [torch.empty(70 * 2**25, dtype=torch.float16).view(70, 2**25) for _ in range(4)]
     k, dk = (x[:, :64].unsqueeze(1) for x in far[:2])
@@ -262,3 +190,17 @@ def test_offsets_past_32_bits(block):
     out, lse = POINTERS.forward(q, k, v, plan)
     dq, dk, dv = POINTERS.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk)
     compare((out, lse, dq, dk, dv), both_ways(Naive(), asked, *(x.double() for x in tensors)))
+
+
+@pytest.mark.parametrize("kernel", OPERATIONS)
+def test_a_launch_by_itself_as_it_is_tuned(kernel):
+    inputs = Inputs.make(BlockSparseAttention, problem(uniform(32, 2)))
+    results = []
+    for config in (getattr(inputs.in_use, kernel), getattr(DESCRIPTORS.configs, kernel)):
+        run, written = inputs.case(kernel, config)
+        for x in written:
+            x.fill_(torch.nan)
+        run()
+        results.append(written)
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y, rtol=0.0, atol=4e-3 * max(1.0, float(y[y.isfinite()].abs().max())))

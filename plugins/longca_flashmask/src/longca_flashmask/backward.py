@@ -11,14 +11,14 @@ Sources: FlashAttention-2 (arXiv 2307.08691, algorithm 2); FlashMask (arXiv 2410
 import triton
 import triton.language as tl
 
+from longca.kernels.flash.softmax import LOG2E, deltas_of, exponents_of
+from longca.kernels.flash.tiles import head_offset
 from longca_flashmask.tiles import (
-    LOG2E,
     first_tile,
     load_intervals,
     load_rows,
     load_vector,
     next_tile,
-    start_of_head,
     store_rows,
     visible,
 )
@@ -59,18 +59,16 @@ def prepare(
     head = tl.program_id(1)
     row = tl.program_id(0) * BLOCK
     rows = row + tl.arange(0, BLOCK)
-    out_block = load_rows(out, row, start_of_head(head, stride_oh, False), stride_ot, seqlen_q, BLOCK, HEAD_DIM, False)
-    dout_block = load_rows(
-        dout, row, start_of_head(head, stride_gh, False), stride_gt, seqlen_q, BLOCK, HEAD_DIM, False
-    )
-    delta = tl.sum(out_block.to(tl.float32) * dout_block.to(tl.float32), 1)
+    out_block = load_rows(out, row, head_offset(head, stride_oh, False), stride_ot, seqlen_q, BLOCK, HEAD_DIM, False)
+    dout_block = load_rows(dout, row, head_offset(head, stride_gh, False), stride_gt, seqlen_q, BLOCK, HEAD_DIM, False)
+    delta = deltas_of(out_block, dout_block)
     sums = tl.load(
-        lse + start_of_head(head, stride_lh, False) + rows.to(tl.int64) * stride_lt,
+        lse + head_offset(head, stride_lh, False) + rows.to(tl.int64) * stride_lt,
         mask=rows < seqlen_q,
         other=float("-inf"),
     )
-    exponent = tl.where(sums == float("-inf"), float("inf"), sums * LOG2E)
-    offset = start_of_head(head, padded_q, False)
+    exponent = exponents_of(sums)
+    offset = head_offset(head, padded_q, False)
     tl.store(exponents + offset + rows, exponent, mask=rows < padded_q)
     tl.store(deltas + offset + rows, delta, mask=rows < padded_q)
 
@@ -145,8 +143,8 @@ def gather_dkdv(
 
     keys = row + tl.arange(0, BLOCK_N)
     firsts, lasts = load_intervals(starts, stops, keys, seqlen_k, INTERVALS)
-    k_block = load_rows(k, row, start_of_head(head_kv, stride_kh, TMA), stride_kt, seqlen_k, BLOCK_N, HEAD_DIM, TMA)
-    v_block = load_rows(v, row, start_of_head(head_kv, stride_vh, TMA), stride_vt, seqlen_k, BLOCK_N, HEAD_DIM, TMA)
+    k_block = load_rows(k, row, head_offset(head_kv, stride_kh, TMA), stride_kt, seqlen_k, BLOCK_N, HEAD_DIM, TMA)
+    v_block = load_rows(v, row, head_offset(head_kv, stride_vh, TMA), stride_vt, seqlen_k, BLOCK_N, HEAD_DIM, TMA)
 
     factor = scale * LOG2E
     head = head_kv * group
@@ -155,9 +153,9 @@ def gather_dkdv(
     for _ in range(num_tiles * group):
         column = block * BLOCK_M
         queries = column + tl.arange(0, BLOCK_M)
-        q_block = load_rows(q, column, start_of_head(head, stride_qh, TMA), stride_qt, seqlen_q, BLOCK_M, HEAD_DIM, TMA)
+        q_block = load_rows(q, column, head_offset(head, stride_qh, TMA), stride_qt, seqlen_q, BLOCK_M, HEAD_DIM, TMA)
         dout_block = load_rows(
-            dout, column, start_of_head(head, stride_gh, TMA), stride_gt, seqlen_q, BLOCK_M, HEAD_DIM, TMA
+            dout, column, head_offset(head, stride_gh, TMA), stride_gt, seqlen_q, BLOCK_M, HEAD_DIM, TMA
         )
         exponent = load_vector(exponents, head, column, padded_q, BLOCK_M, TMA)
         delta = load_vector(deltas, head, column, padded_q, BLOCK_M, TMA)
@@ -178,8 +176,8 @@ def gather_dkdv(
         block = tl.where(is_last, first_block, block)
         code = tl.where(is_last, first_code, code)
 
-    store_rows(dk, row, start_of_head(head_kv, stride_dkh, False), stride_dkt, seqlen_k, dk_sum * scale)
-    store_rows(dv, row, start_of_head(head_kv, stride_dvh, False), stride_dvt, seqlen_k, dv_sum)
+    store_rows(dk, row, head_offset(head_kv, stride_dkh, False), stride_dkt, seqlen_k, dk_sum * scale)
+    store_rows(dv, row, head_offset(head_kv, stride_dvh, False), stride_dvt, seqlen_k, dv_sum)
 
 
 @triton.jit(do_not_specialize=["group", "scale", "seqlen_q", "seqlen_k", "padded_q"])
@@ -246,10 +244,10 @@ def gather_dq(
 
     rows = row + tl.arange(0, BLOCK_M)
     firsts, lasts = load_intervals(starts, stops, rows, seqlen_q, INTERVALS)
-    q_block = load_rows(q, row, start_of_head(head, stride_qh, TMA), stride_qt, seqlen_q, BLOCK_M, HEAD_DIM, TMA)
-    dout_block = load_rows(dout, row, start_of_head(head, stride_gh, TMA), stride_gt, seqlen_q, BLOCK_M, HEAD_DIM, TMA)
-    k_head = start_of_head(head // group, stride_kh, TMA)
-    v_head = start_of_head(head // group, stride_vh, TMA)
+    q_block = load_rows(q, row, head_offset(head, stride_qh, TMA), stride_qt, seqlen_q, BLOCK_M, HEAD_DIM, TMA)
+    dout_block = load_rows(dout, row, head_offset(head, stride_gh, TMA), stride_gt, seqlen_q, BLOCK_M, HEAD_DIM, TMA)
+    k_head = head_offset(head // group, stride_kh, TMA)
+    v_head = head_offset(head // group, stride_vh, TMA)
     exponent = load_vector(exponents, head, row, padded_q, BLOCK_M, False)
     delta = load_vector(deltas, head, row, padded_q, BLOCK_M, False)
 
@@ -270,4 +268,4 @@ def gather_dq(
         dq_sum = tl.dot(dscores.to(k_block.dtype), k_block, dq_sum)
         run, block, code = next_tile(runs, run, block, code, PLAIN)
 
-    store_rows(dq, row, start_of_head(head, stride_dqh, False), stride_dqt, seqlen_q, dq_sum * scale)
+    store_rows(dq, row, head_offset(head, stride_dqh, False), stride_dqt, seqlen_q, dq_sum * scale)

@@ -6,17 +6,15 @@ dimension, and any strides over tokens and heads.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from longca.kernels.flash.descriptors import sources, strides, vector_sources
+from longca.kernels.flash.prepare import run_prepare
 from longca_flashmask.backward import gather_dkdv, gather_dq, prepare
 from longca_flashmask.forward import attend
 from longca_flashmask.plan import FlashMaskPlan
-from longca_flashmask.sources import sources, strides, vector_sources
 
 __all__ = ["launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
-
-_PREPARED_ELEMENTS = 8192  # of out and dout a program of `prepare`
 
 
 def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: FlashMaskPlan) -> None:
@@ -52,25 +50,7 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
 
 def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: FlashMaskPlan) -> Tensor:
     """What dk, dv and dq need of out and lse: exponents and deltas, float32 [2, Hq, queries up to a whole block]."""
-    num_queries, heads, head_dim = out.shape
-    block = _PREPARED_ELEMENTS // head_dim
-    multiple = max(block, plan.configs.dkdv.block_m, plan.configs.dq.block_m)
-    padded = -(-num_queries // multiple) * multiple
-    prepared = torch.empty((2, heads, padded), dtype=torch.float32, device=out.device)
-    prepare[padded // block, heads](
-        out,
-        dout,
-        lse,
-        *prepared,
-        *strides(out, dout),
-        *lse.stride(),
-        num_queries,
-        padded,
-        HEAD_DIM=head_dim,
-        BLOCK=block,
-        enable_fp_fusion=True,
-    )
-    return prepared
+    return run_prepare(prepare, dout, out, lse, max(plan.configs.dkdv.block_m, plan.configs.dq.block_m))
 
 
 def launch_dkdv(

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from longca import Problem
-from longca.kernels.base import Plan, torch_device
+from longca.kernels.base import torch_device
+from longca.kernels.flash.config import Configs
+from longca.kernels.flash.kernel import FlashPlan
 from longca.masks import Form
-from longca_flashmask.configs import Configs
 from longca_flashmask.tables import Intervals, Sheet, TileArrays, Tiles, interval_arrays, tile_arrays
 
 __all__ = ["FlashMaskPlan", "make_plan"]
@@ -19,27 +20,20 @@ _PROGRAMS = 2  # that run on a multiprocessor at a time, with the configurations
 
 
 @dataclass(eq=False)
-class FlashMaskPlan(Plan):
+class FlashMaskPlan(FlashPlan):
     """A plan for flashmask.
 
     Attributes:
-        configs: What the kernels are compiled with, and so the tiles that the tables list.
         query_intervals: Each query's keys.
         key_intervals: Each key's queries; None where no backward is planned.
         by_query: Tiles of each block of queries, by (queries, keys) a tile.
         by_key: Tiles of each block of keys, likewise; empty where no backward is planned.
     """
 
-    configs: Configs
     query_intervals: Intervals
     key_intervals: Intervals | None = None
     by_query: dict[tuple[int, int], Tiles] = field(default_factory=dict)
     by_key: dict[tuple[int, int], Tiles] = field(default_factory=dict)
-
-    @property
-    def group(self) -> int:
-        """Query heads a KV head."""
-        return self.problem.heads_q // self.problem.num_heads_kv
 
 
 def make_plan(problem: Problem, configs: Configs) -> FlashMaskPlan:

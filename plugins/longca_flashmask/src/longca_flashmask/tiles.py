@@ -11,29 +11,17 @@ partly masked.
 import triton
 import triton.language as tl
 
+from longca.kernels.flash.tiles import head_offset, load_tokens
+
 __all__ = [
-    "LN2",
-    "LOG2E",
     "first_tile",
     "load_intervals",
     "load_rows",
     "load_vector",
     "next_tile",
-    "start_of_head",
     "store_rows",
     "visible",
 ]
-
-LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
-
-
-@triton.jit
-def start_of_head(head, stride, TMA: tl.constexpr):
-    """Elements from the start of a tensor's row to a head: a column of a descriptor, else 64 bits for a pointer."""
-    if not TMA:
-        head = head.to(tl.int64)
-    return head * stride
 
 
 @triton.jit
@@ -43,17 +31,12 @@ def load_rows(source, row, column, stride, length, BLOCK: tl.constexpr, HEAD_DIM
     Args:
         source: The tensor's descriptor where TMA is set, else its pointer.
         row: First row.
-        column: What `start_of_head` gave.
+        column: What `head_offset` gave.
         stride: Elements from a row to the next.
         length: Rows of the tensor.
     """
-    if TMA:
-        block = source.load([row, column])
-    else:
-        rows = row + tl.arange(0, BLOCK)
-        offsets = rows.to(tl.int64)[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]
-        block = tl.load(source + column + offsets, mask=rows[:, None] < length, other=0.0)
-    return block
+    tokens = row + tl.arange(0, BLOCK)
+    return load_tokens(source, row, tokens, column, stride, length, HEAD_DIM, TMA)
 
 
 @triton.jit
@@ -66,7 +49,7 @@ def load_vector(source, head, column, padded, BLOCK: tl.constexpr, TMA: tl.const
     if TMA:
         values = tl.reshape(source.load([head, column]), [BLOCK])
     else:
-        values = tl.load(source + start_of_head(head, padded, False) + column + tl.arange(0, BLOCK))
+        values = tl.load(source + head_offset(head, padded, False) + column + tl.arange(0, BLOCK))
     return values
 
 

@@ -1,7 +1,6 @@
 """flashmask under Triton's interpreter, against attention by the book in float64.
 
-pytest does not collect this file by itself: `test_interpreted.py` runs it in a process that interprets. All is in
-float16: the interpreter has no products of bfloat16, whose bits it would take for integers.
+pytest does not collect this file by itself: `test_interpreted.py` runs it in a process that interprets.
 """
 
 from __future__ import annotations
@@ -9,11 +8,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from longca import Device, Problem, masks
-from longca.kernels.merge import merge
+from longca import masks
+from longca.kernels.flash import checking
+from longca.kernels.flash.checking import (
+    both_ways,
+    check_buffers,
+    check_parts,
+    check_strides,
+    compare,
+    cpu_problem,
+    draw_tensors,
+)
+from longca.kernels.flash.config import Config, Configs
+from longca.kernels.flash.tuning import OPERATIONS, Inputs
 from longca.kernels.naive import Naive
 from longca.masks import Form, Slice, SliceMask
-from longca_flashmask.configs import Config, Configs
 from longca_flashmask.flashmask import FlashMask
 
 POINTERS = FlashMask(Configs(Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(64, 32, 4, 2)))
@@ -38,50 +47,13 @@ PATTERNS = {
 HOLES = SliceMask([Slice(10, 100, 15, 90, lo=-30, hi=20), Slice(101, 102, 5, 6), Slice(110, 119, 30, 31)], 130, 95)
 COMB = SliceMask([Slice(20 * q, 20 * q + 9, 20 * k, 20 * k + 9) for k in range(5) for q in range(4)], 80, 100)
 
-TOLERANCE = 4e-3  # of the largest value
 
-
-def problem(mask, heads_q=2, heads_kv=1, head_dim=64, **other):
-    return Problem(
-        mask=mask,
-        heads_q=heads_q,
-        heads_kv=heads_kv,
-        head_dim=head_dim,
-        dtype="float16",
-        device=Device("cpu"),
-        **{"direction": "backward", **other},
-    )
-
-
-def inputs(asked):
-    """q, k, v and dout."""
-    random = torch.Generator().manual_seed(0)
-    queries = (asked.mask.seqlen_q, asked.heads_q, asked.head_dim)
-    keys = (asked.mask.seqlen_k, asked.heads_kv, asked.head_dim)
-    return [torch.randn(shape, generator=random).half() for shape in (queries, keys, keys, queries)]
-
-
-def both_ways(kernel, asked, q, k, v, dout):
-    """out, lse, dq, dk and dv."""
-    plan = kernel.plan(asked)
-    out, lse = kernel.forward(q, k, v, plan)
-    return out, lse, *kernel.backward(dout, q, k, v, out, lse, plan)
-
-
-def compare(results, expected):
-    for name, result, value in zip(("out", "lse", "dq", "dk", "dv"), results, expected, strict=True):
-        finite = value.masked_fill(value == -torch.inf, 0.0)
-        bound = TOLERANCE * max(1.0, float(finite.abs().max())) if value.numel() else 0.0
-        torch.testing.assert_close(
-            result.double(), value, rtol=0.0, atol=bound, msg=lambda text, name=name: f"{name}: {text}"
-        )
+def problem(mask, heads_q=2, heads_kv=1, **other):
+    return cpu_problem(mask, heads_q, heads_kv, **other)
 
 
 def check(asked, kernel=POINTERS, tensors=None):
-    tensors = inputs(asked) if tensors is None else tensors
-    results = both_ways(kernel, asked, *tensors)
-    compare(results, both_ways(Naive(), asked, *(x.double() for x in tensors)))
-    return results
+    return checking.check(asked, kernel, tensors)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -136,74 +108,34 @@ def test_large_scores_and_a_scale_of_ones_own():
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 def test_very_negative_scores_past_which_a_block_of_keys_ends():
     asked = problem(masks.build("full", seqlen=40), 1, softmax_scale=30.0)
-    q, k, v, dout = inputs(asked)
+    q, k, v, dout = draw_tensors(asked)
     check(asked, POINTERS, (q.abs(), -k.abs(), v, dout))
 
 
 def test_equal_scores_count_keys_exactly():
     asked = problem(HOLES, 2, 2)
-    q, k, v, _ = inputs(asked)
+    q, k, v, _ = draw_tensors(asked)
     _, lse = POINTERS.forward(torch.zeros_like(q), k, v, POINTERS.plan(asked))
     counts = torch.from_numpy(HOLES.dense().sum(1)).double()
     torch.testing.assert_close(lse.double().exp(), counts.expand(2, -1), rtol=1e-6, atol=0.0)
 
 
 def test_a_backward_with_the_out_and_lse_of_a_larger_softmax():
-    whole = problem(masks.build("causal", seqlen=100))
-    q, k, v, dout = inputs(whole)
-    halves = [(0, 40), (40, 100)]
-    parts, plans = [], []
-    for start, stop in halves:
-        asked = whole.with_mask(whole.mask.cut([(0, 100)], [(start, stop)]))
-        plans.append(DESCRIPTORS.plan(asked))
-        parts.append(DESCRIPTORS.forward(q, k[start:stop], v[start:stop], plans[-1]))
-    out, lse = merge(*parts)
-    grads = [
-        DESCRIPTORS.backward(dout, q, k[start:stop], v[start:stop], out.to(q.dtype), lse, plan)
-        for (start, stop), plan in zip(halves, plans, strict=True)
-    ]
-    dq = sum(part[0].double() for part in grads)
-    dk, dv = (torch.cat([part[i] for part in grads]) for i in (1, 2))
-    expected = both_ways(Naive(), whole, *(x.double() for x in (q, k, v, dout)))
-    compare((out, lse, dq, dk, dv), expected)
+    check_parts(problem(masks.build("causal", seqlen=100)), DESCRIPTORS, 40)
 
 
 @pytest.mark.parametrize("kernel", [POINTERS, DESCRIPTORS], ids=["pointers", "descriptors"])
 def test_any_strides(kernel):
-    asked = problem(masks.build("causal_document", seqlen=70, documents=[30, 40]), 4, 2)
-    q, k, v, dout = inputs(asked)
-    fused = torch.cat([q, k, v], dim=1)  # one projection's output, with q, k and v side by side
-    q_part, k_part, v_part = fused.split([4, 2, 2], dim=1)
-    by_head = dout.transpose(0, 1).contiguous().transpose(0, 1)
-    check(asked, kernel, (q_part, k_part, v_part, dout))
-    check(asked, kernel, (q_part, k_part, v_part, by_head))
-    check(asked, kernel, (q, k.mT.contiguous().mT, v, dout[:, :1].expand(-1, 4, -1)))
+    check_strides(problem(masks.build("causal_document", seqlen=70, documents=[30, 40]), 4, 2), kernel)
 
 
 def test_buffers_are_filled_whatever_their_strides():
-    asked = problem(HOLES, 4, 2)
-    tensors = inputs(asked)
-    expected = both_ways(POINTERS, asked, *tensors)
-    q, k, v, dout = tensors
-    plan = POINTERS.plan(asked)
-
-    def poisoned(like, layout):
-        other = like.permute(layout).contiguous()
-        return torch.full_like(other, torch.nan).permute([layout.index(i) for i in range(like.dim())])
-
-    for layout in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
-        buffers = [poisoned(x, layout) for x in (q, q, k, v)]
-        sums = poisoned(expected[1], [1, 0])
-        out, lse = POINTERS.forward(q, k, v, plan, out=buffers[0], lse=sums)
-        grads = POINTERS.backward(dout, q, k, v, out, lse, plan, dq=buffers[1], dk=buffers[2], dv=buffers[3])
-        assert all(a is b for a, b in zip((out, lse, *grads), (buffers[0], sums, *buffers[1:]), strict=True))
-        for result, value in zip((out, lse, *grads), expected, strict=True):
-            assert torch.equal(result, value)
+    check_buffers(problem(HOLES, 4, 2), POINTERS)
 
 
 def test_offsets_past_32_bits():
     asked = problem(masks.build("causal", seqlen=70), 2)
-    tensors = inputs(asked)
+    tensors = draw_tensors(asked)
     # 70 tokens that lie 2²⁵ elements apart span 4.4 GiB, of which a few pages are ever touched.
     far = [torch.empty(70 * 2**25, dtype=torch.float16).view(70, 2**25) for _ in range(2)]
     k = far[0][:, :64].unsqueeze(1)
@@ -222,3 +154,17 @@ def test_a_plan_of_the_forward_alone_is_smaller():
     assert forward.key_intervals is None
     assert not forward.by_key
     assert 0 < forward.metadata_bytes < POINTERS.plan(problem(mask)).metadata_bytes
+
+
+@pytest.mark.parametrize("kernel", OPERATIONS)
+def test_a_launch_by_itself_as_it_is_tuned(kernel):
+    inputs = Inputs.make(FlashMask, problem(masks.build("causal_document", seqlen=90, documents=[50, 40])))
+    results = []
+    for config in (getattr(inputs.in_use, kernel), getattr(DESCRIPTORS.configs, kernel)):
+        run, written = inputs.case(kernel, config)
+        for x in written:
+            x.fill_(torch.nan)
+        run()
+        results.append(written)
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y, rtol=0.0, atol=4e-3 * max(1.0, float(y[y.isfinite()].abs().max())))

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from longca_flashmask.sources import sources, strides, vector_sources
+from longca.kernels.flash.descriptors import sources, strides, vector_sources
 
 
 def is_describable(x):
@@ -41,6 +41,7 @@ def test_some_heads_of_a_fused_projection_are_described():
         packed(heads=1, head_dim=68)[..., :64],  # rows that are not
         packed().new_zeros(1, 1, 1).expand(10, 6, 64),
         packed(tokens=0),
+        torch.empty_strided((4, 2, 64), (2**33, 2**32, 1), dtype=torch.bfloat16, device="meta"),  # a head too far off
     ],
 )
 def test_other_tensors_are_not(x):

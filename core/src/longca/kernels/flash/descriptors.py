@@ -1,8 +1,8 @@
-"""How tensors are handed to the kernels: as pointers with strides, or as descriptors for the tensor memory accelerator.
+"""How tensors are handed to kernels: as pointers with strides, or as descriptors for the tensor memory accelerator.
 
 Tensors are [tokens, heads, head_dim] with any strides over tokens and heads. A descriptor sees two dimensions: a row is
-a token with all its heads, and a head begins at a column of it. So it needs heads that lie within their token's stride,
-16-byte aligned (CUDA Driver API, cuTensorMapEncodeTiled); other tensors go by pointer.
+a token with all its heads, and a head begins at a column of it; a block may begin at any token. So it needs heads that
+lie within their token's stride, 16-byte aligned (CUDA Driver API, cuTensorMapEncodeTiled); other tensors go by pointer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 __all__ = ["sources", "strides", "vector_sources"]
 
 _ALIGNMENT = 16  # bytes
+_FARTHEST = 2**31  # elements: a block's place in a descriptor is a number of 32 bits
 
 
 def strides(*tensors: Tensor) -> Iterator[int]:
@@ -44,11 +45,17 @@ def sources(tensors: tuple[Tensor, ...], rows: tuple[int, ...], tma: bool) -> tu
     ], True
 
 
-def vector_sources(prepared: Tensor, block: int, tma: bool) -> list[Any]:
-    """The same for vectors of one number a query: float32 [vectors, heads, queries]."""
+def vector_sources(vectors: Tensor, block: int, tma: bool) -> list[Any]:
+    """The same for vectors of one number a query.
+
+    Args:
+        vectors: float32 [vectors, heads, queries], contiguous.
+        block: Queries a block.
+        tma: Whether they are to be descriptors.
+    """
     if not tma:
-        return list(prepared)
-    return [TensorDescriptor(x, list(x.shape), list(x.stride()), [1, block]) for x in prepared]
+        return list(vectors)
+    return [TensorDescriptor(x, list(x.shape), list(x.stride()), [1, block]) for x in vectors]
 
 
 def _width(x: Tensor) -> int:
@@ -58,4 +65,4 @@ def _width(x: Tensor) -> int:
 
 def _is_describable(x: Tensor) -> bool:
     aligned = x.data_ptr() % _ALIGNMENT == 0 and x.stride(0) * x.element_size() % _ALIGNMENT == 0
-    return x.numel() > 0 and aligned and x.stride(1) >= 0 and x.stride(0) >= _width(x)
+    return x.numel() > 0 and aligned and x.stride(1) >= 0 and _width(x) <= min(x.stride(0), _FARTHEST)

@@ -1,4 +1,7 @@
-"""What stands between a caller's tensors and the kernels, which want a contiguous last dimension."""
+"""What stands between a caller's tensors and kernels, which want a contiguous last dimension and the current device.
+
+What kernels read is made ready by `longca.kernels.base.readable`, and what they wrote comes back by `fill`.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from longca.kernels.base import fill, readable
-from longca_flashmask.buffers import on_device_of, writable
+from longca.kernels.flash.buffers import on_device_of, writable
 
 X = torch.zeros(10, 6, 64, dtype=torch.bfloat16)
 SCATTERED = torch.zeros(10, 6, 128, dtype=torch.bfloat16)[..., ::2]

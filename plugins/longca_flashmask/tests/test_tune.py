@@ -1,0 +1,47 @@
+"""The tuning script: its masks and configurations; what it does with them is the core's, and tested there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from longca import Device, Problem, masks
+from longca.kernels.flash.tuning import OPERATIONS
+from longca.masks import Form
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location(
+        "flashmask_tune", Path(__file__).parents[1] / "benchmarks" / "tune.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def intervals(mask):
+    return mask.count(Form.ROW_INTERVALS), mask.count(Form.COLUMN_INTERVALS)
+
+
+def test_short_masks_need_the_code_of_all_others(script):
+    problem = Problem(mask=masks.build("full", seqlen=64), heads_q=1, device=Device("cpu"))
+    short = script.short_problems(problem)
+    compiled = {n for asked in short for n in intervals(asked.mask)}
+    assert {asked.mask.seqlen_q for asked in short} == {script.SHORT}
+    for name in script.MASKS:
+        assert set(intervals(script.build(name, 2**14))) <= compiled, name
+
+
+@pytest.mark.parametrize("name", ["causal_document", "shared_question", "global_sliding_window"])
+@pytest.mark.parametrize("seqlen", [512, 3000, 10000])
+def test_masks_of_any_length(script, name, seqlen):
+    assert script.build(name, seqlen).seqlen_q == seqlen
+
+
+def test_each_configuration_is_tried_once(script):
+    assert tuple(script.CANDIDATES) == tuple(OPERATIONS)
+    for configs in script.CANDIDATES.values():
+        assert len(set(configs)) == len(configs)
