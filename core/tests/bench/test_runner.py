@@ -5,7 +5,7 @@ import pytest
 from longca.bench.cases import Case, Selection, expand
 from longca.bench.interleave import ROUNDS
 from longca.bench.messages import Outcome
-from longca.bench.runner import Options, _judged, run_cases
+from longca.bench.runner import Options, judged, run_cases
 from longca.bench.suite import load_suite
 from longca.bench.timing import LEAST
 from longca.kernels import history as history_module
@@ -67,10 +67,10 @@ def test_faster_than_the_device_can_be_is_suspect():
     h200 = Device("cuda", (9, 0), name="NVIDIA H200")
     case = Case("sdpa", "full", 96, "auto", 0, 4, 2, 64, "bfloat16", "forward")
     fast, slow = (Outcome("ok", "", {"tflops": tflops}) for tflops in (1200.0, 700.0))
-    assert _judged(fast, h200, case).status == "suspect"
-    assert "989" in _judged(fast, h200, case).message
-    assert _judged(slow, h200, case).status == "ok"
-    assert _judged(fast, CPU, case).status == "ok", "nobody knows a CPU's peak"
+    assert judged(fast, h200, case).status == "suspect"
+    assert "989" in judged(fast, h200, case).message
+    assert judged(slow, h200, case).status == "ok"
+    assert judged(fast, CPU, case).status == "ok", "nobody knows a CPU's peak"
 
 
 def test_unsupported_has_reasons(core):

@@ -1,4 +1,4 @@
-"""Cases: a suite expanded on a device, one case for each kernel, mask, shape and direction.
+"""Cases: a suite expanded on a device, one case for each kernel, mask, shape and direction, and strategy if it has any.
 
 A case is identified by a hash of what is measured on what; its mask is drawn when it is needed, from the seed.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
+from longca.bench.parallel_cases import AUTO, Parallel, check_meshes, check_ranks, parallels
 from longca.bench.suite import Suite, Sweep, Value
 from longca.errors import RequestError, UnknownNameError
-from longca.manifests import Device, Problem, installed_version
+from longca.manifests import Device, Problem, StrategyManifest, installed_version
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, get_pattern, sample
@@ -43,6 +45,7 @@ class Case:
         dtype: Data type.
         direction: `forward` or `backward`.
         factors: Mask factors given by the suite, as sorted (name, value) pairs.
+        parallel: How ranks share it; None on one device.
     """
 
     kernel: str
@@ -56,16 +59,21 @@ class Case:
     dtype: DType
     direction: Direction
     factors: tuple[tuple[str, Any], ...] = ()
+    parallel: Parallel | None = None
 
     def digest(self, device: str) -> str:
         """16 hex digits of what is measured on what."""
-        text = json.dumps([asdict(self), device], sort_keys=True)
+        about = asdict(self)
+        if self.parallel is None:  # which cases did not have when the first records were made
+            del about["parallel"]
+        text = json.dumps([about, device], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
     def mask(self) -> Mask:
         """The case's mask, drawn from its seed."""
-        return _mask(replace(self, kernel="", dtype="float32", direction="forward", head_dim=1, heads_q=1))
+        same = replace(self, kernel="", dtype="float32", direction="forward", head_dim=1, heads_q=1)
+        return _mask(replace(same, parallel=None))
 
     def problem(self, device: Device) -> Problem:
         """What the case asks of its kernel."""
@@ -98,6 +106,8 @@ class Selection:
         directions: Directions to keep.
         heads: Query heads and KV heads to keep, such as `64:8`.
         seeds: Seeds to keep.
+        strategies: Strategies to keep.
+        placements: Placements to take instead of the suite's.
     """
 
     kernels: tuple[str, ...] = ()
@@ -106,39 +116,61 @@ class Selection:
     directions: tuple[Direction, ...] = ()
     heads: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    strategies: tuple[str, ...] = ()
+    placements: tuple[str, ...] = ()
 
 
-def expand(suite: Suite, kernels: Iterable[str], selection: Selection = Selection()) -> list[Case]:
+def expand(
+    suite: Suite,
+    kernels: Iterable[str],
+    selection: Selection = Selection(),
+    *,
+    strategies: Mapping[str, StrategyManifest] = MappingProxyType({}),
+    ranks: int | None = None,
+) -> list[Case]:
     """The suite's cases, each once, ordered so that those that share a mask and inputs come together.
 
-    Kernels that the suite lists, says the distribution of and does not find are left out; `absent` names them.
+    Kernels and strategies that the suite lists, says the distribution of and does not find are left out; `absent` names
+    them. In a job of ranks it is the sweeps with strategies that are expanded, and without one the others.
 
     Args:
         suite: The suite.
         kernels: Names of all kernels there are.
         selection: What narrows it.
+        strategies: All strategies there are.
+        ranks: Ranks of the job; None without one.
 
     Raises:
-        UnknownNameError: The suite or the selection names a kernel or pattern that nobody provides, or the selection
-            heads that the suite does not have.
+        UnknownNameError: The suite or the selection names a kernel, strategy, placement or pattern that nobody
+            provides, or the selection heads that the suite does not have.
         MaskError: A selected length that no mask has.
         RequestError: A selected kernel is not installed, nothing is left, or there are more than MOST_CASES.
     """
     known = tuple(kernels)
+    check_ranks(suite.name, suite.sweep, ranks)
+    sweeps = [sweep for sweep in suite.sweep if bool(sweep.strategies) == (ranks is not None)]
     _check(suite, known, selection)
+    _check_strategies(suite, strategies, selection)
     cases: dict[Case, None] = {}
-    listed = {seqlen for sweep in suite.sweep for seqlen in sweep.seqlens}
-    for case in (case for sweep in suite.sweep for case in _cases(sweep, known, selection, listed)):
+    listed = {seqlen for sweep in sweeps for seqlen in sweep.lengths_on(ranks or 1)}
+    ways = [
+        [None]
+        if ranks is None
+        else list(parallels(sweep, strategies, ranks, selection.strategies, selection.placements))
+        for sweep in sweeps
+    ]
+    pairs = zip(sweeps, ways, strict=True)
+    for case in (case for sweep, way in pairs for case in _cases(sweep, known, selection, listed, way)):
         cases[case] = None
         if len(cases) > MOST_CASES:
             raise RequestError(
                 f"suite {suite.name} has more than {MOST_CASES} cases; narrow its sweeps, or select with --kernel, "
                 "--mask, --seqlen and --direction"
             )
-    if not cases and not absent(suite, known, selection):
+    if not cases and not absent(suite, (*known, *strategies), selection):
         raise RequestError(
             f"no sweep of suite {suite.name} has all that was selected together; leave out one of --kernel, --mask, "
-            f"--seqlen, --heads, --seed and --direction. Its seeds: {_seeds(suite)}"
+            f"--seqlen, --heads, --seed, --direction, --strategy and --placement. Its seeds: {_seeds(suite)}"
         )
     return list(cases)
 
@@ -148,17 +180,18 @@ def _seeds(suite: Suite) -> str:
 
 
 def absent(suite: Suite, kernels: Iterable[str], selection: Selection = Selection()) -> dict[str, str]:
-    """The kernels that `expand` leaves out because nobody provides them here, each with what to do about it.
+    """What `expand` leaves out because nobody provides it here, each name with what to do about it.
 
     Args:
         suite: The suite.
-        kernels: Names of all kernels there are.
+        kernels: Names of all kernels there are, and of all strategies.
         selection: What narrows the suite.
     """
     known = set(kernels)
-    listed = dict.fromkeys(name for sweep in suite.sweep for name in sweep.kernels if name in suite.distributions)
-    missing = [name for name in listed if name not in known and (not selection.kernels or name in selection.kernels)]
-    return {name: _how_to_get(suite.distributions[name]) for name in missing}
+    wanted = [(name, selection.kernels) for sweep in suite.sweep for name in sweep.kernels]
+    wanted += [(name, selection.strategies) for sweep in suite.sweep for name in sweep.strategies]
+    missing = dict.fromkeys(name for name, kept in wanted if name not in known and (not kept or name in kept))
+    return {name: _how_to_get(suite.distributions[name]) for name in missing if name in suite.distributions}
 
 
 def _how_to_get(distribution: str) -> str:
@@ -187,23 +220,48 @@ def _check(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:
             raise UnknownNameError(f"heads of suite {suite.name}", name, heads)
 
 
-def _cases(sweep: Sweep, known: tuple[str, ...], selection: Selection, listed: set[int]) -> Iterator[Case]:
+def _check_strategies(suite: Suite, strategies: Mapping[str, StrategyManifest], selection: Selection) -> None:
+    """Refuses names of strategies and placements that lead nowhere."""
+    listed = (name for sweep in suite.sweep for name in sweep.strategies)
+    for name in (*selection.strategies, *listed):
+        if name not in strategies and name != "*":
+            if name not in suite.distributions:
+                raise UnknownNameError("strategy", name, strategies)
+            if name in selection.strategies:
+                raise RequestError(f"strategy {name!r} is not here: {_how_to_get(suite.distributions[name])}")
+    check_meshes(suite.sweep, strategies)
+    known = {AUTO, *(placement for manifest in strategies.values() for placement in manifest.placements)}
+    for placement in selection.placements:
+        if placement not in known:
+            raise UnknownNameError("placement", placement, known)
+
+
+def _cases(
+    sweep: Sweep,
+    known: tuple[str, ...],
+    selection: Selection,
+    listed: set[int],
+    ways: Sequence[Parallel | None],
+) -> Iterator[Case]:
     patterns = _picked(sweep.patterns, tuple(PATTERNS), selection.patterns)
     kernels = [name for name in _picked(sweep.kernels, known, selection.kernels) if name in known]
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
-    taken = [n for n in selection.seqlens if n in sweep.seqlens or n not in listed]
-    for seqlen, (pattern, factors), seed, heads, head_dim, dtype, kernel, direction in product(
-        taken if selection.seqlens else sweep.seqlens,
+    lengths = sweep.lengths_on(next((way.world_size for way in ways if way is not None), 1))
+    taken = [n for n in selection.seqlens if n in lengths or n not in listed]
+    for seqlen, (pattern, factors), seed, heads, head_dim, dtype, kernel, way, direction in product(
+        taken if selection.seqlens else lengths,
         [(name, _frozen(given)) for name in patterns for given in sweep.factor_sets(name)],
         [seed for seed in sweep.seeds if not selection.seeds or seed in selection.seeds],
         _picked(sweep.heads, (), selection.heads),
         sweep.head_dims,
         sweep.dtypes,
         kernels,
+        ways,
         directions,
     ):
         heads_q, heads_kv = map(int, heads.split(":"))
-        yield Case(kernel, pattern, seqlen, sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors)
+        about = (sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, way)
+        yield Case(kernel, pattern, seqlen, *about)
 
 
 def _picked(listed: tuple[str, ...], known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:

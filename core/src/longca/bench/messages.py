@@ -29,7 +29,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a worker is doing: `inputs`, `plan`, `verify`, `time` or `verify again`."""
+    """What a worker is doing: `inputs`, `plan`, `verify`, `time` or `verify again`; `ready` once it is started."""
 
     name: str
 

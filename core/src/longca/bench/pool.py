@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import Any
 
-from longca.bench.cases import Case
-from longca.bench.messages import Outcome, Phase, Setup
+from longca.bench.messages import Outcome, Phase
 from longca.errors import LongCAError
 
 __all__ = ["Worker"]
@@ -24,43 +24,62 @@ class Worker:
     """One worker process, started when it is first needed and again after it died.
 
     Args:
-        setup: What it is told.
+        setup: What it is told: a `Setup`, or what another module that serves as a worker takes.
         gpu: Which of the visible GPUs it has to itself; None for all.
+        module: What it runs.
     """
 
-    def __init__(self, setup: Setup, gpu: int | None = None) -> None:
-        self._setup, self._gpu = setup, gpu
+    def __init__(self, setup: Any, gpu: int | None = None, module: str = "longca.bench.worker") -> None:
+        self._setup, self._gpu, self._module = setup, gpu, module
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._lifeline = -1
 
-    def run(self, case: Case, seconds: float) -> Outcome:
+    def run(self, case: Any, seconds: float) -> Outcome:
         """Measures a case within a deadline.
 
         Args:
             case: The case.
             seconds: The deadline, from when the worker takes the case.
         """
-        connection = self._ready()
-        connection.send(case)
+        self._ready()
+        self.give(case)
         deadline, phase = time.monotonic() + seconds, "start"
         while True:
-            try:
-                if not connection.poll(max(0.0, deadline - time.monotonic())):
-                    self.kill()
-                    return Outcome("timeout", f"still in phase {phase!r} after {seconds:g} s; it was ended", {})
-                said = connection.recv()
-            except (EOFError, OSError):
-                return Outcome("crashed", f"{self._how_it_died()} in phase {phase!r}", {})
-            if isinstance(said, Phase):
-                phase = said.name
-            elif isinstance(said, Outcome):
-                if said.is_last:
-                    self.kill()
-                return said
-            else:
+            said = self.hear(max(0.0, deadline - time.monotonic()))
+            if said is None:
                 self.kill()
-                return Outcome("crashed", f"the worker said something else than a result in phase {phase!r}", {})
+                return Outcome("timeout", f"still in phase {phase!r} after {seconds:g} s; it was ended", {})
+            if isinstance(said, Outcome):
+                lost = said.status == "crashed"
+                return Outcome("crashed", f"{said.message} in phase {phase!r}", {}) if lost else said
+            phase = said.name
+
+    def give(self, case: Any) -> None:
+        """Has the worker take a case; one that is gone says so when it is next heard."""
+        assert self._connection is not None, "a worker is started before it is given anything"
+        with suppress(OSError):
+            self._connection.send(case)
+
+    def hear(self, seconds: float) -> Phase | Outcome | None:
+        """What the worker says next, within some seconds; None where it says nothing.
+
+        An outcome that is its last, or that it crashed, comes when the worker has been ended.
+        """
+        assert self._connection is not None, "a worker is started before it is heard"
+        try:
+            if not self._connection.poll(seconds):
+                return None
+            said = self._connection.recv()
+        except (EOFError, OSError):
+            return Outcome("crashed", self._how_it_died(), {}, is_last=True)
+        if isinstance(said, Phase):
+            return said
+        if not isinstance(said, Outcome):
+            said = Outcome("crashed", "the worker said something else than a result", {}, is_last=True)
+        if said.is_last:
+            self.kill()
+        return said
 
     def kill(self) -> None:
         """Ends the worker and everything that it started."""
@@ -74,13 +93,17 @@ class Worker:
         os.close(self._lifeline)
         self._process = self._connection = None
 
-    def _ready(self) -> Connection:
-        if self._process is not None and self._process.poll() is None and self._connection is not None:
-            return self._connection
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None and self._connection is not None
+
+    def launch(self) -> None:
+        """Starts the process anew, and tells it its setup; it says `ready` when it is."""
         self.kill()
         ours, theirs = Pipe()
         watched, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", "longca.bench.worker", str(theirs.fileno()), str(watched)]
+        command = [sys.executable, "-m", self._module, str(theirs.fileno()), str(watched)]
         self._process = subprocess.Popen(
             command,
             pass_fds=(theirs.fileno(), watched),
@@ -92,14 +115,16 @@ class Worker:
         theirs.close()
         os.close(watched)
         self._connection = ours
-        try:
-            ours.send(self._setup)
-            if ours.poll(_START):
-                ours.recv()
-                return ours
-        except (EOFError, OSError):
-            pass
-        how = self._how_it_died()
+        self.give(self._setup)
+
+    def _ready(self) -> None:
+        if self.is_running:
+            return
+        self.launch()
+        said = self.hear(_START)
+        if isinstance(said, Phase):
+            return
+        how = said.message if said is not None else self._how_it_died()
         raise LongCAError(f"a worker process could not be started: {how}. What it printed says why")
 
     def _environment(self) -> dict[str, str]:

@@ -53,18 +53,39 @@ class Record(BaseModel):
         density: Visible pairs over all pairs.
         tile_efficiency: Area over that of the 128×128 tiles it touches.
         flops: Floating-point operations of the direction.
-        plan_seconds: Time to put the mask on the device in the kernel's form.
+        plan_seconds: Time to put the mask on the device in the kernel's form; of ranks, the slowest's.
         first_seconds: Time of the first call: what compiling takes, and one call with its verification.
         metadata_bytes: Bytes of what the plan holds there.
-        peak_bytes: The allocator's peak above the inputs; None on CPUs, where it is not known.
-        samples: Seconds of each timed call.
+        peak_bytes: The allocator's peak above the inputs, of ranks the highest; None on CPUs, where it is not known.
+        samples: Seconds of each timed call; of several ranks, on the slowest.
         wall: Seconds by the host's clock from the call to its result, launching included.
         warm_up: Seconds of each call before them.
         median: Median of the samples, in seconds.
-        tflops: flops over median, in 10¹² a second.
+        tflops: flops over median, in 10¹² a second; of several ranks, for each.
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing; None on CPUs.
         verified_kv_heads: KV heads whose results, and their query heads', were verified; null for all.
         findings: The worst row of each verified tensor.
+        strategy: Name of the context-parallel strategy; None for a kernel on one device, as in all that follow.
+        placement: How tokens were to be placed on ranks: a placement, or `auto`.
+        placed: How they were: what `auto` came to.
+        world_size: Ranks.
+        mesh: Ranks along each of the strategy's axes, such as `ring=2,ulysses=2`.
+        layout_seconds: Time to find who holds and computes what, on the slowest rank, after the placement is known.
+        rank_samples: Seconds of each timed call on each rank: [ranks][calls].
+        rank_peak_bytes: Each rank's peak of memory.
+        sent_bytes: Bytes that each rank sends in one call, by kind of collective: `p2p`, `all_to_all`, `all_gather`,
+            `reduce_scatter`, `all_reduce` or `broadcast`.
+        communication: The same collectives without kernels, by kind and as `all`: `calls` in number, `bytes` as
+            nccl-tests count a collective's size, `seconds` as the median of the slowest rank's, and `algbw` and `busbw`
+            in 10⁹ bytes a second.
+        rank_compute_seconds: Median of each rank's kernel calls without collectives.
+        hidden: Share of the time of communication that is hidden behind computing: (communication + compute − total) /
+            communication, from 0 to 1; None where nothing is sent.
+        area_imbalance: Visible pairs of the busiest rank over those of the average one.
+        time_imbalance: The same of the time of the kernel calls.
+        alone_seconds: Median of the kernel on one device, alone, with one rank's share of the query heads on the whole
+            mask: as much work as a rank's, and no communication. None where heads do not divide among ranks.
+        alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
         finished: When, in UTC, as ISO 8601.
     """
 
@@ -111,6 +132,22 @@ class Record(BaseModel):
     gpu: dict[str, Any] | None = None
     verified_kv_heads: tuple[int, ...] | None = None
     findings: tuple[dict[str, Any], ...] = ()
+    strategy: str | None = None
+    placement: str | None = None
+    placed: str | None = None
+    world_size: int | None = None
+    mesh: str | None = None
+    layout_seconds: float | None = None
+    rank_samples: tuple[tuple[float, ...], ...] = ()
+    rank_peak_bytes: tuple[int, ...] = ()
+    sent_bytes: dict[str, tuple[int, ...]] = {}
+    communication: dict[str, dict[str, int | float]] = {}
+    rank_compute_seconds: tuple[float, ...] = ()
+    hidden: float | None = None
+    area_imbalance: float | None = None
+    time_imbalance: float | None = None
+    alone_seconds: float | None = None
+    alone_findings: tuple[dict[str, Any], ...] = ()
     finished: str
 
 

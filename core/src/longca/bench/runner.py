@@ -26,7 +26,7 @@ from longca.kernels import history
 from longca.manifests import Device
 from longca.plugins import Registry
 
-__all__ = ["DEADLINE", "Options", "failed", "run_cases"]
+__all__ = ["DEADLINE", "Options", "failed", "finished", "identity", "judged", "run_cases"]
 
 #: Seconds a case may take, compiling and verifying included.
 DEADLINE = 600.0
@@ -159,22 +159,22 @@ class _Run:
 
     def _one(self, measure: Callable[[Case], Outcome], case: Case) -> Record:
         problem = case.problem(self._device)
-        fields = {**_identity(self._suite, case, self._device, self._registry), "flops": problem.flops}
+        fields = {**identity(self._suite, case, self._device, self._registry), "flops": problem.flops}
         verdict = self._registry.resolve(case.kernel, problem)
         if not verdict:
-            return _finished(fields, "unsupported", " ".join(str(reason) for reason in verdict.reasons))
+            return finished(fields, "unsupported", " ".join(str(reason) for reason in verdict.reasons))
         if self._stopped:
-            return _finished(fields, "skipped", "an earlier case failed, and --fail-fast was asked for")
+            return finished(fields, "skipped", "an earlier case failed, and --fail-fast was asked for")
         form = str(verdict.offer.form) if verdict.offer else None
-        outcome = _judged(measure(case), self._device, case)
+        outcome = judged(measure(case), self._device, case)
         if outcome.status == "ok":
             history.append(history.Entry.of(case.kernel, problem, outcome.fields["median"]))
         fields |= {"form": form, **outcome.fields, "advice": advice(outcome.status, outcome.message, form)}
-        return _finished(fields, outcome.status, outcome.message)
+        return finished(fields, outcome.status, outcome.message)
 
 
-def _judged(outcome: Outcome, device: Device, case: Case) -> Outcome:
-    """An outcome that no hardware could have is suspect."""
+def judged(outcome: Outcome, device: Device, case: Case) -> Outcome:
+    """The outcome of a case; one that no hardware could have is suspect."""
     peak, reached = peak_tflops(device.name, case.dtype), outcome.fields.get("tflops")
     if outcome.status != "ok" or peak is None or reached is None or reached <= peak:
         return outcome
@@ -182,7 +182,8 @@ def _judged(outcome: Outcome, device: Device, case: Case) -> Outcome:
     return Outcome("suspect", message, outcome.fields)
 
 
-def _identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
+def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
+    """The fields of a record that say what is measured, on what."""
     mask, provider = case.mask, registry.provider(case.kernel)
     name = str(device)
     return {
@@ -211,9 +212,10 @@ def _identity(suite: Suite, case: Case, device: Device, registry: Registry) -> d
     }
 
 
-def _finished(fields: dict[str, Any], status: str, message: str) -> Record:
-    finished = datetime.now(UTC).isoformat(timespec="seconds")
-    return Record.model_validate({**fields, "status": status, "message": message, "finished": finished})
+def finished(fields: dict[str, Any], status: str, message: str) -> Record:
+    """The record of a case that ends now."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Record.model_validate({**fields, "status": status, "message": message, "finished": now})
 
 
 def failed(records: Iterable[Record]) -> bool:

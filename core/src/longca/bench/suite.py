@@ -26,6 +26,10 @@ from longca.masks import MAX_SEQLEN, PATTERNS
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "load_suite"]
 
+#: Keys that sweeps did not have when the first records were made, with what they are where nothing is said: suites that
+#: say nothing of them keep their digests.
+_LATER = {"grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}}
+
 _SUITES = resources.files("longca.bench") / "suites"
 
 
@@ -46,7 +50,16 @@ def _pattern(name: str) -> str:
 
 PatternName = Annotated[str, AfterValidator(_pattern)]
 Value = int | float | list[int]
+
+
+def _mesh(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]{0,5}(x[1-9][0-9]{0,5})*", text):
+        raise ValueError(f"{text!r} is no mesh such as '2x4': the ranks along each of the strategy's axes")
+    return text
+
+
 Heads = Annotated[str, AfterValidator(_heads)]
+Mesh = Annotated[str, AfterValidator(_mesh)]
 DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
 Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_SEQLEN)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
@@ -58,7 +71,8 @@ class Sweep(BaseModel):
     Attributes:
         patterns: Mask patterns; `*` for all.
         kernels: Kernels; `*` for all.
-        seqlens: Tokens.
+        seqlens: Tokens; of all ranks together, where there are several.
+        tokens_per_rank: Instead of `seqlens`, tokens for each rank of the job.
         lengths: Where document lengths come from, as `longca.masks.sample` takes it.
         seeds: Seeds of masks and inputs; each is another draw, the same for every kernel.
         heads: Query heads and KV heads, such as `64:8`.
@@ -67,13 +81,20 @@ class Sweep(BaseModel):
         directions: `forward`, `backward`, or both.
         factors: Mask factors to take as given instead of drawing them, by pattern.
         grid: The same with a list of values for each factor, of which every combination is taken.
+        strategies: Context-parallel strategies, `*` for all: the sweep is then for the ranks of a job. Without any it
+            is for one device.
+        placements: How strategies place tokens on ranks; `auto` for what is likely to be quickest. A strategy that has
+            not one of them does without it.
+        meshes: By strategy, ranks along each of its axes, such as `2x4`; those that make up the job's ranks are taken.
+            Where none does, ranks are split into axes that are as equal as can be, inner ones no smaller.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     patterns: Annotated[tuple[PatternName, ...], Field(min_length=1)]
     kernels: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
-    seqlens: Annotated[tuple[Seqlen, ...], Field(min_length=1)]
+    seqlens: Annotated[tuple[Seqlen, ...], Field(min_length=1)] = ()
+    tokens_per_rank: Annotated[tuple[Seqlen, ...], Field(min_length=1)] = ()
     lengths: str = "auto"
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
     heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
@@ -82,6 +103,9 @@ class Sweep(BaseModel):
     directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = ("forward", "backward")
     factors: dict[str, dict[str, Value]] = {}
     grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
+    strategies: Annotated[tuple[str, ...], Field(min_length=1)] = ()
+    placements: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
+    meshes: dict[str, tuple[Mesh, ...]] = {}
 
     @model_validator(mode="after")
     def _each_factor_once(self) -> Sweep:
@@ -96,6 +120,19 @@ class Sweep(BaseModel):
         fixed, lists = self.factors.get(pattern, {}), self.grid.get(pattern, {})
         return [{**fixed, **dict(zip(lists, values, strict=True))} for values in product(*lists.values())]
 
+    @model_validator(mode="after")
+    def _lengths_and_ranks(self) -> Sweep:
+        if bool(self.seqlens) == bool(self.tokens_per_rank):
+            raise ValueError("give seqlens, or tokens_per_rank and strategies")
+        given = [name for name in ("tokens_per_rank", "meshes") if getattr(self, name)]
+        if not self.strategies and (given or self.placements != ("auto",)):
+            raise ValueError(f"{', '.join(given) or 'placements'} are for strategies; give those too")
+        return self
+
+    def lengths_on(self, ranks: int) -> tuple[int, ...]:
+        """Tokens of all ranks of a job together."""
+        return self.seqlens or tuple(tokens * ranks for tokens in self.tokens_per_rank)
+
 
 class Suite(BaseModel):
     """What to measure.
@@ -104,8 +141,8 @@ class Suite(BaseModel):
         name: Identifier.
         version: Raised whenever the suite's meaning changes.
         summary: What it is for, in a line.
-        distributions: Kernels that may be missing, each with the distribution that provides it: where it is not
-            installed, the suite runs without the kernel and says what to install.
+        distributions: Kernels and strategies that may be missing, each with the distribution that provides it: where it
+            is not installed, the suite runs without them and says what to install.
         sweep: Its matrices.
     """
 
@@ -121,9 +158,9 @@ class Suite(BaseModel):
     def digest(self) -> str:
         """16 hex digits of everything that the suite says of what is measured."""
         said = self.model_dump(mode="json", exclude={"distributions"})
-        for sweep in said["sweep"]:
-            if not sweep["grid"]:  # a key that suites did not have when the first records were made
-                del sweep["grid"]
+        for sweep, unsaid in ((sweep, key) for sweep in said["sweep"] for key in _LATER):
+            if sweep[unsaid] == _LATER[unsaid]:
+                del sweep[unsaid]
         text = json.dumps(said, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

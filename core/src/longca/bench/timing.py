@@ -15,7 +15,7 @@ from statistics import median
 
 import torch
 
-__all__ = ["Timing", "time_calls"]
+__all__ = ["Timing", "flush_l2", "time_calls"]
 
 WARM = 0.1
 WARM_UP = 10
@@ -82,7 +82,7 @@ def _on_cpu(call: Callable[[], object]) -> tuple[float, object]:
 
 def _on_cuda(call: Callable[[], object]) -> tuple[float, object]:
     """Events around the call; the flush before it keeps the device busy until the call is launched."""
-    _flush_buffer().zero_()
+    flush_l2()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     result = call()
@@ -93,12 +93,17 @@ def _on_cuda(call: Callable[[], object]) -> tuple[float, object]:
 
 def _by_the_host(call: Callable[[], object], device: torch.device) -> float:
     """From an idle device to the result: what a caller waits, launching included."""
-    _flush_buffer().zero_()
+    flush_l2()
     torch.cuda.synchronize(device)
     start = time.perf_counter()
     call()
     torch.cuda.synchronize(device)
     return time.perf_counter() - start
+
+
+def flush_l2() -> None:
+    """Empties a CUDA device's L2 cache of what was there."""
+    _flush_buffer().zero_()
 
 
 @cache

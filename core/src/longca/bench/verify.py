@@ -17,6 +17,7 @@ from torch import Tensor
 from longca.bench.inputs import Inputs
 from longca.bench.reference import Reference, Rows
 from longca.kernels.base import Kernel, Plan, torch_dtype
+from longca.manifests import Problem
 
 __all__ = [
     "Finding",
@@ -24,6 +25,7 @@ __all__ = [
     "check_backward",
     "check_counts",
     "check_forward",
+    "check_lse_counts",
     "check_values",
     "lse_dtype",
 ]
@@ -168,7 +170,12 @@ def check_values(results: dict[str, Tensor], expected: Reference, *, rough_lse: 
 def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs) -> Verification:
     """With q = 0, exp(lse) is the number of keys each query sees."""
     _, lse = kernel.forward(torch.zeros_like(inputs.q), inputs.k, inputs.v, plan)
-    mask = plan.problem.concrete_mask
+    return check_lse_counts(lse, plan.problem)
+
+
+def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:
+    """Verifies an lse [Hq, Tq] that was computed with q = 0: exp(lse) is the number of keys each query sees."""
+    mask = problem.concrete_mask
     counts = torch.from_numpy(mask.visible_keys()).to(lse.device).double()
     counts = counts.repeat_interleave(lse.shape[0] // mask.heads, dim=0)
     limit = (0.5 / counts).clamp_min(COUNT_LIMIT)

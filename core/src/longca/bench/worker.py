@@ -11,8 +11,8 @@ import ctypes
 import os
 import resource
 import signal
+import subprocess
 import sys
-import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
@@ -23,9 +23,10 @@ from longca.bench.cases import Case
 from longca.bench.measure import Bench
 from longca.bench.messages import Outcome, Phase, Setup
 
-__all__: list[str] = []
+__all__ = ["end_with_parent", "failure", "poisoned"]
 
 _PR_SET_PDEATHSIG = 1
+_guard: subprocess.Popen[bytes] | None = None
 
 
 def measure(case: Case, bench: Bench, registry: plugins.Registry) -> Outcome:
@@ -33,21 +34,21 @@ def measure(case: Case, bench: Bench, registry: plugins.Registry) -> Outcome:
     try:
         offer = registry.resolve(case.kernel, case.problem(bench.device)).offer
         measured = bench.measure(case, registry.load(case.kernel), rough_lse=offer is not None and offer.rough_lse)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        return Outcome("oom", _described(error), {})
     except Exception as error:  # whatever a kernel raises is a result of that kernel
-        exhausted = "can't allocate memory" in str(error)  # what torch says where a CPU's memory is out
-        return Outcome("oom" if exhausted else "error", _described(error), {})
+        return failure(error)
     if measured.timing is None:
         return Outcome("wrong", "; ".join(map(str, measured.verification.failures)), measured.fields())
     return Outcome("ok", "", measured.fields())
 
 
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def failure(error: Exception) -> Outcome:
+    """What comes of a case that raised."""
+    # The text is what torch says where a CPU's memory is out.
+    exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return Outcome("oom" if exhausted else "error", f"{type(error).__name__}: {error}", {})
 
 
-def _poisoned() -> bool:
+def poisoned() -> bool:
     """Whether the CUDA context can do nothing more, as after an illegal memory access."""
     if not torch.cuda.is_available():
         return False
@@ -68,28 +69,30 @@ def serve(connection: Connection) -> None:
     connection.send(Phase("ready"))
     while True:
         outcome = measure(connection.recv(), bench, registry)
-        if _poisoned():
+        if poisoned():
             connection.send(replace(outcome, is_last=True))
             return
         torch.cuda.empty_cache()
         connection.send(outcome)
 
 
-def _end_with_parent(lifeline: int) -> None:
-    """Ends this process, and all that it started, when the other end of a pipe is closed."""
+def end_with_parent(lifeline: int) -> None:
+    """Ends this process, and all that it started, when the other end of a pipe is closed.
+
+    The kernel ends this process with its parent, and at once. What it started is ended by a guard in its process group,
+    which waits for the pipe: a thread of this process could be ended before it got to that.
+    """
+    global _guard
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        os.read(lifeline, 1)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
+    command = ["sh", "-c", "read line; kill -KILL 0"]
+    _guard = subprocess.Popen(command, stdin=lifeline, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.close(lifeline)
 
 
 def main() -> None:
     """Serves the connection that the command line names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to handle
-    _end_with_parent(int(sys.argv[2]))
+    end_with_parent(int(sys.argv[2]))
     try:
         serve(Connection(int(sys.argv[1])))
     except EOFError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,9 +21,14 @@ from longca.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from longca.bench.cases import Case
+    from collections.abc import Callable
+
+    from longca.bench.cases import Case, Selection
+    from longca.bench.distributed.leader import Leader
     from longca.bench.records import Record
     from longca.bench.run_folder import RunFolder
+    from longca.bench.runner import Options
+    from longca.bench.suite import Suite
     from longca.manifests import Device
     from longca.plugins import Registry
 
@@ -39,6 +46,13 @@ def run(
     heads: Annotated[list[str] | None, typer.Option(help="Only these heads, such as 64:8; repeatable.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Only this seed; repeatable.")] = None,
     direction: Annotated[str | None, typer.Option(help="forward or backward alone. [default: the suite's]")] = None,
+    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; repeatable.")] = None,
+    placement: Annotated[
+        list[str] | None, typer.Option(help="Only this placement, or instead of those listed; repeatable.")
+    ] = None,
+    nproc: Annotated[
+        int | None, typer.Option(help="Ranks to start with torchrun, for suites of strategies.", min=1, max=4096)
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records. [default: runs/SUITE-TIME]")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -55,59 +69,140 @@ def run(
     no_plugin: NoPlugin = None,
 ) -> None:
     """Measures a suite: every case planned, verified, and only then timed."""
-    from longca.bench.cases import Selection, absent, expand
-    from longca.bench.suite import load_suite
+    from longca.bench.cases import Selection
+    from longca.bench.runner import Options
 
-    registry = open_registry(context, no_plugin)
-    loaded = load_suite(suite)
-    where = chosen_device(device)
-    chosen = ab or tuple(kernel or ())
     selection = Selection(
-        kernels=chosen,
+        kernels=ab or tuple(kernel or ()),
         patterns=tuple(mask or ()),
         seqlens=tuple(seqlen or ()),
         directions=chosen_directions(direction),
         heads=tuple(heads or ()),
         seeds=tuple(seed or ()),
+        strategies=tuple(strategy or ()),
+        placements=tuple(placement or ()),
     )
-    cases = expand(loaded, registry.kernels, selection)
-    for name, advice in absent(loaded, registry.kernels, selection).items():
-        typer.echo(f"{name} is left out: {advice}", err=True)
-    if dry_run:
-        _print_plan(registry, cases, where, as_json)
-        return
-    from longca.bench.environment import environment
-    from longca.bench.run_folder import RunFolder
-    from longca.bench.runner import Options, failed, run_cases
-
-    path = _folder(out, loaded.name, resume)
-    folder = RunFolder(path, environment(registry, loaded, where), resume=resume)
-    left = [case for case in cases if case.digest(str(where)) not in folder.done]
     options = Options(
         deadline=timeout,
         memory=None if memory is None else int(memory * 2**30),
         fail_fast=fail_fast,
         disabled=frozenset(context.obj or ()) | frozenset(no_plugin or ()),
-        workers=count_workers(where),
         interleave=ab is not None,
     )
-    _say_resumed(folder, len(cases) - len(left), quiet=as_json)
-    progress = _Progress(len(left), quiet=as_json)
+    wanted = _Wanted(suite, selection, options, device, nproc, out, resume, dry_run, as_json, ab)
+    _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What was asked for on the command line."""
+
+    suite: str
+    selection: Selection
+    options: Options
+    device: str | None
+    nproc: int | None
+    out: Path | None
+    resume: bool
+    dry_run: bool
+    as_json: bool
+    ab: tuple[str, str] | None
+
+
+def _in_its_place(wanted: _Wanted, lead: Callable[[Leader | None], None]) -> None:
+    """Does this process's part: in a job of several the first leads, and the others supervise their ranks."""
+    from longca.bench.distributed.job import current_job
+
+    job = current_job()
+    if job is not None and job.rank > 0:
+        from longca.bench.distributed.member import follow
+
+        follow(job)
+        return
+    if job is None:
+        lead(None)
+        return
+    from longca.bench.distributed.leader import leading
+
+    with leading(job) as leader:
+        lead(leader)
+
+
+def _run(wanted: _Wanted, registry: Registry, leader: Leader | None) -> None:
+    from longca.bench.cases import absent, expand
+    from longca.bench.suite import load_suite
+
+    suite, where = load_suite(wanted.suite), chosen_device(wanted.device)
+    ranks = wanted.nproc if leader is None else leader.size
+    _check(wanted, where, ranks)
+    cases = expand(suite, registry.kernels, wanted.selection, strategies=registry.strategies, ranks=ranks)
+    if wanted.dry_run or leader is not None or ranks is None:
+        for name, advice in absent(suite, (*registry.kernels, *registry.strategies), wanted.selection).items():
+            typer.echo(f"{name} is left out: {advice}", err=True)
+    if wanted.dry_run:
+        from longca.cli.run_plan import print_plan
+
+        print_plan(registry, cases, where, wanted.as_json)
+    elif leader is None and ranks is not None:
+        from longca.bench.distributed.launch import launch
+
+        if code := launch(ranks, sys.argv[1:]):
+            raise typer.Exit(code)
+    else:
+        _measure(wanted, suite, cases, where, registry, leader)
+
+
+def _check(wanted: _Wanted, where: Device, ranks: int | None) -> None:
+    """Refuses what ranks cannot do."""
+    from longca.errors import RequestError
+
+    if ranks is None:
+        return
+    if wanted.ab:
+        raise RequestError("--ab has two kernels take turns on one device; leave it out, or --nproc and torchrun")
+    here = count_workers(where)
+    if wanted.nproc is not None and where.kind == "cuda" and wanted.nproc > here:
+        raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")
+
+
+def _measure(
+    wanted: _Wanted, suite: Suite, cases: list[Case], where: Device, registry: Registry, leader: Leader | None
+) -> None:
+    from dataclasses import replace
+
+    from longca.bench.environment import environment
+    from longca.bench.run_folder import RunFolder
+    from longca.bench.runner import failed, run_cases
+    from longca.cli.progress import Progress
+
+    surroundings = environment(registry, suite, where)
+    if leader is not None:
+        surroundings["ranks"] = leader.size
+    folder = RunFolder(_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)
+    left = [case for case in cases if case.digest(str(where)) not in folder.done]
+    _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
+    progress = Progress(len(left), quiet=wanted.as_json)
 
     def keep(record: Record) -> None:
         folder.append(record)
         progress.advance(record)
 
     try:
-        new = run_cases(loaded, left, where, registry, keep, options)
+        if leader is None:
+            options = replace(wanted.options, workers=count_workers(where))
+            new = run_cases(suite, left, where, registry, keep, options)
+        else:
+            from longca.bench.distributed.runner import run_together
+
+            new = run_together(leader, suite, left, where, registry, keep, wanted.options)
     finally:
         folder.close()
         progress.stop()
     records = list({record.case: record for record in (*folder.earlier, *new)}.values())
-    if as_json:
+    if wanted.as_json:
         print_json([record.model_dump(mode="json") for record in records])
     else:
-        _print_records(records, folder.records, ab)
+        _print_records(records, folder.records, wanted.ab)
     if failed(records):
         raise typer.Exit(1)
 
@@ -139,73 +234,3 @@ def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None
         out.print(f"\nA is {safe(ab[0])}, B is {safe(ab[1])}; they took turns on each case.\n")
         print_comparison(out, compare_kernels(records, *ab))
     out.print(f"records: {safe(path)}", soft_wrap=True)
-
-
-def _print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
-    """What would be measured, and what would not and why."""
-    rows: list[dict[str, Any]] = []
-    for case in cases:
-        verdict = registry.resolve(case.kernel, case.problem(device))
-        rows.append(
-            {
-                "kernel": case.kernel,
-                "pattern": case.pattern,
-                "factors": dict(case.factors),
-                "seqlen": case.seqlen,
-                "heads": f"{case.heads_q}:{case.heads_kv}",
-                "direction": case.direction,
-                "form": str(verdict.offer.form) if verdict.offer else None,
-                "reasons": [str(reason) for reason in verdict.reasons],
-            }
-        )
-    if as_json:
-        print_json(rows)
-        return
-    from longca.reports.run_cells import mask_name
-    from longca.reports.text import safe
-
-    names = [mask_name(row["pattern"], row["factors"]) for row in rows]
-    wide = max(24, *map(len, names))
-    for row, name in zip(rows, names, strict=True):
-        outcome = row["form"] or "unsupported: " + " ".join(row["reasons"])
-        about = f"{row['kernel']:12} {name:{wide}} {row['seqlen']:>8} {row['heads']:>6} {row['direction']:9}"
-        typer.echo(safe(f"{about} {outcome}"))
-
-
-class _Progress:
-    """A bar on a terminal, a line for each case elsewhere, nothing where JSON is printed."""
-
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._console = Console(stderr=True, highlight=False)
-        self._quiet, self._total, self._done = quiet, total, 0
-        columns = (
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.description}"),
-        )
-        self._bar = Progress(*columns, console=self._console, transient=True)
-        self._task = self._bar.add_task("", total=total)
-        self._shown = not quiet and self._console.is_terminal
-        if self._shown:
-            self._bar.start()
-
-    def advance(self, record: Record) -> None:
-        """Shows that a case is done."""
-        from longca.reports.run_cells import mask_name
-        from longca.reports.text import safe
-
-        self._done += 1
-        what = f"{record.kernel} {mask_name(record.pattern, record.factors)} {record.seqlen} {record.direction}"
-        self._bar.update(self._task, advance=1, description=safe(what))
-        if not self._quiet and not self._shown:
-            time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
-            typer.echo(f"[{self._done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
-
-    def stop(self) -> None:
-        """Clears the bar."""
-        if self._shown:
-            self._bar.stop()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longca.reports.mask_caption import factor_words
+from longca.reports.rank_cells import alone
 from longca.reports.run_source import Run
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ class Chart:
 
 
 def charts(records: Iterable[Record]) -> list[Chart]:
-    """The charts of a run. Masks of one pattern that differ at one length, by their factors, are apart."""
+    """The charts of kernels on one device. Masks of a pattern that differ at one length are apart."""
     found: dict[tuple[tuple[str, ...], int], list[Record]] = {}
     masks: dict[tuple[object, ...], list[str]] = {}
-    for record in records:
+    for record in alone(records):
         about = (*(str(getattr(record, name)) for name in _ABOUT), _factors(record))
         digests = masks.setdefault((about, record.seqlen), [])
         if record.mask_digest not in digests:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longca.reports.comparison import KEY, Comparison, Pair, verdict
-from longca.reports.run_cells import mask_name, shape_cells, shape_columns, three_digits, tokens
+from longca.reports.run_cells import mask_name, shape_cells, shape_columns, three_digits, tokens, who
 from longca.reports.text import safe
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     """
     groups: dict[tuple[str, str], list[Pair]] = {}
     for pair in comparison.compared:
-        groups.setdefault((pair.a.direction, pair.a.kernel), []).append(pair)
+        groups.setdefault((pair.a.direction, who(pair.a)), []).append(pair)
     for (direction, kernel), pairs in groups.items():
         console.print(_table(f"{safe(kernel)}, {safe(direction)}", pairs, with_times=console.width >= _WIDE))
     for line in (*_listed(comparison), *_told(comparison)):
@@ -139,7 +139,7 @@ def _count(cases: int) -> str:
 
 def _case(record: Record) -> str:
     mask = mask_name(record.pattern, record.factors)
-    words = (record.kernel, mask, tokens(record.seqlen), record.direction, record.dtype)
+    words = (who(record), mask, tokens(record.seqlen), record.direction, record.dtype)
     shape = f"{record.heads_q}:{record.heads_kv} heads of {record.head_dim}, seed {record.seed}"
     return f"{safe(' '.join(words))}, {shape}"
 

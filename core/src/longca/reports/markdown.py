@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longca.reports.rank_cells import HEADS, LEGEND, RankRow, RankTable, alone, rank_tables, refusals
 from longca.reports.run_cells import (
     Row,
     cell,
@@ -44,9 +45,11 @@ def write_markdown(run: Run, path: Path) -> Path:
 def markdown(run: Run) -> str:
     """The page, in GitHub's Markdown."""
     parts = [f"# {escaped(', '.join(run.suites))}", counts(run.records) + "."]
-    for direction in dict.fromkeys(record.direction for record in run.records):
-        chosen = [record for record in run.records if record.direction == direction]
+    of_one = alone(run.records)
+    for direction in dict.fromkeys(record.direction for record in of_one):
+        chosen = [record for record in of_one if record.direction == direction]
         parts += [f"## {escaped(direction)}", _legend(chosen), _results(chosen)]
+    parts += _of_ranks(run.records)
     parts += _failed(run.records)
     parts += ["## Environment", _environment(run)]
     return "\n\n".join(parts) + "\n"
@@ -88,6 +91,22 @@ def _cell(row: Row, kernel: str, factor: float) -> str:
     return f"**{text}**" if bold else text
 
 
+def _of_ranks(records: Sequence[Record]) -> Iterator[str]:
+    """The tables of several ranks."""
+    tables = rank_tables(records)
+    if tables:
+        yield "## Several ranks"
+        yield f"{escaped(LEGEND[0].upper() + LEGEND[1:])}. The fastest of a table in bold."
+    for table in tables:
+        yield f"### {escaped(table.title)}"
+        yield _table(HEADS, [_rank_cells(row, table) for row in table.rows], left=3)
+
+
+def _rank_cells(row: RankRow, table: RankTable) -> list[str]:
+    fastest = row.record.status == "ok" and row.record.median == table.fastest
+    return [f"**{escaped(cell)}**" if fastest and index == 3 else escaped(cell) for index, cell in enumerate(row.cells)]
+
+
 def _failed(records: Sequence[Record]) -> Iterator[str]:
     failed = failures(records)
     if failed:
@@ -95,11 +114,13 @@ def _failed(records: Sequence[Record]) -> Iterator[str]:
         heads = ["status", "kernel", "cases", "message", "what to do"]
         body = [[f.status, f.kernel, str(f.cases), escaped(f.message), escaped(f.advice)] for f in failed]
         yield _table(heads, body, left=5)
-    nothing = idle(records)
-    taken = (record for record in records if record.kernel not in nothing)
+    of_one = alone(records)
+    nothing = idle(of_one)
+    taken = (record for record in of_one if record.kernel not in nothing)
     missing = [f"- {escaped(kernel)}: {escaped(', '.join(patterns))}" for kernel, patterns in unsupported(taken)]
     if nothing:
         missing.append(f"- {escaped(', '.join(nothing))}: all of this run's")
+    missing += [f"- {escaped(refusal)}" for refusal in refusals(records)]
     if missing:
         yield "## Masks that a kernel does not take"
         yield "\n".join(missing)

@@ -25,6 +25,7 @@ __all__ = [
     "throughput_unit",
     "tokens",
     "unsupported",
+    "who",
     "word",
 ]
 
@@ -70,7 +71,7 @@ class Failure:
 
     Attributes:
         status: How.
-        kernel: Whose.
+        kernel: Whose; with its strategy and placement, where it has some.
         message: Why.
         advice: What to do about it.
         cases: How many.
@@ -127,6 +128,13 @@ def cell(record: Record, factor: float) -> str:
     return f"{three_digits(record.median * 1e3)}{doubt} {three_digits(record.tflops * factor):>5}"
 
 
+def who(record: Record) -> str:
+    """The kernel, and how ranks share it, where several do."""
+    if record.strategy is None:
+        return record.kernel
+    return f"{record.kernel} with {record.strategy} {record.placement}, {record.mesh}"
+
+
 def word(status: str) -> str:
     """A status as tables and charts show it."""
     return "–" if status == "unsupported" else status.upper()
@@ -135,7 +143,7 @@ def word(status: str) -> str:
 def failures(records: Iterable[Record]) -> list[Failure]:
     """What is neither measured nor unsupported, each message of a kernel once."""
     failed = (r for r in records if r.status not in ("ok", "unsupported"))
-    found = Counter((r.status, r.kernel, r.message, r.advice) for r in failed)
+    found = Counter((r.status, who(r), r.message, r.advice) for r in failed)
     return [Failure(*about, cases) for about, cases in sorted(found.items(), key=lambda item: item[0][0])]
 
 

@@ -1,4 +1,7 @@
-"""A run as tables: one a direction, masks down, kernels across, time and throughput in the cells."""
+"""A run as tables: one a direction, masks down, kernels across, time and throughput in the cells.
+
+Of several ranks it is one a mask and direction, strategies down.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from longca.reports.rank_cells import HEADS, LEGEND, RankTable, alone, rank_tables, refusals
 from longca.reports.run_cells import (
     Row,
     cell,
@@ -21,7 +25,7 @@ from longca.reports.run_cells import (
     throughput_unit,
     unsupported,
 )
-from longca.reports.text import safe
+from longca.reports.text import printable, safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +36,7 @@ __all__ = ["print_run"]
 
 _MASK, _KERNEL = 22, 15  # characters that the columns about a mask take beside its name, and those of one kernel
 _NAME, _SHAPE = 24, 10  # of the longest pattern's name, and of a column that tells shapes apart
+_TEXT = 3  # columns of several ranks that are text
 
 
 def print_run(console: Console, records: Sequence[Record]) -> None:
@@ -41,15 +46,21 @@ def print_run(console: Console, records: Sequence[Record]) -> None:
         console: Where to; tables are split where it is too narrow for all kernels.
         records: The run's records.
     """
-    nothing = idle(records)
-    kernels = [kernel for kernel in dict.fromkeys(record.kernel for record in records) if kernel not in nothing]
-    names = [mask_name(record.pattern, record.factors) for record in records]
-    about = _MASK + max(_NAME, *map(len, names)) + _SHAPE * len(shape_columns(records))
+    of_one = alone(records)
+    nothing = idle(of_one)
+    kernels = [kernel for kernel in dict.fromkeys(record.kernel for record in of_one) if kernel not in nothing]
+    names = [mask_name(record.pattern, record.factors) for record in of_one]
+    about = _MASK + max(_NAME, *map(len, names), 0) + _SHAPE * len(shape_columns(of_one))
     fitting = max(1, (console.width - about) // _KERNEL)
-    for direction in dict.fromkeys(record.direction for record in records):
-        chosen = [record for record in records if record.direction == direction]
+    for direction in dict.fromkeys(record.direction for record in of_one):
+        chosen = [record for record in of_one if record.direction == direction]
         for first in range(0, len(kernels), fitting):
             console.print(_table(direction, chosen, kernels[first : first + fitting]))
+    tables = rank_tables(records)
+    for table in tables:
+        console.print(_rank_table(table, console.width))
+    if tables:
+        console.print(f"[dim]{LEGEND}. The Markdown page has every column.[/]")
     for line in _remarks(records):
         console.print(line)
     console.print(counts(records))
@@ -89,16 +100,35 @@ def _style(record: Record, fastest: float | None) -> str:
     return "bold green" if record.median == fastest else ""
 
 
+def _rank_table(about: RankTable, width: int) -> Table:
+    """A table of the columns that say something, as many as fit."""
+    table = Table(title=safe(about.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    room, chosen = width - 2, list[int]()
+    for index, head in enumerate(HEADS):
+        widest = max(len(row.cells[index]) for row in about.rows)
+        room -= max(widest, len(head)) + 3  # with its padding and the rule beside it
+        if room >= 0 and widest:
+            chosen.append(index)
+            table.add_column(head, justify="left" if index < _TEXT else "right", no_wrap=True)
+    for row in about.rows:
+        style = _style(row.record, about.fastest)
+        table.add_row(*(Text(printable(row.cells[index]), style=style) for index in chosen))
+    return table
+
+
 def _remarks(records: Sequence[Record]) -> Iterator[str]:
     """What failed, each message once; and which masks a kernel does not take."""
     for failure in failures(records):
         yield f"[red]{safe(failure.status)}[/] {safe(failure.kernel)}, {failure.count}: {safe(failure.message)}"
         if failure.advice:
             yield f"  [yellow]{safe(failure.advice)}[/]"
-    nothing = idle(records)
+    for refusal in refusals(records):
+        yield f"– {safe(refusal)}"
+    of_one = alone(records)
+    nothing = idle(of_one)
     if nothing:
         verb = "take" if len(nothing) > 1 else "takes"
         yield f"– {safe(', '.join(nothing))} {verb} nothing of this run; longca list-capabilities says why"
-    for kernel, patterns in unsupported(record for record in records if record.kernel not in nothing):
+    for kernel, patterns in unsupported(record for record in of_one if record.kernel not in nothing):
         why = f"longca list-capabilities --why {safe(kernel)} {safe(patterns[0].partition(' ')[0])}"
         yield f"– {safe(kernel)} does not take {safe(', '.join(patterns))}; {why} says why"

@@ -1,0 +1,273 @@
+"""Measuring one case on all ranks: plan, verify, and only then time, apart and together; and verify again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from longca import plugins
+from longca.bench.cases import Case
+from longca.bench.distributed.alone import Alone, equal_share, time_alone, verify_alone
+from longca.bench.distributed.collectives import Collective, Recorder, sent_by_kind
+from longca.bench.distributed.communication import ALL, Bandwidth, measure_communication
+from longca.bench.distributed.messages import COMPUTING, Task
+from longca.bench.distributed.probe import Call, Probe
+from longca.bench.distributed.rounds import Rounds, time_rounds
+from longca.bench.distributed.shares import Share, shares
+from longca.bench.distributed.subject import Results, Subject, worst
+from longca.bench.distributed.world import World
+from longca.bench.gpu_state import gpu_state
+from longca.bench.inputs import Inputs, draw_inputs
+from longca.bench.measure import BUDGET
+from longca.bench.messages import Outcome
+from longca.bench.reference import Reference, reference
+from longca.bench.verify import Finding, Verification
+from longca.manifests import Device, Problem
+from longca.manifests.cost import imbalance
+
+__all__ = ["RankBench"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What the cases of one mask and shape have in common on this rank.
+
+    Attributes:
+        inputs: The tensors of all tokens.
+        shares: The heads that each rank verifies.
+        mine: This rank's share of the tensors.
+        expected: Its reference; None where the share is empty.
+        alone: What was found of kernels alone, by name and direction.
+    """
+
+    inputs: Inputs
+    shares: list[Share]
+    mine: Inputs
+    expected: Reference | None
+    alone: dict[tuple[str, str], Alone]
+
+
+class RankBench:
+    """Measures cases together with the other ranks, which do the same; keeps what cases of one shape share.
+
+    Args:
+        device: What each rank measures on.
+        world: The ranks.
+        registry: Where kernels and strategies come from.
+        with_backward: Lengths whose references need gradients.
+        announce: Told which phase a case is in.
+        budget: Seconds of samples for each thing that is timed.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        world: World,
+        registry: plugins.Registry,
+        with_backward: Container[int],
+        announce: Callable[[str], None],
+        budget: float = BUDGET,
+    ) -> None:
+        self._device, self._world, self._registry = device, world, registry
+        self._with_backward, self._announce, self._budget = with_backward, announce, budget
+        self._drawn: tuple[Any, Inputs] | None = None
+        self._kept: tuple[Any, _Shared] | None = None
+
+    def measure(self, task: Task) -> Outcome:
+        """Verifies a strategy with a kernel, times it where it is right, and verifies it again.
+
+        Returns:
+            What came of it; on ranks other than the first without the measured fields.
+        """
+        case, problem = task.case, task.case.problem(self._device)
+        self._announce("inputs")
+        shared = self._share(case, problem)
+        self._announce("plan")
+        subject, fields = self._planned(task, problem, shared)
+        self._announce("verify")
+        with subject.probe.told(self._tell, self._world.synchronize):
+            (found, forward, kept), first = self._clocked(lambda: self._verified(subject, shared))
+        fields["first_seconds"] = max(self._world.everyone(first))
+        alone = self._alone(case, problem, shared) if found.passed else None
+        if alone is not None:
+            fields |= self._timed(subject, forward, kept) | alone.fields()
+            self._announce("verify again")
+            found += self._verified_again(subject, fields.pop("last"))
+        fields["findings"] = tuple(map(asdict, found.findings))
+        if not found.passed:
+            failures = "; ".join(map(str, found.failures))
+            return Outcome("wrong", failures, {"findings": fields["findings"], "placed": fields["placed"]})
+        return Outcome("ok", "", fields if self._world.rank == 0 else {})
+
+    def _tell(self, phase: str) -> None:
+        self._announce(phase or "verify")
+
+    def _clocked(self, call: Callable[[], _T]) -> tuple[_T, float]:
+        self._world.synchronize()
+        start = time.perf_counter()
+        result = call()
+        self._world.synchronize()
+        return result, time.perf_counter() - start
+
+    def _share(self, case: Case, problem: Problem) -> _Shared:
+        shape = (case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
+        if self._kept is None or self._kept[0] != shape:
+            self._kept = None  # before there is another one, which may need its memory
+            inputs = self._draw(case, problem)
+            dealt = shares(problem, self._world.size)
+            share = dealt[self._world.rank]
+            mine, expected = share.inputs(inputs), None
+            if not share.is_empty:
+                widest = replace(problem, direction="backward" if case.seqlen in self._with_backward else "forward")
+                expected = reference(share.problem(widest), mine)
+            self._kept = shape, _Shared(inputs, dealt, mine, expected, {})
+        return self._kept[1]
+
+    def _draw(self, case: Case, problem: Problem) -> Inputs:
+        """The tensors of all tokens, which every rank draws for itself, and all masks of a length and shape share."""
+        about = (case.seqlen, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
+        if self._drawn is None or self._drawn[0] != about:
+            self._drawn = None
+            self._drawn = about, draw_inputs(problem, case.seed)
+        return self._drawn[1]
+
+    def _planned(self, task: Task, problem: Problem, shared: _Shared) -> tuple[Subject, dict[str, Any]]:
+        """The case made ready, and what is recorded of that."""
+        case, world, parallel = task.case, self._world, task.case.parallel
+        assert parallel is not None, "ranks take cases with a strategy"
+        probe = Probe(self._registry.load(case.kernel))
+        strategy = self._registry.load_strategy(parallel.strategy)(world.mesh(parallel))
+        layout, layout_seconds = self._clocked(
+            lambda: self._registry.layout(parallel.strategy, problem, parallel.axis_sizes, task.placed)
+        )
+        plan, seconds = self._clocked(lambda: strategy.plan(problem, layout, probe))
+        self._announce("planned")  # from here on others are waited for
+        verdict = self._registry.resolve(case.kernel, problem, layout)
+        forms = dict.fromkeys(str(offer.form) for offer in verdict.offers)
+        times = zip(*world.everyone((layout_seconds, seconds, plan.metadata_bytes)), strict=True)
+        fields = dict(zip(("layout_seconds", "plan_seconds", "metadata_bytes"), map(max, times), strict=True))
+        fields |= {"placed": task.placed, "form": ", ".join(forms), "area_imbalance": imbalance(problem, layout)}
+        mine = Inputs(*(layout.shard(getattr(shared.inputs, name), world.rank) for name in ("q", "k", "v", "dout")))
+        return Subject(strategy, plan, probe, problem, layout, mine, shared.shares, shared.expected, world), fields
+
+    def _verified(self, subject: Subject, shared: _Shared) -> tuple[Verification, Results, list[torch.Tensor] | None]:
+        """What is found before anything is timed; and the forward's results, which a backward needs."""
+        forward, kept = subject.forward()
+        found = subject.check(forward)
+        if not subject.is_forward:
+            found += subject.check(subject.call(forward, kept))
+        found += subject.check_inputs(shared.inputs)
+        if subject.is_forward and found.passed:
+            found += subject.check_counts()
+        return found, forward, kept
+
+    def _verified_again(self, subject: Subject, last: Results) -> Verification:
+        """What is found of the last timed call, and of new inputs in the same memory."""
+        found = subject.check(last)
+        found = Verification(tuple(f.named(f"{f.tensor} of a timed call") for f in found.failures))
+        again = subject.negated()
+        forward, kept = again.forward()
+        after = again.check(forward if again.is_forward else again.call(forward, kept))
+        return found + Verification(tuple(f.named(f"{f.tensor} after timing") for f in after.findings))
+
+    def _timed(self, subject: Subject, forward: Results, kept: list[torch.Tensor] | None) -> dict[str, Any]:
+        """The times of the whole, of communication and of computing, and what is made of them."""
+        world, call = self._world, partial(subject.call, forward, kept)
+        self._announce("time")
+        peaks = self._peaks(call)
+        whole = time_rounds(call, world, self._budget)
+        gpu = gpu_state() if self._device.kind == "cuda" else None
+        self._announce("communication")
+        collectives = self._collectives(subject, call)
+        sent = world.everyone(sent_by_kind(collectives))
+        communication = measure_communication(collectives, world, self._budget)
+        self._announce("compute")
+        compute = self._computed(subject, call)
+        busiest = max(compute.rank_medians)
+        return {
+            "last": whole.last,
+            "samples": whole.samples,
+            "rank_samples": whole.ranks,
+            "warm_up": whole.warm_up,
+            "median": whole.median,
+            "tflops": subject.problem.flops / world.size / whole.median / 1e12,
+            "peak_bytes": max(peaks) if peaks else None,
+            "rank_peak_bytes": peaks,
+            "gpu": gpu,
+            "sent_bytes": {kind: tuple(each[kind] for each in sent) for kind in sorted({k for s in sent for k in s})},
+            "communication": communication,
+            "rank_compute_seconds": compute.rank_medians,
+            "time_imbalance": busiest * world.size / sum(compute.rank_medians) if busiest else 1.0,
+            "hidden": _hidden(communication, compute.median, whole.median),
+        }
+
+    def _peaks(self, call: Call) -> tuple[int, ...]:
+        """Each rank's peak of memory during one call, above what was there before it; none on CPUs."""
+        if self._device.kind == "cpu":
+            return ()
+        self._world.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        self._world.synchronize()
+        return tuple(self._world.everyone(torch.cuda.max_memory_allocated() - before))
+
+    def _collectives(self, subject: Subject, call: Call) -> list[Collective]:
+        """What a call communicates, seen while kernels compute nothing: libraries may mind being watched."""
+        with subject.probe.silent(), Recorder() as recorder:
+            call()
+        self._world.synchronize()
+        return recorder.collectives
+
+    def _computed(self, subject: Subject, call: Call) -> Rounds:
+        """The times of the kernel's calls alone."""
+        with subject.probe.kept() as calls:
+            call()
+
+        def compute() -> None:
+            for each in calls:
+                each()
+
+        return time_rounds(compute, self._world, self._budget)
+
+    def _alone(self, case: Case, problem: Problem, shared: _Shared) -> Alone:
+        """The kernel without a strategy; once for all strategies of a shape."""
+        key = case.kernel, case.direction
+        if key not in shared.alone:
+            shared.alone[key] = self._measured_alone(case, problem, shared)
+        return shared.alone[key]
+
+    def _measured_alone(self, case: Case, problem: Problem, shared: _Shared) -> Alone:
+        kernel, world = self._registry.load(case.kernel), self._world
+        if not self._registry.resolve(case.kernel, problem):
+            return Alone((), None)
+        share, expected = shared.shares[world.rank], shared.expected
+        mine: list[Finding] = []
+        self._announce(f"{COMPUTING} alone")
+        if expected is not None:
+            found = verify_alone(kernel, share.problem(problem), shared.mine, expected)
+            mine = [share.named(finding) for finding in found]
+        self._announce("alone")
+        findings = worst(world.everyone(mine))
+        part = equal_share(problem, world.size)
+        seconds = None
+        if part is not None and world.rank == 0:  # the others wait: it has the machine to itself
+            self._announce(f"{COMPUTING} alone")
+            seconds = time_alone(kernel, part.problem(problem), part.inputs(shared.inputs), self._budget)
+            self._announce("alone")
+        return Alone(findings, world.everyone(seconds)[0])
+
+
+def _hidden(communication: dict[str, Bandwidth], compute: float, whole: float) -> float | None:
+    """The share of communication's time that the whole does not take beyond computing."""
+    if not communication:
+        return None
+    alone = communication[ALL]["seconds"]
+    return min(1.0, max(0.0, (alone + compute - whole) / alone))

@@ -1,0 +1,69 @@
+"""Board: what the processes of a job leave for each other in its store, by name.
+
+For each assignment in turn the leader leaves what to do, members that their workers are ready and what came of it, and
+the leader again that those who have not answered are to stop.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # they are, and documented
+
+__all__ = ["Board", "answer", "assignment", "gone", "ready", "stop"]
+
+_PAUSE = 0.02  # seconds between two looks
+
+
+class Board:
+    """Named values that every process of the job can read.
+
+    Values are pickled: they come from processes of the same job, which run the same code for the same user.
+
+    Args:
+        store: A connection to the job's store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def post(self, name: str, value: Any) -> None:
+        """Leaves a value."""
+        self._store.set(name, pickle.dumps(value))  # type: ignore[arg-type]  # bytes do as well
+
+    def has(self, name: str) -> bool:
+        """Whether there is a value of the name."""
+        return bool(self._store.check([name]))
+
+    def read(self, name: str) -> Any:
+        """The value of the name, as soon as there is one."""
+        while not self.has(name):
+            time.sleep(_PAUSE)
+        return pickle.loads(self._store.get(name))
+
+
+def assignment(number: int) -> str:
+    """What ranks are to do, by its number; None for nothing more."""
+    return f"assignment/{number}"
+
+
+def ready(number: int, rank: int) -> str:
+    """That a rank's worker is running."""
+    return f"ready/{number}/{rank}"
+
+
+def answer(number: int, rank: int) -> str:
+    """What came of it on a rank."""
+    return f"answer/{number}/{rank}"
+
+
+def stop(number: int) -> str:
+    """That ranks which have not answered are to end it."""
+    return f"stop/{number}"
+
+
+def gone(rank: int) -> str:
+    """That a rank has ended its worker, and does nothing more."""
+    return f"gone/{rank}"

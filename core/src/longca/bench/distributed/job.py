@@ -1,0 +1,78 @@
+"""Job: this process's place among those that torchrun, or any other launcher with its environment, has started."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # they are, and documented
+
+from longca.errors import RequestError
+
+__all__ = ["Job", "current_job", "open_store"]
+
+_PR_SET_PDEATHSIG = 1
+#: Seconds within which all processes of a job have to come to its store.
+_JOIN = 300
+
+
+@dataclass(frozen=True)
+class Job:
+    """A place in a job.
+
+    Attributes:
+        rank: This process's rank.
+        size: Ranks.
+        local_rank: Its place on this machine.
+        host: Where the store is in which the job's processes find each other.
+        port: Its port there.
+        opens_store: Whether this process opens it: rank 0, where the launcher has not.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+    port: int
+    opens_store: bool
+
+    def end_with_launcher(self) -> None:
+        """Has this process end when the one that started it does, however that ends."""
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def current_job() -> Job | None:
+    """The place in a job that the environment says; None outside of one.
+
+    Raises:
+        RequestError: It says it in part.
+    """
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return None
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise RequestError(
+            f"RANK is set, but {', '.join(missing)} is not; start it with torchrun, which sets all of them"
+        )
+    rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    return Job(rank, size, local_rank, os.environ["MASTER_ADDR"], port, opens_store=rank == 0 and not there)
+
+
+def open_store(host: str, port: int, *, opens: bool = False) -> Store:
+    """A connection to a job's store; each thread and each process needs one of its own.
+
+    Args:
+        host: Where it is.
+        port: Its port there.
+        opens: Whether to open the store rather than to find it.
+    """
+    timeout = timedelta(seconds=_JOIN)
+    store = TCPStore(host, port, is_master=opens, timeout=timeout, wait_for_workers=False)
+    # Where the launcher restarts a job, nothing of the one before must be found.
+    return PrefixStore(f"longca/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

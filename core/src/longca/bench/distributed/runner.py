@@ -1,0 +1,108 @@
+"""The runner of a job: its cases one after another, each placed, resolved, measured by all ranks, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from longca.bench.advice import advice
+from longca.bench.cases import Case
+from longca.bench.distributed.leader import Leader
+from longca.bench.distributed.messages import Setup, Task
+from longca.bench.parallel_cases import AUTO
+from longca.bench.records import Record
+from longca.bench.runner import Options, finished, identity, judged
+from longca.bench.suite import Suite
+from longca.errors import UnsupportedError
+from longca.manifests import Device, Layout, Problem
+from longca.plugins import Registry
+
+__all__ = ["placed", "run_together"]
+
+
+def run_together(
+    leader: Leader,
+    suite: Suite,
+    cases: Sequence[Case],
+    device: Device,
+    registry: Registry,
+    record: Callable[[Record], None],
+    options: Options = Options(),
+) -> list[Record]:
+    """Runs cases on all ranks of a job.
+
+    Args:
+        leader: Of the job's ranks.
+        suite: The suite they are of.
+        cases: The cases, each with a strategy.
+        device: What each rank runs on.
+        registry: Where kernels and strategies come from.
+        record: Called with each record as soon as it is there.
+        options: How to run.
+
+    Returns:
+        The records, in the order in which they came.
+    """
+    with_backward = frozenset(case.seqlen for case in cases if case.direction == "backward")
+    setup = Setup(device, options.disabled, with_backward, options.memory)
+    records: list[Record] = []
+    for case in cases:
+        stopped = options.fail_fast and any(r.status not in ("ok", "unsupported") for r in records)
+        fields = _about(suite, case, device, registry)
+        try:
+            task = Task(case, placed(registry, case, case.problem(device))[0])
+        except UnsupportedError as error:
+            made = finished(fields, "unsupported", str(error))
+        else:
+            made = _skipped(fields) if stopped else _measured(leader, setup, task, fields, options.deadline)
+        record(made)
+        records.append(made)
+    return records
+
+
+def placed(registry: Registry, case: Case, problem: Problem) -> tuple[str, Layout]:
+    """The placement of a case, and its layout, every step of which the kernel takes.
+
+    `auto` is the same for both directions, as a model is trained and evaluated on the same shards.
+
+    Raises:
+        UnsupportedError: There is none; with the reasons.
+    """
+    parallel = case.parallel
+    assert parallel is not None, "a job takes cases with a strategy"
+    name, sizes, placement = parallel.strategy, parallel.axis_sizes, parallel.placement
+    if placement == AUTO:
+        trained = replace(problem, direction="backward")
+        try:
+            placement, _ = registry.place(name, case.kernel, trained, sizes)
+        except UnsupportedError:
+            placement, _ = registry.place(name, case.kernel, problem, sizes)
+    layout = registry.layout(name, problem, sizes, placement)
+    registry.resolve(case.kernel, problem, layout).check()
+    return placement, layout
+
+
+def _about(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
+    parallel = case.parallel
+    assert parallel is not None, "a job takes cases with a strategy"
+    return {
+        **identity(suite, case, device, registry),
+        "flops": case.problem(device).flops,
+        "strategy": parallel.strategy,
+        "placement": parallel.placement,
+        "world_size": parallel.world_size,
+        "mesh": parallel.mesh_text,
+    }
+
+
+def _skipped(fields: dict[str, Any]) -> Record:
+    return finished(fields, "skipped", "an earlier case failed, and --fail-fast was asked for")
+
+
+def _measured(leader: Leader, setup: Setup, task: Task, fields: dict[str, Any], seconds: float) -> Record:
+    case = task.case
+    outcome = judged(leader.run(setup, task, seconds), setup.device, case)
+    form = outcome.fields.get("form")
+    told = {"placed": task.placed, **outcome.fields, "advice": advice(outcome.status, outcome.message, form)}
+    return finished({**fields, **told}, outcome.status, outcome.message)

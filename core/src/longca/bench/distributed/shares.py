@@ -1,0 +1,96 @@
+"""Shares: the heads dealt to ranks for verifying, each rank all tokens of its own.
+
+Heads are apart from one another, so ranks can compute the reference of a case together, each for its heads; and what a
+strategy gives, which ranks hold by tokens, goes to those that can judge it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from longca.bench.distributed.world import World
+from longca.bench.inputs import Inputs
+from longca.bench.verify import Finding
+from longca.manifests import Layout, Problem
+from longca.masks import BlockSparseMask
+
+__all__ = ["Share", "by_heads", "shares"]
+
+_OF_KEYS = ("k", "v", "dk", "dv")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Some neighbouring KV heads, with their query heads.
+
+    Attributes:
+        heads_q: (start, stop) of the query heads.
+        heads_kv: (start, stop) of the KV heads.
+    """
+
+    heads_q: tuple[int, int]
+    heads_kv: tuple[int, int]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return self.heads_kv[0] == self.heads_kv[1]
+
+    def heads(self, name: str) -> slice:
+        """Which heads of a tensor they are, by the tensor's name."""
+        return slice(*(self.heads_kv if name in _OF_KEYS else self.heads_q))
+
+    def problem(self, problem: Problem) -> Problem:
+        """What a problem asks of these heads."""
+        mask = problem.concrete_mask
+        if isinstance(mask, BlockSparseMask) and mask.heads > 1:
+            picked = self.heads_q if mask.heads == problem.heads_q else self.heads_kv
+            mask = mask.cut([(0, mask.seqlen_q)], [(0, mask.seqlen_k)], slice(*picked))
+        counts = (stop - start for start, stop in (self.heads_q, self.heads_kv))
+        return problem.with_mask(mask, *counts)
+
+    def inputs(self, inputs: Inputs) -> Inputs:
+        """These heads' tensors, in memory of their own."""
+        names = ("q", "k", "v", "dout")
+        return Inputs(*(getattr(inputs, name)[:, self.heads(name)].contiguous() for name in names))
+
+    def named(self, finding: Finding) -> Finding:
+        """What was found of these heads, with the head's number among all."""
+        return replace(finding, head=finding.head + self.heads(finding.tensor.split()[0]).start)
+
+
+def shares(problem: Problem, ranks: int) -> list[Share]:
+    """Every rank's share: KV heads as equally as can be, none for some where there are fewer than ranks."""
+    group = problem.heads_q // problem.num_heads_kv
+    bounds = [problem.num_heads_kv * rank // ranks for rank in range(ranks + 1)]
+    return [Share((start * group, stop * group), (start, stop)) for start, stop in pairwise(bounds)]
+
+
+def by_heads(name: str, mine: Tensor, layout: Layout, dealt: list[Share], world: World) -> Tensor:
+    """Brings every rank all tokens of its heads.
+
+    Args:
+        name: `out`, `lse`, `dq`, `dk` or `dv`.
+        mine: This rank's tokens of all heads: [Tl, H, D], or [Hq, Tl] of an lse.
+        layout: Which tokens each rank holds.
+        dealt: Every rank's share.
+        world: The ranks, which all call this.
+
+    Returns:
+        All tokens, in order, of this rank's heads: [T, H of the share, D], or [Hq of the share, T].
+    """
+    rows = mine.T[..., None] if name == "lse" else mine
+    wanted = [share.heads(name) for share in dealt]
+    counts = [each.stop - each.start for each in wanted]
+    width, own = rows.shape[2], counts[world.rank]
+    sent = torch.cat([rows[:, heads].reshape(-1) for heads in wanted])
+    tokens = [layout.shard_size(rank) for rank in range(world.size)]
+    sizes_in = [count * own * width for count in tokens]
+    received = world.all_to_all(sent, [len(rows) * count * width for count in counts], sizes_in)
+    parts = [part.view(count, own, width) for part, count in zip(received.split(sizes_in), tokens, strict=True)]
+    whole = layout.unshard(parts)
+    return whole[..., 0].T.contiguous() if name == "lse" else whole

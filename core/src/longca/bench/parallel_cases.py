@@ -1,0 +1,131 @@
+"""What a case has beyond a kernel and a problem where several ranks compute it: strategy, placement and mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from longca.bench.suite import Sweep
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests import StrategyManifest
+
+__all__ = ["AUTO", "Parallel", "check_meshes", "check_ranks", "equal_mesh", "parallels"]
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How the ranks of a job share a case.
+
+    Attributes:
+        strategy: Name of the strategy.
+        placement: How it places tokens on ranks; `auto` for what is likely to be quickest with the kernel.
+        mesh: Ranks along each of its axes, as (axis, ranks) pairs in the manifest's order.
+    """
+
+    strategy: str
+    placement: str
+    mesh: tuple[tuple[str, int], ...]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return prod(ranks for _, ranks in self.mesh)
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Ranks along each axis, by its name."""
+        return dict(self.mesh)
+
+    @property
+    def mesh_text(self) -> str:
+        """The mesh as records have it: `ring=2,ulysses=2`."""
+        return ",".join(f"{axis}={ranks}" for axis, ranks in self.mesh)
+
+
+def parallels(
+    sweep: Sweep,
+    strategies: Mapping[str, StrategyManifest],
+    ranks: int,
+    wanted: Sequence[str] = (),
+    placements: Sequence[str] = (),
+) -> Iterator[Parallel]:
+    """What a sweep has of strategies, meshes and placements on so many ranks.
+
+    Args:
+        sweep: The sweep.
+        strategies: Those there are.
+        ranks: Ranks of the job.
+        wanted: Strategies to keep; empty for all.
+        placements: Placements to take instead of the sweep's; empty for the sweep's.
+    """
+    names = tuple(strategies) if "*" in sweep.strategies else sweep.strategies
+    for name in (name for name in names if name in strategies and (not wanted or name in wanted)):
+        axes = strategies[name].axes
+        listed = [tuple(map(int, text.split("x"))) for text in sweep.meshes.get(name, ())]
+        fitting = [sizes for sizes in listed if len(sizes) == len(axes) and prod(sizes) == ranks]
+        for sizes in fitting or [equal_mesh(ranks, len(axes))]:
+            for placement in _placements(sweep, strategies[name], placements):
+                yield Parallel(name, placement, tuple(zip(axes, sizes, strict=True)))
+
+
+def equal_mesh(ranks: int, axes: int) -> tuple[int, ...]:
+    """Ranks split into axes that are as equal as can be, the largest innermost, where ranks are of one node."""
+    sizes = [1] * axes
+    for prime in sorted(_primes(ranks), reverse=True):
+        sizes[sizes.index(min(sizes))] *= prime
+    return tuple(sorted(sizes))
+
+
+def check_ranks(suite: str, sweeps: Sequence[Sweep], ranks: int | None) -> None:
+    """Refuses a suite for several ranks on one device, and the other way about.
+
+    Raises:
+        RequestError: No sweep of the suite is for as many.
+    """
+    parallel = [bool(sweep.strategies) for sweep in sweeps]
+    if ranks is None and all(parallel):
+        raise RequestError(f"suite {suite} is for several ranks: give --nproc, or start longca run under torchrun")
+    if ranks is not None and not any(parallel):
+        raise RequestError(f"suite {suite} has no strategies, which is what ranks run; leave out --nproc and torchrun")
+
+
+def check_meshes(sweeps: Sequence[Sweep], strategies: Mapping[str, StrategyManifest]) -> None:
+    """Refuses meshes of another number of axes than their strategy's, and placements that no strategy has.
+
+    Raises:
+        RequestError: A mesh that no number of ranks makes one of.
+        UnknownNameError: A placement that none of a sweep's strategies has.
+    """
+    for sweep in sweeps:
+        names = tuple(strategies) if "*" in sweep.strategies else sweep.strategies
+        here = [strategies[name] for name in names if name in strategies]
+        for manifest in here:
+            for text in sweep.meshes.get(manifest.name, ()):
+                if text.count("x") + 1 != len(manifest.axes):
+                    raise RequestError(f"mesh {text} of {manifest.name}: its axes are {', '.join(manifest.axes)}")
+        known = {AUTO, *(placement for manifest in here for placement in manifest.placements)}
+        for placement in sweep.placements:
+            if here and placement not in known:
+                raise UnknownNameError("placement", placement, known)
+
+
+def _placements(sweep: Sweep, manifest: StrategyManifest, selected: Sequence[str]) -> list[str]:
+    """A strategy's placements in a sweep. Where it has but one, that is also what `auto` comes to."""
+    names = selected or sweep.placements
+    known = (AUTO, *manifest.placements)
+    found = [name for name in known if name in names]
+    return found[:1] if len(manifest.placements) == 1 else found
+
+
+def _primes(number: int) -> Iterator[int]:
+    divisor = 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            yield divisor
+            number //= divisor
+        divisor += 1
+    if number > 1:
+        yield number

@@ -1,0 +1,96 @@
+"""A distribution of a strategy and kernels of its own, and how to run a suite of them on two ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOYS = Path(__file__).with_name("toys.py")
+KERNELS = {
+    "raises": "Raises", "exits": "Exits", "hangs": "Hangs", "hangs_planning": "HangsPlanning",
+    "takes_all_memory": "TakesAllMemory", "wrong": "Wrong",
+}  # fmt: skip
+PLUGIN = f"""
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", dtypes=("float32",), backward="external", unequal_lengths=True)
+    return [kernel(name, takes, implementation="toys:" + where) for name, where in {KERNELS!r}.items()]
+
+@hookimpl
+def provide_cp_strategy():
+    return StrategyManifest(
+        name="toy", title="Toy", upstream="https://example.org", license="MIT", axes=("toy",),
+        placements=("evenly", "lazily", "never"), layout="toys:layout", implementation="toys:Toy",
+    )
+"""
+SUITE = """
+name = "toys"
+version = 1
+[[sweep]]
+patterns = ["causal_document"]
+kernels = ["*"]
+strategies = ["toy"]
+placements = ["auto", "evenly", "lazily", "never"]
+tokens_per_rank = [40]
+heads = ["4:2"]
+head_dims = [16]
+dtypes = ["float32"]
+[sweep.factors]
+causal_document = { documents = [30, 1, 49] }
+"""
+
+
+class Toys:
+    """The distribution, and the command line that sees it."""
+
+    def __init__(self, fakes, folder):
+        self.fakes, self.folder = fakes, folder
+        made = fakes.add("toy", PLUGIN)
+        (made / "toys.py").write_text(TOYS.read_text("utf-8"), "utf-8")
+        (folder / "toys.toml").write_text(SUITE, "utf-8")
+        self.out = folder / "run"
+        self.environment = {
+            **{name: value for name, value in fakes.env.items() if name not in ("RANK", "WORLD_SIZE")},
+            "PYTHONPATH": os.pathsep.join(map(str, fakes.folders)),
+            "LONGCA_PLUGINS": "toy",
+            "LONGCA_HISTORY": str(folder / "history.jsonl"),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+
+    def start(self, *options, launcher=("-m", "longca"), **environment):
+        """Begins a run of the suite."""
+        command = [sys.executable, *launcher, "run", str(self.folder / "toys.toml"), "--device", "cpu"]
+        return subprocess.Popen(
+            [*command, "--out", str(self.out), *options],
+            env={**self.environment, **environment},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def records(self):
+        """What has been recorded so far."""
+        file = self.out / "records.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def processes(self):
+        """What is still running of what a test has started: command lines by their process."""
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                line, environment = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"LONGCA_HISTORY={self.folder}".encode() in environment:
+                found[int(process.name)] = line
+        return found
+
+
+@pytest.fixture
+def toys(fakes, tmp_path):
+    return Toys(fakes, tmp_path)
