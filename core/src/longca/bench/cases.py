@@ -14,10 +14,11 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from longca.bench.parallel_cases import AUTO, Parallel, check_meshes, check_ranks, parallels
+from longca.bench.parallel_cases import Parallel, check_ranks, check_strategies, parallels
+from longca.bench.providers import how_to_get
 from longca.bench.suite import Suite, Sweep, Value
 from longca.errors import RequestError, UnknownNameError
-from longca.manifests import Device, Problem, StrategyManifest, installed_version
+from longca.manifests import Device, Problem, StrategyManifest
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, get_pattern, sample
@@ -150,7 +151,7 @@ def expand(
     check_ranks(suite.name, suite.sweep, ranks)
     sweeps = [sweep for sweep in suite.sweep if bool(sweep.strategies) == (ranks is not None)]
     _check(suite, known, selection)
-    _check_strategies(suite, strategies, selection)
+    check_strategies(suite, strategies, selection.strategies, selection.placements)
     cases: dict[Case, None] = {}
     listed = {seqlen for sweep in sweeps for seqlen in sweep.lengths_on(ranks or 1)}
     ways = [
@@ -191,20 +192,14 @@ def absent(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
     wanted = [(name, selection.kernels) for sweep in suite.sweep for name in sweep.kernels]
     wanted += [(name, selection.strategies) for sweep in suite.sweep for name in sweep.strategies]
     missing = dict.fromkeys(name for name, kept in wanted if name not in known and (not kept or name in kept))
-    return {name: _how_to_get(suite.distributions[name]) for name in missing if name in suite.distributions}
-
-
-def _how_to_get(distribution: str) -> str:
-    if installed_version(distribution) is None:
-        return f"{distribution} is not installed. Install it: pip install {distribution}"
-    return f"{distribution} is installed, but does not provide it here; `longca plugins` says why"
+    return {name: how_to_get(suite.distributions[name]) for name in missing if name in suite.distributions}
 
 
 def _check(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:
     """Refuses names that lead nowhere."""
     for name in selection.kernels:
         if name not in known and name in suite.distributions:
-            raise RequestError(f"kernel {name!r} is not here: {_how_to_get(suite.distributions[name])}")
+            raise RequestError(f"kernel {name!r} is not here: {how_to_get(suite.distributions[name])}")
     optional = set(suite.distributions)
     listed = (name for sweep in suite.sweep for name in sweep.kernels if name != "*" and name not in optional)
     for name in (*selection.kernels, *listed):
@@ -218,22 +213,6 @@ def _check(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:
     for name in selection.heads:
         if name not in heads:
             raise UnknownNameError(f"heads of suite {suite.name}", name, heads)
-
-
-def _check_strategies(suite: Suite, strategies: Mapping[str, StrategyManifest], selection: Selection) -> None:
-    """Refuses names of strategies and placements that lead nowhere."""
-    listed = (name for sweep in suite.sweep for name in sweep.strategies)
-    for name in (*selection.strategies, *listed):
-        if name not in strategies and name != "*":
-            if name not in suite.distributions:
-                raise UnknownNameError("strategy", name, strategies)
-            if name in selection.strategies:
-                raise RequestError(f"strategy {name!r} is not here: {_how_to_get(suite.distributions[name])}")
-    check_meshes(suite.sweep, strategies)
-    known = {AUTO, *(placement for manifest in strategies.values() for placement in manifest.placements)}
-    for placement in selection.placements:
-        if placement not in known:
-            raise UnknownNameError("placement", placement, known)
 
 
 def _cases(

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from longca.bench.suite import Sweep
+from longca.bench.providers import how_to_get
+from longca.bench.suite import Suite, Sweep
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests import StrategyManifest
 
-__all__ = ["AUTO", "Parallel", "check_meshes", "check_ranks", "equal_mesh", "parallels"]
+__all__ = ["AUTO", "Parallel", "check_ranks", "check_strategies", "equal_mesh", "parallels"]
 
 AUTO = "auto"
 
@@ -22,7 +23,7 @@ class Parallel:
     Attributes:
         strategy: Name of the strategy.
         placement: How it places tokens on ranks; `auto` for what is likely to be quickest with the kernel.
-        mesh: Ranks along each of its axes, as (axis, ranks) pairs in the manifest's order.
+        mesh: Ranks along each of its axes, as (axis, ranks) pairs, the outermost first.
     """
 
     strategy: str
@@ -64,11 +65,27 @@ def parallels(
     names = tuple(strategies) if "*" in sweep.strategies else sweep.strategies
     for name in (name for name in names if name in strategies and (not wanted or name in wanted)):
         axes = strategies[name].axes
-        listed = [tuple(map(int, text.split("x"))) for text in sweep.meshes.get(name, ())]
-        fitting = [sizes for sizes in listed if len(sizes) == len(axes) and prod(sizes) == ranks]
-        for sizes in fitting or [equal_mesh(ranks, len(axes))]:
+        listed = [_mesh(text, axes) for text in sweep.meshes.get(name, ())]
+        fitting = [mesh for mesh in listed if prod(size for _, size in mesh) == ranks]
+        for mesh in fitting or [tuple(zip(axes, equal_mesh(ranks, len(axes)), strict=True))]:
             for placement in _placements(sweep, strategies[name], placements):
-                yield Parallel(name, placement, tuple(zip(axes, sizes, strict=True)))
+                yield Parallel(name, placement, mesh)
+
+
+def _mesh(text: str, axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """A mesh of axes; by their names in any order, else in theirs.
+
+    Raises:
+        RequestError: It is of other axes.
+    """
+    sizes = text.split("x")
+    if "=" in text:
+        pairs = [(name, int(size)) for name, size in (part.split("=") for part in text.split(","))]
+    else:
+        pairs = [(axis, int(size)) for axis, size in zip(axes, sizes, strict=False)] if len(sizes) == len(axes) else []
+    if sorted(name for name, _ in pairs) != sorted(axes):
+        raise RequestError(f"mesh {text!r} does not have a size for each of {', '.join(axes)}")
+    return tuple(pairs)
 
 
 def equal_mesh(ranks: int, axes: int) -> tuple[int, ...]:
@@ -92,20 +109,43 @@ def check_ranks(suite: str, sweeps: Sequence[Sweep], ranks: int | None) -> None:
         raise RequestError(f"suite {suite} has no strategies, which is what ranks run; leave out --nproc and torchrun")
 
 
-def check_meshes(sweeps: Sequence[Sweep], strategies: Mapping[str, StrategyManifest]) -> None:
-    """Refuses meshes of another number of axes than their strategy's, and placements that no strategy has.
+def check_strategies(
+    suite: Suite, strategies: Mapping[str, StrategyManifest], wanted: Sequence[str], placements: Sequence[str]
+) -> None:
+    """Refuses strategies, placements and meshes that lead nowhere.
+
+    Args:
+        suite: The suite, whose own are checked too.
+        strategies: Those there are.
+        wanted: Strategies that were selected.
+        placements: Placements that were.
 
     Raises:
-        RequestError: A mesh that no number of ranks makes one of.
-        UnknownNameError: A placement that none of a sweep's strategies has.
+        UnknownNameError: A strategy that nobody provides, or a placement that no strategy has.
+        RequestError: A selected strategy is not installed, or a mesh is of other axes than its strategy's.
     """
+    listed = (name for sweep in suite.sweep for name in sweep.strategies)
+    for name in (*wanted, *listed):
+        if name not in strategies and name != "*":
+            if name not in suite.distributions:
+                raise UnknownNameError("strategy", name, strategies)
+            if name in wanted:
+                raise RequestError(f"strategy {name!r} is not here: {how_to_get(suite.distributions[name])}")
+    _check_sweeps(suite.sweep, strategies)
+    known = {AUTO, *(placement for manifest in strategies.values() for placement in manifest.placements)}
+    for placement in placements:
+        if placement not in known:
+            raise UnknownNameError("placement", placement, known)
+
+
+def _check_sweeps(sweeps: Sequence[Sweep], strategies: Mapping[str, StrategyManifest]) -> None:
+    """Refuses what sweeps say of meshes and placements."""
     for sweep in sweeps:
         names = tuple(strategies) if "*" in sweep.strategies else sweep.strategies
         here = [strategies[name] for name in names if name in strategies]
         for manifest in here:
             for text in sweep.meshes.get(manifest.name, ()):
-                if text.count("x") + 1 != len(manifest.axes):
-                    raise RequestError(f"mesh {text} of {manifest.name}: its axes are {', '.join(manifest.axes)}")
+                _mesh(text, manifest.axes)
         known = {AUTO, *(placement for manifest in here for placement in manifest.placements)}
         for placement in sweep.placements:
             if here and placement not in known:

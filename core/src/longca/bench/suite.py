@@ -50,11 +50,12 @@ def _pattern(name: str) -> str:
 
 PatternName = Annotated[str, AfterValidator(_pattern)]
 Value = int | float | list[int]
+_SIZE = "[1-9][0-9]{0,5}"
 
 
 def _mesh(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]{0,5}(x[1-9][0-9]{0,5})*", text):
-        raise ValueError(f"{text!r} is no mesh such as '2x4': the ranks along each of the strategy's axes")
+    if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*|\w+={_SIZE}(,\w+={_SIZE})*", text):
+        raise ValueError(f"{text!r} is no mesh such as '2x4' or 'ring=2,ulysses=4'")
     return text
 
 
@@ -86,7 +87,8 @@ class Sweep(BaseModel):
         placements: How strategies place tokens on ranks; `auto` for what is likely to be quickest. A strategy that has
             not one of them does without it.
         meshes: By strategy, ranks along each of its axes, such as `2x4`; those that make up the job's ranks are taken.
-            Where none does, ranks are split into axes that are as equal as can be, inner ones no smaller.
+            By name, as in `ulysses=2,ring=4`, axes may be in another order, in which neighbours along the last are of
+            one node. Where none does, ranks are split into axes that are as equal as can be, inner ones no smaller.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

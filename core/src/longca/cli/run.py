@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from longca.bench.distributed.leader import Leader
     from longca.bench.records import Record
     from longca.bench.run_folder import RunFolder
-    from longca.bench.runner import Options
     from longca.bench.suite import Suite
     from longca.manifests import Device
     from longca.plugins import Registry
@@ -70,7 +69,6 @@ def run(
 ) -> None:
     """Measures a suite: every case planned, verified, and only then timed."""
     from longca.bench.cases import Selection
-    from longca.bench.runner import Options
 
     selection = Selection(
         kernels=ab or tuple(kernel or ()),
@@ -82,15 +80,20 @@ def run(
         strategies=tuple(strategy or ()),
         placements=tuple(placement or ()),
     )
-    options = Options(
-        deadline=timeout,
-        memory=None if memory is None else int(memory * 2**30),
-        fail_fast=fail_fast,
-        disabled=frozenset(context.obj or ()) | frozenset(no_plugin or ()),
-        interleave=ab is not None,
-    )
-    wanted = _Wanted(suite, selection, options, device, nproc, out, resume, dry_run, as_json, ab)
+    disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
+    limits = _Limits(timeout, None if memory is None else int(memory * 2**30), fail_fast, disabled)
+    wanted = _Wanted(suite, selection, limits, device, nproc, out, resume, dry_run, as_json, ab)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What cases are held to, as `longca.bench.runner.Options` has it."""
+
+    deadline: float
+    memory: int | None
+    fail_fast: bool
+    disabled: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class _Wanted:
 
     suite: str
     selection: Selection
-    options: Options
+    limits: _Limits
     device: str | None
     nproc: int | None
     out: Path | None
@@ -168,11 +171,9 @@ def _check(wanted: _Wanted, where: Device, ranks: int | None) -> None:
 def _measure(
     wanted: _Wanted, suite: Suite, cases: list[Case], where: Device, registry: Registry, leader: Leader | None
 ) -> None:
-    from dataclasses import replace
-
     from longca.bench.environment import environment
     from longca.bench.run_folder import RunFolder
-    from longca.bench.runner import failed, run_cases
+    from longca.bench.runner import Options, failed, run_cases
     from longca.cli.progress import Progress
 
     surroundings = environment(registry, suite, where)
@@ -182,6 +183,7 @@ def _measure(
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
     _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
     progress = Progress(len(left), quiet=wanted.as_json)
+    options = Options(**vars(wanted.limits))
 
     def keep(record: Record) -> None:
         folder.append(record)
@@ -189,12 +191,12 @@ def _measure(
 
     try:
         if leader is None:
-            options = replace(wanted.options, workers=count_workers(where))
+            options = replace(options, workers=count_workers(where), interleave=wanted.ab is not None)
             new = run_cases(suite, left, where, registry, keep, options)
         else:
             from longca.bench.distributed.runner import run_together
 
-            new = run_together(leader, suite, left, where, registry, keep, wanted.options)
+            new = run_together(leader, suite, left, where, registry, keep, options)
     finally:
         folder.close()
         progress.stop()

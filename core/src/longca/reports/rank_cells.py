@@ -88,24 +88,37 @@ def _table(records: Sequence[Record]) -> RankTable:
     shape = f"{some.heads_q}:{some.heads_kv}×{some.head_dim} {some.dtype}"
     ranks = "1 rank" if some.world_size == 1 else f"{some.world_size} ranks"
     title = f"{some.pattern} {some.direction}, {tokens(some.seqlen)} tokens, {ranks}, {shape}: ms and {unit}"
-    rows = tuple(RankRow(record, _cells(record, factor)) for record in records if record.status != "unsupported")
+    shown = [record for record in records if record.status != "unsupported"]
+    rows = tuple(RankRow(r, (*_about(r, records), *_figures(r, factor))) for r in shown)
     times = [record.median for record in records if record.median is not None and record.status == "ok"]
     return RankTable(title, rows, min(times) if len(times) > 1 else None)
 
 
-def _cells(record: Record, factor: float) -> tuple[str, ...]:
+def _about(record: Record, others: Sequence[Record]) -> tuple[str, str, str]:
+    """Strategy, placement and kernel; with the mesh where there are several axes."""
     placement = record.placement or ""
     if record.placed is not None and record.placed != placement:
         placement = f"{placement}: {record.placed}"
-    sizes = [axis.partition("=")[2] for axis in (record.mesh or "").split(",")]
-    strategy = f"{record.strategy} {'×'.join(sizes)}" if len(sizes) > 1 else record.strategy
-    about = (strategy or "", placement, record.kernel)
+    axes, sizes = _mesh(record)
+    strategy = record.strategy or ""
+    if any(other.strategy == record.strategy and _mesh(other)[0] != axes for other in others):
+        strategy += f" {record.mesh}"  # the same axes in another order
+    elif len(axes) > 1:
+        strategy += f" {'×'.join(sizes)}"
+    return strategy, placement, record.kernel
+
+
+def _mesh(record: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The axes of a mesh, and their sizes."""
+    pairs = [axis.partition("=") for axis in (record.mesh or "").split(",")]
+    return tuple(name for name, _, _ in pairs), tuple(size for _, _, size in pairs)
+
+
+def _figures(record: Record, factor: float) -> tuple[str, ...]:
     if record.median is None or record.tflops is None:
-        return (*about, word(record.status), *("",) * (len(HEADS) - len(about) - 1))
-    doubt = "?" if record.status == "suspect" else ""
+        return (word(record.status), *("",) * (len(HEADS) - 4))
     return (
-        *about,
-        three_digits(record.median * 1e3) + doubt,
+        three_digits(record.median * 1e3) + ("?" if record.status == "suspect" else ""),
         three_digits(record.tflops * factor),
         _share(None if record.alone_seconds is None else record.alone_seconds / record.median),
         _share(record.hidden),

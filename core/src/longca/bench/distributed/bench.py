@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,44 +14,25 @@ from longca import plugins
 from longca.bench.cases import Case
 from longca.bench.distributed.alone import Alone, equal_share, time_alone, verify_alone
 from longca.bench.distributed.collectives import Collective, Recorder, sent_by_kind
+from longca.bench.distributed.common import Common, Commons
 from longca.bench.distributed.communication import ALL, Bandwidth, measure_communication
 from longca.bench.distributed.messages import COMPUTING, Task
 from longca.bench.distributed.probe import Call, Probe
 from longca.bench.distributed.rounds import Rounds, time_rounds
-from longca.bench.distributed.shares import Share, shares
 from longca.bench.distributed.subject import Results, Subject, worst
 from longca.bench.distributed.world import World
 from longca.bench.gpu_state import gpu_state
-from longca.bench.inputs import Inputs, draw_inputs
+from longca.bench.inputs import Inputs
 from longca.bench.measure import BUDGET
 from longca.bench.messages import Outcome
-from longca.bench.reference import Reference, reference
 from longca.bench.verify import Finding, Verification
+from longca.kernels.meshes import rank_in
 from longca.manifests import Device, Problem
 from longca.manifests.cost import imbalance
 
 __all__ = ["RankBench"]
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """What the cases of one mask and shape have in common on this rank.
-
-    Attributes:
-        inputs: The tensors of all tokens.
-        shares: The heads that each rank verifies.
-        mine: This rank's share of the tensors.
-        expected: Its reference; None where the share is empty.
-        alone: What was found of kernels alone, by name and direction.
-    """
-
-    inputs: Inputs
-    shares: list[Share]
-    mine: Inputs
-    expected: Reference | None
-    alone: dict[tuple[str, str], Alone]
 
 
 class RankBench:
@@ -76,9 +57,8 @@ class RankBench:
         budget: float = BUDGET,
     ) -> None:
         self._device, self._world, self._registry = device, world, registry
-        self._with_backward, self._announce, self._budget = with_backward, announce, budget
-        self._drawn: tuple[Any, Inputs] | None = None
-        self._kept: tuple[Any, _Shared] | None = None
+        self._announce, self._budget = announce, budget
+        self._commons = Commons(world, with_backward)
 
     def measure(self, task: Task) -> Outcome:
         """Verifies a strategy with a kernel, times it where it is right, and verifies it again.
@@ -88,7 +68,7 @@ class RankBench:
         """
         case, problem = task.case, task.case.problem(self._device)
         self._announce("inputs")
-        shared = self._share(case, problem)
+        shared = self._commons.of(case, problem)
         self._announce("plan")
         subject, fields = self._planned(task, problem, shared)
         self._announce("verify")
@@ -116,34 +96,14 @@ class RankBench:
         self._world.synchronize()
         return result, time.perf_counter() - start
 
-    def _share(self, case: Case, problem: Problem) -> _Shared:
-        shape = (case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
-        if self._kept is None or self._kept[0] != shape:
-            self._kept = None  # before there is another one, which may need its memory
-            inputs = self._draw(case, problem)
-            dealt = shares(problem, self._world.size)
-            share = dealt[self._world.rank]
-            mine, expected = share.inputs(inputs), None
-            if not share.is_empty:
-                widest = replace(problem, direction="backward" if case.seqlen in self._with_backward else "forward")
-                expected = reference(share.problem(widest), mine)
-            self._kept = shape, _Shared(inputs, dealt, mine, expected, {})
-        return self._kept[1]
-
-    def _draw(self, case: Case, problem: Problem) -> Inputs:
-        """The tensors of all tokens, which every rank draws for itself, and all masks of a length and shape share."""
-        about = (case.seqlen, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
-        if self._drawn is None or self._drawn[0] != about:
-            self._drawn = None
-            self._drawn = about, draw_inputs(problem, case.seed)
-        return self._drawn[1]
-
-    def _planned(self, task: Task, problem: Problem, shared: _Shared) -> tuple[Subject, dict[str, Any]]:
+    def _planned(self, task: Task, problem: Problem, shared: Common) -> tuple[Subject, dict[str, Any]]:
         """The case made ready, and what is recorded of that."""
         case, world, parallel = task.case, self._world, task.case.parallel
         assert parallel is not None, "ranks take cases with a strategy"
         probe = Probe(self._registry.load(case.kernel))
-        strategy = self._registry.load_strategy(parallel.strategy)(world.mesh(parallel))
+        mesh = world.mesh(parallel.mesh)
+        strategy = self._registry.load_strategy(parallel.strategy)(mesh)
+        places = world.everyone(rank_in(mesh, self._registry.strategy(parallel.strategy).axes))
         layout, layout_seconds = self._clocked(
             lambda: self._registry.layout(parallel.strategy, problem, parallel.axis_sizes, task.placed)
         )
@@ -154,10 +114,14 @@ class RankBench:
         times = zip(*world.everyone((layout_seconds, seconds, plan.metadata_bytes)), strict=True)
         fields = dict(zip(("layout_seconds", "plan_seconds", "metadata_bytes"), map(max, times), strict=True))
         fields |= {"placed": task.placed, "form": ", ".join(forms), "area_imbalance": imbalance(problem, layout)}
-        mine = Inputs(*(layout.shard(getattr(shared.inputs, name), world.rank) for name in ("q", "k", "v", "dout")))
-        return Subject(strategy, plan, probe, problem, layout, mine, shared.shares, shared.expected, world), fields
+        mine = Inputs(
+            *(layout.shard(getattr(shared.inputs, name), places[world.rank]) for name in ("q", "k", "v", "dout"))
+        )
+        return Subject(
+            strategy, plan, probe, problem, layout, places, mine, shared.shares, shared.expected, world
+        ), fields
 
-    def _verified(self, subject: Subject, shared: _Shared) -> tuple[Verification, Results, list[torch.Tensor] | None]:
+    def _verified(self, subject: Subject, shared: Common) -> tuple[Verification, Results, list[torch.Tensor] | None]:
         """What is found before anything is timed; and the forward's results, which a backward needs."""
         forward, kept = subject.forward()
         found = subject.check(forward)
@@ -237,14 +201,14 @@ class RankBench:
 
         return time_rounds(compute, self._world, self._budget)
 
-    def _alone(self, case: Case, problem: Problem, shared: _Shared) -> Alone:
+    def _alone(self, case: Case, problem: Problem, shared: Common) -> Alone:
         """The kernel without a strategy; once for all strategies of a shape."""
         key = case.kernel, case.direction
         if key not in shared.alone:
             shared.alone[key] = self._measured_alone(case, problem, shared)
         return shared.alone[key]
 
-    def _measured_alone(self, case: Case, problem: Problem, shared: _Shared) -> Alone:
+    def _measured_alone(self, case: Case, problem: Problem, shared: Common) -> Alone:
         kernel, world = self._registry.load(case.kernel), self._world
         if not self._registry.resolve(case.kernel, problem):
             return Alone((), None)

@@ -6,17 +6,12 @@ import ctypes
 import os
 import signal
 from dataclasses import dataclass
-from datetime import timedelta
-
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # they are, and documented
 
 from longca.errors import RequestError
 
-__all__ = ["Job", "current_job", "open_store"]
+__all__ = ["Job", "current_job"]
 
 _PR_SET_PDEATHSIG = 1
-#: Seconds within which all processes of a job have to come to its store.
-_JOIN = 300
 
 
 @dataclass(frozen=True)
@@ -62,17 +57,3 @@ def current_job() -> Job | None:
     there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     return Job(rank, size, local_rank, os.environ["MASTER_ADDR"], port, opens_store=rank == 0 and not there)
-
-
-def open_store(host: str, port: int, *, opens: bool = False) -> Store:
-    """A connection to a job's store; each thread and each process needs one of its own.
-
-    Args:
-        host: Where it is.
-        port: Its port there.
-        opens: Whether to open the store rather than to find it.
-    """
-    timeout = timedelta(seconds=_JOIN)
-    store = TCPStore(host, port, is_master=opens, timeout=timeout, wait_for_workers=False)
-    # Where the launcher restarts a job, nothing of the one before must be found.
-    return PrefixStore(f"longca/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

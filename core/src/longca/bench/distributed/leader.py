@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 from longca.bench.distributed.blame import blame, has_failed
 from longca.bench.distributed.board import Board, answer, assignment, gone, ready, stop
-from longca.bench.distributed.job import Job, open_store
+from longca.bench.distributed.job import Job
 from longca.bench.distributed.member import Member
 from longca.bench.distributed.messages import Answer, Assignment, Setup, Task
+from longca.bench.distributed.store import open_store
 from longca.bench.messages import Outcome
 
 __all__ = ["Leader", "leading"]

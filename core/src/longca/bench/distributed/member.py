@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 
 from longca.bench.distributed.board import Board, answer, assignment, gone, ready, stop
-from longca.bench.distributed.job import Job, open_store
+from longca.bench.distributed.job import Job
 from longca.bench.distributed.messages import Answer, Assignment, RankSetup
+from longca.bench.distributed.store import open_store
 from longca.bench.messages import Outcome
 from longca.bench.pool import Worker
 

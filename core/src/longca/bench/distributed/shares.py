@@ -6,6 +6,7 @@ strategy gives, which ranks hold by tokens, goes to those that can judge it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -70,13 +71,16 @@ def shares(problem: Problem, ranks: int) -> list[Share]:
     return [Share((start * group, stop * group), (start, stop)) for start, stop in pairwise(bounds)]
 
 
-def by_heads(name: str, mine: Tensor, layout: Layout, dealt: list[Share], world: World) -> Tensor:
+def by_heads(
+    name: str, mine: Tensor, layout: Layout, places: Sequence[int], dealt: list[Share], world: World
+) -> Tensor:
     """Brings every rank all tokens of its heads.
 
     Args:
         name: `out`, `lse`, `dq`, `dk` or `dv`.
         mine: This rank's tokens of all heads: [Tl, H, D], or [Hq, Tl] of an lse.
-        layout: Which tokens each rank holds.
+        layout: Which tokens are held where.
+        places: Each rank's place in the layout.
         dealt: Every rank's share.
         world: The ranks, which all call this.
 
@@ -88,9 +92,9 @@ def by_heads(name: str, mine: Tensor, layout: Layout, dealt: list[Share], world:
     counts = [each.stop - each.start for each in wanted]
     width, own = rows.shape[2], counts[world.rank]
     sent = torch.cat([rows[:, heads].reshape(-1) for heads in wanted])
-    tokens = [layout.shard_size(rank) for rank in range(world.size)]
+    tokens = [layout.shard_size(place) for place in places]
     sizes_in = [count * own * width for count in tokens]
     received = world.all_to_all(sent, [len(rows) * count * width for count in counts], sizes_in)
     parts = [part.view(count, own, width) for part, count in zip(received.split(sizes_in), tokens, strict=True)]
-    whole = layout.unshard(parts)
+    whole = layout.unshard([part for _, part in sorted(zip(places, parts, strict=True), key=lambda pair: pair[0])])
     return whole[..., 0].T.contiguous() if name == "lse" else whole

@@ -34,6 +34,7 @@ class Subject:
         probe: The kernel, as the strategy has it.
         problem: What is asked of all ranks together.
         layout: Who holds what.
+        places: Each rank's place in the layout, by the coordinates it has in the mesh.
         inputs: This rank's tokens.
         shares: The heads that each rank verifies.
         expected: The reference of this rank's share; None where that is empty.
@@ -45,6 +46,7 @@ class Subject:
     probe: Probe
     problem: Problem
     layout: Layout
+    places: Sequence[int]
     inputs: Inputs
     shares: Sequence[Share]
     expected: Reference | None
@@ -84,7 +86,7 @@ class Subject:
         if any(self.world.everyone(bool(findings))):
             return self._all(findings)
         dealt = list(self.shares)
-        whole = {name: by_heads(name, x, self.layout, dealt, self.world) for name, x in results.items()}
+        whole = {name: by_heads(name, x, self.layout, self.places, dealt, self.world) for name, x in results.items()}
         if self.expected is not None:
             share = dealt[self.world.rank]
             findings = [share.named(found) for found in check_values(whole, self.expected).findings]
@@ -94,7 +96,7 @@ class Subject:
         """With q = 0, exp(lse) is the number of keys each query sees."""
         x, dealt = self.inputs, list(self.shares)
         _, lse = self.strategy.forward(torch.zeros_like(x.q), x.k, x.v, self.plan)
-        whole = by_heads("lse", lse, self.layout, dealt, self.world)
+        whole = by_heads("lse", lse, self.layout, self.places, dealt, self.world)
         share = dealt[self.world.rank]
         found = () if share.is_empty else check_lse_counts(whole, share.problem(self.problem)).findings
         return self._all([share.named(each) for each in found])
@@ -105,7 +107,7 @@ class Subject:
         changed = [
             name
             for name in names
-            if not torch.equal(getattr(self.inputs, name), self.layout.shard(getattr(given, name), rank))
+            if not torch.equal(getattr(self.inputs, name), self.layout.shard(getattr(given, name), self.places[rank]))
         ]
         return self._all([_wrong(name, f"the strategy changed this input on rank {rank}") for name in changed])
 

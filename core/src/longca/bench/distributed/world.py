@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # they are, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from longca.bench.distributed.job import open_store
 from longca.bench.distributed.messages import RankSetup
-from longca.bench.parallel_cases import Parallel
+from longca.bench.distributed.store import open_store
 from longca.kernels.base import torch_device
 
 __all__ = ["World"]
@@ -50,9 +49,9 @@ class World:
         self._token = torch.zeros(1, device=self.device)
         self.mesh = lru_cache(maxsize=None)(self._mesh)
 
-    def _mesh(self, parallel: Parallel) -> DeviceMesh:
-        """The ranks as a mesh of the strategy's axes."""
-        names, sizes = zip(*parallel.mesh, strict=True)
+    def _mesh(self, axes: tuple[tuple[str, int], ...]) -> DeviceMesh:
+        """The ranks as a mesh of (axis, ranks) pairs; the same for all cases, as each has process groups of its own."""
+        names, sizes = zip(*axes, strict=True)
         return init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
 
     def everyone(self, value: _T) -> list[_T]:
