@@ -58,6 +58,7 @@ def print_run(console: Console, records: Sequence[Record]) -> None:
             console.print(_table(direction, chosen, kernels[first : first + fitting]))
     tables = rank_tables(records)
     for table in tables:
+        console.print(f"[bold]{safe(table.title)}[/]")  # it may be wider than its table
         console.print(_rank_table(table, console.width))
     if tables:
         console.print(f"[dim]{LEGEND}. The Markdown page has every column.[/]")
@@ -102,7 +103,7 @@ def _style(record: Record, fastest: float | None) -> str:
 
 def _rank_table(about: RankTable, width: int) -> Table:
     """A table of the columns that say something, as many as fit."""
-    table = Table(title=safe(about.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     room, chosen = width - 2, list[int]()
     for index, head in enumerate(HEADS):
         widest = max(len(row.cells[index]) for row in about.rows)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from longca.bench.distributed.blame import blame, has_failed
 from longca.bench.distributed.board import Board, answer, assignment, gone, ready, stop
@@ -108,9 +109,15 @@ class Leader:
 
         if self._failed:
             self._wait(all_said, _GRACE)
+        before = set(self._answers)
         self._board.post(stop(self._number), True)
         self._wait(all_said, _END)
-        return blame(self._answers, self.size, seconds)
+        # Workers are not ended all at once: what one says of another that is gone by now is no failure of its own.
+        answers = {
+            rank: each if rank in before else replace(each, outcome=Outcome("stopped", "", {}))
+            for rank, each in self._answers.items()
+        }
+        return blame(answers, self.size, seconds)
 
 
 @contextmanager
