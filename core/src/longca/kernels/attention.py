@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,7 @@ from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import Kernel, Plan, check_inputs, device_of
 from longca.kernels.choice import choose
+from longca.kernels.flash.buffers import on_device_of
 from longca.manifests import Layout, Problem
 from longca.masks import Mask
 
@@ -109,13 +109,8 @@ def _in_parallel(
     if mesh is None:
         raise RequestError(f"{strategy} runs on a device mesh; make one with init_device_mesh and give it as mesh=")
     problem = _problem(q, k, mask, softmax_scale, deterministic, training)
-    with _current(q):
+    with on_device_of(q):
         return parallel_attention(q, k, v, problem, strategy, mesh, kernel, placement)
-
-
-def _current(tensor: Tensor) -> AbstractContextManager[object]:
-    """Makes a tensor's GPU the current one: plans and kernels go to the current GPU of a process."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 @torch.library.custom_op("longca::attention", mutates_args=())
@@ -129,7 +124,7 @@ def _forward(
     deterministic: bool,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
-    with _current(q):
+    with on_device_of(q):
         implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
         out, lse = implementation.forward(q, k, v, plan)
     return out.contiguous(), lse.contiguous()
@@ -154,7 +149,7 @@ def _backward(
     softmax_scale: float | None,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with _current(q):
+    with on_device_of(q):
         implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
         dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()

@@ -6,10 +6,10 @@ each part once and writes the output once; `longca.kernels.merge` in plain PyTor
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from longca.kernels.base import fill
+from longca.kernels.flash.buffers import writable
 from longca.kernels.merge import merge
 
 __all__ = ["merge_parts"]
@@ -32,10 +32,7 @@ def merge_parts(
     if outs.is_cuda:
         from longca.kernels.parts_triton import merge_parts_on_cuda
 
-        plain_out, plain_lse = (
-            buffer if buffer is not None and buffer.stride(-1) == 1 else torch.empty_like(parts[0])
-            for buffer, parts in ((out, outs), (lse, lses))
-        )
+        plain_out, plain_lse = writable(out, outs[0]), writable(lse, lses[0])
         merge_parts_on_cuda(outs, lses, plain_out, plain_lse)
         return fill(out, plain_out), fill(lse, plain_lse)
     merged: tuple[Tensor, Tensor] = outs[0], lses[0]

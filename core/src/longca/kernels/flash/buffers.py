@@ -22,5 +22,5 @@ def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Makes a CUDA tensor's device the current one: Triton launches there."""
+    """Makes a CUDA tensor's device the current one: plans and Triton's launches go there."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
