@@ -16,7 +16,7 @@ from longca.kernels.base import Plan, fill
 from longca.kernels.layouts import _agree
 from longca.kernels.lse_grad import backward_through_lse
 from longca.kernels.naive import Naive
-from longca.kernels.traffic import counted
+from longca.kernels.traffic import Recorder, sent_by_kind
 from longca.manifests import Device, Problem
 from longca_cp.mesh import axes_of
 from longca_cp.ring import KVRing
@@ -150,11 +150,11 @@ def sent(strategy, sizes, kind, seqlen, factors, placement, heads):
     q, k, v, dout = (layout.shard(x, rank_of(sizes, None)) for x in inputs(seqlen, heads, "float32"))
     made = longca.registry().load_strategy(strategy)(mesh)
     plan, kept = made.plan(problem_of(mask, q, k), layout, Naive()), []
-    with counted() as forward:
+    with Recorder() as forward:
         out, lse = made.forward(q, k, v, plan, kept=kept)
-    with counted() as backward:
+    with Recorder() as backward:
         made.backward(dout, q, k, v, out, lse, plan, kept=kept)
-    return dict(forward), dict(backward)
+    return tuple(dict(sent_by_kind(recorder.collectives)) for recorder in (forward, backward))
 
 
 class Differentiable:

@@ -1,7 +1,8 @@
+import numpy as np
 import pytest
 
 from longca import masks
-from longca.errors import RequestError, UnknownNameError
+from longca.errors import LongCAError, RequestError, UnknownNameError
 from longca.manifests import Device, Problem
 
 CPU = Device("cpu")
@@ -60,6 +61,36 @@ def test_a_masks_heads_must_be_those_of_q_or_k():
     assert problem(mask=mask, heads_q=8, heads_kv=4)
     with pytest.raises(RequestError, match="the mask has 4 heads"):
         problem(mask=mask, heads_q=8, heads_kv=2)
+
+
+BLOCKS = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=8, seed=0)
+BY_KV_HEAD = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=4, seed=0)
+
+
+@pytest.mark.parametrize("heads", [(range(2, 4), range(1, 2)), ((0, 1, 6, 7), (0, 3))])
+@pytest.mark.parametrize("ranges", [None, (((0, 70), (200, 256)), ((64, 256),))])
+@pytest.mark.parametrize("mask", [masks.build("causal", 256), BLOCKS, BY_KV_HEAD], ids=["shared", "query", "kv"])
+def test_some_heads_and_tokens_ask_for_their_part_of_the_mask(mask, heads, ranges):
+    heads_q, heads_kv = heads
+    asked = problem(mask=mask, heads_kv=4, direction="backward", dtype="float16")
+    part = asked.narrowed(heads_q, heads_kv, ranges)
+    assert (part.heads_q, part.heads_kv) == (len(heads_q), len(heads_kv))
+    assert (part.direction, part.dtype) == ("backward", "float16")
+    queries, keys = ([i for start, stop in pairs for i in range(start, stop)] for pairs in ranges or [((0, 256),)] * 2)
+    picked = {1: (0,), 4: heads_kv, 8: heads_q}[mask.heads]
+    shown = mask.dense().reshape(mask.heads, 256, 256)[np.ix_(picked, queries, keys)]
+    assert (part.mask.dense() == shown.squeeze()).all()
+
+
+def test_heads_that_share_a_mask_keep_it_as_it_is():
+    asked = problem()
+    assert asked.narrowed(range(4), range(4)).mask is asked.mask
+
+
+def test_no_heads_are_no_problem():
+    for mask in (BLOCKS, masks.build("causal", 64)):
+        with pytest.raises(LongCAError):
+            problem(mask=mask).narrowed((), ())
 
 
 def test_problems_are_hashable_with_masks_and_with_patterns():

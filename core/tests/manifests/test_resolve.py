@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -161,6 +162,57 @@ def test_a_backward_that_is_merged_must_compose():
     assert not reasons({**rows, "backward": "lse_grad"}, asked, layout)
     assert "composition" in reasons({**rows, "backward": "own"}, asked, layout)
     assert not reasons({**rows, "backward": "own"}, problem(), layout)
+
+
+def test_the_first_offer_that_composes_takes_what_is_composed():
+    """What a kernel that asks for its offer is told is what the layout's verdict says."""
+    layout, asked = zigzag_ring(2, 64), problem(direction="backward")
+    rows = {"form": "row_intervals", "unequal_lengths": True}
+    kernel = manifest({**rows, "backward": "own"}, {**rows, "rough_lse": True}, {**rows, "backward": "lse_grad"})
+    assert resolve_manifest(kernel, asked).offer is kernel.offers[0]
+    assert resolve_manifest(kernel, asked, layout).offers == (kernel.offers[2],)
+    for step in (step for rank in step_problems(asked, layout) for step in rank):
+        assert resolve_manifest(kernel, step).offer is kernel.offers[2]
+    forward = problem()
+    assert resolve_manifest(kernel, forward, layout).offers == (kernel.offers[0],), (
+        "a forward alone has an lse to merge"
+    )
+
+
+def test_only_ranks_of_several_steps_compose_them():
+    halves = ((0, 32),), ((32, 64),)
+    both = tuple(tuple(Step(mine, theirs, (0, 8), (0, 2)) for theirs in halves) for mine in halves)
+    layout = Layout(both, halves)
+    flags = [[step and step.composed for step in rank] for rank in step_problems(problem(), layout)]
+    assert flags == [[False, None], [True, True]], "a causal mask shows the first rank its own keys alone"
+    part = step_problems(replace(problem(), composed=True), layout)
+    assert [step.composed for rank in part for step in rank if step] == [True] * 3, "parts of a part are parts"
+
+
+def test_what_is_composed_says_why_it_is_refused():
+    asked = replace(problem(direction="backward"), composed=True)
+    found = reasons({"backward": "own", "rough_lse": True}, asked)
+    assert list(found) == ["composition"]
+    (own, rough) = (
+        str(reason) for reason in resolve_manifest(manifest({"backward": "own", "rough_lse": True}), asked).reasons
+    )
+    assert own == "fake's backward takes only its own forward's lse; one part of a larger softmax was asked."
+    assert rough == "fake's log-sum-exp is too rough to merge by; one part of a larger softmax was asked."
+    assert list(reasons({"backward": "none"}, asked)) == ["direction"]
+
+
+def test_a_verdict_knows_whether_an_lse_is_rough():
+    two = Layout(
+        tuple((Step(((0, 64),), ((0, 64),), (4 * r, 4 * r + 4), (r, r + 1)),) for r in range(2)),
+        (((0, 32),), ((32, 64),)),
+    )
+    for layout in (None, two):
+        assert resolve_manifest(manifest({"rough_lse": True}), problem(), layout).rough_lse
+        assert not resolve_manifest(manifest({}), problem(), layout).rough_lse
+    ring = zigzag_ring(2, 64)
+    rows = {"form": "row_intervals", "unequal_lengths": True}
+    assert not resolve_manifest(manifest({**rows, "rough_lse": True}, rows), problem(), ring).rough_lse
+    assert not resolve_manifest(manifest({"gqa": False, "rough_lse": True}), problem()).rough_lse, "no offer, no lse"
 
 
 def test_steps_that_show_nothing_ask_nothing():

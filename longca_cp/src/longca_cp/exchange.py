@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch import Tensor
 
-from longca.kernels.traffic import count
 from longca_cp.mesh import Axis
 
 __all__ = ["Transfer", "all_gather", "all_to_all", "reduce_scatter", "shift"]
@@ -49,7 +48,6 @@ def shift(axis: Axis, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Tr
     after, before = axis.peer(1), axis.peer(-1)
     batch = [dist.P2POp(dist.isend, tensor, after, axis.group) for tensor in sends]
     batch += [dist.P2POp(dist.irecv, tensor, before, axis.group) for tensor in receives]
-    count("p2p", sum(tensor.nbytes for tensor in sends))
     return Transfer(dist.batch_isend_irecv(batch) if batch else (), (*sends, *receives))
 
 
@@ -63,19 +61,15 @@ def all_to_all(axis: Axis, received: Tensor, sent: Tensor, rows_in: Sequence[int
         rows_in: How many rows come from each rank.
         rows_out: How many rows go to each.
     """
-    row_bytes = sent[:1].nbytes
-    count("all_to_all", row_bytes * (sum(rows_out) - rows_out[axis.index]))
     work = dist.all_to_all_single(received, sent, list(rows_in), list(rows_out), group=axis.group, async_op=True)
     return Transfer((work,), (received, sent))
 
 
 def all_gather(axis: Axis, gathered: Tensor, mine: Tensor) -> Transfer:
     """Fills [size · rows, ...] with every rank's [rows, ...], in the order of ranks."""
-    count("all_gather", mine.nbytes * (axis.size - 1))
     return Transfer((_all_gather(gathered, mine, group=axis.group, async_op=True),), (gathered, mine))
 
 
 def reduce_scatter(axis: Axis, mine: Tensor, everyones: Tensor) -> Transfer:
     """Fills [rows, ...] with the sum of all ranks' [size · rows, ...] in this rank's rows."""
-    count("reduce_scatter", mine.nbytes * (axis.size - 1))
     return Transfer((_reduce_scatter(mine, everyones, group=axis.group, async_op=True),), (mine, everyones))

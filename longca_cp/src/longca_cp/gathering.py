@@ -69,7 +69,7 @@ class Everything:
     def scatter(self, rows: Tensor) -> Rows:
         """Begins to bring this rank the sum [T, ...] over all ranks' gradients of its rows, given [needed, ...]."""
         wide = torch.promote_types(rows.dtype, torch.float32)
-        everyones = self._order.arriving(rows, wide)
+        everyones = self._order.arriving(rows).to(wide)
         mine = everyones.new_empty((self._longest, *rows.shape[1:]))
         return Rows(reduce_scatter(self._axis, mine, everyones), lambda: mine[: self._tokens])
 

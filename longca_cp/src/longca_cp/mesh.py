@@ -27,6 +27,11 @@ class Axis:
     size: int
     index: int
 
+    @property
+    def by_nccl(self) -> bool:
+        """Whether NCCL moves what is on GPUs; a group made without naming a backend has one for each kind of device."""
+        return "cuda:nccl" in dist.get_backend_config(self.group)
+
     def peer(self, offset: int) -> int:
         """The global rank of the process so many places further along, round and round."""
         return dist.get_global_rank(self.group, (self.index + offset) % self.size)

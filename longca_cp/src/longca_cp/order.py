@@ -34,9 +34,8 @@ class Order:
         """The tokens wanted, [wanted, ...], of rows as they arrive, [arriving, ...]; a copy only where need be."""
         return rows if self._rows is None else rows.index_select(0, self._rows)
 
-    def arriving(self, tokens: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def arriving(self, tokens: Tensor) -> Tensor:
         """The opposite way: [arriving, ...] of [wanted, ...], contiguous; 0 in rows that hold nothing wanted."""
-        tokens = tokens.to(dtype or tokens.dtype)
         if self._rows is None:
             return tokens.contiguous()
         shape = (self._arriving, *tokens.shape[1:])

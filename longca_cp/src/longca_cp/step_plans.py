@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan, fill, nothing_seen
-from longca.manifests import Layout, Problem, Step
+from longca.manifests import Layout, Problem
 from longca.manifests.resolve import step_problems
 
-__all__ = ["Gradients", "Saved", "StepPlans", "attend", "chunk_count", "differentiate", "plan_chunks", "plan_steps"]
+__all__ = ["Gradients", "Saved", "StepPlans", "attend", "differentiate", "plan_chunks", "plan_steps"]
 
 
 #: q, k, v, out and lse, as the forward had them and the backward needs them.
@@ -54,28 +54,19 @@ def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel) -> t
     return tuple(None if step is None else kernel.plan(step) for step in asked)
 
 
-def chunk_count(layout: Layout, most: int) -> int:
-    """Into how many chunks of heads every rank's one step can be split: at most so many, and whole groups of GQA each.
-
-    All ranks have as many KV heads, so all give the same answer.
-    """
-    start, stop = layout.steps[0][0].heads_kv
-    return max(count for count in range(1, most + 1) if (stop - start) % count == 0)
-
-
 def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
     """A plan for each chunk of heads of a rank's one step. Where heads share a mask, chunks share a plan."""
     (step,) = step_problems(problem, layout)[rank]
     if step is None:
         return (None,) * chunks
-    mask, heads_q, heads_kv = step.concrete_mask, step.heads_q // chunks, step.num_heads_kv // chunks
-    if mask.heads == 1:
-        return (kernel.plan(step.with_mask(mask, heads_q, heads_kv)),) * chunks
-    queries, keys = ((0, mask.seqlen_q),), ((0, mask.seqlen_k),)
-    parts = tuple(
-        Step(queries, keys, (heads_q * c, heads_q * (c + 1)), (heads_kv * c, heads_kv * (c + 1))) for c in range(chunks)
+    heads_q, heads_kv = step.heads_q // chunks, step.num_heads_kv // chunks
+    if step.concrete_mask.heads == 1:
+        return (kernel.plan(step.narrowed(range(heads_q), range(heads_kv))),) * chunks
+    parts = (
+        step.narrowed(range(heads_q * c, heads_q * (c + 1)), range(heads_kv * c, heads_kv * (c + 1)))
+        for c in range(chunks)
     )
-    return plan_steps(step, Layout((parts,), (queries,)), 0, kernel)
+    return tuple(None if part.concrete_mask.is_empty else kernel.plan(part) for part in parts)
 
 
 def attend(

@@ -6,7 +6,7 @@ every head; and what goes wrong in late heads alone, offsets that overflow for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from longca.bench.inputs import Inputs
 from longca.manifests import Problem
-from longca.masks import BlockSparseMask
 
 __all__ = ["SAMPLED_PAIRS", "HeadSample", "sample_heads"]
 
@@ -37,11 +36,7 @@ class HeadSample:
 
     def problem(self, problem: Problem) -> Problem:
         """What a problem asks of these heads."""
-        mask = problem.concrete_mask
-        if isinstance(mask, BlockSparseMask) and mask.heads > 1:
-            picked = self.heads_q if mask.heads == problem.heads_q else self.heads_kv
-            mask = mask.cut([(0, mask.seqlen_q)], [(0, mask.seqlen_k)], heads=picked)
-        return replace(problem, mask=mask, heads_q=len(self.heads_q), heads_kv=len(self.heads_kv))
+        return problem.narrowed(self.heads_q, self.heads_kv)
 
     def inputs(self, inputs: Inputs) -> Inputs:
         """These heads' tensors."""

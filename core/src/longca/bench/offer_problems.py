@@ -71,7 +71,7 @@ def covered(registry: Registry, kernel: str, offer: Offer, problems: Iterable[La
     """Those of some labelled problems that resolve to an offer, and where there are none, why.
 
     An offer that is deterministic may stand behind a faster one that is not: problems reach it by asking for equal
-    bits.
+    bits. One that composes may stand behind one that does not: problems reach it as a part of a larger softmax.
 
     Args:
         registry: Where the kernel comes from.
@@ -89,6 +89,8 @@ def covered(registry: Registry, kernel: str, offer: Offer, problems: Iterable[La
             found.append((label, problem))
         elif offer.deterministic and registry.resolve(kernel, strict).offer is offer:
             found.append((f"{label}, deterministic", strict))
+        elif registry.resolve(kernel, part := replace(problem, composed=True)).offer is offer:
+            found.append((f"{label}, composed", part))
         else:
             lone = registry.resolve(alone, problem)
             overtaken |= lone.valid

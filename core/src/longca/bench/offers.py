@@ -166,5 +166,6 @@ def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verificati
     assert expected.merged is not None
     out, lse = expected.merged
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    found = check_backward(kernel, kernel.plan(problem), inputs, out.to(q.dtype), lse.to(wide), expected)
+    plan = kernel.plan(replace(problem, composed=True))
+    found = check_backward(kernel, plan, inputs, out.to(q.dtype), lse.to(wide), expected)
     return Verification(tuple(finding.named(f"{finding.tensor} as a part") for finding in found.findings))

@@ -91,8 +91,10 @@ class Sum:
     def slot(self) -> Tensor:
         """A contiguous buffer for the next tensor, which the caller fills."""
         if self._used == _SLOTS:
-            total = torch.empty(self._like.shape, dtype=self._wide, device=self._like.device)
-            self._total = self._add(total if self._total is None else self._total)
+            if self._total is None:
+                self._total = self._add(torch.empty(self._like.shape, dtype=self._wide, device=self._like.device))
+            else:
+                self._add(self._total)
             self._used = 0
         if self._used == len(self._slots):
             self._slots.append(torch.empty(self._like.shape, dtype=self._like.dtype, device=self._like.device))

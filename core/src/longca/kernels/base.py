@@ -118,8 +118,8 @@ class Kernel(Protocol):
             q: [Tq, Hq, D].
             k: [Tk, Hkv, D].
             v: [Tk, Hkv, D].
-            out: The forward's output, or, where the offer's backward composes, that of a larger softmax of which
-                this call's keys were a part.
+            out: The forward's output, or, where the problem is composed, that of a larger softmax of which this
+                call's keys were a part.
             lse: The log-sum-exp that belongs to `out`.
             plan: The forward's plan, made for the direction `backward`.
             dq: Filled with the gradient and returned, where given.

@@ -1,8 +1,7 @@
 """The contract of a context-parallel strategy's implementation: plan, forward, backward, on local shards.
 
 Shapes: q, out and their gradients [Tl, Hq, D], k, v and theirs [Tl, Hkv, D], lse [Hq, Tl], where Tl are the tokens that
-the layout gives this rank. All ranks of the mesh call the same methods in the same order. What a strategy sends, it
-tells `longca.kernels.traffic.count`.
+the layout gives this rank. All ranks of the mesh call the same methods in the same order.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Strategy(Protocol):
     def __init__(self, mesh: DeviceMesh) -> None: ...
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> StrategyPlan:
-        """Plans all of this rank's steps.
+        """Plans all of this rank's steps, each as `longca.manifests.resolve.step_problems` has it.
 
         Args:
             problem: What is asked of all ranks together, on the global mask.

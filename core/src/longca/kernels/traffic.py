@@ -1,35 +1,188 @@
-"""Traffic: the bytes that this rank sends, by kind of collective.
+"""Traffic: which collectives a call makes, what they send, and how to begin the same ones again without the call.
 
-Strategies say what they send, and it is counted while somebody asks.
+They are seen where torch.distributed hands them to its backends, at its operators, so that a strategy needs to do
+nothing for it. What is called within `with Recorder() as recorder:` leaves them in `recorder.collectives`, and
+`sent_by_kind` adds them up.
+
+Sizes are those of nccl-tests (doc/PERFORMANCE.md there): of an all-gather what a rank gets in the end, of a
+reduce-scatter and an all-to-all what it gives, of any other what is sent, reduced or broadcast.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
-__all__ = ["count", "counted"]
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-_counters: list[Counter[str]] = []
+from longca.errors import LongCAError
+
+__all__ = ["Collective", "Recorder", "sent_by_kind"]
+
+# Newer releases of PyTorch call these by the names that come first here.
+_all_gather: Callable[..., dist.Work] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+#: A tensor like one that was seen, in memory that nobody reads, which is taken when it is first called for.
+_Buffer = Callable[[], Tensor]
+#: Makes one: by its role, so that no collective reads what it writes.
+_Scratch = Callable[[str, Tensor], _Buffer]
+
+#: Begins the collective once more.
+_Start = Callable[[], Sequence[dist.Work]]
 
 
-def count(kind: str, sent: int) -> None:
-    """Notes bytes sent by a collective: `p2p`, `all_to_all`, `all_gather` or `reduce_scatter`."""
-    for counter in _counters:
-        counter[kind] += sent
+@dataclass
+class Collective:
+    """One collective, or one batch of sends and receives.
 
-
-@contextmanager
-def counted() -> Iterator[Counter[str]]:
-    """Counts what this process sends while the context lasts, whichever strategy sends it.
-
-    Bytes are those of the tensors that leave for other ranks. Of an all-gather and a reduce-scatter it is what every
-    algorithm has to send at least, the (n − 1)-fold of a rank's part.
+    Attributes:
+        kind: `p2p`, `all_to_all`, `all_gather`, `reduce_scatter`, `all_reduce` or `broadcast`.
+        group: Between whose ranks.
+        size: Its size in bytes, as nccl-tests count it.
+        sent: Bytes that leave this rank, at the least: what nccl-tests make a bus bandwidth of.
+        start: Begins it once more, on other memory, which it takes the first time.
     """
-    counter: Counter[str] = Counter()
-    _counters.append(counter)
-    try:
-        yield counter
-    finally:
-        _counters[:] = [other for other in _counters if other is not counter]
+
+    kind: str
+    group: dist.ProcessGroup
+    size: int
+    sent: int
+    start: _Start = field(repr=False)
+
+
+class Recorder(TorchDispatchMode):
+    """While it is on, notes every collective of this thread.
+
+    Attributes:
+        collectives: What it has noted, in their order.
+
+    Raises:
+        LongCAError: While it is on: a collective of a kind that it cannot count.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.collectives: list[Collective] = []
+        self._batch: list[_Move] = []
+        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Notes a collective, and lets it happen."""
+        if func.namespace == "c10d":
+            name = func.overloadpacket.__name__
+            groups = [dist.ProcessGroup.unbox(x) for x in args[1:] if _is_group(x)]
+            if name in ("send", "recv_"):
+                self._move(name, args[0][0], groups[0], args[2])
+            elif name in _READERS:
+                self.collectives.append(_READERS[name](groups[0], args, self._scratch))
+            elif name != "barrier":
+                raise LongCAError(f"c10d::{name} was called, which cannot be counted; {', '.join(_READERS)} can")
+        return func(*args, **(kwargs or {}))
+
+    def _move(self, name: str, tensor: Tensor, group: dist.ProcessGroup, peer: int) -> None:
+        """Notes a send or a receive. A batch sends first: the next send begins another one."""
+        last = self.collectives[-1] if self.collectives else None
+        follows = last is not None and last.kind == "p2p" and last.group is group
+        if last is None or not follows or (name == "send" and any(move.name == "recv_" for move in self._batch)):
+            self._batch = []
+            last = Collective("p2p", group, 0, 0, partial(_exchange, group, self._batch))
+            self.collectives.append(last)
+        self._batch.append(_Move(name, self._scratch(name, tensor), peer))
+        if name == "send":
+            last.size += tensor.nbytes
+            last.sent += tensor.nbytes
+
+    def _scratch(self, role: str, tensor: Tensor) -> _Buffer:
+        key = role, tensor.shape, tensor.dtype, tensor.device
+
+        def buffer() -> Tensor:
+            if key not in self._buffers:
+                _, shape, dtype, device = key
+                self._buffers[key] = torch.zeros(shape, dtype=dtype, device=device)
+            return self._buffers[key]
+
+        return buffer
+
+
+class _Move(NamedTuple):
+    """A send or a receive of a batch, as its operator has it."""
+
+    name: str
+    buffer: _Buffer
+    peer: int
+
+
+def _exchange(group: dist.ProcessGroup, batch: Sequence[_Move]) -> Sequence[dist.Work]:
+    methods = {"send": dist.isend, "recv_": dist.irecv}
+    moves = [dist.P2POp(methods[move.name], move.buffer(), group=group, group_peer=move.peer) for move in batch]
+    return dist.batch_isend_irecv(moves)
+
+
+def _is_group(value: object) -> bool:
+    return isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type())
+
+
+def _all_to_all(group: dist.ProcessGroup, args: Any, scratch: _Scratch) -> Collective:
+    output, given, _, rows_in, rows_out, *_ = args
+    rows = list(rows_out) or [len(given) // group.size()] * group.size()
+    row_bytes = given.nbytes // max(1, len(given))
+    to, of = scratch("output", output), scratch("input", given)
+
+    def start() -> Sequence[dist.Work]:
+        splits = list(rows_in) or None, list(rows_out) or None
+        return [dist.all_to_all_single(to(), of(), *splits, group=group, async_op=True)]
+
+    return Collective("all_to_all", group, given.nbytes, row_bytes * (sum(rows) - rows[group.rank()]), start)
+
+
+def _gather(group: dist.ProcessGroup, args: Any, scratch: _Scratch) -> Collective:
+    to, of = scratch("output", args[0]), scratch("input", args[1])
+    start = lambda: [_all_gather(to(), of(), group=group, async_op=True)]  # noqa: E731
+    return Collective("all_gather", group, args[0].nbytes, args[1].nbytes * (group.size() - 1), start)
+
+
+def _scatter(group: dist.ProcessGroup, args: Any, scratch: _Scratch) -> Collective:
+    to, of = scratch("output", args[0]), scratch("input", args[1])
+    start = lambda: [_reduce_scatter(to(), of(), group=group, async_op=True)]  # noqa: E731
+    return Collective("reduce_scatter", group, args[1].nbytes, args[0].nbytes * (group.size() - 1), start)
+
+
+def _reduce(group: dist.ProcessGroup, args: Any, scratch: _Scratch) -> Collective:
+    (tensor,) = args[0]
+    on = scratch("output", tensor)
+    sent = 2 * tensor.nbytes * (group.size() - 1) // group.size()
+    return Collective(
+        "all_reduce", group, tensor.nbytes, sent, lambda: [dist.all_reduce(on(), group=group, async_op=True)]
+    )
+
+
+def _broadcast(group: dist.ProcessGroup, args: Any, scratch: _Scratch) -> Collective:
+    (tensor,) = args[0]
+    on, root = scratch("output", tensor), args[2]
+    start = lambda: [dist.broadcast(on(), group=group, group_src=root, async_op=True)]  # noqa: E731
+    return Collective("broadcast", group, tensor.nbytes, tensor.nbytes, start)
+
+
+#: Of each of torch.distributed's operators, what it does.
+_READERS: dict[str, Callable[[dist.ProcessGroup, Any, _Scratch], Collective]] = {
+    "alltoall_base_": _all_to_all,
+    "_allgather_base_": _gather,
+    "_reduce_scatter_base_": _scatter,
+    "allreduce_": _reduce,
+    "broadcast_": _broadcast,
+}
+
+
+def sent_by_kind(collectives: Sequence[Collective]) -> Counter[str]:
+    """Bytes that leave this rank, by kind."""
+    sent: Counter[str] = Counter()
+    for collective in collectives:
+        sent[collective.kind] += collective.sent
+    return sent

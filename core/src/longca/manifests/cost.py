@@ -48,7 +48,7 @@ def predicted_cost(manifest: KernelManifest, problem: Problem, layout: Layout) -
     """
     ranks = (
         [
-            max(_compute(verdict, part, merged=parts.count(None) < len(parts) - 1), _ARRIVAL * _arriving(step, shard))
+            max(_compute(verdict, part), _ARRIVAL * _arriving(step, shard))
             for verdict, part, step in zip(resolve_steps(manifest, parts), parts, steps, strict=True)
         ]
         for steps, parts, shard in zip(layout.steps, step_problems(problem, layout), layout.shards, strict=True)
@@ -62,13 +62,13 @@ def imbalance(problem: Problem, layout: Layout) -> float:
     return max(areas) * len(areas) / sum(areas) if any(areas) else 1.0
 
 
-def _compute(verdict: Verdict, part: Problem | None, merged: bool) -> float:
+def _compute(verdict: Verdict, part: Problem | None) -> float:
     """What a step costs its rank, by the offer that takes it."""
     if part is None:
         return 0.0
     assert verdict.offer is not None, "the kernel takes every step"
     mask, rows = part.concrete_mask, part.concrete_mask.seqlen_q * part.heads_q
-    merges = _MERGE * rows * merged
+    merges = _MERGE * rows * part.composed
     if verdict.offer.form is Form.DENSE:
         return merges + rows * mask.seqlen_k
     tiles = part.area / mask.tile_efficiency()

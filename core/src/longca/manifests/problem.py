@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests.offers import DType
-from longca.masks import Admits, Mask
+from longca.masks import Admits, BlockSparseMask, Mask
 
 __all__ = ["Device", "Direction", "Problem"]
 
@@ -70,6 +71,8 @@ class Problem:
         direction: `forward`, or `backward` for both.
         softmax_scale: Factor on the scores; None for 1/√head_dim.
         deterministic: Whether equal inputs must give equal bits.
+        composed: Whether it is one part of a larger softmax: its output is merged with those of other keys by their
+            log-sum-exps, and its backward gets the whole's out and lse.
 
     Raises:
         RequestError: Heads that do not divide, a head dimension below 1, an unknown dtype or direction.
@@ -84,6 +87,7 @@ class Problem:
     direction: Direction = "forward"
     softmax_scale: float | None = None
     deterministic: bool = False
+    composed: bool = False
 
     def __post_init__(self) -> None:
         if self.heads_kv is None:
@@ -144,6 +148,30 @@ class Problem:
         forward = 4 * self.head_dim * self.area
         return forward if self.direction == "forward" else forward * 5 // 2
 
-    def with_mask(self, mask: Mask, heads_q: int | None = None, heads_kv: int | None = None) -> Problem:
-        """The same problem on another mask, and on some of the heads."""
-        return replace(self, mask=mask, heads_q=heads_q or self.heads_q, heads_kv=heads_kv or self.heads_kv)
+    def with_mask(self, mask: Mask) -> Problem:
+        """The same problem on another mask."""
+        return replace(self, mask=mask)
+
+    def narrowed(
+        self,
+        heads_q: Sequence[int],
+        heads_kv: Sequence[int],
+        ranges: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]] | None = None,
+    ) -> Problem:
+        """What it asks of some heads, and of some queries and keys.
+
+        Args:
+            heads_q: Which query heads.
+            heads_kv: Which KV heads: those that the query heads attend to.
+            ranges: (start, stop) of the queries, and of the keys, ascending and disjoint; None for all of both.
+
+        Raises:
+            MaskError: Ranges outside the mask, descending or overlapping; a head that is not there.
+        """
+        mask = self.concrete_mask
+        if isinstance(mask, BlockSparseMask) and mask.heads > 1:
+            everything = ((0, mask.seqlen_q),), ((0, mask.seqlen_k),)
+            mask = mask.cut(*(ranges or everything), heads_q if mask.heads == self.heads_q else heads_kv)
+        elif ranges is not None:
+            mask = mask.cut(*ranges)
+        return replace(self, mask=mask, heads_q=len(heads_q), heads_kv=len(heads_kv))

@@ -7,6 +7,7 @@ those of the nearest offer: one that takes the mask's form, if any does, and amo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
@@ -17,7 +18,7 @@ from longca.manifests.packages import missing
 from longca.manifests.problem import Problem
 from longca.manifests.strategy import Layout, Step
 from longca.manifests.verdict import Reason, Verdict
-from longca.masks import BlockSparseMask, Form, Mask
+from longca.masks import Form, Mask
 
 __all__ = ["resolve_manifest", "resolve_steps", "step_problems"]
 
@@ -38,14 +39,14 @@ def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None, 
     """The key tells apart masks that show the same, and so are equal, but are made of other blocks or of slices."""
     if layout is not None:
         return _resolve_layout(manifest, problem, layout)
-    return _resolve_alone(manifest, problem, composed=False)
+    return _resolve_alone(manifest, problem)
 
 
-def _resolve_alone(manifest: KernelManifest, problem: Problem, composed: bool) -> Verdict:
+def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
     nearest: tuple[Reason, ...] | None = None
     least: tuple[bool, bool, bool, int] | None = None
     for offer in manifest.offers:
-        reasons = tuple(_objections(manifest, offer, problem, composed))
+        reasons = tuple(_objections(manifest, offer, problem))
         if not reasons:
             return Verdict(manifest.name, offer)
         distance = _distance(offer, problem, reasons)
@@ -63,12 +64,13 @@ def _distance(offer: Offer, problem: Problem, reasons: tuple[Reason, ...]) -> tu
     return "form" in codes, "device" in codes, other_kind, len(reasons)
 
 
-def _objections(manifest: KernelManifest, offer: Offer, problem: Problem, composed: bool) -> Iterator[Reason]:
+def _objections(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:
     """Everything that stands between an offer and a problem."""
     yield from _about_mask(manifest.name, offer, problem)
     yield from _about_device(manifest.name, offer, problem)
     yield from _about_tensors(manifest.name, offer, problem)
-    yield from _about_backward(manifest.name, offer, problem, composed)
+    yield from _about_composing(manifest.name, offer, problem)
+    yield from _about_backward(manifest.name, offer, problem)
     for requirement in (*manifest.requires, *offer.requires):
         if problem_with := missing(requirement):
             install = manifest.install or f"pip install '{requirement}'"
@@ -142,16 +144,17 @@ def _about_tensors(name: str, offer: Offer, problem: Problem) -> Iterator[Reason
         yield Reason("gqa", asked, f"{name} takes as many KV heads as query heads")
 
 
-def _about_backward(name: str, offer: Offer, problem: Problem, composed: bool) -> Iterator[Reason]:
-    if problem.direction == "backward":
-        if offer.backward is Backward.NONE:
-            yield Reason("direction", "a backward was asked", f"{name} has a forward alone in its {offer.form} form")
-        elif composed and not offer.backward.composes:
-            yield Reason(
-                "composition", "a rank merges several steps", f"{name}'s backward takes only its own forward's lse"
-            )
-    if composed and offer.rough_lse:
-        yield Reason("composition", "a rank merges several steps", f"{name}'s log-sum-exp is too rough to merge by")
+def _about_composing(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
+    asked = "one part of a larger softmax was asked"
+    if problem.composed and problem.direction == "backward" and offer.backward is Backward.OWN:
+        yield Reason("composition", asked, f"{name}'s backward takes only its own forward's lse")
+    if problem.composed and offer.rough_lse:
+        yield Reason("composition", asked, f"{name}'s log-sum-exp is too rough to merge by")
+
+
+def _about_backward(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
+    if problem.direction == "backward" and offer.backward is Backward.NONE:
+        yield Reason("direction", "a backward was asked", f"{name} has a forward alone in its {offer.form} form")
     if problem.deterministic and not offer.deterministic:
         yield Reason("deterministic", "equal bits were asked", f"{name} is not deterministic in its {offer.form} form")
 
@@ -188,13 +191,15 @@ def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> 
         manifest: The kernel's manifest.
         steps: What the rank's steps ask, as `step_problems` gives it.
     """
-    composed = sum(step is not None for step in steps) > 1
     for step in steps:
-        yield Verdict(manifest.name) if step is None else _resolve_alone(manifest, step, composed)
+        yield Verdict(manifest.name) if step is None else _resolve_alone(manifest, step)
 
 
 def step_problems(problem: Problem, layout: Layout) -> tuple[tuple[Problem | None, ...], ...]:
-    """What every step of a layout asks: the mask's cut, and its heads.
+    """What every step of a layout asks: the mask's cut, its heads, and whether it is one part of a larger softmax.
+
+    It is, where its rank has further steps that show something. Kernels are planned with these problems, so that a
+    kernel that takes the first offer that covers a step takes the one that its verdict is about.
 
     Args:
         problem: What is asked of all ranks together, on the global mask.
@@ -210,17 +215,14 @@ def step_problems(problem: Problem, layout: Layout) -> tuple[tuple[Problem | Non
 @lru_cache(maxsize=8)
 def _step_problems(problem: Problem, layout: Layout, _key: int) -> tuple[tuple[Problem | None, ...], ...]:
     """The key tells apart equal masks, as it does in `_resolve`."""
-    return tuple(tuple(_step_problem(problem, step) for step in steps) for steps in layout.steps)
+    return tuple(tuple(_of_rank(problem, steps)) for steps in layout.steps)
 
 
-def _step_problem(problem: Problem, step: Step) -> Problem | None:
-    mask = problem.concrete_mask
-    if isinstance(mask, BlockSparseMask) and mask.heads > 1:
-        picked = step.heads_q if mask.heads == problem.heads_q else step.heads_kv
-        cut: Mask = mask.cut(step.q_ranges, step.k_ranges, slice(*picked))
-    else:
-        cut = mask.cut(step.q_ranges, step.k_ranges)
-    if cut.is_empty:
-        return None
-    heads_q, heads_kv = (stop - start for start, stop in (step.heads_q, step.heads_kv))
-    return problem.with_mask(cut, heads_q, heads_kv)
+def _of_rank(problem: Problem, steps: Sequence[Step]) -> Iterator[Problem | None]:
+    parts = [
+        problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges)) for step in steps
+    ]
+    empty = [part.concrete_mask.is_empty for part in parts]
+    composed = problem.composed or empty.count(False) > 1
+    for part, shows_nothing in zip(parts, empty, strict=True):
+        yield None if shows_nothing else replace(part, composed=composed)

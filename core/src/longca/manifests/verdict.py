@@ -54,6 +54,11 @@ class Verdict:
         """Whether there is no reason against it."""
         return not self.reasons
 
+    @property
+    def rough_lse(self) -> bool:
+        """Whether the offer, or any that a layout's steps use, says that its log-sum-exp is rough."""
+        return any(offer.rough_lse for offer in (self.offer, *self.offers) if offer is not None)
+
     def __bool__(self) -> bool:
         return self.valid
 

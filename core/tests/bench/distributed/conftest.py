@@ -17,7 +17,9 @@ PLUGIN = f"""
 @hookimpl
 def provide_kernel():
     takes = offer("row_intervals", dtypes=("float32",), backward="external", unequal_lengths=True)
-    return [kernel(name, takes, implementation="toys:" + where) for name, where in {KERNELS!r}.items()]
+    rough = takes.model_copy(update=dict(dtypes=("bfloat16",), backward="own", rough_lse=True))
+    made = [kernel(name, takes, implementation="toys:" + where) for name, where in {KERNELS!r}.items()]
+    return [*made, kernel("rough", rough, implementation="toys:Rough")]
 
 @hookimpl
 def provide_cp_strategy():
@@ -40,6 +42,15 @@ head_dims = [16]
 dtypes = ["float32"]
 [sweep.factors]
 causal_document = { documents = [30, 1, 49] }
+[[sweep]]
+patterns = ["causal"]
+kernels = ["rough"]
+strategies = ["toy"]
+placements = ["evenly"]
+tokens_per_rank = [40]
+heads = ["4:2"]
+head_dims = [16]
+dtypes = ["bfloat16"]
 """
 
 

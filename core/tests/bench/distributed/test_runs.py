@@ -64,6 +64,19 @@ def check_measured(record, direction):
 
 
 @pytest.mark.slow
+def test_what_an_offer_says_of_its_lse_is_known_to_all(toys):
+    """Without it, the log-sum-exp of the kernel alone and of the strategy would be wrong."""
+    *_, records = finished(toys, "--kernel", "rough", "--mask", "causal", "--nproc", "2")
+    assert [(r["dtype"], r["direction"], r["status"]) for r in records] == [
+        ("bfloat16", direction, "ok") for direction in ("forward", "backward")
+    ]
+    for findings in (records[0]["findings"], records[0]["alone_findings"]):
+        rough = [finding for finding in findings if finding["tensor"].startswith("lse")]
+        assert rough
+        assert all(finding["passed"] and finding["error"] > 1e-3 for finding in rough)
+
+
+@pytest.mark.slow
 def test_under_torchrun_it_joins_the_job(toys):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--", "longca")
     output, errors, records = finished(toys, "--kernel", "naive", "--placement", "lazily", launcher=launcher)

@@ -107,6 +107,19 @@ class TakesAllMemory(Naive):
         return super().forward(q, k, v, plan, **buffers)
 
 
+class Rough(Naive):
+    """Its log-sum-exp is as far off as a sum of rounded weights may be; those of q = 0 are not rounded."""
+
+    error = 0.9 * torch.finfo(torch.bfloat16).eps / 2
+
+    def forward(self, q, k, v, plan, **buffers):
+        out, lse = super().forward(q, k, v, plan, **buffers)
+        return out, lse.add_(self.error) if q.any() else lse
+
+    def backward(self, dout, q, k, v, out, lse, plan, **buffers):
+        return super().backward(dout, q, k, v, out, lse - self.error, plan, **buffers)
+
+
 class Wrong(Naive):
     def forward(self, q, k, v, plan, **buffers):
         out, lse = super().forward(q, k, v, plan, **buffers)

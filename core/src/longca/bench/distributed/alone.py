@@ -33,7 +33,9 @@ class Alone:
         return {"alone_seconds": self.seconds, "alone_findings": tuple(map(asdict, self.findings))}
 
 
-def verify_alone(kernel: Kernel, problem: Problem, inputs: Inputs, expected: Reference) -> tuple[Finding, ...]:
+def verify_alone(
+    kernel: Kernel, problem: Problem, inputs: Inputs, expected: Reference, *, rough_lse: bool
+) -> tuple[Finding, ...]:
     """What is found of a kernel's output, or of its gradients where the direction is `backward`.
 
     Args:
@@ -41,9 +43,10 @@ def verify_alone(kernel: Kernel, problem: Problem, inputs: Inputs, expected: Ref
         problem: What is asked.
         inputs: Its tensors.
         expected: Its reference.
+        rough_lse: What the offer that covers the problem says of its log-sum-exp.
     """
     plan = kernel.plan(problem)
-    found, out, lse = check_forward(kernel, plan, inputs, expected)
+    found, out, lse = check_forward(kernel, plan, inputs, expected, rough_lse=rough_lse)
     if problem.direction == "forward":
         return found.findings
     return check_backward(kernel, plan, inputs, out, lse, expected).findings

@@ -13,12 +13,12 @@ import torch
 from longca import plugins
 from longca.bench.cases import Case
 from longca.bench.distributed.alone import Alone, equal_share, time_alone, verify_alone
-from longca.bench.distributed.collectives import Collective, Recorder, sent_by_kind
 from longca.bench.distributed.common import Common, Commons
 from longca.bench.distributed.communication import ALL, Bandwidth, measure_communication
 from longca.bench.distributed.messages import COMPUTING, Task
 from longca.bench.distributed.probe import Call, Probe
 from longca.bench.distributed.rounds import Rounds, time_rounds
+from longca.bench.distributed.shares import verified_heads
 from longca.bench.distributed.subject import Results, Subject, worst
 from longca.bench.distributed.world import World
 from longca.bench.gpu_state import gpu_state
@@ -27,6 +27,7 @@ from longca.bench.measure import BUDGET
 from longca.bench.messages import Outcome
 from longca.bench.verify import Finding, Verification
 from longca.kernels.meshes import rank_in
+from longca.kernels.traffic import Collective, Recorder, sent_by_kind
 from longca.manifests import Device, Problem
 from longca.manifests.cost import imbalance
 
@@ -75,6 +76,7 @@ class RankBench:
         with subject.probe.told(self._tell, self._world.synchronize):
             (found, forward, kept), first = self._clocked(lambda: self._verified(subject, shared))
         fields["first_seconds"] = max(self._world.everyone(first))
+        fields["verified_kv_heads"] = verified_heads(problem, shared.shares)
         alone = self._alone(case, problem, shared) if found.passed else None
         if alone is not None:
             fields |= self._timed(subject, forward, kept) | alone.fields()
@@ -117,9 +119,8 @@ class RankBench:
         mine = Inputs(
             *(layout.shard(getattr(shared.inputs, name), places[world.rank]) for name in ("q", "k", "v", "dout"))
         )
-        return Subject(
-            strategy, plan, probe, problem, layout, places, mine, shared.shares, shared.expected, world
-        ), fields
+        about = strategy, plan, probe, problem, layout, places, mine, shared.shares, shared.expected
+        return Subject(*about, verdict.rough_lse, world), fields
 
     def _verified(self, subject: Subject, shared: Common) -> tuple[Verification, Results, list[torch.Tensor] | None]:
         """What is found before anything is timed; and the forward's results, which a backward needs."""
@@ -216,7 +217,9 @@ class RankBench:
         mine: list[Finding] = []
         self._announce(f"{COMPUTING} alone")
         if expected is not None:
-            found = verify_alone(kernel, share.problem(problem), shared.mine, expected)
+            asked = share.problem(problem)
+            rough_lse = self._registry.resolve(case.kernel, asked).rough_lse
+            found = verify_alone(kernel, asked, shared.mine, expected, rough_lse=rough_lse)
             mine = [share.named(finding) for finding in found]
         self._announce("alone")
         findings = worst(world.everyone(mine))

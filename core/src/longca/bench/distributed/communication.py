@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
-from longca.bench.distributed.collectives import Collective, repeat
 from longca.bench.distributed.rounds import time_rounds
 from longca.bench.distributed.world import World
+from longca.kernels.traffic import Collective
 
-__all__ = ["ALL", "Bandwidth", "measure_communication"]
+__all__ = ["ALL", "Bandwidth", "measure_communication", "repeat"]
 
 #: What all kinds together are called.
 ALL = "all"
@@ -33,6 +34,12 @@ def measure_communication(collectives: Sequence[Collective], world: World, budge
     if len(kinds) == 1:
         return {**found, ALL: found[kinds[0]]}
     return {**found, ALL: _measured(collectives, world, budget)} if kinds else {}
+
+
+def repeat(collectives: Sequence[Collective]) -> None:
+    """Begins collectives once more, in their order, and waits for all: no sooner than anything computed needs it."""
+    for work in [*chain.from_iterable(collective.start() for collective in collectives)]:
+        work.wait()
 
 
 def _measured(collectives: Sequence[Collective], world: World, budget: float) -> Bandwidth:

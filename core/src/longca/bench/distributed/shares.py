@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from longca.bench.distributed.world import World
+from longca.bench.head_sample import sample_heads
 from longca.bench.inputs import Inputs
 from longca.bench.verify import Finding
 from longca.manifests import Layout, Problem
-from longca.masks import BlockSparseMask
 
-__all__ = ["Share", "by_heads", "shares"]
+__all__ = ["Share", "by_heads", "shares", "verified_heads"]
 
 _OF_KEYS = ("k", "v", "dk", "dv")
 
@@ -47,12 +47,7 @@ class Share:
 
     def problem(self, problem: Problem) -> Problem:
         """What a problem asks of these heads."""
-        mask = problem.concrete_mask
-        if isinstance(mask, BlockSparseMask) and mask.heads > 1:
-            picked = self.heads_q if mask.heads == problem.heads_q else self.heads_kv
-            mask = mask.cut([(0, mask.seqlen_q)], [(0, mask.seqlen_k)], slice(*picked))
-        counts = (stop - start for start, stop in (self.heads_q, self.heads_kv))
-        return problem.with_mask(mask, *counts)
+        return problem.narrowed(range(*self.heads_q), range(*self.heads_kv))
 
     def inputs(self, inputs: Inputs) -> Inputs:
         """These heads' tensors, in memory of their own."""
@@ -65,10 +60,22 @@ class Share:
 
 
 def shares(problem: Problem, ranks: int) -> list[Share]:
-    """Every rank's share: KV heads as equally as can be, none for some where there are fewer than ranks."""
-    group = problem.heads_q // problem.num_heads_kv
-    bounds = [problem.num_heads_kv * rank // ranks for rank in range(ranks + 1)]
-    return [Share((start * group, stop * group), (start, stop)) for start, stop in pairwise(bounds)]
+    """Every rank's share: KV heads as equally as can be, none for some where there are fewer than ranks.
+
+    Of problems so large that some heads stand for all, each rank has the first of its own, and the last rank the last.
+    """
+    count, sample = problem.num_heads_kv, sample_heads(problem)
+    most = count if sample is None else max(1, len(sample.heads_kv) // ranks)
+    group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
+    dealt = [(start, min(stop, start + most)) for start, stop in pairwise(bounds)]
+    dealt[-1] = max(bounds[-2], count - most), count
+    return [Share((start * group, stop * group), (start, stop)) for start, stop in dealt]
+
+
+def verified_heads(problem: Problem, dealt: Sequence[Share]) -> tuple[int, ...] | None:
+    """The KV heads that ranks verify together; None for all."""
+    heads = tuple(head for share in dealt for head in range(*share.heads_kv))
+    return None if len(heads) == problem.num_heads_kv else heads
 
 
 def by_heads(

@@ -38,6 +38,7 @@ class Subject:
         inputs: This rank's tokens.
         shares: The heads that each rank verifies.
         expected: The reference of this rank's share; None where that is empty.
+        rough_lse: What the offers that the steps use say of their log-sum-exps.
         world: The ranks.
     """
 
@@ -50,6 +51,7 @@ class Subject:
     inputs: Inputs
     shares: Sequence[Share]
     expected: Reference | None
+    rough_lse: bool
     world: World
 
     @property
@@ -89,7 +91,8 @@ class Subject:
         whole = {name: by_heads(name, x, self.layout, self.places, dealt, self.world) for name, x in results.items()}
         if self.expected is not None:
             share = dealt[self.world.rank]
-            findings = [share.named(found) for found in check_values(whole, self.expected).findings]
+            found = check_values(whole, self.expected, rough_lse=self.rough_lse)
+            findings = [share.named(finding) for finding in found.findings]
         return self._all(findings)
 
     def check_counts(self) -> Verification:

@@ -1,0 +1,117 @@
+"""Which of a kernel's offers its plans of steps are by, and that a ring of one process is right with them."""
+
+import pytest
+import torch
+
+from longca import masks, registry
+from longca.kernels.base import Plan, fill
+from longca.kernels.merge import merge
+from longca.kernels.naive import Naive
+from longca.manifests import Backward, Device, KernelManifest, Offer, Problem, resolve_manifest
+from longca.manifests.resolve import step_problems
+from longca_cp.step_plans import plan_chunks, plan_steps
+
+SEQLEN, RANKS = 101, 3
+EXACT = 2e-13
+
+
+def manifest(*backwards):
+    common = {"form": "dense", "dtypes": ("float64",), "cpu": True, "mask_heads": "query", "metadata": "O(S²)"}
+    offers = tuple(Offer(**common, unequal_lengths=True, backward=backward) for backward in backwards)
+    about = {"name": "toy", "title": "Toy", "upstream": "-", "license": "MIT", "family": "toy"}
+    return KernelManifest(**about, implementation="toy:Toy", offers=offers)
+
+
+class Toy(Naive):
+    """Takes the first offer that covers a problem, as its manifest says; an `own` backward computes its lse again."""
+
+    def __init__(self, *backwards):
+        self.manifest = manifest(*backwards)
+
+    def plan(self, problem):
+        offer = resolve_manifest(self.manifest, problem).check().offer
+        return Plan(problem, offer.form, offer.backward)
+
+    def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
+        if plan.backend is Backward.OWN:
+            out, lse = self.forward(q, k, v, plan)
+        grads = super().backward(dout, q, k, v, out, lse, plan)
+        return tuple(fill(buffer, grad) for buffer, grad in zip((dq, dk, dv), grads, strict=True))
+
+
+def problem(mask, **about):
+    sizes = {"heads_q": 4, "heads_kv": 2, "head_dim": 8, "dtype": "float64"}
+    return Problem(mask=mask, device=Device("cpu"), direction="backward", **{**sizes, **about})
+
+
+def rows(x, ranges):
+    return torch.cat([x[start:stop] for start, stop in ranges])
+
+
+def add(total, ranges, part):
+    for (start, stop), piece in zip(ranges, part.split([stop - start for start, stop in ranges]), strict=True):
+        total[start:stop] += piece
+
+
+def ring(asked, layout, kernel, q, k, v, dout):
+    """out, dq, dk and dv of all ranks, one rank after the other and nothing sent."""
+    out, *grads = (torch.zeros_like(x) for x in (q, q, k, v))
+    for rank, steps in enumerate(layout.steps):
+        plans = plan_steps(asked, layout, rank, kernel)
+        calls = [(step, plan) for step, plan in zip(steps, plans, strict=True) if plan is not None]
+        mine, (queries,) = None, {step.q_ranges for step, _ in calls}
+        for step, plan in calls:
+            part = kernel.forward(rows(q, queries), rows(k, step.k_ranges), rows(v, step.k_ranges), plan)
+            mine = part if mine is None else merge(mine, part)
+        add(out, queries, mine[0])
+        for step, plan in calls:
+            keys, values = rows(k, step.k_ranges), rows(v, step.k_ranges)
+            found = kernel.backward(rows(dout, queries), rows(q, queries), keys, values, *mine, plan)
+            for total, ranges, grad in zip(grads, (queries, step.k_ranges, step.k_ranges), found, strict=True):
+                add(total, ranges, grad)
+    return out, *grads
+
+
+@pytest.mark.parametrize("backwards", [("own", "external"), ("external", "own"), ("external",)])
+@pytest.mark.parametrize("placement", ["contiguous", "zigzag"])
+def test_merged_steps_are_planned_by_an_offer_that_composes(backwards, placement):
+    asked = problem(masks.build("causal", SEQLEN))
+    kernel = Toy(*backwards)
+    layout = registry().layout("ring_p2p", asked, {"ring": RANKS}, placement)
+    for rank, steps in enumerate(step_problems(asked, layout)):
+        shown = sum(step is not None for step in steps)
+        wanted = backwards[0] if shown == 1 else "external"
+        plans = [plan for plan in plan_steps(asked, layout, rank, kernel) if plan is not None]
+        assert [plan.backend for plan in plans] == [wanted] * shown
+    random = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(SEQLEN, n, 8, generator=random, dtype=torch.float64) for n in (4, 2, 2, 4))
+    naive = Naive()
+    whole = naive.plan(asked)
+    out, lse = naive.forward(q, k, v, whole)
+    expected = out, *naive.backward(dout, q, k, v, out, lse, whole)
+    for found, wanted in zip(ring(asked, layout, kernel, q, k, v, dout), expected, strict=True):
+        assert (found - wanted).abs().max() < EXACT
+
+
+@pytest.mark.parametrize("mask_heads", [1, 2, 4])
+def test_chunks_of_heads_merge_nothing(mask_heads):
+    """They are apart, so that a backward which takes only its own lse does."""
+    mask = masks.build("uniform_block_sparse", 64, block=16, kept=0.5, heads=mask_heads, seed=0)
+    asked = problem(mask)
+    layout = registry().layout("ulysses", asked, {"ulysses": 1})
+    assert resolve_manifest(manifest("own"), asked, layout)
+    plans = plan_chunks(asked, layout, 0, Toy("own"), 2)
+    assert [plan.problem.heads_q for plan in plans] == [2, 2]
+    assert [plan.backend for plan in plans] == ["own", "own"]
+    heads = [mask.dense().reshape(mask_heads, 64, 64)[n * mask_heads // 2] for n in range(2)]
+    for plan, shown in zip(plans, heads, strict=True):
+        assert (plan.problem.mask.dense().reshape(-1, 64, 64)[0] == shown).all()
+
+
+def test_a_chunk_that_shows_nothing_has_no_plan():
+    mask = masks.BlockSparseMask([[[1, 1], [0, 1]], [[0, 0], [0, 0]]], *[(0, 32, 64)] * 2)
+    asked = problem(mask)
+    layout = registry().layout("ulysses", asked, {"ulysses": 1})
+    first, second = plan_chunks(asked, layout, 0, Toy("own"), 2)
+    assert first.problem.mask == mask.cut(*[[(0, 64)]] * 2, [0])
+    assert second is None
