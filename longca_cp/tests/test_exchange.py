@@ -97,7 +97,7 @@ def test_rows_are_put_in_order_and_back():
     order = Order(arriving, np.array([0, 2, 3]), HERE)
     rows = torch.tensor(arriving)[:, None].float()
     assert order.ascending(rows).ravel().tolist() == [0, 2, 3]
-    back = order.arriving(torch.tensor([[10.0], [12.0], [13.0]]), torch.float64)
+    back = order.arriving(torch.tensor([[10.0], [12.0], [13.0]], dtype=torch.float64))
     assert back.dtype is torch.float64
     assert back.ravel().tolist() == [0, 10, 0, 13, 0, 0, 12]
 

@@ -1,0 +1,57 @@
+"""Errors: how far what ranks computed together is from the kernel alone, which has all tokens and needs no strategy.
+
+Ranks deal the heads out. Each computes its own over all tokens, and what a subject gives, which ranks hold by tokens,
+goes to the rank that has the heads: so every element of every tensor is compared, and the lse through the gradients.
+"""
+
+from __future__ import annotations
+
+from peer_subjects import Case, Subject
+from torch import Tensor
+
+import longca
+from longca.bench.distributed.shares import Share, by_heads, shares
+
+__all__ = ["LIMIT", "Expected"]
+
+#: Relative Frobenius error above which a tensor is wrong: bfloat16 rounds by up to 2⁻⁹, and merging parts rounds again.
+LIMIT = 2e-2
+
+
+class Expected:
+    """out, dq, dk and dv of this rank's share of the heads.
+
+    Args:
+        case: What is computed.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._ranks = case.ranks
+        self._dealt = shares(case.problem, case.ranks.size)
+        self._tensors = _computed(case, self._dealt[case.ranks.rank])
+
+    def errors(self, subject: Subject, results: dict[str, Tensor]) -> dict[str, float]:
+        """The relative Frobenius error of each tensor over all ranks; all ranks call this.
+
+        Args:
+            subject: Who computed it.
+            results: This rank's tokens: [T, H, D] each.
+        """
+        return {name: self._error(name, subject, x) for name, x in results.items()}
+
+    def _error(self, name: str, subject: Subject, mine: Tensor) -> float:
+        whole = by_heads(name, mine, subject.layout, subject.places, self._dealt, self._ranks)
+        expected = self._tensors.get(name, whole).float()
+        norms = (whole.float() - expected).norm().item() ** 2, expected.norm().item() ** 2
+        off, size = map(sum, zip(*self._ranks.everyone(norms), strict=True))
+        return float((off / size) ** 0.5)
+
+
+def _computed(case: Case, share: Share) -> dict[str, Tensor]:
+    if share.is_empty:
+        return {}
+    kernel = longca.registry().load(case.kernel)
+    x, plan = share.inputs(case.inputs), kernel.plan(share.problem(case.problem))
+    out, lse = kernel.forward(x.q, x.k, x.v, plan)
+    dq, dk, dv = kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
+    return {"out": out, "dq": dq, "dk": dk, "dv": dv}

@@ -1,0 +1,204 @@
+"""Subjects: what is measured, all on the same tensors of all tokens, each with its own way of holding a rank's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from peer_ranks import Ranks
+from torch import Tensor
+
+import longca
+from longca.bench.distributed.alone import equal_share
+from longca.bench.inputs import Inputs
+from longca.bench.parallel_cases import equal_mesh
+from longca.kernels.base import Kernel
+from longca.kernels.meshes import rank_in
+from longca.manifests import Layout, Problem
+
+__all__ = ["FORMS", "Alone", "Case", "Form", "Subject", "Timed", "alone", "ours"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every subject computes.
+
+    Attributes:
+        problem: What is asked of all ranks together, with gradients.
+        pattern: `full` or `causal`.
+        inputs: The tensors of all tokens, on every rank.
+        kernel: The name of the kernel that LongCA computes by.
+        ranks: The ranks.
+    """
+
+    problem: Problem
+    pattern: str
+    inputs: Inputs
+    kernel: str
+    ranks: Ranks
+
+    @property
+    def causal(self) -> bool:
+        """Whether the mask is causal."""
+        return self.pattern == "causal"
+
+    def layout(self, strategy: str, axis_sizes: dict[str, int], placement: str) -> Layout:
+        """A layout of ours, for a peer that holds tokens as it says."""
+        return longca.registry().layout(strategy, self.problem, axis_sizes, placement)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a rank's tokens are held; both functions are of views where memory allows it.
+
+    Attributes:
+        of: From [T, H, D].
+        back: To [T, H, D].
+    """
+
+    of: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor], Tensor]
+
+
+FORMS = {
+    "THD": Form(lambda x: x, lambda x: x),
+    "BTHD": Form(lambda x: x[None], lambda x: x[0]),
+    "BHTD": Form(lambda x: x.transpose(0, 1).contiguous()[None], lambda x: x[0].transpose(0, 1)),
+}
+
+
+class Timed(Protocol):
+    """What takes turns: a forward, and a backward of what it returned."""
+
+    name: str
+
+    def around(self) -> AbstractContextManager[Any]:
+        """What a turn happens in."""
+
+    def forward(self) -> Any:
+        """The work that is timed, and what the backward needs of it."""
+
+    def backward(self, kept: Any) -> Any:
+        """The work that is timed."""
+
+
+@dataclass
+class Subject:
+    """A strategy or a peer, made ready on this rank.
+
+    Attributes:
+        name: What it is called.
+        case: What it computes.
+        layout: Who holds what.
+        call: From this rank's q, k and v to its output, in the form.
+        kind: `ours` or `peer`.
+        peer_of: Which of our strategies does the same; None for ours.
+        form: How tokens are held; one of FORMS.
+        within: Makes what a turn happens in.
+        about: What else is recorded of it.
+        places: Each rank's place in the layout.
+    """
+
+    name: str
+    case: Case
+    layout: Layout
+    call: Callable[[Tensor, Tensor, Tensor], Tensor]
+    kind: str = "peer"
+    peer_of: str | None = None
+    form: str = "BTHD"
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
+    about: dict[str, Any] = field(default_factory=dict)
+    places: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        self.places = self.places or range(self.case.ranks.size)
+        place, x, of = self.places[self.case.ranks.rank], self.case.inputs, FORMS[self.form].of
+        q, k, v, self._dout = (of(self.layout.shard(each, place)) for each in (x.q, x.k, x.v, x.dout))
+        self._leaves = tuple(each.detach().requires_grad_() for each in (q, k, v))
+
+    def around(self) -> AbstractContextManager[Any]:
+        """What a turn happens in."""
+        return self.within()
+
+    def forward(self) -> Tensor:
+        """This rank's output, in the form, and with it the graph."""
+        return self.call(*self._leaves)
+
+    def backward(self, kept: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of this rank's q, k and v, in the form; the graph stays."""
+        return torch.autograd.grad(kept, self._leaves, self._dout, retain_graph=True)
+
+    def results(self) -> dict[str, Tensor]:
+        """This rank's out, dq, dk and dv, each [T, H, D]."""
+        with self.around():
+            out = self.forward()
+            grads = self.backward(out)
+        back = FORMS[self.form].back
+        return {name: back(x.detach()) for name, x in zip(("out", "dq", "dk", "dv"), (out, *grads), strict=True)}
+
+
+class Alone:
+    """The kernel without a strategy, on rank 0 and one rank's share of the heads, while the other ranks wait.
+
+    Args:
+        kernel: The kernel.
+        problem: What is asked of the share.
+        inputs: The share's tensors; None on the other ranks.
+    """
+
+    name = "alone"
+
+    def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs | None) -> None:
+        self._kernel, self._inputs = kernel, inputs
+        self._plan = kernel.plan(problem)
+
+    def around(self) -> AbstractContextManager[Any]:
+        """Nothing."""
+        return nullcontext()
+
+    def forward(self) -> Any:
+        """out and lse."""
+        if (x := self._inputs) is None:
+            return None
+        return self._kernel.forward(x.q, x.k, x.v, self._plan)
+
+    def backward(self, kept: Any) -> Any:
+        """dq, dk and dv."""
+        if (x := self._inputs) is None:
+            return None
+        out, lse = kept
+        return self._kernel.backward(x.dout, x.q, x.k, x.v, out, lse, self._plan)
+
+
+def alone(case: Case) -> Alone | None:
+    """The kernel on one rank's share of the heads; None where these do not divide."""
+    part = equal_share(case.problem, case.ranks.size)
+    if part is None:
+        return None
+    inputs = part.inputs(case.inputs) if case.ranks.rank == 0 else None
+    return Alone(longca.registry().load(case.kernel), part.problem(case.problem), inputs)
+
+
+def ours(strategy: str, case: Case) -> Subject:
+    """A strategy of ours through `longca.attention`, on the mesh and the placement that `longca run` takes by default.
+
+    Raises:
+        LongCAError: It has no layout for the case, or the kernel does not take its steps.
+    """
+    registry, ranks, mask = longca.registry(), case.ranks, case.problem.concrete_mask
+    axes = registry.strategy(strategy).axes
+    sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
+    mesh = ranks.mesh(sizes)
+    placement, layout = registry.place(strategy, case.kernel, case.problem, dict(sizes))
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = longca.attention(q, k, v, mask, kernel=case.kernel, strategy=strategy, mesh=mesh, placement=layout)
+        assert isinstance(out, Tensor)
+        return out
+
+    about = {"placement": placement, "mesh": ",".join(f"{axis}={size}" for axis, size in sizes)}
+    places = ranks.everyone(rank_in(mesh, axes))
+    return Subject(strategy, case, layout, call, kind="ours", form="THD", about=about, places=places)

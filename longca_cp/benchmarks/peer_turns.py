@@ -1,0 +1,125 @@
+"""Turns: subjects timed one after another, a few calls each, round after round, so that drift meets all of them alike.
+
+A call is timed behind a barrier on the device, by events on each rank, and takes as long as on the slowest of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from peer_ranks import Ranks
+from peer_subjects import Timed
+
+from longca.bench.timing import WARM, WARM_UP, flush_l2
+
+__all__ = ["DIRECTIONS", "ROUNDS", "Turns"]
+
+ROUNDS = 3
+#: Timed calls of a turn, at least and at most.
+LEAST, MOST = 3, 7
+#: Seconds of calls that come before those that are timed, so that clocks are those of sustained work.
+SUSTAINED = 0.1
+DIRECTIONS = ("forward", "backward")
+
+
+class Turns:
+    """One subject's turns.
+
+    Args:
+        subject: What is timed.
+        ranks: The ranks, which all take the turn.
+
+    Attributes:
+        samples: Seconds of each timed call on the slowest rank, by direction.
+        peaks: Each rank's peak of allocated memory during a call, above what was there before it, by direction; empty
+            on CPUs.
+        failure: What it raised in its last turn; None while it has not.
+    """
+
+    def __init__(self, subject: Timed, ranks: Ranks) -> None:
+        self.subject, self._ranks = subject, ranks
+        self.samples: dict[str, list[float]] = {direction: [] for direction in DIRECTIONS}
+        self.peaks: dict[str, list[int]] = {direction: [] for direction in DIRECTIONS}
+        self.failure: str | None = None
+        self._last: dict[str, float] = {}
+
+    def median(self, direction: str) -> float:
+        """The median of a direction's samples, in seconds."""
+        return median(self.samples[direction])
+
+    def take(self, budget: float) -> None:
+        """One turn: the forward, and the backward of the last one's graph.
+
+        Args:
+            budget: Seconds after which no further call of a direction is timed.
+        """
+        if self.failure is None:
+            _, self.failure = self._ranks.attempt(partial(self._take, budget))
+
+    def _take(self, budget: float) -> None:
+        with self.subject.around():
+            kept = self._direction("forward", self.subject.forward, budget)
+            self._direction("backward", partial(self.subject.backward, kept), budget)
+
+    def _direction(self, direction: str, call: Callable[[], Any], budget: float) -> Any:
+        if not self.samples[direction]:
+            self._last[direction] = self._warm_up(direction, call)
+        last = self._last[direction]
+        self._calls(call, min(MOST, int(SUSTAINED / last)))
+        taken, result = self._calls(call, max(LEAST, min(MOST, int(budget / last))))
+        self.samples[direction] += taken
+        return result
+
+    def _warm_up(self, direction: str, call: Callable[[], Any]) -> float:
+        """Calls until two in a row take as long, and says how long; the last one's peak of memory is kept."""
+        seconds: list[float] = []
+        while len(seconds) < WARM_UP:
+            before = self._allocated()
+            seconds += self._calls(call, 1)[0]
+            if len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) < WARM * seconds[-1]:
+                break
+        if self._ranks.device.type == "cuda":
+            self.peaks[direction] = self._ranks.everyone(torch.cuda.max_memory_allocated() - before)
+        return seconds[-1]
+
+    def _allocated(self) -> int:
+        """Bytes that are allocated now, from which on the peak is counted."""
+        if self._ranks.device.type == "cpu":
+            return 0
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+
+    def _calls(self, call: Callable[[], Any], count: int) -> tuple[list[float], Any]:
+        """Seconds of so many calls in a row, each on the slowest rank, and the last one's result."""
+        on_cuda = self._ranks.device.type == "cuda"
+        seconds, result = (self._on_cuda if on_cuda else self._on_cpu)(call, count)
+        return [max(each) for each in zip(*self._ranks.everyone(seconds), strict=True)], result
+
+    def _on_cuda(self, call: Callable[[], Any], count: int) -> tuple[list[float], Any]:
+        """All are launched before the first is waited for: as in training, the device never waits for the host."""
+        events, result = [], None
+        for _ in range(count):
+            result = None  # before there is another one, which may need its memory
+            flush_l2()
+            self._ranks.line_up()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            result = call()
+            end.record()
+            events.append((begin, end))
+        torch.cuda.synchronize()
+        return [begin.elapsed_time(end) / 1e3 for begin, end in events], result
+
+    def _on_cpu(self, call: Callable[[], Any], count: int) -> tuple[list[float], Any]:
+        seconds, result = [], None
+        for _ in range(count):
+            self._ranks.line_up()
+            start = time.perf_counter()
+            result = call()
+            seconds.append(time.perf_counter() - start)
+        return seconds, result

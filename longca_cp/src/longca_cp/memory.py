@@ -1,0 +1,228 @@
+"""Memory: what a call of a strategy takes on one rank at its peak, beyond the tensors that it is given.
+
+It is counted from what the strategies allocate, results included, without the log-sum-exps (4 bytes a query and head)
+and without what the kernel takes inside. Every step is taken to show something, and whatever can need reordering to
+need it, so that it is the most that can be asked for. Nothing of torch is needed.
+
+    Q, KV   a rank's queries, and its keys and values together, in bytes
+    w       bytes of a sum's element over those of an element: 2 for bfloat16
+    ρ       how often a KV head is copied where heads are fewer than the ranks that share them; else 1
+    E       Q + ρKV: queries, keys and values of a rank's heads and its group's tokens
+    c       chunks of heads that take turns
+
+Source: the strategies beside this file; a test holds it against what they allocate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from longca.errors import UnknownNameError
+from longca.manifests import Problem
+from longca_cp.chunks import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
+
+__all__ = ["Share", "kept_bytes", "peak_bytes"]
+
+_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+#: From how many partial results on their sum is a tensor of its own.
+_SUMMED = 3
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rank's share of a problem.
+
+    Attributes:
+        q: Bytes of its queries.
+        kv: Bytes of its keys and values together.
+        wide: Bytes of a sum's element over those of an element.
+        heads_kv: KV heads.
+        problem: What is asked of all ranks together.
+        nccl: Whether NCCL moves it.
+    """
+
+    q: int
+    kv: int
+    wide: int
+    heads_kv: int
+    problem: Problem
+    nccl: bool
+
+    @classmethod
+    def of(cls, problem: Problem, ranks: int, nccl: bool) -> Share:
+        """The largest share of so many ranks."""
+        size = _SIZES[problem.dtype]
+        row = -(-problem.concrete_mask.seqlen_q // ranks) * problem.head_dim * size
+        heads_kv = problem.num_heads_kv
+        return cls(problem.heads_q * row, 2 * heads_kv * row, max(1, 4 // size), heads_kv, problem, nccl)
+
+    def by_heads(self, ranks: int) -> Share:
+        """The same after an exchange of heads within so many ranks: as many bytes, but for KV heads that are copied."""
+        copies = max(1, ranks // self.heads_kv)
+        return replace(self, kv=copies * self.kv, heads_kv=max(1, self.heads_kv // ranks))
+
+    def chunks(self, most: int) -> int:
+        """Into how many chunks the heads are split."""
+        return chunk_count(self.problem, self.heads_kv, most, self.nccl)
+
+
+def peak_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool = False) -> int:
+    """The most that one call in the problem's direction allocates on a rank at a time, its results included.
+
+    A backward is one whose forward kept what it could; a forward is one that keeps nothing.
+
+    Args:
+        strategy: One of this distribution's strategies.
+        problem: What is asked of all ranks together.
+        axis_sizes: Ranks along each of the strategy's axes.
+        nccl: Whether NCCL moves it, by which the heads of full masks are not split in chunks.
+
+    Returns:
+        Bytes, beyond q, k and v, and beyond the gradient of the output and what the forward kept; without the
+        log-sum-exps, and without what the kernel takes inside.
+
+    Raises:
+        UnknownNameError: It is not one of this distribution's.
+    """
+    forward, backward = _of(strategy)
+    formula = forward if problem.direction == "forward" else backward
+    return formula(Share.of(problem, prod(axis_sizes.values()), nccl), dict(axis_sizes))
+
+
+def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -> int:
+    """What a forward keeps for the backward beside q, k, v and the output: E and the output by heads, or nothing.
+
+    Args:
+        strategy: One of this distribution's strategies.
+        problem: What is asked of all ranks together.
+        axis_sizes: Ranks along each of the strategy's axes.
+
+    Raises:
+        UnknownNameError: It is not one of this distribution's.
+    """
+    _of(strategy)
+    axis = {"ulysses": "ulysses", "usp": "ulysses", "loongtrain": "heads"}.get(strategy)
+    if axis is None:
+        return 0
+    share = Share.of(problem, prod(axis_sizes.values()), nccl=False).by_heads(axis_sizes[axis])
+    return 2 * share.q + share.kv
+
+
+def _ulysses(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    chunks, whole = mine.chunks(ULYSSES_CHUNKS), mine.q + mine.kv
+    # Two chunks' q, k and v leave and arrive; or one is there, one moves, and an output was made and comes back.
+    exchanging = min(2, chunks) * 2 * whole // chunks + _copies(share, mine)
+    computing = ((2 * chunks - 1) * whole + 2 * mine.q) // chunks
+    return share.q + max(exchanging, computing)
+
+
+def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    gradients = 2 * (mine.q + mine.kv)  # by heads, and as they arrive by tokens
+    sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
+    return share.q + share.kv + mine.q // mine.chunks(ULYSSES_CHUNKS) + gradients + sums
+
+
+def _ring_of(share: Share, ranks: int) -> int:
+    """Two buffers of keys and values, and partial outputs, the first of which becomes the output."""
+    return min(2, ranks) * share.kv + _parts(share, ranks)
+
+
+def _ring_backward_of(share: Share, ranks: int) -> int:
+    """The same, the gradient of what is at hand, and the sum of all ranks' as it goes and as it comes."""
+    return _gradient_ring(share, ranks) + _parts(share, ranks)
+
+
+def _parts(share: Share, steps: int) -> int:
+    """Results of queries that come in parts: two as they are, and from three on a sum."""
+    return min(2, steps) * share.q + (share.wide * share.q if steps >= _SUMMED else 0)
+
+
+def _gradient_ring(share: Share, ranks: int) -> int:
+    return (min(2, ranks) + 1) * share.kv + min(2, ranks) * share.wide * share.kv
+
+
+def _all_gather(share: Share, sizes: dict[str, int]) -> int:
+    chunks = share.chunks(GATHER_CHUNKS)
+    mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
+    # A chunk as it came and in order, the next one on its way, and the last one, which goes when this one is there.
+    return share.q + min(chunks + 1, 4) * all_of + mine
+
+
+def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
+    chunks, wide = share.chunks(GATHER_CHUNKS), share.wide
+    mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
+    at_hand = 3 * all_of + wide * all_of  # a chunk, its gradients, these in their owners' order, and wide
+    coming = all_of + mine if chunks > 2 else 0
+    leaving = wide * (all_of + mine) if chunks > 1 else 0
+    return share.q + share.kv + at_hand + coming + leaving + wide * mine
+
+
+def _usp(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    return _around(share, mine, _ring_of(mine, sizes["ring"]))
+
+
+def _usp_backward(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    return _around_backward(share, mine, _ring_backward_of(mine, sizes["ring"]))
+
+
+def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
+    mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
+    window = min(2, inner) * mine.kv
+    rings = min(2, outer) * mine.kv + window
+    within = rings + _parts(mine, outer * inner)
+    # A window's ring is made before that of the window before it goes.
+    between = rings + window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+    return _around(share, mine, max(within, between))
+
+
+def _loongtrain_backward(share: Share, sizes: dict[str, int]) -> int:
+    mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
+    window = _gradient_ring(mine, inner)
+    rings = _gradient_ring(mine, outer) + window
+    last = mine.kv if outer > 1 else 0  # the gradients of a step of the window before
+    within = rings + last + _parts(mine, outer * inner)
+    between = rings + window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+    return _around_backward(share, mine, max(within, between))
+
+
+def _around(share: Share, mine: Share, inside: int) -> int:
+    """An exchange of heads around what rings take, in one chunk."""
+    whole = mine.q + mine.kv
+    return max(share.q + whole + inside, 3 * share.q + whole, share.q + 2 * whole + _copies(share, mine))
+
+
+def _around_backward(share: Share, mine: Share, inside: int) -> int:
+    gradients = mine.q + mine.kv  # where they are put together to be sent
+    sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
+    return share.q + share.kv + mine.q + gradients + max(inside, gradients + sums)
+
+
+def _copies(share: Share, mine: Share) -> int:
+    """KV heads that are copied for several ranks, before they are sent."""
+    return mine.kv if mine.kv > share.kv else 0
+
+
+_Formula = Callable[[Share, dict[str, int]], int]
+#: Of each strategy the forward's and the backward's.
+_FORMULAS: Mapping[str, tuple[_Formula, _Formula]] = {
+    "ulysses": (_ulysses, _ulysses_backward),
+    "ring_p2p": (
+        lambda share, sizes: _ring_of(share, sizes["ring"]),
+        lambda share, sizes: _ring_backward_of(share, sizes["ring"]),
+    ),
+    "ring_all_gather": (_all_gather, _all_gather_backward),
+    "usp": (_usp, _usp_backward),
+    "loongtrain": (_loongtrain, _loongtrain_backward),
+}
+
+
+def _of(strategy: str) -> tuple[_Formula, _Formula]:
+    if strategy not in _FORMULAS:
+        raise UnknownNameError("strategy", strategy, _FORMULAS)
+    return _FORMULAS[strategy]

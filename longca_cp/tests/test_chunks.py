@@ -1,0 +1,21 @@
+"""Chunks of heads: whole groups, and one where NCCL would get into a kernel's way."""
+
+import pytest
+
+from longca import Device, Problem, masks
+from longca_cp.chunks import chunk_count
+
+
+def problem_of(pattern):
+    return Problem(mask=masks.build(pattern, seqlen=64), heads_q=8, heads_kv=4, device=Device("cpu"))
+
+
+@pytest.mark.parametrize(("heads_kv", "most", "count"), [(4, 2, 2), (1, 2, 1), (6, 4, 3), (8, 4, 4), (5, 4, 1)])
+@pytest.mark.parametrize("nccl", [False, True])
+def test_as_many_as_divide_the_heads(heads_kv, most, count, nccl):
+    assert chunk_count(problem_of("causal"), heads_kv, most, nccl) == count
+
+
+def test_full_masks_go_whole_by_nccl():
+    assert chunk_count(problem_of("full"), 4, 2, nccl=True) == 1
+    assert chunk_count(problem_of("full"), 4, 2, nccl=False) == 2

@@ -1,0 +1,148 @@
+"""What a call takes is what the formulas say: held against what strategies allocate, in a world that moves nothing."""
+
+import weakref
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from longca import masks, registry
+from longca.errors import UnknownNameError
+from longca.kernels.accumulate import Accumulator, Sum
+from longca.manifests import Device, Problem
+from longca_cp.memory import kept_bytes, peak_bytes
+
+HEAD_DIM, SEQLEN = 128, 384
+#: Log-sum-exps that there can be at a time, which the formulas leave out.
+LSES = 5
+#: How much less than the most a call may take.
+CLOSE = 0.85
+MESHES = [
+    *(("ulysses", {"ulysses": n}) for n in (1, 2, 4, 8)),
+    *(("ring_p2p", {"ring": n}) for n in (1, 2, 3, 4)),
+    *(("ring_all_gather", {"ring": n}) for n in (2, 4)),
+    *(("usp", {"ring": r, "ulysses": u}) for r, u in ((1, 2), (2, 1), (2, 2), (4, 2), (2, 4))),
+    *(
+        ("loongtrain", {"outer": o, "inner": i, "heads": h})
+        for o, i, h in ((1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 2, 2), (3, 1, 2), (4, 1, 1))
+    ),
+]
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes of tensors that there were at a time, beyond those that were there before."""
+
+    def __init__(self, *before):
+        super().__init__()
+        self._before = {tensor.untyped_storage()._cdata for tensor in before}
+        self._live, self._now, self.most = {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        results = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(results):
+            if isinstance(tensor, torch.Tensor):
+                self._see(tensor.untyped_storage())
+        return results
+
+    def _see(self, storage):
+        place = storage._cdata
+        if place not in self._before and place not in self._live:
+            self._live[place] = storage.nbytes()
+            self._now += storage.nbytes()
+            self.most = max(self.most, self._now)
+            weakref.finalize(storage, self._forget, place)
+
+    def _forget(self, place):
+        self._now -= self._live.pop(place)
+
+
+class Idle:
+    """A kernel that computes nothing, and takes nothing beside its results."""
+
+    def plan(self, problem):
+        return SimpleNamespace(problem=problem, metadata_bytes=0)
+
+    def forward(self, q, k, v, plan, *, out=None, lse=None):
+        return torch.empty_like(q) if out is None else out, q.new_empty(q.shape[1::-1]) if lse is None else lse
+
+    def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
+        return dq, dk, dv
+
+
+@contextmanager
+def world(size):
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def merging_takes_nothing(monkeypatch):
+    """As it does on GPUs, where kernels merge in place; PyTorch's own operators make copies."""
+    monkeypatch.setattr(Accumulator, "_merge", lambda self, into: into)
+    monkeypatch.setattr(Sum, "_add", lambda self, into: into)
+
+
+def problem_of(heads=(16, 4), dtype="bfloat16", direction="forward"):
+    mask = masks.build("full", SEQLEN)
+    fields = {"head_dim": HEAD_DIM, "dtype": dtype, "direction": direction, "device": Device("cpu")}
+    return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], **fields)
+
+
+def allocated(strategy, axis_sizes, problem):
+    """The peak of a call, and the bytes of what a forward kept beside its output."""
+    placement = "contiguous" if strategy == "ulysses" else "zigzag"
+    layout = registry().layout(strategy, problem, axis_sizes, placement)
+    dtype, tokens = getattr(torch, problem.dtype), layout.shard_size(0)
+    with world(layout.world_size):
+        mesh = init_device_mesh("cpu", tuple(axis_sizes.values()), mesh_dim_names=tuple(axis_sizes))
+        subject = registry().load_strategy(strategy)(mesh)
+        plan = subject.plan(problem, layout, Idle())
+        heads = problem.heads_q, problem.heads_kv, problem.heads_kv, problem.heads_q
+        q, k, v, dout = (torch.empty((tokens, h, HEAD_DIM), dtype=dtype) for h in heads)
+        if problem.direction == "forward":
+            with Peak(q, k, v) as peak:
+                subject.forward(q, k, v, plan)
+            return peak.most, 0
+        kept = []
+        out, lse = subject.forward(q, k, v, plan, kept=kept)
+        with Peak(q, k, v, dout, out, lse, *kept) as peak:
+            subject.backward(dout, q, k, v, out, lse, plan, kept=kept)
+        return peak.most, sum(x.nbytes for x in kept if x.dim() == 3)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("heads", "dtype"), [((8, 8), "bfloat16"), ((16, 4), "bfloat16"), ((8, 2), "float32")])
+@pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
+def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, heads, dtype, direction):
+    problem = problem_of(heads, dtype, direction)
+    most = peak_bytes(strategy, problem, axis_sizes)
+    peak, kept = allocated(strategy, axis_sizes, problem)
+    lse = SEQLEN // prod(axis_sizes.values()) * heads[0] * 4
+    assert CLOSE * most <= peak <= most + LSES * lse
+    if direction == "backward":
+        assert kept == kept_bytes(strategy, problem, axis_sizes)
+
+
+def test_a_ring_takes_no_more_on_more_ranks_where_each_has_as_many_tokens():
+    whole = problem_of(direction="backward")
+    quarter = replace(whole, mask=masks.build("full", SEQLEN // 4))
+    assert peak_bytes("ring_p2p", whole, {"ring": 16}) == peak_bytes("ring_p2p", quarter, {"ring": 4})
+    assert peak_bytes("ring_all_gather", whole, {"ring": 16}) > peak_bytes("ring_all_gather", quarter, {"ring": 4})
+
+
+def test_of_a_strategy_of_another_distribution_nothing_is_known():
+    with pytest.raises(UnknownNameError, match="elsewhere"):
+        peak_bytes("elsewhere", problem_of(), {"ring": 2})
+    with pytest.raises(UnknownNameError, match="elsewhere"):
+        kept_bytes("elsewhere", problem_of(), {"ring": 2})
