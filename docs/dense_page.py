@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dense_profile import layers, profile
 from dense_tables import Tables
 from measured_page import DOCS, environment, filled, link, missing, not_measured, table
 
@@ -26,6 +27,8 @@ _MADE_BY = {
         "python core/benchmarks/changing_masks.py --kernels fa3 fa4 flex flashmask --seqlens 32768"
         " --out {folder}/changing_masks.json"
     ),
+    "ablation.json": "python longca_flashattn/benchmarks/ablation.py --out {folder}/ablation.json",
+    "layers.json": "python longca_flashattn/benchmarks/layers.py --out {folder}/layers.json",
 }
 
 Row = dict[str, Any]
@@ -41,6 +44,8 @@ class Results:
         planning: Rows of what planning costs, by kernel, mask and length.
         limits: Milliseconds that planning may take, by length.
         training: Rows of training steps whose masks change.
+        ablation: Rows of where fa4's time goes.
+        layers: Rows of layers beside fa4.
     """
 
     folder: Path
@@ -48,6 +53,8 @@ class Results:
     planning: tuple[Row, ...]
     limits: dict[int, float]
     training: tuple[Row, ...]
+    ablation: tuple[Row, ...]
+    layers: tuple[Row, ...]
 
     @property
     def link(self) -> str:
@@ -74,7 +81,8 @@ def load(folder: Path) -> Results:
     files = sorted(folder.glob("*/records.jsonl"))
     if not files:
         raise _missing(folder, "records.jsonl")
-    planning, training = (_json(folder, name) for name in ("planning.json", "changing_masks.json"))
+    names = ("planning.json", "changing_masks.json", "ablation.json", "layers.json")
+    planning, training, ablation, beside = (_json(folder, name) for name in names)
     if not (folder / "planning.png").exists():
         raise _missing(folder, "planning.png")
     return Results(
@@ -83,6 +91,8 @@ def load(folder: Path) -> Results:
         tuple(planning["rows"]),
         {int(seqlen): limit for seqlen, limit in planning["limits_ms"].items()},
         tuple(training["rows"]),
+        tuple(ablation["rows"]),
+        tuple(beside["rows"]),
     )
 
 
@@ -175,6 +185,8 @@ MEASURED: dict[str, Callable[[Results], str]] = {
     "over_baseline": lambda results: Tables(results.runs).over_baseline(),
     "near_limit": lambda results: Tables(results.runs).near_limit(),
     "costs": lambda results: Tables(results.runs).costs(),
+    "ablation": lambda results: profile(results.ablation),
+    "layers": lambda results: layers(results.layers),
     "not_measured": lambda results: not_measured(results.runs),
     "planning": planning,
     "training": training,

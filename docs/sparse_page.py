@@ -1,7 +1,8 @@
 """The measured parts of the page on block-sparse masks, from the records in `results/` when the docs are built.
 
 Runs and what was measured beside them on a GPU lie in `results/h200/sparse`; what was counted on a CPU in
-`results/sparse/fill.json`. Further runs in the folder come into the tables by themselves.
+`results/sparse/fill.json`; the paper's figures in `results/paper`. Further runs in the folder come into the tables by
+themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sparse_costs
 import sparse_fill
 import sparse_gaps
 import sparse_kept
+import sparse_paper
 import sparse_tables
 from measured_page import DOCS, environment, filled, missing, not_measured
 
@@ -29,6 +31,7 @@ _TUNE = "python longca_vsa/benchmarks/tune.py --heads 64 8 --threads 12"
 _MADE_BY = {
     "records.jsonl": "longca run results/h200/sparse/half.toml --out {folder}/half",
     "kept": "longca run kept --heads 64:8 --direction forward --out {folder}/kept",
+    "run16k": "longca run sparse --seqlen 16384 --out {folder}/run16k",
     "metadata.json": (
         "python core/benchmarks/block_metadata.py --kernels vsa vsa_triton bsa flashinfer_fa2 flashinfer_fa3 flex fa4"
         " --heads 64:8 64:64 --out {folder}/metadata.json"
@@ -47,16 +50,18 @@ class Places:
         records: The folder of what was measured.
         fill: The record of what was counted.
         charts: The folder for charts, which are drawn when the docs are built.
+        paper: The paper's tables.
     """
 
     records: Path = _RESULTS / "h200" / "sparse"
     fill: Path = _RESULTS / "sparse" / "fill.json"
     charts: Path = DOCS / "_build" / "charts"
+    paper: Path = _RESULTS / "paper" / "longca_bench_tables_3_to_8.json"
 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that was measured.
+    """Everything that was measured, and what the paper has of it.
 
     Attributes:
         places: Where it lies.
@@ -64,6 +69,7 @@ class Results:
         fill: Rows of how many computed pairs are visible, by mask and heads.
         metadata: Rows of what planning costs by kernel, heads and length; None where it was not measured yet.
         times: Milliseconds of each of bsa's kernels on uniform and on variable blocks, where both were measured.
+        paper: The paper's figures.
     """
 
     places: Places
@@ -71,6 +77,7 @@ class Results:
     fill: tuple[dict[str, Any], ...]
     metadata: tuple[dict[str, Any], ...] | None
     times: dict[str, tuple[float, float]]
+    paper: tuple[sparse_paper.Figure, ...]
 
 
 def fill(page: str, places: Places = Places()) -> str:
@@ -87,7 +94,8 @@ def load(places: Places) -> Results:
     """Reads the results.
 
     Raises:
-        FileNotFoundError: There are no records of a run, or nothing was counted; the message says what makes it.
+        FileNotFoundError: There are no records of a run, or nothing was counted, and the message says what makes it; or
+            the paper's tables are not there.
     """
     files = sorted(places.records.glob("*/records.jsonl"))
     if not files:
@@ -101,6 +109,7 @@ def load(places: Places) -> Results:
         tuple(_json(places.fill)["rows"]),
         tuple(_json(metadata)["rows"]) if metadata.exists() else None,
         sparse_fill.tuned_times(places.records / "tuning"),
+        sparse_paper.read(places.paper),
     )
 
 
@@ -135,7 +144,9 @@ MEASURED: dict[str, Callable[[Results], str]] = {
     "kept": lambda results: sparse_kept.crossings(results.runs),
     "fill": lambda results: sparse_fill.by_direction(results.runs, results.fill),
     "fill_by_kernel": lambda results: sparse_fill.by_kernel(results.fill, results.times),
+    "paper": lambda results: sparse_paper.beside(results.runs, results.paper),
     "flex": lambda results: sparse_tables.small_blocks(results.runs, "flex"),
+    "flex_paper": lambda results: sparse_paper.small_blocks(results.paper, "FlexAttention"),
     "metadata": _metadata,
     "costs": lambda results: sparse_costs.costs(results.runs),
     "first_plans": lambda results: sparse_costs.first_plans(results.runs),

@@ -11,10 +11,10 @@ from measured_page import table
 
 from longca.bench.records import Record
 from longca.masks import PATTERNS
-from longca.reports.run_cells import three_digits
+from longca.reports.run_cells import three_digits, tokens
 from longca.reports.run_source import Run
 
-#: The masks that ratios are of.
+#: The length and the share kept that ratios between kernels are of.
 SEQLEN, KEPT = 2**15, 0.5
 DIRECTIONS = ("forward", "backward")
 
@@ -26,6 +26,7 @@ class Side:
     kernel: str
     block: int | None
     heads: str
+    seqlen: int = SEQLEN
 
     @property
     def words(self) -> str:
@@ -33,8 +34,8 @@ class Side:
         return f"`{self.kernel}`, {block_words(self.block)}, {self.heads}"
 
     def tflops(self, run: Run, direction: str, kept: float = KEPT) -> float | None:
-        """Throughput in a run at SEQLEN, the median over seeds; None where it was not measured."""
-        asked = SEQLEN, direction, self.kernel, self.block, kept, self.heads
+        """Throughput in a run, the median over seeds; None where it was not measured."""
+        asked = self.seqlen, direction, self.kernel, self.block, kept, self.heads
         found = [r.tflops for r in block_sparse(run) if r.tflops and _key(r) == asked]
         return median(found) if found else None
 
@@ -112,7 +113,11 @@ def _pairs(runs: Sequence[Run], over: Side, under: Side, direction: str, kept: f
 
 
 def _ratio_cell(runs: Sequence[Run], over: Side, under: Side, direction: str, kept: float = KEPT) -> str:
-    pairs = _pairs(runs, over, under, direction, kept)
+    return ratio_words(_pairs(runs, over, under, direction, kept))
+
+
+def ratio_words(pairs: Sequence[tuple[float, float]]) -> str:
+    """The median ratio of pairs of throughputs and, in brackets, the median of each side."""
     if not pairs:
         return "–"
     a, b = (three_digits(median(values)) for values in zip(*pairs, strict=True))
@@ -129,13 +134,15 @@ def ratios(runs: Sequence[Run]) -> str:
 
 
 def small_blocks(runs: Sequence[Run], kernel: str) -> str:
-    """How much faster a kernel is with blocks of 128 than with blocks of 64, by the share kept."""
-    shares = sorted({kept_of(record) for run in runs for record in block_sparse(run)})
+    """How much faster a kernel is with blocks of 128 than with blocks of 64, by length, heads and share kept."""
+    records = [record for run in runs for record in block_sparse(run) if record.kernel == kernel]
+    shares = sorted({kept_of(record) for record in records})
     body = []
-    for heads in (_GQA, _MHA):
-        for kept in shares:
-            over, under = (Side(kernel, block, heads) for block in (128, 64))
-            cells = [_ratio_cell(runs, over, under, direction, kept) for direction in DIRECTIONS]
-            if set(cells) != {"–"}:
-                body.append([heads, f"{kept:.0%}", *cells])
-    return table(["heads", "kept", *DIRECTIONS], body)
+    for seqlen in sorted({record.seqlen for record in records}):
+        for heads in (_GQA, _MHA):
+            for kept in shares:
+                over, under = (Side(kernel, block, heads, seqlen) for block in (128, 64))
+                cells = [_ratio_cell(runs, over, under, direction, kept) for direction in DIRECTIONS]
+                if set(cells) != {"–"}:
+                    body.append([tokens(seqlen), heads, f"{kept:.0%}", *cells])
+    return table(["tokens", "heads", "kept", *DIRECTIONS], body)

@@ -81,6 +81,14 @@ def write(folder: Path, *runs: list[Record]) -> Path:
     times = {"steps": 5, "step_seconds": 1.0, "reused_seconds": 0.98, "plan_seconds": 0.03, "plan_share": 0.03}
     steps = [{**row, **shape, **times, "overhead": 1 / 49, "compilations": 0}, {**refused, **shape}]
     (folder / "changing_masks.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
+    factors = {
+        "forward": {"cut": 1.2, "uneven": 1.0, "short": 1.3},
+        "backward": {"cut": 1.1, "uneven": 0.9, "short": 1},
+    }
+    about = {"pattern": "causal_document", "seqlen": 8192, "tile_efficiency": 0.8}
+    (folder / "ablation.json").write_text(json.dumps({"rows": [{**about, **factors}]}), encoding="utf-8")
+    beside = {"fa4": {"forward_ms": 2.0, "backward_ms": 4.0}, "fa3": {"forward_ms": 3.0, "backward_ms": 5.0}}
+    (folder / "layers.json").write_text(json.dumps({"rows": [{**about, "layers": 2, "kernels": beside}]}), "utf-8")
     return folder
 
 
@@ -177,7 +185,21 @@ def test_the_environment_links_to_the_records(tmp_path):
     assert re.search(r"^- \[`run0`\]\(.*/x/run0/records\.jsonl\), dense 1 .*name Some GPU.*torch 2\.11\.0", text)
 
 
-@pytest.mark.parametrize("name", ["records.jsonl", "planning.json", "planning.png", "changing_masks.json"])
+def test_where_time_goes(tmp_path):
+    text = part("ablation", write(tmp_path / "x", matrix()))
+    assert cells(text, "`causal_document`") == ["8 K", "80%", "1.20", "1.00", "**1.30**", "**1.10**", "0.90", "1.00"]
+
+
+def test_layers_beside_intervals(tmp_path):
+    text = part("layers", write(tmp_path / "x", matrix()))
+    assert cells(text, "mask")[-2:] == ["`fa3` forward", "`fa3` backward"]
+    assert cells(text, "`causal_document`") == ["8 K", "2", "2.00", "4.00", "1.50", "1.25"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["records.jsonl", "planning.json", "planning.png", "changing_masks.json", "ablation.json", "layers.json"],
+)
 def test_what_is_missing_is_an_error_that_says_how_to_make_it(tmp_path, name):
     folder = write(tmp_path / "x", matrix())
     (file,) = folder.rglob(name)
