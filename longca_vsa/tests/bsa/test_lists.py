@@ -92,6 +92,18 @@ def test_which_blocks_are_gathered(block, step, piece):
     assert piece_of(uniform(1000, block), step) == piece
 
 
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("bounds", [uniform(160, 16), UNEQUAL], ids=["blocks", "runs"])
+def test_heads_make_the_same_lists_together_and_apart(bounds, by_key, monkeypatch):
+    mask = random_mask(bounds, bounds, heads=5)
+    (together,) = lists_of(mask, by_key, {64}).values()
+    monkeypatch.setattr("longca_vsa.bsa.lists._TOGETHER", 2 * (len(bounds) - 1) ** 2)
+    (apart,) = lists_of(mask, by_key, {64}).values()
+    assert torch.equal(together.entries.int(), apart.entries.int())
+    assert torch.equal(together.offsets, apart.offsets)
+    assert torch.equal(together.steps[64], apart.steps[64])
+
+
 def test_kernels_of_one_kind_share_their_entries():
     mask = random_mask(uniform(300, 64), uniform(300, 32))
     assert set(lists_of(mask, True, {32, 64})) == {0}

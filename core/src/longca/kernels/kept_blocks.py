@@ -15,7 +15,7 @@ from torch import Tensor
 from longca.kernels.block_lists import BlockLists
 from longca.masks import BlockSparseMask
 
-__all__ = ["kept_blocks", "kept_lists", "tile_lists", "unpacked"]
+__all__ = ["head_slices", "kept_blocks", "kept_lists", "tile_lists", "unpacked"]
 
 _CHUNK = 2**25  # blocks of several heads that are looked at at a time, so that the work needs little memory
 
@@ -40,7 +40,7 @@ def kept_lists(mask: BlockSparseMask, device: torch.device, *, by_key: bool = Fa
     """
     shape = len(mask.q_bounds) - 1, len(mask.k_bounds) - 1
     bits = _on(mask.bits, device)
-    return _joined([_lists(_side(unpacked(bits[heads], shape[1]), by_key)) for heads in _chunks(mask.heads, shape)])
+    return _joined([_lists(_side(unpacked(bits[heads], shape[1]), by_key)) for heads in head_slices(mask.heads, shape)])
 
 
 def tile_lists(
@@ -68,7 +68,7 @@ def tile_lists(
     tiles = spans_q.shape[1], spans_k.shape[1]
     bits = _on(mask.bits, device)
     partial, full = [], []
-    for heads in _chunks(mask.heads, tuple(map(max, shape, tiles))):
+    for heads in head_slices(mask.heads, tuple(map(max, shape, tiles))):
         touched, covered = _touched(unpacked(bits[heads], shape[1]), spans_q, spans_k)
         partial.append(_lists(_side(touched & ~covered, by_key)))
         full.append(_lists(_side(covered, by_key)))
@@ -85,8 +85,15 @@ def _on(bits: NDArray[np.uint8], device: torch.device) -> Tensor:
     return torch.from_numpy(bits.copy()).to(device)  # PyTorch warns of memory that may not be written to
 
 
-def _chunks(heads: int, shape: tuple[int, ...]) -> Iterator[slice]:
-    step = max(1, _CHUNK // max(1, shape[0] * shape[1]))
+def head_slices(heads: int, shape: tuple[int, ...], most: int = _CHUNK) -> Iterator[slice]:
+    """Mask heads, as many at a time as have no more blocks together; but one at least.
+
+    Args:
+        heads: How many there are.
+        shape: The blocks of each: rows, columns.
+        most: Blocks at a time.
+    """
+    step = max(1, most // max(1, shape[0] * shape[1]))
     yield from (slice(first, first + step) for first in range(0, heads, step))
 
 

@@ -21,17 +21,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.kept_blocks import unpacked
+from longca.kernels.kept_blocks import head_slices, unpacked
 
 __all__ = ["Kept", "Lists", "make_lists", "piece_of", "unit_of"]
 
 _SMALLEST_PIECE = 16  # tokens: of smaller blocks more time goes into finding them than into loading
 _SHORT = 2**16  # numbers that 16 bits tell apart
+#: Blocks of several heads that are looked at together: finding entries takes several times what they are stored in.
+_TOGETHER = 2**22
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Which blocks of columns each block of rows sees, spelled out for one head at a time.
+    """Which blocks of columns each block of rows sees, spelled out for some heads at a time.
 
     Attributes:
         bits: A mask's bits, on the device: uint8 [mask heads, query blocks, bytes].
@@ -48,10 +50,10 @@ class Kept:
         """Blocks of rows."""
         return self.num_keys if self.by_key else self.bits.shape[1]
 
-    def head(self, index: int) -> Tensor:
-        """What one mask head shows: bool [rows, columns]."""
-        kept = unpacked(self.bits[index], self.num_keys)
-        return kept.mT if self.by_key else kept
+    def heads(self, some: slice) -> Tensor:
+        """What some mask heads show, head after head: bool [heads · rows, columns]."""
+        kept = unpacked(self.bits[some], self.num_keys)
+        return (kept.mT if self.by_key else kept).flatten(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,7 @@ class Lists:
 
 
 class _Found(NamedTuple):
-    """One mask head's entries, in the order of rows: what is stored, which row each is of, and how many tokens."""
+    """Entries of some rows, in their order: what is stored, which row each is of, and how many tokens."""
 
     entries: Tensor
     rows: Tensor
@@ -159,14 +161,15 @@ def _make(kept: Kept, columns: _Columns, piece: int, steps: list[int], length: i
     counts = torch.zeros((heads, num_rows), dtype=torch.int64, device=device)
     taken = {step: torch.zeros((heads, num_rows), dtype=torch.int32, device=device) for step in steps}
     parts = []
-    for head in range(heads):  # one by one: what finding them takes is several times what they are stored in
-        found = columns.blocks(kept.head(head)) if piece else columns.runs(kept.head(head))
-        counts[head] = torch.bincount(found.rows, minlength=num_rows)
+    for some in head_slices(heads, (num_rows, len(columns.bounds) - 1), _TOGETHER):
+        found = (columns.blocks if piece else columns.runs)(kept.heads(some))
+        count = counts[some].view(-1)
+        count += torch.bincount(found.rows, minlength=len(count))
         for step in steps:
             if piece:
-                taken[step][head] = -(-counts[head] // (step // piece))
+                taken[step][some] = -(-counts[some] // (step // piece))
             else:
-                taken[step][head].index_add_(0, found.rows, (-(-found.tokens // step)).int())
+                taken[step][some].view(-1).index_add_(0, found.rows, (-(-found.tokens // step)).int())
         parts.append(found.entries)
     parts.append(parts[0].new_zeros((1, *parts[0].shape[1:])))
     entries = torch.cat(parts)
