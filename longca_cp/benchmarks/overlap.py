@@ -4,8 +4,8 @@
         [--masks full causal] [--chunks 1 2 4] [--out results/h200/distributed/overlap.json]
 
 ulysses and ring_all_gather with every number of chunks that divides a rank's KV heads; ring_p2p, usp and loongtrain
-with the next step's keys on their way beside a step's forward, and done before it. All take turns (`peer_turns`) with the
-kernel alone on one rank's share of the heads. The record has what `longca_cp.overlap` rests on.
+with the next step's keys on their way beside a step's forward, and done before it. All take turns (`peer_turns`) with
+the kernel alone on one rank's share of the heads. The record has what `longca_cp.overlap` rests on.
 """
 
 from __future__ import annotations
