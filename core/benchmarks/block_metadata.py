@@ -126,14 +126,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     asked = parser.parse_args()
     device = current_device()
-    rows = []
+    about, rows = {"environment": surroundings(registry(), device)}, []
     for heads in asked.heads:
         for seqlen in asked.seqlens:
             for row in measure(seqlen, heads, asked, device):
                 rows.append(row)
                 print(line(row), flush=True)
-    if asked.out:
-        write_rows(asked.out, {"environment": surroundings(registry(), device)}, rows)
+            if asked.out:  # after each length, so that a run that is ended leaves what it has
+                write_rows(asked.out, about, rows)
 
 
 if __name__ == "__main__":
