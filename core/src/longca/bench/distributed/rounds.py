@@ -1,11 +1,13 @@
 """Rounds: calls that all ranks make together, each timed on every rank.
 
 All ranks line up at a barrier before each call. A round takes as long as on its slowest rank; warm-up and sampling stop
-by the same rules as on one device, and on all ranks after the same round.
+by the same rules as on one device, and on all ranks after the same round. Times are told after some rounds, not after
+each: a device that rests between calls has higher clocks, and would be faster than the one device it is held against.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +22,9 @@ from longca.bench.timing import LEAST, SAMPLES, WARM, WARM_UP, flush_l2
 __all__ = ["Rounds", "time_rounds"]
 
 _Times = tuple[float, ...]
+
+#: Rounds after which ranks tell each other their times, at most.
+_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -65,13 +70,31 @@ def time_rounds(call: Callable[[], object], world: World, budget: float) -> Roun
         warm_up.append(max(world.everyone(_once(call, world)[0])))
         if len(warm_up) > 1 and abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
             break
-    rounds: list[list[float]] = []
+    rounds: list[_Times] = []
     last: object = None
-    while len(rounds) < SAMPLES and (len(rounds) < LEAST or sum(map(max, rounds)) < budget):
-        last = None  # before there is another one, which may need its memory
-        seconds, last = _once(call, world)
-        rounds.append(world.everyone(seconds))
+    while (count := _next_rounds([max(each) for each in rounds], warm_up[-1], budget)) > 0:
+        mine: list[float] = []
+        for _ in range(count):
+            last = None  # before there is another one, which may need its memory
+            seconds, last = _once(call, world)
+            mine.append(seconds)
+        rounds += zip(*world.everyone(mine), strict=True)
     return Rounds(tuple(zip(*rounds, strict=True)), tuple(warm_up), last)
+
+
+def _next_rounds(taken: list[float], before: float, budget: float) -> int:
+    """How many rounds come next, by what those so far took; every rank finds the same.
+
+    Args:
+        taken: Seconds of each round so far.
+        before: Seconds of the last call of the warm-up.
+        budget: Seconds after which none is begun.
+    """
+    least, left = LEAST - len(taken), budget - sum(taken)
+    if len(taken) >= SAMPLES or (least <= 0 and left <= 0):
+        return 0
+    fitting = math.ceil(left / (median(taken) if taken else before)) if left > 0 else 0
+    return min(max(fitting, least, 1), _TOGETHER, SAMPLES - len(taken))
 
 
 def _once(call: Callable[[], object], world: World) -> tuple[float, object]:
