@@ -64,8 +64,19 @@ def command(fakes, out, *options):
 def start(fakes, out, *options):
     arguments, environment = command(fakes, out, *options)
     return subprocess.Popen(
-        arguments, env=environment, cwd=fakes.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        arguments,
+        env=environment,
+        cwd=fakes.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
+
+
+def heed_interrupts():
+    """What a shell starts in the background ignores SIGINT, and so does all that is started by it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def records(out):
