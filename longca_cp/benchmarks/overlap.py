@@ -59,7 +59,7 @@ class Way:
         """Has strategies go this way, whatever `longca_cp.overlap` says."""
         with ExitStack() as stack:
             if self.chunks is not None:
-                stack.enter_context(patch(f"longca_cp.{self.strategy}.chunk_count", return_value=self.chunks))
+                stack.enter_context(patch("longca_cp.step_plans.chunk_count", return_value=self.chunks))
             else:
                 for module in ("ring_p2p", "loongtrain"):
                     stack.enter_context(patch(f"longca_cp.{module}.is_beside", return_value=self.beside))

@@ -1,9 +1,10 @@
 """Overlap: which transfers are under way while a kernel computes, and into how many chunks heads are split for that.
 
 A collective of NCCL is a kernel, and takes multiprocessors from the one that it runs beside. Most kernels deal out
-their tiles as multiprocessors come free, and lose no more than was taken. In the forward of a full mask
-FlashAttention-3 deals them beforehand: some wait until the transfer is done, which waits for other ranks. On four H200s
-such a forward of ulysses took a quarter longer in two chunks than in one, and more (`benchmarks/overlap.py`,
+their tiles as multiprocessors come free, and lose no more than was taken. FlashAttention-3's forward of a full mask
+deals them beforehand, by its source: what was to run on a multiprocessor that is taken waits until the transfer is
+done, which waits for other ranks. That this is the reason is no measurement. On four H200s such a forward of ulysses
+took a quarter longer in two chunks than in one, and more (`benchmarks/overlap.py`,
 `results/h200/distributed/overlap.json`).
 """
 

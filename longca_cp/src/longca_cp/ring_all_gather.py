@@ -18,7 +18,7 @@ from longca.kernels.base import Kernel, nothing_seen, torch_device
 from longca.manifests import Layout, Problem
 from longca_cp.gathering import Gathering, Rows, gathering
 from longca_cp.mesh import axes_of
-from longca_cp.overlap import GATHER_CHUNKS, chunk_count
+from longca_cp.overlap import GATHER_CHUNKS
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
 
 __all__ = ["RingAllGather", "RingAllGatherPlan"]
@@ -44,9 +44,7 @@ class RingAllGather:
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingAllGatherPlan:
         """Plans the chunks of heads of this rank's step."""
-        start, stop = layout.steps[self._rank][0].heads_kv
-        count = chunk_count(problem, stop - start, GATHER_CHUNKS, self._axis.by_nccl)
-        chunks = plan_chunks(problem, layout, self._rank, kernel, count)
+        chunks = plan_chunks(problem, layout, self._rank, kernel, GATHER_CHUNKS, self._axis.by_nccl)
         way = gathering(self._axis, layout, torch_device(problem.device))
         return RingAllGatherPlan(problem, layout, self._rank, kernel, chunks, way)
 

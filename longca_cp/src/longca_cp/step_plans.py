@@ -11,6 +11,7 @@ from torch import Tensor
 from longca.kernels.base import Kernel, Plan, fill, nothing_seen
 from longca.manifests import Layout, Problem
 from longca.manifests.resolve import step_problems
+from longca_cp.overlap import chunk_count
 
 __all__ = ["Gradients", "Saved", "StepPlans", "attend", "differentiate", "plan_chunks", "plan_steps"]
 
@@ -54,8 +55,21 @@ def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel) -> t
     return tuple(None if step is None else kernel.plan(step) for step in asked)
 
 
-def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
-    """A plan for each chunk of heads of a rank's one step. Where heads share a mask, chunks share a plan."""
+def plan_chunks(
+    problem: Problem, layout: Layout, rank: int, kernel: Kernel, most: int, nccl: bool
+) -> tuple[Plan | None, ...]:
+    """A plan for each chunk of heads of a rank's one step. Where heads share a mask, chunks share a plan.
+
+    Args:
+        problem: What is asked of all ranks together.
+        layout: Of one step a rank.
+        rank: This rank in it.
+        kernel: What computes the chunks.
+        most: No more chunks than so many.
+        nccl: Whether NCCL moves them.
+    """
+    start, stop = layout.steps[rank][0].heads_kv
+    chunks = chunk_count(problem, stop - start, most, nccl)
     (step,) = step_problems(problem, layout)[rank]
     if step is None:
         return (None,) * chunks

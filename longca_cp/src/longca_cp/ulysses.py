@@ -20,7 +20,7 @@ from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
 from longca.manifests import Layout, Problem
 from longca_cp.head_exchange import HeadExchange, beside, by_token
 from longca_cp.mesh import axes_of
-from longca_cp.overlap import ULYSSES_CHUNKS, chunk_count
+from longca_cp.overlap import ULYSSES_CHUNKS
 from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, differentiate, plan_chunks
 
 __all__ = ["Ulysses", "UlyssesPlan", "backward_by_heads", "forward_by_heads"]
@@ -123,9 +123,7 @@ class Ulysses:
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> UlyssesPlan:
         """Plans this rank's chunks of heads."""
-        start, stop = layout.steps[self._rank][0].heads_kv
-        count = chunk_count(problem, stop - start, ULYSSES_CHUNKS, self._axis.by_nccl)
-        chunks = plan_chunks(problem, layout, self._rank, kernel, count)
+        chunks = plan_chunks(problem, layout, self._rank, kernel, ULYSSES_CHUNKS, self._axis.by_nccl)
         exchange = HeadExchange(self._axis, layout, range(self._axis.size), torch_device(problem.device))
         return UlyssesPlan(problem, layout, self._rank, kernel, chunks, exchange)
 

@@ -32,8 +32,8 @@ _guard: subprocess.Popen[bytes] | None = None
 def measure(case: Case, bench: Bench, registry: plugins.Registry) -> Outcome:
     """Measures a case; whatever its kernel raises is a result."""
     try:
-        offer = registry.resolve(case.kernel, case.problem(bench.device)).offer
-        measured = bench.measure(case, registry.load(case.kernel), rough_lse=offer is not None and offer.rough_lse)
+        verdict = registry.resolve(case.kernel, case.problem(bench.device))
+        measured = bench.measure(case, registry.load(case.kernel), rough_lse=verdict.rough_lse)
     except Exception as error:  # whatever a kernel raises is a result of that kernel
         return failure(error)
     if measured.timing is None:
