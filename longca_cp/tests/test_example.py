@@ -18,7 +18,7 @@ def losses(tmp_path, *arguments):
     """The losses that a run prints."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_HISTORY": str(tmp_path / "history.jsonl")}
     ran = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return [float(loss) for loss in re.findall(r"^step \d+  loss (\S+)$", ran.stdout, re.MULTILINE)]

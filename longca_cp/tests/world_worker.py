@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 #: A collective that takes longer raises on all ranks that wait for it.
-TIMEOUT = datetime.timedelta(seconds=30)
+TIMEOUT = datetime.timedelta(seconds=120)
 
 
 def work(rank, size, store, pipe):

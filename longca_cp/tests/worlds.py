@@ -12,7 +12,7 @@ from pathlib import Path
 
 WORKER = Path(__file__).parent / "world_worker.py"
 #: Seconds that a job may take. Collectives give up sooner, so that what hangs says where.
-DEADLINE = 90
+DEADLINE = 300
 
 
 class WorldError(AssertionError):

@@ -1,12 +1,10 @@
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.errors import MaskError
-from longca.masks import build
+from longca.masks import BlockSparseMask, build
 
 from . import predicates
 from .strategies import any_cases, block_sparse_cases
@@ -52,12 +50,11 @@ def test_tile_efficiency_of_heads_that_differ_counts_all_their_tiles(case, block
     assert case.mask.tile_efficiency(block_q, block_k) == pytest.approx(expected, abs=0)
 
 
-def test_tile_efficiency_of_many_blocks_takes_no_slices():
+def test_tile_efficiency_of_many_blocks_takes_no_slices(monkeypatch):
+    monkeypatch.delattr(BlockSparseMask, "head")
     mask = build("uniform_block_sparse", 2**17, block=128, kept=0.5, heads=8)
-    start = time.perf_counter()
     assert mask.tile_efficiency() == 1
     assert mask.tile_efficiency(256, 128) < 0.7
-    assert time.perf_counter() - start < 5
 
 
 def test_full_attention_over_a_million_tokens_is_one_run_a_row():

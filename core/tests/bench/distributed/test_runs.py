@@ -8,7 +8,7 @@ import pytest
 
 def finished(toys, *options, **about):
     process = toys.start(*options, **about)
-    output, errors = process.communicate(timeout=200)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, output + errors
     return output, errors, toys.records()
 
@@ -106,7 +106,7 @@ def test_resumed_it_measures_what_is_left(toys):
 )
 def test_requests_that_are_wrong(toys, options, said):
     process = toys.start(*options)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 2
     assert said in errors
     assert not toys.out.exists()
@@ -114,7 +114,7 @@ def test_requests_that_are_wrong(toys, options, said):
 
 def test_what_would_be_measured(toys):
     process = toys.start("--nproc", "3", "--seqlen", "80", "--kernel", "naive", "--direction", "forward", "--dry-run")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     lines = [line for line in output.splitlines() if "naive" in line]
     assert len(lines) == 4
