@@ -19,7 +19,7 @@ from longca.kernels.base import Kernel
 from longca.kernels.meshes import rank_in
 from longca.manifests import Layout, Problem
 
-__all__ = ["FORMS", "Alone", "Case", "Form", "Subject", "Timed", "alone", "ours"]
+__all__ = ["FORMS", "Alone", "Case", "Form", "Subject", "Timed", "abreast", "alone", "ours"]
 
 
 @dataclass(frozen=True)
@@ -141,18 +141,17 @@ class Subject:
 
 
 class Alone:
-    """The kernel without a strategy, on rank 0 and one rank's share of the heads, while the other ranks wait.
+    """The kernel without a strategy, on one rank's share of the heads.
 
     Args:
+        name: `alone`, on rank 0 while the other ranks wait, or `abreast`, on all of them.
         kernel: The kernel.
         problem: What is asked of the share.
-        inputs: The share's tensors; None on the other ranks.
+        inputs: The share's tensors; None on ranks that wait.
     """
 
-    name = "alone"
-
-    def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs | None) -> None:
-        self._kernel, self._inputs = kernel, inputs
+    def __init__(self, name: str, kernel: Kernel, problem: Problem, inputs: Inputs | None) -> None:
+        self.name, self._kernel, self._inputs = name, kernel, inputs
         self._plan = kernel.plan(problem)
 
     def around(self) -> AbstractContextManager[Any]:
@@ -174,12 +173,21 @@ class Alone:
 
 
 def alone(case: Case) -> Alone | None:
-    """The kernel on one rank's share of the heads; None where these do not divide."""
+    """The kernel on one rank's share of the heads, on rank 0; None where heads do not divide."""
+    return _by_itself("alone", case, case.ranks.rank == 0)
+
+
+def abreast(case: Case) -> Alone | None:
+    """The same on every rank at once, each for itself."""
+    return _by_itself("abreast", case, True)
+
+
+def _by_itself(name: str, case: Case, computes: bool) -> Alone | None:
     part = equal_share(case.problem, case.ranks.size)
     if part is None:
         return None
-    inputs = part.inputs(case.inputs) if case.ranks.rank == 0 else None
-    return Alone(longca.registry().load(case.kernel), part.problem(case.problem), inputs)
+    inputs = part.inputs(case.inputs) if computes else None
+    return Alone(name, longca.registry().load(case.kernel), part.problem(case.problem), inputs)
 
 
 def ours(strategy: str, case: Case) -> Subject:

@@ -12,10 +12,10 @@ where that is missing they get FlashAttention-3's operators through the function
 and LongCA compute by the same kernels, and the record says so.
 
 For each length and mask everybody gets the same seeded tensors. `alone` is the kernel on one GPU with one rank's share
-of the heads, while the others wait: what a strategy could reach at best. Each other subject is held against the kernel
-without a strategy first, by the relative Frobenius error of its output and of every gradient; what is beyond 2 % is
-`wrong` and not timed. Then all take turns (`peer_turns`), forward and backward apart, through autograd. A sample is the
-time on the slowest rank.
+of the heads, while the others wait, and `abreast` that on all GPUs at once: what a strategy could reach at best. Each
+other subject is held against the kernel without a strategy first, by the relative Frobenius error of its output and of
+every gradient; what is beyond 2 % is `wrong` and not timed. Then all take turns (`peer_turns`), forward and backward
+apart, through autograd. A sample is the time on the slowest rank.
 
 With `--device cpu`, gloo and short sequences it can be tried without GPUs, all but PyTorch's context parallelism:
 
@@ -40,7 +40,7 @@ import torch.distributed as dist
 from peer_errors import LIMIT, Expected
 from peer_packages import PEERS, flash_attn
 from peer_ranks import Ranks
-from peer_subjects import Case, Subject, alone, ours
+from peer_subjects import Case, Subject, abreast, alone, ours
 from peer_turns import DIRECTIONS, ROUNDS, Turns
 
 from longca import masks, registry
@@ -109,8 +109,8 @@ class Entry:
 def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """All subjects on one case: ready, right, and only then timed; the record's rows."""
     expected = Expected(case)
-    best = alone(case)
-    entries = [] if best is None else [Entry({"name": "alone", "kind": "alone"}, turns=Turns(best, case.ranks))]
+    limits = [each for each in (alone(case), abreast(case)) if each is not None]
+    entries = [Entry({"name": each.name, "kind": each.name}, turns=Turns(each, case.ranks)) for each in limits]
     entries += [_checked(name, "ours", None, partial(ours, name), case, expected) for name in asked.strategies]
     for peer in (PEERS[name] for name in asked.peers):
         if (reason := peer.unavailable(case.ranks)) is not None:

@@ -84,7 +84,10 @@ class Record(BaseModel):
         area_imbalance: Visible pairs of the busiest rank over those of the average one.
         time_imbalance: The same of the time of the kernel calls.
         alone_seconds: Median of the kernel on one device, alone, with one rank's share of the query heads on the whole
-            mask: as much work as a rank's, and no communication. None where heads do not divide among ranks.
+            mask: as much work as a rank's, and no communication. None where heads do not divide among ranks, as is the
+            next.
+        abreast_seconds: The same on the slowest rank where all do it at once, each for itself.
+        rank_abreast_seconds: Each rank's own median of that.
         alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
         finished: When, in UTC, as ISO 8601.
     """
@@ -147,6 +150,8 @@ class Record(BaseModel):
     area_imbalance: float | None = None
     time_imbalance: float | None = None
     alone_seconds: float | None = None
+    abreast_seconds: float | None = None
+    rank_abreast_seconds: tuple[float, ...] = ()
     alone_findings: tuple[dict[str, Any], ...] = ()
     finished: str
 

@@ -15,12 +15,13 @@ __all__ = ["HEADS", "LEGEND", "RankRow", "RankTable", "alone", "rank_tables", "r
 
 #: The columns, the most telling first; the first three are text.
 HEADS = (
-    "strategy", "placement", "kernel", "ms", "per rank", "of alone", "hidden", "area", "time", "GB/s", "GiB", "error",
-    "alone",
+    "strategy", "placement", "kernel", "ms", "per rank", "of alone", "hidden", "area", "time", "of abreast", "GB/s",
+    "GiB", "error", "alone",
 )  # fmt: skip
 LEGEND = (
     "per rank: throughput of each; of alone: its share of that of the kernel on one device with as much work; hidden: "
-    "share of communication behind computing; area, time: the busiest rank over the average one; GB/s: bus bandwidth "
+    "share of communication behind computing; area, time: the busiest rank over the average one; of abreast: the share "
+    "where all devices compute as much at once, each for itself; GB/s: bus bandwidth "
     "of the communication alone; GiB: peak of memory; error: of the worst row, and alone the kernel's own"
 )
 
@@ -120,15 +121,20 @@ def _figures(record: Record, factor: float) -> tuple[str, ...]:
     return (
         three_digits(record.median * 1e3) + ("?" if record.status == "suspect" else ""),
         three_digits(record.tflops * factor),
-        _share(None if record.alone_seconds is None else record.alone_seconds / record.median),
+        _share(_over(record.alone_seconds, record.median)),
         _share(record.hidden),
         _times(record.area_imbalance),
         _times(record.time_imbalance),
+        _share(_over(record.abreast_seconds, record.median)),
         three_digits(record.communication["all"]["busbw"]) if record.communication else "",
         "" if record.peak_bytes is None else f"{record.peak_bytes / 2**30:.2f}",
         _error(record.findings),
         _error(record.alone_findings),
     )
+
+
+def _over(seconds: float | None, taken: float) -> float | None:
+    return None if seconds is None else seconds / taken
 
 
 def _share(value: float | None) -> str:

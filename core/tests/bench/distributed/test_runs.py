@@ -60,6 +60,8 @@ def check_measured(record, direction):
     assert 0 <= record["hidden"] <= 1
     assert record["time_imbalance"] >= 1
     assert record["alone_seconds"] > 0
+    assert record["abreast_seconds"] > 0
+    assert len(record["rank_abreast_seconds"]) == 2
     assert record["plan_seconds"] > 0
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from longca.bench.distributed.shares import Share
 from longca.bench.inputs import Inputs
 from longca.bench.reference import Reference
-from longca.bench.timing import time_calls
 from longca.bench.verify import Finding, check_backward, check_forward
-from longca.kernels.base import Kernel, torch_device
+from longca.kernels.base import Kernel
 from longca.manifests import Problem
 
-__all__ = ["Alone", "equal_share", "time_alone", "verify_alone"]
+__all__ = ["Alone", "equal_share", "lone_call", "verify_alone"]
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,25 @@ class Alone:
 
     Attributes:
         findings: The worst row of each tensor; empty where the kernel does not take the mask whole.
-        seconds: Median time of one rank's share of the heads; None where they do not divide.
+        seconds: Median time of one rank's share of the heads, while the other ranks wait; None where they do not
+            divide, as are those that follow.
+        abreast: Median time of the slowest rank where all do that, each for itself.
+        ranks_abreast: Each rank's own median then.
     """
 
-    findings: tuple[Finding, ...]
-    seconds: float | None
+    findings: tuple[Finding, ...] = ()
+    seconds: float | None = None
+    abreast: float | None = None
+    ranks_abreast: tuple[float, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """The record's fields."""
-        return {"alone_seconds": self.seconds, "alone_findings": tuple(map(asdict, self.findings))}
+        return {
+            "alone_seconds": self.seconds,
+            "abreast_seconds": self.abreast,
+            "rank_abreast_seconds": self.ranks_abreast,
+            "alone_findings": tuple(map(asdict, self.findings)),
+        }
 
 
 def verify_alone(
@@ -63,21 +74,16 @@ def equal_share(problem: Problem, ranks: int) -> Share | None:
     return Share((0, heads_q), (0, max(1, heads_q // group)))
 
 
-def time_alone(kernel: Kernel, problem: Problem, inputs: Inputs, budget: float) -> float:
-    """Median seconds of a kernel's calls in the problem's direction.
+def lone_call(kernel: Kernel, problem: Problem, inputs: Inputs) -> Callable[[], object]:
+    """A kernel's call in the problem's direction; of a backward the forward is over.
 
     Args:
         kernel: The kernel, which takes the problem.
         problem: What is asked.
         inputs: Its tensors.
-        budget: Seconds to sample for.
     """
     plan, x = kernel.plan(problem), inputs
+    if problem.direction == "forward":
+        return partial(kernel.forward, x.q, x.k, x.v, plan)
     out, lse = kernel.forward(x.q, x.k, x.v, plan)
-
-    def call() -> object:
-        if problem.direction == "forward":
-            return kernel.forward(x.q, x.k, x.v, plan)
-        return kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
-
-    return time_calls(call, torch_device(problem.device), budget).median
+    return partial(kernel.backward, x.dout, x.q, x.k, x.v, out, lse, plan)

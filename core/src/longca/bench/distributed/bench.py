@@ -12,7 +12,7 @@ import torch
 
 from longca import plugins
 from longca.bench.cases import Case
-from longca.bench.distributed.alone import Alone, equal_share, time_alone, verify_alone
+from longca.bench.distributed.alone import Alone, equal_share, lone_call, verify_alone
 from longca.bench.distributed.common import Common, Commons
 from longca.bench.distributed.communication import ALL, Bandwidth, measure_communication
 from longca.bench.distributed.messages import COMPUTING, Task
@@ -25,6 +25,7 @@ from longca.bench.gpu_state import gpu_state
 from longca.bench.inputs import Inputs
 from longca.bench.measure import BUDGET
 from longca.bench.messages import Outcome
+from longca.bench.timing import time_calls
 from longca.bench.verify import Finding, Verification
 from longca.kernels.meshes import rank_in
 from longca.kernels.traffic import Collective, Recorder, sent_by_kind
@@ -212,7 +213,7 @@ class RankBench:
     def _measured_alone(self, case: Case, problem: Problem, shared: Common) -> Alone:
         kernel, world = self._registry.load(case.kernel), self._world
         if not self._registry.resolve(case.kernel, problem):
-            return Alone((), None)
+            return Alone()
         share, expected = shared.shares[world.rank], shared.expected
         mine: list[Finding] = []
         self._announce(f"{COMPUTING} alone")
@@ -224,12 +225,16 @@ class RankBench:
         self._announce("alone")
         findings = worst(world.everyone(mine))
         part = equal_share(problem, world.size)
-        seconds = None
-        if part is not None and world.rank == 0:  # the others wait: it has the machine to itself
+        if part is None:
+            return Alone(findings)
+        call, seconds = lone_call(kernel, part.problem(problem), part.inputs(shared.inputs)), None
+        if world.rank == 0:  # the others wait: it has the machine to itself
             self._announce(f"{COMPUTING} alone")
-            seconds = time_alone(kernel, part.problem(problem), part.inputs(shared.inputs), self._budget)
+            seconds = time_calls(call, world.device, self._budget).median
             self._announce("alone")
-        return Alone(findings, world.everyone(seconds)[0])
+        seconds = world.everyone(seconds)[0]
+        abreast = time_rounds(call, world, self._budget)
+        return Alone(findings, seconds, abreast.median, abreast.rank_medians)
 
 
 def _hidden(communication: dict[str, Bandwidth], compute: float, whole: float) -> float | None:
