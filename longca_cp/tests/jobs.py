@@ -3,6 +3,7 @@
 import os
 import warnings
 from functools import lru_cache
+from unittest import mock
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from longca.kernels.lse_grad import backward_through_lse
 from longca.kernels.naive import Naive
 from longca.kernels.traffic import Recorder, sent_by_kind
 from longca.manifests import Device, Problem
-from longca_cp.mesh import axes_of
+from longca_cp.mesh import Axis, axes_of
 from longca_cp.ring import KVRing
 
 NAMES = ("out", "lse", "dq", "dk", "dv")
@@ -100,7 +101,7 @@ def worst(strategy, sizes, kind, seqlen, factors, placement, heads, dtype="float
     """How far this rank's results are from one process's: the largest error of each tensor.
 
     Where there is no such layout, why not. `way` is through `attention`, or the strategy's own methods with what the
-    forward `kept`, with it `exchanged` again, or with a `differentiable` kernel alone.
+    forward `kept`, with it `exchanged` again, with a `differentiable` kernel alone, or in the order `by_nccl`.
     """
     mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes, order)
     given = inputs(seqlen, heads, dtype)
@@ -115,7 +116,9 @@ def worst(strategy, sizes, kind, seqlen, factors, placement, heads, dtype="float
         results = attend(mask, mine, **about)
     else:
         kernel = Differentiable() if way == "differentiable" else Naive()
-        results = directly(mask, mine, kernel, strategy, mesh, layout, keep=way == "kept")
+        by_nccl = mock.patch.object(Axis, "by_nccl", property(lambda _: way == "by_nccl"))
+        with by_nccl:
+            results = directly(mask, mine, kernel, strategy, mesh, layout, keep=way == "kept")
     wanted = expected(kind, seqlen, factors, heads, dtype)
     return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
 

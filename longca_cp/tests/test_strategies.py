@@ -126,6 +126,11 @@ def test_the_methods_of_a_strategy(world, strategy, mesh, way):
         assert check(world, strategy, mesh, kind, some_placement(strategy), (8, 2), way=way)
 
 
+@meshes(4)
+def test_full_masks_in_the_order_of_nccl(world, strategy, mesh):
+    assert check(world, strategy, mesh, "full", "contiguous", (8, 2), way="by_nccl")
+
+
 @meshes(2, 4)
 def test_float32_is_as_exact_as_in_one_process(world, strategy, mesh):
     kind, heads = "causal_document", (8, 2)

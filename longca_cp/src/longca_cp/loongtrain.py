@@ -24,6 +24,7 @@ from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.mesh import axes_of
+from longca_cp.overlap import is_beside
 from longca_cp.ring import GradientRing, KVRing
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
@@ -102,6 +103,9 @@ class LoongTrain:
             for _ in range(self._inner.size):
                 inner.send()
                 if (step := next(steps)) is not None:
+                    if not is_beside(step.problem, self._outer.by_nccl):
+                        outer.settle()
+                        inner.settle()
                     out, lse = total.slot()
                     plan.kernel.forward(q, inner.k, inner.v, step, out=out, lse=lse)
                 inner.wait()

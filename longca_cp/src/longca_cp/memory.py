@@ -21,7 +21,7 @@ from math import prod
 
 from longca.errors import UnknownNameError
 from longca.manifests import Problem
-from longca_cp.chunks import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
+from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
 
 __all__ = ["Share", "kept_bytes", "peak_bytes"]
 

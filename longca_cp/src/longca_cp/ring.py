@@ -53,6 +53,10 @@ class KVRing:
         if not self._is_last:
             self._transfer = shift(self._axis, [self._present], [self._next])
 
+    def settle(self) -> None:
+        """Has what was sent and what comes done before whatever is launched next, rather than beside it."""
+        self._transfer.wait()
+
     def wait(self) -> None:
         """Waits for what comes next, and has it at hand."""
         self._transfer.wait()

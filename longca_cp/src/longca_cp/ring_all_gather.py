@@ -16,9 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, nothing_seen, torch_device
 from longca.manifests import Layout, Problem
-from longca_cp.chunks import GATHER_CHUNKS, chunk_count
 from longca_cp.gathering import Gathering, Rows, gathering
 from longca_cp.mesh import axes_of
+from longca_cp.overlap import GATHER_CHUNKS, chunk_count
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
 
 __all__ = ["RingAllGather", "RingAllGatherPlan"]

@@ -18,6 +18,7 @@ from longca.kernels.accumulate import Accumulator, Sum
 from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
 from longca_cp.mesh import Axis, axes_of
+from longca_cp.overlap import is_beside
 from longca_cp.ring import GradientRing, KVRing
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 
@@ -41,6 +42,8 @@ def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) ->
     for step in plan.steps:
         ring.send()
         if step is not None:
+            if not is_beside(step.problem, axis.by_nccl):
+                ring.settle()
             out, lse = total.slot()
             plan.kernel.forward(q, ring.k, ring.v, step, out=out, lse=lse)
         ring.wait()

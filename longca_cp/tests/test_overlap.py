@@ -1,9 +1,9 @@
-"""Chunks of heads: whole groups, and one where NCCL would get into a kernel's way."""
+"""What goes beside a kernel: chunks of whole groups, and nothing where NCCL would get into its way."""
 
 import pytest
 
 from longca import Device, Problem, masks
-from longca_cp.chunks import chunk_count
+from longca_cp.overlap import chunk_count, is_beside
 
 
 def problem_of(pattern):
@@ -19,3 +19,9 @@ def test_as_many_as_divide_the_heads(heads_kv, most, count, nccl):
 def test_full_masks_go_whole_by_nccl():
     assert chunk_count(problem_of("full"), 4, 2, nccl=True) == 1
     assert chunk_count(problem_of("full"), 4, 2, nccl=False) == 2
+
+
+def test_a_full_masks_forward_has_no_transfer_of_nccl_beside_it():
+    assert [is_beside(problem_of(name), nccl) for name in ("full", "causal") for nccl in (True, False)] == [
+        False, True, True, True,
+    ]  # fmt: skip

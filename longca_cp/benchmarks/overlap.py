@@ -1,0 +1,171 @@
+"""Overlap: whether it pays that transfers are under way while a kernel computes, by strategy and mask.
+
+    torchrun --standalone --nproc-per-node 4 longca_cp/benchmarks/overlap.py [--seqlens 32768 131072]
+        [--masks full causal] [--chunks 1 2 4] [--out results/h200/distributed/overlap.json]
+
+ulysses and ring_all_gather with every number of chunks that divides a rank's KV heads; ring_p2p, usp and loongtrain
+with the next step's keys on their way beside a step's forward, and done before it. All take turns (`peer_turns`) with
+the kernel alone on one rank's share of the heads. The record has what `longca_cp.overlap` rests on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from peer_ranks import Ranks
+from peer_subjects import Case, alone
+from peer_turns import DIRECTIONS, ROUNDS, Turns
+from peers import case_of, draw
+from torch import Tensor
+
+import longca
+from longca.bench.environment import surroundings
+from longca.bench.parallel_cases import equal_mesh
+from longca.kernels.meshes import rank_in
+from longca.manifests.devices import current_device
+
+
+@dataclass(frozen=True)
+class Way:
+    """A strategy, and what of it is varied.
+
+    Attributes:
+        strategy: Its name.
+        chunks: Chunks of heads; None for those that have none.
+        beside: Whether transfers go beside a step; None for those of chunks.
+    """
+
+    strategy: str
+    chunks: int | None = None
+    beside: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        if self.chunks is not None:
+            return f"{self.strategy} in {self.chunks}"
+        return f"{self.strategy} {'beside' if self.beside else 'before'}"
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Has strategies go this way, whatever `longca_cp.overlap` says."""
+        with ExitStack() as stack:
+            if self.chunks is not None:
+                stack.enter_context(patch(f"longca_cp.{self.strategy}.chunk_count", return_value=self.chunks))
+            else:
+                for module in ("ring_p2p", "loongtrain"):
+                    stack.enter_context(patch(f"longca_cp.{module}.is_beside", return_value=self.beside))
+            yield
+
+
+class Varied:
+    """A strategy that goes a way.
+
+    Args:
+        way: The way.
+        case: What it computes.
+    """
+
+    def __init__(self, way: Way, case: Case) -> None:
+        self.name, self.around = way.name, way.taken
+        registry, ranks, x = longca.registry(), case.ranks, case.inputs
+        axes = registry.strategy(way.strategy).axes
+        sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
+        mesh = ranks.mesh(sizes)
+        _, layout = registry.place(way.strategy, case.kernel, case.problem, dict(sizes))
+        self._made = registry.load_strategy(way.strategy)(mesh)
+        with way.taken():
+            self._plan = self._made.plan(case.problem, layout, registry.load(case.kernel))
+        place = rank_in(mesh, axes)
+        self._q, self._k, self._v, self._dout = (layout.shard(each, place) for each in (x.q, x.k, x.v, x.dout))
+
+    def forward(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """out, lse, and what is kept."""
+        kept: list[Tensor] = []
+        out, lse = self._made.forward(self._q, self._k, self._v, self._plan, kept=kept)
+        return out, lse, kept
+
+    def backward(self, result: tuple[Tensor, Tensor, list[Tensor]]) -> tuple[Tensor, ...]:
+        """dq, dk and dv."""
+        out, lse, kept = result
+        saved = self._q, self._k, self._v, out, lse
+        grads: tuple[Tensor, ...] = self._made.backward(self._dout, *saved, self._plan, kept=kept or None)
+        return grads
+
+
+def ways(case: Case, chunks: list[int]) -> list[Way]:
+    """All that a case can go."""
+    heads = case.problem.num_heads_kv
+    of_rank = {"ulysses": max(1, heads // case.ranks.size), "ring_all_gather": heads}
+    found = [Way(name, count) for name, each in of_rank.items() for count in chunks if each % count == 0]
+    return found + [Way(name, beside=beside) for name in ("ring_p2p", "usp", "loongtrain") for beside in (True, False)]
+
+
+def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """All ways on one case, and the kernel alone."""
+    lone = alone(case)
+    assert lone is not None, "heads divide among the ranks"
+    best = Turns(lone, case.ranks)
+    turns = {way: Turns(Varied(way, case), case.ranks) for way in ways(case, asked.chunks)}
+    for _ in range(ROUNDS):
+        for each in (best, *turns.values()):
+            each.take(asked.seconds / ROUNDS)
+            assert each.failure is None, each.failure
+    rows = []
+    for direction in DIRECTIONS:
+        about = {"seqlen": case.problem.concrete_mask.seqlen_q, "mask": case.pattern, "direction": direction}
+        reached = best.median(direction)
+        rows.append({**about, "strategy": None, "milliseconds": reached * 1e3, "of_alone": 1.0})
+        for way, each in turns.items():
+            took = each.median(direction)
+            varied = {"strategy": way.strategy, "chunks": way.chunks, "beside": way.beside}
+            rows.append({**about, **varied, "milliseconds": took * 1e3, "of_alone": reached / took})
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Prints what was measured."""
+    for row in rows:
+        way = Way(row["strategy"], row["chunks"], row["beside"]).name if row["strategy"] else "alone"
+        about = f"{row['mask']:8}{row['seqlen']:>8} {row['direction']:10}{way:24}"
+        print(f"{about}{row['milliseconds']:>9.2f} ms{row['of_alone']:>7.3f}")
+
+
+def main() -> None:
+    """Measures, prints a table, and writes the record where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seqlens", nargs="+", type=int, default=[2**15, 2**17], help="tokens in all")
+    parser.add_argument("--masks", nargs="+", default=["full", "causal"], choices=["full", "causal"])
+    parser.add_argument("--chunks", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--heads", default="64:8", help="query heads and KV heads")
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--seconds", type=float, default=0.45, help="of samples for each direction, about")
+    parser.add_argument("--kernel", default="fa3" if torch.cuda.is_available() else "naive")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON file to write the record to")
+    asked = parser.parse_args()
+    asked.heads = tuple(map(int, asked.heads.split(":")))
+    ranks, rows = Ranks("cuda" if torch.cuda.is_available() else "cpu"), []
+    for seqlen in asked.seqlens:
+        inputs = draw(seqlen, asked, ranks)
+        for pattern in asked.masks:
+            rows += measure(case_of(pattern, seqlen, inputs, asked, ranks), asked)
+    if ranks.rank == 0:
+        show(rows)
+        if asked.out:
+            asked.out.parent.mkdir(parents=True, exist_ok=True)
+            record = {"environment": surroundings(longca.registry(), current_device()), "rows": rows}
+            asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()
