@@ -1,4 +1,4 @@
-"""The measured parts of the page on context parallelism, built from small records made by hand; and its pictures."""
+"""The measured parts of the page on context parallelism, built from small records made by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from longca.bench.records import Record
-from longca.masks import build
 
 from .imports import ROOT
 
@@ -321,59 +319,3 @@ def test_commands_that_make_the_records_are_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
     made = [c.format(folder="results/h200/distributed") for c in module("parallel_page")._MADE_BY.values()]
     assert [command for command in made if command not in text] == []
-
-
-PICTURES = [
-    f"cp-{name}" for name in ("ulysses", "ring-p2p", "ring-all-gather", "usp", "loongtrain", "placements")
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_of_todays_layouts_and_order(name):
-    pictures = module("parallel_pictures")
-    path = DOCS / "images" / f"{name}.png"
-    with Image.open(path) as picture:
-        drawn = picture.info[pictures.DIGEST]
-    assert drawn == pictures.PICTURES[name].digest(), "draw it again: python docs/parallel_pictures.py"
-    assert path.stat().st_size < 150_000
-    assert f"](images/{name}.png)" in PAGE.read_text(encoding="utf-8")
-
-
-def test_pictures_are_drawn_of_every_strategy(tmp_path):
-    pictures = module("parallel_pictures")
-    assert sorted(pictures.PICTURES) == sorted(PICTURES)
-    path = pictures.write("cp-usp", tmp_path)
-    with Image.open(path) as picture:
-        assert picture.info[pictures.DIGEST] == pictures.PICTURES["cp-usp"].digest()
-        assert min(picture.size) > 800
-
-
-@pytest.mark.parametrize("strategy", MESHES)
-def test_a_rehearsal_sends_what_the_page_says(strategy):
-    """The bytes of the page's first table, of a forward, with the log-sum-exps of head exchanges beside."""
-    mesh = {axis: int(size) for axis, size in (pair.split("=") for pair in MESHES[strategy].split(","))}
-    mask = build("full", seqlen=64)
-    found = module("parallel_rehearsal").rehearse(strategy, mask, mesh, "contiguous", (8, 4))
-    q, kv, lse = 16 * 8 * 8 * 4, 2 * 16 * 4 * 8 * 4, 16 * 8 * 4
-    sent = {
-        "ulysses": 3 / 4 * (2 * q + kv + lse),
-        "ring_p2p": 3 * kv,
-        "ring_all_gather": 3 * kv,
-        "usp": 1 / 2 * (2 * q + kv + lse) + kv,
-        "loongtrain": 1 / 2 * (2 * q + kv + lse) + kv,
-    }
-    for part in found.parts:
-        assert sum(move.sent for move in part.moves) == sent[strategy]
-
-
-def test_a_schedule_hides_what_is_begun_before_a_call_and_waited_for_after_it():
-    rehearsal, schedules = module("parallel_rehearsal"), module("parallel_schedule")
-    part = rehearsal.Part(
-        [rehearsal.Event(*pair) for pair in (("begin", 0), ("call", 0), ("wait", 0), ("begin", 1), ("wait", 1))],
-        [rehearsal.Move("p2p", "ring", 10, (1,))] * 2,
-    )
-    times = schedules.schedule(part, [1.0])
-    assert (times.calls[0].start, times.calls[0].stop) == (0.0, 1.0)
-    assert times.moves[0].start == 0.0
-    assert times.moves[1].start == times.calls[0].stop
-    assert [schedules.is_hidden(part, move) for move in (0, 1)] == [True, False]
