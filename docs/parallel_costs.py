@@ -41,6 +41,7 @@ def where_time_goes(found: Sequence[Setting]) -> str:
 
 _TIMES: dict[str, Callable[[Record], str]] = {
     "ms": lambda r: three_digits((r.median or 0.0) * 1e3),
+    "abreast": lambda r: "–" if r.abreast_seconds is None else three_digits(r.abreast_seconds * 1e3),
     "compute": lambda r: three_digits(max(r.rank_compute_seconds, default=0.0) * 1e3),
     "communication": lambda r: three_digits(r.communication["all"]["seconds"] * 1e3) if r.communication else "–",
     "hidden": lambda r: "–" if r.hidden is None else f"{r.hidden:.0%}",

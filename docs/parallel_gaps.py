@@ -26,7 +26,7 @@ def not_measured(runs: Sequence[Run], peers: Iterable[dict[str, Any]]) -> str:
     """How many cases each run has by status; every status that is not ok, with its reason; and peers that failed."""
     lines = "\n".join(f"- `{run.folder.name}`: {counts(run.records)}." for run in runs)
     refused = [record for run in runs for record in run.records if record.status != "ok"]
-    parts = [lines, _refused(refused) if refused else "Every case was measured."]
+    parts = [lines, _refused(refused) if refused else "No case of these was refused or failed."]
     failed = [row for row in peers if row["status"] != "ok"]
     if failed:
         parts.append(f"Of the others' strategies:\n\n{_failed(failed)}")

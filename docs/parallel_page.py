@@ -1,7 +1,7 @@
 """The measured parts of the page on context parallelism, from the records in `results/h200/distributed`.
 
 Runs of the suite `distributed` lie in folders there; further ones come into the tables by themselves. What other
-people's strategies took beside ours lies in `peers.json`.
+people's strategies took beside ours lies in `peers.json`, and the page says where that is missing.
 """
 
 from __future__ import annotations
@@ -51,16 +51,10 @@ class Results:
         return settings(self.runs)
 
     @cached_property
-    def peers(self) -> dict[str, Any]:
-        """What others took beside ours.
-
-        Raises:
-            FileNotFoundError: It is missing; the message says what makes it.
-        """
+    def peers(self) -> dict[str, Any] | None:
+        """What others took beside ours; None where it was not measured."""
         path = self.folder / "peers.json"
-        if not path.exists():
-            raise _missing(self.folder, "peers.json")
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         return found
 
 
@@ -82,17 +76,15 @@ def load(folder: Path) -> Results:
     """
     files = sorted(folder.glob("*/records.jsonl"))
     if not files:
-        raise _missing(folder, "records.jsonl")
+        made_by = _MADE_BY["records.jsonl"].format(folder=folder)
+        raise missing("context parallelism", folder / "records.jsonl", made_by)
     return Results(folder, tuple(open_run(file.parent) for file in files))
-
-
-def _missing(folder: Path, name: str) -> FileNotFoundError:
-    return missing("context parallelism", folder / name, _MADE_BY[name].format(folder=folder))
 
 
 def _peers(results: Results) -> str:
     """What they are, and the tables."""
-    found = results.peers
+    if (found := results.peers) is None:
+        return "*Not measured yet.*"
     versions = [f"{name} {version}" for name, version in sorted(found["versions"].items()) if version]
     about = [
         *versions,
@@ -117,5 +109,5 @@ MEASURED: dict[str, Callable[[Results], str]] = {
     "errors": lambda results: parallel_costs.errors(results.settings),
     "covered": lambda results: parallel_gaps.covered(results.runs),
     "gaps": lambda results: parallel_gaps.gaps(results.runs),
-    "not_measured": lambda results: parallel_gaps.not_measured(results.runs, results.peers["rows"]),
+    "not_measured": lambda results: parallel_gaps.not_measured(results.runs, (results.peers or {"rows": []})["rows"]),
 }

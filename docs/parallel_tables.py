@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from measured_page import bold, table
-from parallel_ways import DIRECTIONS, Setting, Way, alone_tflops, of_alone
+from parallel_ways import DIRECTIONS, Setting, Way, limit_tflops, of_alone
 
 from longca.bench.records import Record
 from longca.reports.run_cells import three_digits, tokens, word
@@ -15,6 +16,10 @@ from longca.reports.run_cells import three_digits, tokens, word
 PLAIN = ("full", "causal")
 #: What marks the placement that `auto` took.
 CHOSEN = "•"
+#: What no strategy is faster than, and the record's field with its seconds.
+LIMITS = {"*one GPU alone*": "alone_seconds", "*all GPUs abreast*": "abreast_seconds"}
+#: The same where others are measured beside ours.
+_KINDS = {"alone": "*one GPU alone*", "abreast": "*all GPUs abreast*"}
 
 Row = dict[str, Any]
 
@@ -29,8 +34,11 @@ def throughput(found: Sequence[Setting]) -> str:
 def _throughput(setting: Setting, masks: Sequence[str]) -> str:
     columns = [(mask, direction) for mask in masks for direction in DIRECTIONS]
     heads = ["strategy", "placement", *(f"`{mask}` {direction}" for mask, direction in columns)]
-    alone = [setting.median(alone_tflops, *column) for column in columns]
-    body = [["*one GPU alone*", "", *("" if value is None else three_digits(value) for value in alone)]]
+    body = []
+    for words, seconds in LIMITS.items():
+        limits = [setting.median(partial(limit_tflops, seconds), *column) for column in columns]
+        if any(value is not None for value in limits):
+            body.append([words, "", *("" if value is None else three_digits(value) for value in limits)])
     best = [_most(setting, _tflops, *column) for column in columns]
     for way in setting.ways:
         cells = [
@@ -121,7 +129,7 @@ def _peers(by_name: dict[str, dict[str, Row]]) -> str:
     for direction in DIRECTIONS:
         heads += [f"{direction}, TFLOP/s", "of alone", "ours over it"]
     kinds = {name: next(iter(rows.values())) for name, rows in by_name.items()}
-    order = [name for name, row in kinds.items() if row["kind"] == "alone"]
+    order = [name for name, row in kinds.items() if row["kind"] in _KINDS]
     for name in (name for name, row in kinds.items() if row["kind"] == "ours"):
         order += [name, *(peer for peer, row in kinds.items() if row.get("peer_of") == name)]
     order += [name for name in kinds if name not in order]
@@ -129,7 +137,7 @@ def _peers(by_name: dict[str, dict[str, Row]]) -> str:
     body = []
     for name in order:
         about = kinds[name]
-        words = {"alone": "*one GPU alone*", "ours": f"`{name}`"}.get(about["kind"], f"– {name}")
+        words = {**_KINDS, "ours": f"`{name}`"}.get(about["kind"], f"– {name}")
         line = [words, about.get("placement") or ""]
         for direction in DIRECTIONS:
             ours = by_name.get(about.get("peer_of") or "", {}).get(direction)
@@ -140,7 +148,7 @@ def _peers(by_name: dict[str, dict[str, Row]]) -> str:
 
 def _fastest(by_name: dict[str, dict[str, Row]], direction: str) -> str | None:
     rows = {name: each[direction] for name, each in by_name.items() if direction in each}
-    speeds = {name: row["tflops"] for name, row in rows.items() if row["kind"] != "alone" and row["status"] == "ok"}
+    speeds = {name: row["tflops"] for name, row in rows.items() if row["kind"] not in _KINDS and row["status"] == "ok"}
     return max(speeds, key=lambda name: speeds[name], default=None)
 
 

@@ -73,11 +73,12 @@ def of_alone(record: Record) -> float | None:
     return record.alone_seconds / record.median
 
 
-def alone_tflops(record: Record) -> float | None:
-    """Throughput of the kernel on one device with as much work as a rank's."""
-    if record.alone_seconds is None or record.status != "ok":
+def limit_tflops(name: str, record: Record) -> float | None:
+    """Throughput of a device in what no strategy is faster than: the name is that of the record's field of seconds."""
+    seconds: float | None = getattr(record, name)
+    if seconds is None or record.status != "ok":
         return None
-    return record.flops / (record.world_size or 1) / record.alone_seconds / 1e12
+    return record.flops / (record.world_size or 1) / seconds / 1e12
 
 
 @dataclass(frozen=True)
