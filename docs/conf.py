@@ -18,6 +18,7 @@ _DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(_DOCS))
 
 import dense_page  # noqa: E402
+import parallel_page  # noqa: E402
 import reference  # noqa: E402
 import sparse_page  # noqa: E402
 
@@ -65,7 +66,7 @@ pygments_dark_style = "monokai"
 
 
 #: Pages with measured parts, and what fills them.
-_MEASURED = {"dense": dense_page.fill, "sparse": sparse_page.fill}
+_MEASURED = {"context-parallel": parallel_page.fill, "dense": dense_page.fill, "sparse": sparse_page.fill}
 
 
 def _fill(app: Sphinx, page: str, source: list[str]) -> None:
