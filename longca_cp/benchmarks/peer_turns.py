@@ -1,12 +1,13 @@
 """Turns: subjects timed one after another, a few calls each, round after round, so that drift meets all of them alike.
 
 A call is timed behind a barrier on the device, by events on each rank, and takes as long as on the slowest of them.
+Whoever is not settled yet takes further turns, since some compile anew at their tenth call; the last turns count.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -17,9 +18,10 @@ from peer_subjects import Timed
 
 from longca.bench.timing import WARM, WARM_UP, flush_l2
 
-__all__ = ["DIRECTIONS", "ROUNDS", "Turns"]
+__all__ = ["DIRECTIONS", "ROUNDS", "Turns", "take_turns"]
 
-ROUNDS = 3
+#: Turns that count, and most of all; one is settled where the medians of those that count differ by less than SETTLED.
+ROUNDS, MOST_ROUNDS, SETTLED = 3, 8, 0.25
 #: Timed calls of a turn, at least and at most.
 LEAST, MOST = 3, 7
 #: Seconds of calls that come before those that are timed, so that clocks are those of sustained work.
@@ -35,7 +37,7 @@ class Turns:
         ranks: The ranks, which all take the turn.
 
     Attributes:
-        samples: Seconds of each timed call on the slowest rank, by direction.
+        taken: Seconds of each timed call on the slowest rank, by direction and turn.
         peaks: Each rank's peak of allocated memory during a call, above what was there before it, by direction; empty
             on CPUs.
         failure: What it raised in its last turn; None while it has not.
@@ -43,14 +45,29 @@ class Turns:
 
     def __init__(self, subject: Timed, ranks: Ranks) -> None:
         self.subject, self._ranks = subject, ranks
-        self.samples: dict[str, list[float]] = {direction: [] for direction in DIRECTIONS}
+        self.taken: dict[str, list[list[float]]] = {direction: [] for direction in DIRECTIONS}
         self.peaks: dict[str, list[int]] = {direction: [] for direction in DIRECTIONS}
         self.failure: str | None = None
         self._last: dict[str, float] = {}
 
+    def samples(self, direction: str) -> list[float]:
+        """Seconds of each timed call of the turns that count."""
+        return [seconds for turn in self.taken[direction][-ROUNDS:] for seconds in turn]
+
     def median(self, direction: str) -> float:
         """The median of a direction's samples, in seconds."""
-        return median(self.samples[direction])
+        return median(self.samples(direction))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the turns that count are there, and agree; all ranks find the same."""
+        if self.failure is not None:
+            return True
+        for turns in self.taken.values():
+            medians = [median(turn) for turn in turns[-ROUNDS:]]
+            if len(medians) < ROUNDS or max(medians) > (1 + SETTLED) * min(medians):
+                return False
+        return True
 
     def take(self, budget: float) -> None:
         """One turn: the forward, and the backward of the last one's graph.
@@ -67,12 +84,12 @@ class Turns:
             self._direction("backward", partial(self.subject.backward, kept), budget)
 
     def _direction(self, direction: str, call: Callable[[], Any], budget: float) -> Any:
-        if not self.samples[direction]:
+        if not self.taken[direction]:
             self._last[direction] = self._warm_up(direction, call)
         last = self._last[direction]
         self._calls(call, min(MOST, int(SUSTAINED / last)))
         taken, result = self._calls(call, max(LEAST, min(MOST, int(budget / last))))
-        self.samples[direction] += taken
+        self.taken[direction].append(taken)
         return result
 
     def _warm_up(self, direction: str, call: Callable[[], Any]) -> float:
@@ -123,3 +140,16 @@ class Turns:
             result = call()
             seconds.append(time.perf_counter() - start)
         return seconds, result
+
+
+def take_turns(everyone: Sequence[Turns], budget: float) -> None:
+    """All take turns until each is settled, or has had most turns.
+
+    Args:
+        everyone: Those who do.
+        budget: Seconds of a direction's samples of one of them, about.
+    """
+    for _ in range(MOST_ROUNDS):
+        for each in everyone:
+            if not each.settled:
+                each.take(budget / ROUNDS)

@@ -41,7 +41,7 @@ from peer_errors import LIMIT, Expected
 from peer_packages import PEERS, flash_attn
 from peer_ranks import Ranks
 from peer_subjects import Case, Subject, abreast, alone, ours
-from peer_turns import DIRECTIONS, ROUNDS, Turns
+from peer_turns import DIRECTIONS, ROUNDS, Turns, take_turns
 
 from longca import masks, registry
 from longca.bench.environment import surroundings
@@ -98,7 +98,8 @@ class Entry:
                 seconds = self.turns.median(direction)
                 row |= {
                     "milliseconds": seconds * 1e3,
-                    "samples": [sample * 1e3 for sample in self.turns.samples[direction]],
+                    "samples": [sample * 1e3 for sample in self.turns.samples(direction)],
+                    "turns": len(self.turns.taken[direction]),
                     "tflops": flops[direction] / case.ranks.size / seconds / 1e12,
                     "of_alone": best.median(direction) / seconds if best is not None else None,
                     "peak_bytes": self.turns.peaks[direction] or None,
@@ -118,12 +119,10 @@ def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
             entries.append(Entry(about).fail("unavailable", reason))
         else:
             entries.append(_checked(peer.name, "peer", peer.peer_of, peer.ready, case, expected))
-    for _ in range(ROUNDS):
-        for entry in entries:
-            if entry.turns is not None:
-                entry.turns.take(asked.seconds / ROUNDS)
-                if entry.turns.failure is not None:
-                    entry.fail("error", entry.turns.failure)
+    take_turns([entry.turns for entry in entries if entry.turns is not None], asked.seconds)
+    for entry in entries:
+        if entry.turns is not None and entry.turns.failure is not None:
+            entry.fail("error", entry.turns.failure)
     reached = next((entry.turns for entry in entries if entry.about["kind"] == "alone"), None)
     return [row for entry in entries for row in entry.rows(case, reached)]
 
