@@ -5,7 +5,8 @@
 
 ulysses and ring_all_gather with every number of chunks that divides a rank's KV heads; ring_p2p, usp and loongtrain
 with the next step's keys on their way beside a step's forward, and done before it. All take turns (`peer_turns`) with
-the kernel alone on one rank's share of the heads. The record has what `longca_cp.overlap` rests on.
+the kernel on one rank's share of the heads, on one GPU alone and on all abreast. The record has what
+`longca_cp.overlap` rests on.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from unittest.mock import patch
 
 import torch
 from peer_ranks import Ranks
-from peer_subjects import Case, alone
-from peer_turns import DIRECTIONS, ROUNDS, Turns
+from peer_subjects import Case, Timed, abreast, alone
+from peer_turns import DIRECTIONS, Turns, take_turns
 from peers import case_of, draw
 from torch import Tensor
 
@@ -75,7 +76,7 @@ class Varied:
     """
 
     def __init__(self, way: Way, case: Case) -> None:
-        self.name, self.around = way.name, way.taken
+        self.way, self.name, self.around = way, way.name, way.taken
         registry, ranks, x = longca.registry(), case.ranks, case.inputs
         axes = registry.strategy(way.strategy).axes
         sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
@@ -110,32 +111,30 @@ def ways(case: Case, chunks: list[int]) -> list[Way]:
 
 
 def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """All ways on one case, and the kernel alone."""
-    lone = alone(case)
-    assert lone is not None, "heads divide among the ranks"
-    best = Turns(lone, case.ranks)
-    turns = {way: Turns(Varied(way, case), case.ranks) for way in ways(case, asked.chunks)}
-    for _ in range(ROUNDS):
-        for each in (best, *turns.values()):
-            each.take(asked.seconds / ROUNDS)
-            assert each.failure is None, each.failure
+    """All ways on one case, and the kernel without a strategy."""
+    limits = [each for each in (alone(case), abreast(case)) if each is not None]
+    assert limits, "heads divide among the ranks"
+    varied = [Varied(way, case) for way in ways(case, asked.chunks)]
+    everyone: list[Timed] = [*limits, *varied]
+    turns = [Turns(each, case.ranks) for each in everyone]
+    take_turns(turns, asked.seconds)
+    fields: list[dict[str, Any]] = [{} for _ in limits]
+    fields += [{"strategy": e.way.strategy, "chunks": e.way.chunks, "beside": e.way.beside} for e in varied]
     rows = []
     for direction in DIRECTIONS:
         about = {"seqlen": case.problem.concrete_mask.seqlen_q, "mask": case.pattern, "direction": direction}
-        reached = best.median(direction)
-        rows.append({**about, "strategy": None, "milliseconds": reached * 1e3, "of_alone": 1.0})
-        for way, each in turns.items():
-            took = each.median(direction)
-            varied = {"strategy": way.strategy, "chunks": way.chunks, "beside": way.beside}
-            rows.append({**about, **varied, "milliseconds": took * 1e3, "of_alone": reached / took})
+        for way, each in zip(fields, turns, strict=True):
+            assert each.failure is None, each.failure
+            took, reached = each.median(direction), turns[0].median(direction)
+            measured = {"milliseconds": took * 1e3, "of_alone": reached / took}
+            rows.append({**about, "name": each.subject.name, **way, **measured})
     return rows
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Prints what was measured."""
     for row in rows:
-        way = Way(row["strategy"], row["chunks"], row["beside"]).name if row["strategy"] else "alone"
-        about = f"{row['mask']:8}{row['seqlen']:>8} {row['direction']:10}{way:24}"
+        about = f"{row['mask']:8}{row['seqlen']:>8} {row['direction']:10}{row['name']:24}"
         print(f"{about}{row['milliseconds']:>9.2f} ms{row['of_alone']:>7.3f}")
 
 
@@ -150,7 +149,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.45, help="of samples for each direction, about")
     parser.add_argument("--kernel", default="fa3" if torch.cuda.is_available() else "naive")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="JSON file to write the record to")
+    parser.add_argument("--out", type=Path, help="JSON file to write the record to, after each length and mask")
     asked = parser.parse_args()
     asked.heads = tuple(map(int, asked.heads.split(":")))
     ranks, rows = Ranks("cuda" if torch.cuda.is_available() else "cpu"), []
@@ -158,12 +157,12 @@ def main() -> None:
         inputs = draw(seqlen, asked, ranks)
         for pattern in asked.masks:
             rows += measure(case_of(pattern, seqlen, inputs, asked, ranks), asked)
+            if asked.out and ranks.rank == 0:
+                asked.out.parent.mkdir(parents=True, exist_ok=True)
+                record = {"environment": surroundings(longca.registry(), current_device()), "rows": rows}
+                asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if ranks.rank == 0:
         show(rows)
-        if asked.out:
-            asked.out.parent.mkdir(parents=True, exist_ok=True)
-            record = {"environment": surroundings(longca.registry(), current_device()), "rows": rows}
-            asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     ranks.leave()
 
 
