@@ -143,8 +143,8 @@ def main() -> None:
             about = f"{kernel:12}{seqlen:>9}: {len(here):>2} masks planned"
             print(f"{about}, at most {slowest:9.3f} ms, {largest:9.3f} MiB", flush=True)
     if asked.out:
-        about = {"environment": surroundings(registry(), device), "limits_ms": LIMITS}
-        write_rows(asked.out / "planning.json", about, rows)
+        head = {"environment": surroundings(registry(), device), "limits_ms": LIMITS}
+        write_rows(asked.out / "planning.json", head, rows)
         draw(rows, asked.out / "planning.png")
 
 

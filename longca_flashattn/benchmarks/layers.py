@@ -22,11 +22,8 @@ from longca.bench.environment import surroundings
 from longca.bench.inputs import Inputs, draw_inputs
 from longca.manifests.devices import current_device
 from longca.masks import Form
-from longca_flashattn.fa2 import FlashAttention2
-from longca_flashattn.fa3 import FlashAttention3
-from longca_flashattn.fa4 import FlashAttention4
 
-KERNELS = {"fa4": FlashAttention4(), "fa3": FlashAttention3(), "fa2": FlashAttention2()}
+KERNELS = "fa4", "fa3", "fa2"
 PATTERNS = (
     "block_causal_document",
     "prefix_lm_causal",
@@ -53,7 +50,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 def measure(problem: Problem, name: str, x: Inputs) -> dict[str, Any]:
     """One kernel on one problem, both directions."""
-    kernel = KERNELS[name]
+    kernel = registry().load(name)
     plan = kernel.plan(problem)
     out, lse = kernel.forward(x.q, x.k, x.v, plan)
     return {

@@ -28,7 +28,7 @@ from longca_vsa.bsa.configs import choose
 from longca_vsa.bsa.plan import BSAPlan, make_plan, packed_heads
 
 if TYPE_CHECKING:
-    from longca_vsa.bsa.configs import Config
+    from longca.kernels.flash.config import Config
 
 CPU = Device("cpu")
 #: Operations on a pair and head dimension, by kernel of the backward.

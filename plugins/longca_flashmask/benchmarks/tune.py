@@ -9,6 +9,7 @@ How, and what the numbers are, says `longca.kernels.flash.tuning`.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from longca import Problem, masks
 from longca.kernels.flash.config import Config
@@ -58,7 +59,7 @@ SHORT = 512  # tokens of the inputs that are compiled on
 def build(name: str, seqlen: int) -> masks.Mask:
     """A mask by name, with documents of 3000 tokens and windows of 1024, or what is left of them."""
     documents = [min(3000, seqlen - start) for start in range(0, seqlen, 3000)]
-    factors = {
+    factors: dict[str, dict[str, Any]] = {
         "causal_document": {"documents": documents},
         "shared_question": {"documents": documents},
         "global_sliding_window": {"window": min(1024, seqlen // 4), "global_tokens": min(1024, seqlen // 4)},
