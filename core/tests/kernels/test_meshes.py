@@ -62,6 +62,21 @@ def test_other_dims_are_refused_with_what_to_do():
         mesh_dims(Mesh(dp=2, ring=2), ("ring",))
 
 
+@pytest.mark.parametrize("ranks", [[[1, 0], [2, 3]], [[2, 3], [0, 1]], [[0, 1], [3, 2]]])
+def test_ranks_that_do_not_ascend_are_refused(ranks):
+    mesh = Mesh([0, 0], ring=2, ulysses=2)
+    mesh.mesh = torch.tensor(ranks)
+    for ask in (mesh_dims, axis_sizes, rank_in):
+        with pytest.raises(RequestError, match=r"do not ascend along its dim (ring|ulysses), .* init_device_mesh"):
+            ask(mesh, ("ring", "ulysses"))
+
+
+def test_ranks_of_a_part_of_a_larger_mesh_may_have_gaps():
+    mesh = Mesh([1], ring=2)
+    mesh.mesh = torch.tensor([3, 7])
+    assert rank_in(mesh, ("ring",)) == 1
+
+
 def test_a_process_outside_the_mesh():
     with pytest.raises(RequestError, match="this process is not in the mesh"):
         rank_in(Mesh(None, ring=2), ("ring",))

@@ -19,8 +19,9 @@ def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
     """The mesh's dim of each of a strategy's axes. For a strategy of one axis a mesh of one dim may have any name.
 
     Raises:
-        RequestError: The mesh has other dims.
+        RequestError: The mesh has other dims, or ranks that do not ascend along one of them.
     """
+    _check_order(mesh)
     if len(axes) == 1 and mesh.ndim == 1:
         return (0,)
     names = mesh.mesh_dim_names or ()
@@ -39,7 +40,7 @@ def axis_sizes(mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, int]:
     """Ranks along each of a strategy's axes.
 
     Raises:
-        RequestError: The mesh has other dims.
+        RequestError: As in `mesh_dims`.
     """
     return {axis: mesh.size(dim) for axis, dim in zip(axes, mesh_dims(mesh, axes), strict=True)}
 
@@ -48,7 +49,7 @@ def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
     """This process's rank in a layout: through the strategy's axes in their order, the last one fastest.
 
     Raises:
-        RequestError: The mesh has other dims, or this process is not in it.
+        RequestError: As in `mesh_dims`, or this process is not in the mesh.
     """
     coordinate = mesh.get_coordinate()
     if coordinate is None:
@@ -57,3 +58,15 @@ def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
     for dim in mesh_dims(mesh, axes):
         rank = rank * mesh.size(dim) + coordinate[dim]
     return rank
+
+
+def _check_order(mesh: DeviceMesh) -> None:
+    """Process groups number their ranks in ascending order, and a mesh's coordinates must be these numbers."""
+    for dim in range(mesh.ndim):
+        if (mesh.mesh.diff(dim=dim) <= 0).any():
+            name = mesh.mesh_dim_names[dim] if mesh.mesh_dim_names else dim
+            raise RequestError(
+                f"the mesh {mesh.mesh.tolist()} has ranks that do not ascend along its dim {name}, and process groups "
+                f"number theirs in ascending order. Make it with init_device_mesh, whose ranks do; which device a rank "
+                f"has is chosen with torch.cuda.set_device or CUDA_VISIBLE_DEVICES"
+            )
