@@ -1,6 +1,7 @@
 """What the processes of a world do. A job gets plain values and returns plain values; every rank runs it."""
 
 import os
+import tempfile
 import warnings
 from functools import lru_cache
 from unittest import mock
@@ -8,7 +9,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import longca
 from longca import masks
@@ -208,6 +209,8 @@ def refusals(size):
         "placement": {"placement": "zig_zag"},
         "kernel": {"kernel": "naiv"},
         "axes": {"strategy": "usp"},
+        "sizes for a mesh": {"mesh": {"ring": size}},
+        "group for a mesh": {"mesh": dist.group.WORLD},
     }
     found = {name: said(lambda m=more: longca.attention(*qkv, mask, **{**about, **m})) for name, more in wrong.items()}
     found["shard"] = said(lambda: longca.attention(*(x[1:] for x in qkv), mask, **about))
@@ -216,6 +219,94 @@ def refusals(size):
         lambda: longca.attention(*three, mask, strategy="ulysses", mesh=mesh_of((("ulysses", size),)))
     )
     return found
+
+
+def others_layouts(size):
+    """What longca.attention says to layouts that were made for something else, by what that is."""
+    mesh, given = mesh_of((("ring", size),)), {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    causal, window = masks.build("causal", 40), masks.build("causal_sliding_window", 40, window=3)
+    about = {"strategy": "ring_all_gather", "mesh": {"ring": size}, "device": Device("cpu"), "placement": "contiguous"}
+    made = {
+        "mask": longca.layout(window, **about, **given),
+        "tokens": longca.layout(masks.build("causal", 38), **about, **given),
+        "strategy": longca.layout(causal, **{**about, "strategy": "ring_p2p"}, **given),
+        "ranks": longca.layout(causal, **{**about, "mesh": {"ring": 2 * size}}, **given),
+        "heads": longca.layout(causal, **about, **{**given, "heads": (8, 2)}),
+    }
+    found, rank = {}, mesh.get_rank()
+    for name, layout in made.items():
+        rows = torch.from_numpy(layout.positions(rank))
+        qkv = [x[rows] for x in inputs(40, (4, 2), "float64")[:3]]
+        call = {"strategy": "ring_all_gather", "mesh": mesh, "placement": layout, "kernel": "naive"}
+        found[name] = said(lambda c=call, x=qkv: longca.attention(*x, causal, **c))
+    return found
+
+
+def one_placement_for_two_masks(size):
+    """The largest error where a ring is given the layout of a window mask for a causal one."""
+    mesh, window = mesh_of((("ring", size),)), mask_of("causal_sliding_window", 40, (("window", 3),))
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive"}
+    layout = longca.layout(window, heads=(4, 2), head_dim=8, dtype="float64", placement="zigzag", **about)
+    mask, given, rank = mask_of("causal", 40, ()), inputs(40, (4, 2), "float64"), mesh.get_rank()
+    mine = attend(mask, [layout.shard(x, rank) for x in given], placement=layout, **about)
+    return max(errors(mine, attend(mask, given), layout, rank))
+
+
+def asked_by_one_rank(size):
+    """Whether all ranks still agree when one of them has asked for many layouts by itself."""
+    mask, mesh = masks.build("causal", 40), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "kernel": "naive"}
+    given = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    layout = longca.layout(mask, mesh=mesh, **about, **given)
+    if mesh.get_rank() == 0:
+        for tokens in range(10, 80):
+            other = masks.build("causal", tokens)
+            longca.layout(other, mesh={"ring": 4}, device=Device("cpu"), **about, **given)
+    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float64")]
+    return list(attend(mask, mine, mesh=mesh, **about)[0].shape)
+
+
+def outside(_size):
+    """What a process that is in no mesh is told, by the placement; None for the one that is in it."""
+    mesh, mask = DeviceMesh("cpu", [0], mesh_dim_names=("ring",)), mask_of("causal", 40, ())
+    qkv = inputs(40, (4, 2), "float64")[:3]
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive"}
+    found = [said(lambda p=name: longca.attention(*qkv, mask, placement=p, **about)) for name in ("zigzag", "auto")]
+    given = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    return [*found, said(lambda: longca.layout(mask, **about, **given))]
+
+
+def again(size):
+    """The largest errors in a world, and in one that was made after that was destroyed, with an equal mesh."""
+    mask, given, found = mask_of("causal", 40, ()), inputs(40, (4, 2), "float64"), []
+    with tempfile.TemporaryDirectory() as folder:
+        said = [folder]
+        dist.broadcast_object_list(said)  # all ranks meet in the first one's
+        for turn in range(2):
+            mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("ring",))
+            about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+            layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+            rank = mesh.get_rank()
+            mine = attend(mask, [layout.shard(x, rank) for x in given], **about)
+            found.append(max(errors(mine, attend(mask, given), layout, rank)))
+            dist.barrier()
+            if turn == 0:
+                dist.destroy_process_group()
+                store = dist.FileStore(f"{said[0]}/store", size)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    return found
+
+
+def under_autocast(size):
+    """The largest error of out and gradients in float32, against the same without autocast."""
+    mask, mesh = mask_of("causal", 40, ()), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float32", **about)
+    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float32")]
+    plain = attend(mask, mine, **about)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = attend(mask, mine, **about)
+    return max((x - y).abs().max().item() for x, y in zip(plain, cast, strict=True))
 
 
 def reused(size):

@@ -8,6 +8,7 @@ from longca import masks
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
 
 from .test_strategies import EXACT, MESHES, sizes
+from .worlds import World
 
 CPU = longca.Device("cpu")
 
@@ -22,6 +23,8 @@ def test_what_is_wrong_is_said(world):
             "placement": ("UnknownNameError", "unknown placement of ring_p2p 'zig_zag'. Did you mean zigzag"),
             "kernel": ("UnknownNameError", "unknown kernel 'naiv'. Did you mean naive"),
             "axes": ("RequestError", "the mesh is 2 with dims ring; this strategy runs over ring, ulysses"),
+            "sizes for a mesh": ("RequestError", "mesh is a dict; make one with init_device_mesh"),
+            "group for a mesh": ("RequestError", "mesh is a ProcessGroup; make one with init_device_mesh"),
             "shard": ("RequestError", "holds 20 of 40 here; shard with longca.layout"),
             "heads": ("UnsupportedError", "3 query heads do not divide among the 2 ranks"),
         }
@@ -30,6 +33,52 @@ def test_what_is_wrong_is_said(world):
             assert found[name] is not None, name
             assert found[name][0] == kind
             assert text in found[name][1]
+
+
+@sizes(2)
+def test_a_layout_of_something_else_is_refused_on_all_ranks(world):
+    says = {
+        "mask": "this layout is of another mask: its steps are not all that this causal of 40 tokens shows",
+        "tokens": "this layout is of 38 tokens on 2 ranks, and the mask of 40, on 2",
+        "strategy": "this layout is one of ring_p2p on ring=2, and ring_all_gather runs on ring=2 here",
+        "ranks": "this layout is one of ring_all_gather on ring=4, and ring_all_gather runs on ring=2 here",
+        "heads": "this layout is of 8:2 heads, and the tensors have 4:2 heads",
+    }
+    for found in world.run("others_layouts", 2):
+        assert {name: error[0] for name, error in found.items()} == dict.fromkeys(says, "RequestError")
+        assert [name for name, text in says.items() if not found[name][1].startswith(text)] == []
+
+
+@sizes(2)
+def test_a_ring_takes_a_layout_of_another_mask_of_as_many_tokens(world):
+    assert all(error <= EXACT for error in world.run("one_placement_for_two_masks", 2))
+
+
+@sizes(2)
+def test_what_one_rank_asks_by_itself_changes_nothing_for_all(world):
+    assert world.run("asked_by_one_rank", 2) == [[20, 4, 8]] * 2
+
+
+@sizes(2)
+def test_a_process_outside_the_mesh(world):
+    inside, out = world.run("outside", 2)
+    assert inside == [None] * 3
+    for kind, text in out:
+        assert kind == "RequestError"
+        assert "this process is not in the mesh" in text
+
+
+@sizes(2)
+def test_autocast_changes_nothing(world):
+    assert world.run("under_autocast", 2) == [0.0] * 2
+
+
+def test_after_process_groups_were_destroyed_there_are_others():
+    world = World(2)
+    try:
+        assert all(error <= EXACT for errors in world.run("again", 2) for error in errors)
+    finally:
+        world.end()
 
 
 @sizes(2)
@@ -106,6 +155,10 @@ def test_what_a_layout_refuses():
     mask = masks.build("causal", 64)
     with pytest.raises(RequestError, match="sizes of axes do not say what it runs on"):
         lay_out(mask, device=None)
+    with pytest.raises(RequestError, match="mask is a str; build one"):
+        lay_out("causal")
+    with pytest.raises(RequestError, match="mesh is of type int; give a DeviceMesh, or a dict of the ranks along each axis"):
+        lay_out(mask, mesh=4)
     with pytest.raises(UnknownNameError, match="unknown strategy"):
         lay_out(mask, strategy="ring")
     with pytest.raises(UnknownNameError, match="unknown placement of ulysses"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -140,7 +141,7 @@ class Registry:
         if layout.world_size != (ranks := prod(axis_sizes.values())):
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
             raise PluginError(f"{manifest.layout} of plugin {distribution} returned a layout of {of}")
-        return layout
+        return replace(layout, strategy=strategy, axis_sizes=tuple((axis, axis_sizes[axis]) for axis in manifest.axes))
 
     def place(
         self, strategy: str, kernel: str | KernelManifest, problem: Problem, axis_sizes: Mapping[str, int]

@@ -77,6 +77,16 @@ def test_gradients_by_finite_differences(pattern, kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+def test_autocast_changes_nothing(kernel):
+    mask = pattern_mask("shared_question")
+    plain, _ = attend(mask, kernel, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast, _ = attend(mask, kernel, torch.float32)
+    for name in ("out", "lse", "dq", "dk", "dv"):
+        assert torch.equal(getattr(plain, name), getattr(cast, name))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_softmax_scale(kernel):
     mask = pattern_mask("causal")
     result, given = attend(mask, kernel, softmax_scale=0.2)

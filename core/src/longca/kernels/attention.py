@@ -16,7 +16,7 @@ from torch import Tensor
 
 from longca import plugins
 from longca.errors import RequestError
-from longca.kernels.base import Kernel, Plan, check_inputs, device_of
+from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes
 from longca.kernels.choice import choose
 from longca.kernels.flash.buffers import on_device_of
 from longca.manifests import Layout, Problem
@@ -47,7 +47,8 @@ def attention(
     """Attention of q to k and v under a mask, differentiable in all three.
 
     The mask is planned at its first use and the plan reused, by other layers too; hold on to the mask while you use
-    it. A mask that changes from step to step compiles once, not once a mask.
+    it. A mask that changes from step to step compiles once, not once a mask. Under torch.autocast it is computed in the
+    tensors' dtype all the same.
 
     With a strategy the tensors are this rank's shards of all tokens, and so are the results; `longca.layout` says which
     tokens they are. All ranks of the mesh make the same calls in the same order. Under torch.compile such a call is a
@@ -76,8 +77,7 @@ def attention(
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem; the message gives the reasons and the kernels that are valid.
     """
-    if not isinstance(mask, Mask):
-        raise RequestError(f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample")
+    check_mask(mask)
     check_inputs(q, k, v)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if strategy is not None:
@@ -104,12 +104,17 @@ def _in_parallel(
     deterministic: bool,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from longca.kernels.parallel import parallel_attention
 
-    if mesh is None:
-        raise RequestError(f"{strategy} runs on a device mesh; make one with init_device_mesh and give it as mesh=")
+    if not isinstance(mesh, DeviceMesh):
+        given = "" if mesh is None else f", and mesh is a {type(mesh).__name__}"
+        raise RequestError(
+            f"{strategy} runs on a device mesh{given}; make one with init_device_mesh and give it as mesh="
+        )
     problem = _problem(q, k, mask, softmax_scale, deterministic, training)
-    with on_device_of(q):
+    with on_device_of(q), in_given_dtypes(q):
         return parallel_attention(q, k, v, problem, strategy, mesh, kernel, placement)
 
 
@@ -124,7 +129,7 @@ def _forward(
     deterministic: bool,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
-    with on_device_of(q):
+    with on_device_of(q), in_given_dtypes(q):
         implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
         out, lse = implementation.forward(q, k, v, plan)
     return out.contiguous(), lse.contiguous()
@@ -149,7 +154,7 @@ def _backward(
     softmax_scale: float | None,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with on_device_of(q):
+    with on_device_of(q), in_given_dtypes(q):
         implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
         dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()

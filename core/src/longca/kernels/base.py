@@ -8,6 +8,7 @@ sees nothing, out is 0 and lse is −∞; adapters normalise what their library 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
@@ -17,14 +18,16 @@ from torch import Tensor
 from longca.errors import RequestError
 from longca.kernels.block_lists import BlockLists
 from longca.manifests import Device, Problem
-from longca.masks import Form
+from longca.masks import Form, Mask
 
 __all__ = [
     "Kernel",
     "Plan",
     "check_inputs",
+    "check_mask",
     "device_of",
     "fill",
+    "in_given_dtypes",
     "no_gradients",
     "nothing_seen",
     "readable",
@@ -148,6 +151,22 @@ def device_of(tensor: Tensor) -> Device:
         raise RequestError(f"tensors are on {tensor.device}; LongCA runs on cpu and cuda")
     properties = torch.cuda.get_device_properties(tensor.device)
     return Device("cuda", (properties.major, properties.minor), properties.total_memory, properties.name)
+
+
+def in_given_dtypes(x: Tensor) -> AbstractContextManager[Any]:
+    """Keeps torch.autocast from what kernels compute: it is in their tensors' dtype, and so are their results."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def check_mask(mask: object) -> None:
+    """Checks that a mask is one.
+
+    Raises:
+        RequestError: It is not; the message says where masks come from.
+    """
+    if not isinstance(mask, Mask):
+        raise RequestError(f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample")
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -16,14 +16,14 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
 from longca.errors import RequestError, UnsupportedError
-from longca.kernels.base import device_of
+from longca.kernels.base import check_mask, device_of
 from longca.kernels.choice import choose
-from longca.kernels.meshes import axis_sizes
+from longca.kernels.meshes import axis_sizes, check_member
 from longca.manifests import Device, Layout, Problem, Reason, Verdict
 from longca.masks import Mask
 from longca.plugins import Registry
 
-__all__ = ["AUTO", "layout", "placed"]
+__all__ = ["AUTO", "groups_of", "layout", "placed"]
 
 AUTO = "auto"
 
@@ -57,10 +57,15 @@ def layout(
         device: What it will run on; needed where `mesh` is no device mesh.
 
     Raises:
-        RequestError: A mesh of other axes; no device.
+        RequestError: A mesh of other axes, or none of which this process is a rank; no device.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or no kernel takes every step of one.
     """
+    check_mask(mask)
+    if not isinstance(mesh, (DeviceMesh, Mapping)):
+        raise RequestError(
+            f"mesh is of type {type(mesh).__name__}; give a DeviceMesh, or a dict of the ranks along each axis"
+        )
     if device is None:
         if not isinstance(mesh, DeviceMesh):
             raise RequestError("sizes of axes do not say what it runs on; give device=longca.Device(...)")
@@ -86,29 +91,55 @@ def placed(
     if placement == AUTO and len(manifest.placements) == 1:
         placement = manifest.placements[0]
     elif placement == AUTO:
-        ranks = mesh if isinstance(mesh, DeviceMesh) else None
         trained = replace(problem, direction="backward", softmax_scale=None, deterministic=False)
-        key = problem.concrete_mask.key
-        placement = _auto(registry, trained, strategy, tuple(sizes.items()), kernel, ranks, key)
+        about = registry, trained, strategy, tuple(sizes.items()), kernel, problem.concrete_mask.key
+        placement = _agreed(*about, mesh, groups_of(mesh)) if isinstance(mesh, DeviceMesh) else _auto(*about)
     return registry.layout(strategy, problem, sizes, placement)
 
 
+def groups_of(mesh: DeviceMesh) -> tuple[dist.ProcessGroup, ...]:
+    """A mesh's process groups: what tells it apart from an equal one, made after those of this one were destroyed.
+
+    Raises:
+        RequestError: This process is not in the mesh.
+    """
+    check_member(mesh)
+    return tuple(mesh.get_all_groups())
+
+
+# Two caches: what a rank asks for by itself must not drive out what all of them agreed on, and agree on again together.
+
+
 @lru_cache(maxsize=64)
-def _auto(
+def _agreed(
     registry: Registry,
     problem: Problem,
     strategy: str,
     sizes: tuple[tuple[str, int], ...],
     kernel: str,
-    mesh: DeviceMesh | None,
     _key: int,
+    mesh: DeviceMesh,
+    _groups: tuple[dist.ProcessGroup, ...],
 ) -> str:
-    """The placement to take, the same on all ranks of a mesh. The key tells apart equal masks of other blocks."""
+    """The placement to take, the same on all ranks of a mesh."""
+    return _agree(mesh, _chosen(registry, problem, strategy, sizes, kernel))
+
+
+@lru_cache(maxsize=64)
+def _auto(
+    registry: Registry, problem: Problem, strategy: str, sizes: tuple[tuple[str, int], ...], kernel: str, _key: int
+) -> str:
+    """The placement to take by what this process knows. The key tells apart equal masks of other blocks."""
+    return _chosen(registry, problem, strategy, sizes, kernel)
+
+
+def _chosen(
+    registry: Registry, problem: Problem, strategy: str, sizes: tuple[tuple[str, int], ...], kernel: str
+) -> str:
     try:
-        placement = _best(registry, problem, strategy, dict(sizes), kernel)
+        return _best(registry, problem, strategy, dict(sizes), kernel)
     except UnsupportedError:
-        placement = _best(registry, replace(problem, direction="forward"), strategy, dict(sizes), kernel)
-    return placement if mesh is None else _agree(mesh, placement)
+        return _best(registry, replace(problem, direction="forward"), strategy, dict(sizes), kernel)
 
 
 def _best(registry: Registry, problem: Problem, strategy: str, sizes: Mapping[str, int], kernel: str) -> str:

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 
-__all__ = ["axis_sizes", "mesh_dims", "rank_in"]
+__all__ = ["axis_sizes", "check_member", "mesh_dims", "rank_in"]
 
 
 def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
@@ -51,13 +51,22 @@ def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
     Raises:
         RequestError: As in `mesh_dims`, or this process is not in the mesh.
     """
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
-        raise RequestError("this process is not in the mesh; only its ranks take part in the strategy")
-    rank = 0
+    coordinate, rank = check_member(mesh), 0
     for dim in mesh_dims(mesh, axes):
         rank = rank * mesh.size(dim) + coordinate[dim]
     return rank
+
+
+def check_member(mesh: DeviceMesh) -> Sequence[int]:
+    """This process's coordinate in a mesh.
+
+    Raises:
+        RequestError: It is not in the mesh.
+    """
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise RequestError("this process is not in the mesh; only its ranks take part in the strategy")
+    return coordinate
 
 
 def _check_order(mesh: DeviceMesh) -> None:

@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
 from longca.errors import RequestError
+from longca.kernels.base import in_given_dtypes
 from longca.kernels.choice import choose
-from longca.kernels.layouts import AUTO, placed
-from longca.kernels.meshes import rank_in
+from longca.kernels.layout_checks import check_layout
+from longca.kernels.layouts import AUTO, groups_of, placed
+from longca.kernels.meshes import axis_sizes, rank_in
 from longca.kernels.strategy import Strategy, StrategyPlan
 from longca.manifests import Layout, Problem
 from longca.plugins import Registry
@@ -52,15 +55,14 @@ def parallel_attention(
         placement: Name of the placement, `auto`, or a layout of the strategy.
 
     Raises:
-        RequestError: A mesh of other axes, or a shard of another length than this rank's.
+        RequestError: A mesh of other axes, or none of which this process is a rank; a layout of something else; or a
+            shard of another length than this rank's, which that rank alone finds.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
     """
     registry, key = plugins.registry(), problem.concrete_mask.key
-    if isinstance(placement, Layout):
-        ready = _ready(registry, problem, strategy, mesh, kernel, _Same(placement), key)
-    else:
-        ready = _ready(registry, problem, strategy, mesh, kernel, placement, key)
+    where = _Same(placement) if isinstance(placement, Layout) else placement
+    ready = _ready(registry, problem, strategy, mesh, groups_of(mesh), kernel, where, key)
     if q.shape[0] != (tokens := ready.layout.shard_size(ready.rank)) or k.shape[0] != tokens:
         raise RequestError(
             f"q has {q.shape[0]} tokens and k {k.shape[0]}, but rank {ready.rank} of {ready.layout.world_size} holds "
@@ -89,24 +91,30 @@ def _ready(
     problem: Problem,
     strategy: str,
     mesh: DeviceMesh,
+    groups: tuple[ProcessGroup, ...],
     kernel: str,
     placement: str | _Same,
     _key: int,
 ) -> _Ready:
     """What a call needs, made at its first use. The key tells apart equal masks of other blocks."""
-    layout = placement.layout if isinstance(placement, _Same) else placed(problem, strategy, mesh, kernel, placement)
+    axes = registry.strategy(strategy).axes
+    if isinstance(placement, _Same):
+        layout = placement.layout
+        check_layout(layout, problem, strategy, axis_sizes(mesh, axes))
+    else:
+        layout = placed(problem, strategy, mesh, kernel, placement)
     if kernel == AUTO:
         verdicts = {name: registry.resolve(name, problem, layout) for name in registry.kernels}
         kernel = choose(problem, registry, verdicts).kernel
     elif not (verdict := registry.resolve(kernel, problem, layout)):
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
-    made = _strategy(registry, strategy, mesh)
+    made = _strategy(registry, strategy, mesh, groups)
     plan = made.plan(problem, layout, registry.load(kernel))
-    return _Ready(made, plan, layout, rank_in(mesh, registry.strategy(strategy).axes))
+    return _Ready(made, plan, layout, rank_in(mesh, axes))
 
 
 @lru_cache(maxsize=64)
-def _strategy(registry: Registry, name: str, mesh: DeviceMesh) -> Strategy:
+def _strategy(registry: Registry, name: str, mesh: DeviceMesh, _groups: tuple[ProcessGroup, ...]) -> Strategy:
     made: Strategy = registry.load_strategy(name)(mesh)
     return made
 
@@ -131,5 +139,6 @@ class _Attention(torch.autograd.Function):
         saved, kept = ctx.saved_tensors, None
         if ctx.keeps:
             kept, saved = list(saved), (dout.new_empty(0),) * 5
-        grads = ctx.strategy.backward(dout.contiguous(), *saved, ctx.plan, kept=kept)
+        with in_given_dtypes(dout):
+            grads = ctx.strategy.backward(dout.contiguous(), *saved, ctx.plan, kept=kept)
         return (*grads, None, None, None)

@@ -74,6 +74,8 @@ class Layout:
             among them; they are skipped.
         shards: (start, stop) of the tokens that each rank holds, ascending and disjoint, in global positions; together
             every token once: [ranks][ranges]. Shards need not be equally long, and may be empty.
+        strategy: Whose it is; None of one that no registry made.
+        axis_sizes: Ranks along each of the strategy's axes, in their order.
 
     Raises:
         RequestError: Not as many shards as ranks, or shards that do not hold every token once.
@@ -81,6 +83,8 @@ class Layout:
 
     steps: tuple[tuple[Step, ...], ...]
     shards: tuple[Ranges, ...]
+    strategy: str | None = None
+    axis_sizes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.steps):
