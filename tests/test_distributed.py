@@ -35,7 +35,7 @@ def run(folder: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
     }
     out = folder / "run"
     ran = subprocess.run(
-        [*command, "--out", str(out), *options], env=environment, capture_output=True, text=True, timeout=300
+        [*command, "--out", str(out), *options], env=environment, capture_output=True, text=True, timeout=600
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert not (folder / "history.jsonl").exists(), "what several ranks measure says nothing of a kernel alone"

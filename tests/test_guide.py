@@ -40,7 +40,7 @@ class Newcomer:
     def python(self, *arguments: str) -> str:
         """Runs Python in the folder; what it prints."""
         ran = subprocess.run(
-            [sys.executable, *arguments], cwd=self.folder, env=self._env, capture_output=True, text=True, timeout=300
+            [sys.executable, *arguments], cwd=self.folder, env=self._env, capture_output=True, text=True, timeout=600
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout

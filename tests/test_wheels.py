@@ -16,7 +16,7 @@ import pytest
 from .imports import DISTRIBUTIONS, ROOT, package_of
 
 # The tests of installed wheels share one environment, which takes a minute to make: all on one worker, in this order.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("wheels")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000), pytest.mark.xdist_group("wheels")]
 
 DATA = {
     "core": ("longca/masks/data/document_lengths.json", "longca/bench/suites/quick.toml"),
@@ -66,7 +66,7 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
     for distribution in DISTRIBUTIONS:
         folder = tmp_path_factory.mktemp(f"wheel-{distribution.name}")
         build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(distribution)]
-        done = subprocess.run(build, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(build, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
         (found[distribution.name],) = folder.glob("*.whl")
     return found
@@ -77,7 +77,7 @@ def core_alone(wheels, tmp_path_factory) -> Environment:
     """An environment with the core and nothing else of ours."""
     folder = tmp_path_factory.mktemp("environment")
     (folder / "elsewhere").mkdir()
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True, timeout=600)
     environment = Environment(folder)
     environment.install("torch==2.13.0", str(wheels["core"]))
     return environment

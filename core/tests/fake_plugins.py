@@ -48,7 +48,7 @@ class FakePlugins:
         self.folders.append(folder)
         return folder
 
-    def python(self, *arguments, timeout=300, **env):
+    def python(self, *arguments, timeout=600, **env):
         """Runs Python with the distributions on its path."""
         return subprocess.run(
             [sys.executable, *arguments],

@@ -157,7 +157,9 @@ def test_what_a_layout_refuses():
         lay_out(mask, device=None)
     with pytest.raises(RequestError, match="mask is a str; build one"):
         lay_out("causal")
-    with pytest.raises(RequestError, match="mesh is of type int; give a DeviceMesh, or a dict of the ranks along each axis"):
+    with pytest.raises(
+        RequestError, match="mesh is of type int; give a DeviceMesh, or a dict of the ranks along each axis"
+    ):
         lay_out(mask, mesh=4)
     with pytest.raises(UnknownNameError, match="unknown strategy"):
         lay_out(mask, strategy="ring")

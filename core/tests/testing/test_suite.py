@@ -56,7 +56,7 @@ def report(tmp_path_factory):
     fakes.add("longca-bad", BAD, module="bad_kernels", prelude=False)
     (fakes.root / "test_bad.py").write_text(SUITE, "utf-8")
     options = ("-rA", "-q", "-p", "no:cacheprovider", "--tb=no", "--strict-markers")
-    ran = fakes.python("-m", "pytest", *options, timeout=300, COLUMNS="400", OMP_NUM_THREADS="1", CI="1")
+    ran = fakes.python("-m", "pytest", *options, timeout=1500, COLUMNS="400", OMP_NUM_THREADS="1", CI="1")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     found = re.findall(r"^(\w+) test_bad\.py::(\w+)\[(.*?)\](?: - (.*))?$", ran.stdout, re.MULTILINE)
     return {(test, case): (outcome, message) for outcome, test, case, message in found}
