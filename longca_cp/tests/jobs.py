@@ -206,6 +206,7 @@ def refusals(size):
         "no mesh": {"mesh": None},
         "no strategy": {"strategy": None},
         "strategy": {"strategy": "ring"},
+        "strategy, no mesh": {"strategy": "uliss", "mesh": None},
         "placement": {"placement": "zig_zag"},
         "kernel": {"kernel": "naiv"},
         "axes": {"strategy": "usp"},

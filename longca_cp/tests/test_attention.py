@@ -20,6 +20,7 @@ def test_what_is_wrong_is_said(world):
             "no mesh": ("RequestError", "ring_p2p runs on a device mesh; make one with init_device_mesh"),
             "no strategy": ("RequestError", "a mesh without a strategy"),
             "strategy": ("UnknownNameError", "unknown strategy 'ring'. Did you mean ring_p2p"),
+            "strategy, no mesh": ("UnknownNameError", "unknown strategy 'uliss'. Did you mean ulysses"),
             "placement": ("UnknownNameError", "unknown placement of ring_p2p 'zig_zag'. Did you mean zigzag"),
             "kernel": ("UnknownNameError", "unknown kernel 'naiv'. Did you mean naive"),
             "axes": ("RequestError", "the mesh is 2 with dims ring; this strategy runs over ring, ulysses"),
@@ -134,6 +135,12 @@ def test_a_layout_needs_no_processes():
     assert layout == lay_out(mask, dtype=torch.bfloat16, kernel="auto", placement="auto")
 
 
+@pytest.mark.parametrize("placement", ["auto", "zigzag"])
+def test_sizes_of_one_axis_may_have_any_name(placement):
+    mask = masks.build("causal", 64)
+    assert lay_out(mask, mesh={"rang": 4}, placement=placement) == lay_out(mask, placement=placement)
+
+
 def test_auto_does_not_ask_for_gradients_where_there_are_none(monkeypatch):
     from longca.plugins import Registry
 
@@ -166,7 +173,10 @@ def test_what_a_layout_refuses():
     with pytest.raises(UnknownNameError, match="unknown placement of ulysses"):
         lay_out(mask, strategy="ulysses", mesh={"ulysses": 2}, placement="zigzag")
     with pytest.raises(RequestError, match="needs a size"):
-        lay_out(mask, mesh={"ulysses": 2}, placement="zigzag")
+        lay_out(mask, mesh={"ulysses": 2, "ring": 2}, placement="zigzag")
+    for heads in (4, (4,), (4, 2, 2)):
+        with pytest.raises(RequestError, match=r"heads is .*; give \(query heads, KV heads\)"):
+            lay_out(mask, heads=heads)
     blocks = masks.build("uniform_block_sparse", 64, block=16, kept=0.5, seed=0)
     with pytest.raises(UnsupportedError, match="Use ulysses, which splits heads"):
         lay_out(blocks)

@@ -99,8 +99,38 @@ def test_a_million_cases_are_refused():
         expand(suite.model_copy(update={"sweep": (sweep,)}), ["naive", "sdpa"])
 
 
-@pytest.mark.parametrize("selection", [Selection(seeds=(9,)), Selection(seeds=(2,), seqlens=(131072,))])
-def test_a_selection_that_leaves_nothing_says_so(selection):
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (Selection(seeds=(9,)), "no sweep of suite dense has seed 9; leave it out. Its seeds: 0, 1, 2"),
+        (
+            Selection(seeds=(2,), seqlens=(131072,)),
+            "no sweep of suite dense has length 131072, seed 2 together; leave out one of them. Its seeds: 0, 1, 2",
+        ),
+        (
+            Selection(kernels=("naive", "sdpa"), seeds=(9,)),
+            "no sweep of suite dense has kernel naive or sdpa, seed 9 together; leave out one of them. Its seeds: 0, 1",
+        ),
+        (Selection(kernels=("own",)), "unknown kernel of suite dense 'own'. "),
+        (Selection(patterns=("uniform_block_sparse",)), "unknown mask pattern of suite dense 'uniform_block_sparse'. "),
+        (Selection(strategies=("usp",)), "no sweep of suite dense has strategies; leave out --strategy, or"),
+    ],
+)
+def test_a_selection_that_leaves_nothing_says_so(selection, said):
     suite = load_suite("dense")
-    with pytest.raises(RequestError, match=r"no sweep of suite dense has all .* Its seeds: 0, 1, 2"):
-        expand(suite, [*suite.distributions, "naive", "sdpa"], selection)
+    with pytest.raises(RequestError) as refused:
+        expand(suite, [*suite.distributions, "naive", "sdpa", "own"], selection)
+    assert str(refused.value).startswith(said)
+    assert "--" not in str(refused.value).replace("--strategy", "")
+
+
+def test_without_kernels_nothing_that_was_not_selected_is_blamed():
+    with pytest.raises(RequestError, match="no case for the kernels and strategies that are here; see longca plugins"):
+        expand(load_suite("quick"), [])
+
+
+def test_strategies_of_a_suite_that_has_some_need_ranks():
+    suite, alone = load_suite("distributed_quick"), load_suite("quick").sweep
+    both = suite.model_copy(update={"sweep": (*suite.sweep, *alone)})
+    with pytest.raises(RequestError, match="--strategy and --placement: strategies need several ranks; give --nproc"):
+        expand(both, ["naive", "sdpa"], Selection(strategies=("usp",), placements=("auto",)))

@@ -169,6 +169,8 @@ def test_interrupted(faulty, tmp_path):
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "Traceback" not in errors
+    assert f"interrupted: 2 of 4 cases have records, in {out}. " in errors
+    assert errors.endswith(f"--resume --out {out}\n")
     assert [record["status"] for record in records(out)] == ["ok", "ok"]
     assert gone("longca.bench.worker", tmp_path)
 

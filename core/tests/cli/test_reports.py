@@ -39,6 +39,15 @@ def test_report_writes_what_is_asked_for(fakes, runs, tmp_path):
     assert (found["environment"], len(found["files"])) == (ENVIRONMENT, 1)
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_report_says_that_ranks_have_no_charts(fakes, tmp_path, more):
+    run = write_run(tmp_path / "ranks", [record(strategy="usp", placement="auto", placed="zigzag", world_size=2)])
+    ran = fakes.longca("report", str(run), "--format", "png", *more)
+    assert ran.returncode == 0
+    assert ran.stderr == "no chart is drawn: charts are of one device's cases, and this run has none\n"
+    assert "wrote" not in ran.stdout
+
+
 def test_compare_says_what_is_shown(fakes, runs):
     a, b, c = map(str, runs)
     same = fakes.longca("compare", a, a)

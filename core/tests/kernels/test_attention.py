@@ -6,6 +6,7 @@ import logging
 import pickle
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -341,6 +342,35 @@ def test_a_matrix_is_no_mask():
     mask = pattern_mask("causal")
     with pytest.raises(RequestError, match=r"mask is a ndarray; build one with longca\.masks"):
         longca.attention(*inputs(mask, 4, 2)[:3], mask.dense())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kernel": None}, "kernel is None; give a kernel's name, or auto"),
+        ({"softmax_scale": "a"}, "softmax_scale is 'a'; give a number above 0"),
+        ({"placement": "zigzag"}, "a placement without a strategy; give strategy="),
+        ({"mesh": 2}, "a mesh without a strategy; give strategy="),
+    ],
+)
+def test_settings_that_mean_nothing(settings, says):
+    mask = pattern_mask("causal")
+    with pytest.raises(RequestError, match=says):
+        longca.attention(*inputs(mask, 4, 2)[:3], mask, **settings)
+
+
+def test_an_unknown_strategy_is_refused_as_such_without_a_mesh():
+    mask = pattern_mask("causal")
+    with pytest.raises(UnknownNameError, match="unknown strategy 'uliss'"):
+        longca.attention(*inputs(mask, 4, 2)[:3], mask, strategy="uliss")
+
+
+@pytest.mark.parametrize("scale", [1, np.float32(0.5), torch.tensor(0.5)])
+def test_any_number_is_a_scale(scale):
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)[:3]
+    expected = longca.attention(*given, mask, softmax_scale=float(scale))
+    assert torch.equal(longca.attention(*given, mask, softmax_scale=scale), expected)
 
 
 def test_what_is_unsupported_says_why_and_what_is_not(monkeypatch):

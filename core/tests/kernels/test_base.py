@@ -50,6 +50,14 @@ def test_dtypes_and_devices_must_agree(odd):
             check_inputs(*given)
 
 
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_arrays_are_no_tensors(odd):
+    given = tensors()
+    given[odd] = given[odd].numpy()
+    with pytest.raises(RequestError, match=f"{'qkv'[odd]} is a ndarray; give torch tensors"):
+        check_inputs(*given)
+
+
 def test_a_plan_counts_the_bytes_of_its_tensors():
     @dataclass(eq=False)
     class Tabled(Plan):

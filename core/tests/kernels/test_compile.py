@@ -59,6 +59,19 @@ def test_a_whole_graph_equals_eager(name, kernel):
     assert_same(result, forward_and_gradients(layer, mask, given, kernel=kernel))
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_whole_graph_takes_any_scale(dynamic):
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)[:3]
+
+    def scaled(softmax_scale):
+        return longca.attention(*given, mask, softmax_scale=softmax_scale)
+
+    compiled = torch.compile(scaled, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for scale in (None, 0.5, 0.25, 1):
+        assert torch.equal(compiled(scale), scaled(scale))
+
+
 @needs_compiler
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_inductor_equals_eager(dynamic):

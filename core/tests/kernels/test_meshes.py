@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longca.errors import RequestError
-from longca.kernels.meshes import axis_sizes, mesh_dims, rank_in
+from longca.kernels.meshes import axis_sizes, mesh_dims, named_sizes, rank_in
 
 
 class Mesh:
@@ -39,6 +39,12 @@ def test_axes_are_found_by_name():
 def test_one_dim_may_have_any_name():
     assert mesh_dims(Mesh(cp=4), ("ring",)) == (0,)
     assert axis_sizes(Mesh(cp=4), ("ring",)) == {"ring": 4}
+    assert named_sizes({"cp": 4}, ("ring",)) == {"ring": 4}
+
+
+def test_more_sizes_keep_their_names():
+    for sizes, axes in (({"dp": 2, "ring": 4}, ("ring",)), ({"cp": 4}, ("ring", "ulysses")), ({}, ("ring",))):
+        assert named_sizes(sizes, axes) == sizes
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("outer", "inner", "heads"))))

@@ -42,6 +42,9 @@ def test_area_counts_every_query_head_of_a_mask_with_heads():
         ({"heads_kv": 3}, "do not divide"),
         ({"heads_kv": 16}, "do not divide"),
         ({"softmax_scale": float("nan")}, "softmax_scale"),
+        ({"mask": "causal"}, r"mask is a str; build one with longca\.masks\.build"),
+        ({"mask": None}, "mask is a NoneType; build one"),
+        ({"device": "cpu"}, r"device is 'cpu'; give a longca\.Device"),
     ],
 )
 def test_what_no_problem_may_ask(fields, message):
@@ -112,3 +115,9 @@ def test_devices_are_named(text, device):
 def test_no_other_devices_are(text):
     with pytest.raises(RequestError, match=r"Give cpu, or cuda:9\.0"):
         Device.parse(text)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cuda:0", "CPU", "", None])
+def test_no_other_kind_of_device_is_made(kind):
+    with pytest.raises(RequestError, match=r'Give Device\("cpu"\), or Device\("cuda", \(9, 0\)\)'):
+        Device(kind)

@@ -14,7 +14,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from longca.bench.parallel_cases import Parallel, check_ranks, check_strategies, parallels
+from longca.bench.parallel_cases import Parallel, check_ranks, check_selected, check_strategies, parallels
 from longca.bench.providers import how_to_get
 from longca.bench.suite import Suite, Sweep, Value
 from longca.errors import RequestError, UnknownNameError
@@ -28,6 +28,18 @@ __all__ = ["MOST_CASES", "Case", "Selection", "absent", "expand"]
 
 #: More cases than anyone waits for: a slip of the hand in a suite.
 MOST_CASES = 100_000
+
+#: What messages call each of a selection's attributes.
+_NOUNS = {
+    "kernels": "kernel",
+    "patterns": "mask",
+    "seqlens": "length",
+    "directions": "direction",
+    "heads": "heads",
+    "seeds": "seed",
+    "strategies": "strategy",
+    "placements": "placement",
+}
 
 
 @dataclass(frozen=True)
@@ -143,12 +155,14 @@ def expand(
 
     Raises:
         UnknownNameError: The suite or the selection names a kernel, strategy, placement or pattern that nobody
-            provides, or the selection heads that the suite does not have.
+            provides, or the selection a kernel, pattern or heads that the suite does not have.
         MaskError: A selected length that no mask has.
-        RequestError: A selected kernel is not installed, nothing is left, or there are more than MOST_CASES.
+        RequestError: A selected kernel is not installed, strategies or placements are selected of sweeps without,
+            nothing is left, or there are more than MOST_CASES.
     """
     known = tuple(kernels)
     check_ranks(suite.name, suite.sweep, ranks)
+    check_selected(suite, ranks, selection.strategies, selection.placements)
     sweeps = [sweep for sweep in suite.sweep if bool(sweep.strategies) == (ranks is not None)]
     _check(suite, known, selection)
     check_strategies(suite, strategies, selection.strategies, selection.placements)
@@ -169,15 +183,20 @@ def expand(
                 "--mask, --seqlen and --direction"
             )
     if not cases and not absent(suite, (*known, *strategies), selection):
-        raise RequestError(
-            f"no sweep of suite {suite.name} has all that was selected together; leave out one of --kernel, --mask, "
-            f"--seqlen, --heads, --seed, --direction, --strategy and --placement. Its seeds: {_seeds(suite)}"
-        )
+        raise RequestError(_nothing_left(suite, selection))
     return list(cases)
 
 
-def _seeds(suite: Suite) -> str:
-    return ", ".join(map(str, sorted({seed for sweep in suite.sweep for seed in sweep.seeds})))
+def _nothing_left(suite: Suite, selection: Selection) -> str:
+    """Why a selection leaves no case, and what to do about it; of what was not selected, nothing."""
+    chosen = {_NOUNS[name]: values for name, values in vars(selection).items() if values}
+    if not chosen:
+        return f"suite {suite.name} has no case for the kernels and strategies that are here; see longca plugins"
+    words = ", ".join(f"{noun} {' or '.join(map(str, values))}" for noun, values in chosen.items())
+    how = " together; leave out one of them" if len(chosen) > 1 else "; leave it out"
+    seeds = sorted({seed for sweep in suite.sweep for seed in sweep.seeds})
+    hint = f". Its seeds: {', '.join(map(str, seeds))}" if selection.seeds else ""
+    return f"no sweep of suite {suite.name} has {words}{how}{hint}"
 
 
 def absent(suite: Suite, kernels: Iterable[str], selection: Selection = Selection()) -> dict[str, str]:
@@ -209,10 +228,17 @@ def _check(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:
         get_pattern(name)
     for seqlen in selection.seqlens:
         check_seqlen(seqlen)
-    heads = {heads for sweep in suite.sweep for heads in sweep.heads}
-    for name in selection.heads:
-        if name not in heads:
-            raise UnknownNameError(f"heads of suite {suite.name}", name, heads)
+    _check_listed(suite, "kernel", selection.kernels, (sweep.kernels for sweep in suite.sweep))
+    _check_listed(suite, "mask pattern", selection.patterns, (sweep.patterns for sweep in suite.sweep))
+    _check_listed(suite, "heads", selection.heads, (sweep.heads for sweep in suite.sweep))
+
+
+def _check_listed(suite: Suite, kind: str, selected: Iterable[str], lists: Iterable[Iterable[str]]) -> None:
+    """Refuses what no sweep of a suite lists."""
+    listed = {name for names in lists for name in names}
+    for name in selected:
+        if name not in listed and "*" not in listed:
+            raise UnknownNameError(f"{kind} of suite {suite.name}", name, listed)
 
 
 def _cases(

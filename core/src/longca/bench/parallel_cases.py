@@ -11,7 +11,7 @@ from longca.bench.suite import Suite, Sweep
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests import StrategyManifest
 
-__all__ = ["AUTO", "Parallel", "check_ranks", "check_strategies", "equal_mesh", "parallels"]
+__all__ = ["AUTO", "Parallel", "check_ranks", "check_selected", "check_strategies", "equal_mesh", "parallels"]
 
 AUTO = "auto"
 
@@ -107,6 +107,26 @@ def check_ranks(suite: str, sweeps: Sequence[Sweep], ranks: int | None) -> None:
         raise RequestError(f"suite {suite} is for several ranks: give --nproc, or start longca run under torchrun")
     if ranks is not None and not any(parallel):
         raise RequestError(f"suite {suite} has no strategies, which is what ranks run; leave out --nproc and torchrun")
+
+
+def check_selected(suite: Suite, ranks: int | None, wanted: Sequence[str], placements: Sequence[str]) -> None:
+    """Refuses strategies and placements that are selected where what is measured has none.
+
+    Args:
+        suite: The suite.
+        ranks: Ranks of the job; None without one.
+        wanted: Strategies that were selected.
+        placements: Placements that were.
+
+    Raises:
+        RequestError: There are some, and there is no job.
+    """
+    given = " and ".join(name for name, chosen in (("--strategy", wanted), ("--placement", placements)) if chosen)
+    if not given or ranks is not None:
+        return
+    if any(sweep.strategies for sweep in suite.sweep):
+        raise RequestError(f"{given}: strategies need several ranks; give --nproc, or start longca run under torchrun")
+    raise RequestError(f"no sweep of suite {suite.name} has strategies; leave out {given}, or take a suite that has")
 
 
 def check_strategies(

@@ -18,6 +18,9 @@ class Progress:
     Args:
         total: Cases to come.
         quiet: Whether to show nothing.
+
+    Attributes:
+        done: Cases that have come.
     """
 
     def __init__(self, total: int, *, quiet: bool) -> None:
@@ -25,7 +28,7 @@ class Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(stderr=True, highlight=False)
-        self._quiet, self._total, self._done = quiet, total, 0
+        self._quiet, self._total, self.done = quiet, total, 0
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
@@ -43,14 +46,14 @@ class Progress:
         from longca.reports.run_cells import mask_name
         from longca.reports.text import safe
 
-        self._done += 1
+        self.done += 1
         shared = f" {record.strategy} {record.placed or record.placement}" if record.strategy else ""
         mask = mask_name(record.pattern, record.factors)
         what = f"{record.kernel} {mask} {record.seqlen} {record.direction}{shared}"
         self._bar.update(self._task, advance=1, description=safe(what))
         if not self._quiet and not self._shown:
             time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
-            typer.echo(f"[{self._done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
+            typer.echo(f"[{self.done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
 
     def stop(self) -> None:
         """Clears the bar."""

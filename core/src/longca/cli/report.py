@@ -28,6 +28,8 @@ def report(
     formats = checked_formats(format_ or ["terminal"])
     opened = open_run(run)
     files = write_reports(opened, out or opened.folder / "report", formats)
+    if "png" in formats and not any(file.suffix == ".png" for file in files):
+        typer.echo("no chart is drawn: charts are of one device's cases, and this run has none", err=True)
     if as_json:
         records = [record.model_dump(mode="json") for record in opened.records]
         print_json({"environment": opened.environment, "records": records, "files": [str(file) for file in files]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -71,7 +72,7 @@ def run(
     from longca.bench.cases import Selection
 
     selection = Selection(
-        kernels=ab or tuple(kernel or ()),
+        kernels=_kernels(tuple(kernel or ()), ab),
         patterns=tuple(mask or ()),
         seqlens=tuple(seqlen or ()),
         directions=chosen_directions(direction),
@@ -84,6 +85,19 @@ def run(
     limits = _Limits(timeout, None if memory is None else int(memory * 2**30), fail_fast, disabled)
     wanted = _Wanted(suite, selection, limits, device, nproc, out, resume, dry_run, as_json, ab)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
+
+
+def _kernels(selected: tuple[str, ...], ab: tuple[str, str] | None) -> tuple[str, ...]:
+    """The kernels that are selected, be it by --kernel or by --ab."""
+    from longca.errors import RequestError
+
+    if ab is None:
+        return selected
+    if selected:
+        raise RequestError("--ab names the kernels; leave out --kernel, or --ab")
+    if ab[0] == ab[1]:
+        raise RequestError(f"--ab {ab[0]} {ab[1]} compares a kernel with itself; name two kernels")
+    return ab
 
 
 @dataclass(frozen=True)
@@ -197,6 +211,10 @@ def _measure(
             from longca.bench.distributed.runner import run_together
 
             new = run_together(leader, suite, left, where, registry, keep, options)
+    except KeyboardInterrupt:
+        progress.stop()
+        _say_interrupted(folder.path, len(cases) - len(left) + progress.done, len(cases))
+        raise
     finally:
         folder.close()
         progress.stop()
@@ -222,6 +240,17 @@ def _say_resumed(folder: RunFolder, done: int, *, quiet: bool) -> None:
         typer.echo("the last line of the earlier records was torn, and is dropped; its case is run again", err=True)
     if done and not quiet:
         typer.echo(f"{done} cases were measured before and are kept", err=True)
+
+
+def _say_interrupted(folder: Path, done: int, total: int) -> None:
+    from longca.reports.text import printable
+
+    where, again = printable(str(folder)), printable(shlex.quote(str(folder)))
+    typer.echo(
+        f"interrupted: {done} of {total} cases have records, in {where}. "
+        f"To go on, add to the command: --resume --out {again}",
+        err=True,
+    )
 
 
 def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None) -> None:

@@ -30,7 +30,7 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
         print_json(rows)
         return
     from longca.reports.run_cells import mask_name
-    from longca.reports.text import safe
+    from longca.reports.text import printable
 
     names = [mask_name(row["pattern"], row["factors"]) for row in rows]
     wide = max(24, *map(len, names))
@@ -38,7 +38,7 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
         outcome = row["form"] or "unsupported: " + " ".join(row["reasons"])
         shared = f" {row['strategy']:15} {row['placement']:15} {row['mesh']:20}" if row.get("strategy") else ""
         about = f"{row['kernel']:12} {name:{wide}} {row['seqlen']:>8} {row['heads']:>6} {row['direction']:9}"
-        typer.echo(safe(f"{about}{shared} {outcome}"))
+        typer.echo(printable(f"{about}{shared} {outcome}"))
 
 
 def _row(registry: Registry, case: Case, device: Device) -> dict[str, Any]:

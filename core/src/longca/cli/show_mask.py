@@ -46,6 +46,7 @@ def show_mask(
         "kept": kept,
         "heads": heads,
     }
+    _check_tile(tile)
     mask = _make(pattern, seqlen, seqlen_k, lengths, seed, {k: v for k, v in given.items() if v is not None})
     if out is not None:
         from longca.reports.mask_picture import draw_mask
@@ -55,6 +56,15 @@ def show_mask(
         print_json(_as_json(mask))
     elif out is None:
         _print_picture(mask)
+    else:
+        _say_written(out)
+
+
+def _check_tile(tile: int | None) -> None:
+    if tile is not None:
+        from longca.reports.mask_picture import check_block
+
+        check_block(tile)
 
 
 def _make(
@@ -87,6 +97,12 @@ def _print_picture(mask: Mask) -> None:
     out = console()
     side = max(8, min(64, out.width - 4))
     out.print(text_picture(mask, width=side, height=side // 2), markup=False, soft_wrap=True)
+
+
+def _say_written(file: Path) -> None:
+    from longca.reports.text import console, safe
+
+    console().print(f"wrote {safe(file)}", soft_wrap=True)
 
 
 def _as_json(mask: Mask) -> dict[str, Any]:

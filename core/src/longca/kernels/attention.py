@@ -73,21 +73,40 @@ def attention(
         out [Tq, Hq, D] in q's dtype; with return_lse also lse [Hq, Tq], which carries no gradient.
 
     Raises:
-        RequestError: Shapes, dtypes or devices that do not fit one another or the mask.
-        UnknownNameError: Nobody provides the kernel.
+        RequestError: Shapes, dtypes or devices that do not fit one another or the mask; a mesh or a placement without
+            a strategy.
+        UnknownNameError: Nobody provides the kernel or the strategy.
         UnsupportedError: No offer covers the problem; the message gives the reasons and the kernels that are valid.
     """
     check_mask(mask)
     check_inputs(q, k, v)
+    _check_settings(kernel, softmax_scale)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if strategy is not None:
         result = _in_parallel(q, k, v, mask, strategy, mesh, kernel, placement, softmax_scale, deterministic, training)
         return result if return_lse else result[0]
     if mesh is not None:
         raise RequestError("a mesh without a strategy; give strategy= one of those that `longca plugins` lists")
+    if placement != "auto":
+        raise RequestError("a placement without a strategy; give strategy= one of those that `longca plugins` lists")
     key = torch.from_numpy(mask.key_array)
     out, lse = torch.ops.longca.attention(q, k, v, key, kernel, softmax_scale, deterministic, training)
     return (out, lse.detach()) if return_lse else out
+
+
+def _check_settings(kernel: object, softmax_scale: object) -> None:
+    """Checks what the operator's schema would refuse in its own words.
+
+    Raises:
+        RequestError: The kernel is no name, or the scale no number.
+    """
+    if not isinstance(kernel, str):
+        raise RequestError(f"kernel is {kernel!r}; give a kernel's name, or auto")
+    # A compiler knows plain numbers by their types; NumPy's and others convert themselves.
+    if softmax_scale is not None and not (
+        isinstance(softmax_scale, (int, float)) or hasattr(softmax_scale, "__float__")
+    ):
+        raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -108,6 +127,7 @@ def _in_parallel(
 
     from longca.kernels.parallel import parallel_attention
 
+    plugins.registry().strategy(strategy)  # an unknown one is refused as such, whatever the mesh
     if not isinstance(mesh, DeviceMesh):
         given = "" if mesh is None else f", and mesh is a {type(mesh).__name__}"
         raise RequestError(

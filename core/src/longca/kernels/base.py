@@ -173,9 +173,11 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Checks the shapes, dtypes and devices of attention's inputs against one another.
 
     Raises:
-        RequestError: They do not fit; the message says which and what is allowed.
+        RequestError: They are no tensors or do not fit; the message says which and what is allowed.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise RequestError(f"{name} is a {type(tensor).__name__}; give torch tensors")
         if tensor.dim() != 3:
             raise RequestError(f"{name} has shape {tuple(tensor.shape)}; tensors are packed: [tokens, heads, head_dim]")
         if tensor.dtype != q.dtype or tensor.device != q.device:

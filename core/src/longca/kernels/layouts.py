@@ -18,7 +18,7 @@ from longca import plugins
 from longca.errors import RequestError, UnsupportedError
 from longca.kernels.base import check_mask, device_of
 from longca.kernels.choice import choose
-from longca.kernels.meshes import axis_sizes, check_member
+from longca.kernels.meshes import axis_sizes, check_member, named_sizes
 from longca.manifests import Device, Layout, Problem, Reason, Verdict
 from longca.masks import Mask
 from longca.plugins import Registry
@@ -48,7 +48,7 @@ def layout(
         mask: The mask of all tokens; as many queries as keys.
         strategy: Name of a strategy.
         mesh: A device mesh whose dims are named as the strategy's axes; or, to ask without processes, the number of
-            ranks along each axis.
+            ranks along each axis. For a strategy of one axis a mesh of one dim may have any name.
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type of q, k and v.
@@ -57,7 +57,7 @@ def layout(
         device: What it will run on; needed where `mesh` is no device mesh.
 
     Raises:
-        RequestError: A mesh of other axes, or none of which this process is a rank; no device.
+        RequestError: A mesh of other axes, or none of which this process is a rank; no device; heads that are no pair.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or no kernel takes every step of one.
     """
@@ -70,6 +70,8 @@ def layout(
         if not isinstance(mesh, DeviceMesh):
             raise RequestError("sizes of axes do not say what it runs on; give device=longca.Device(...)")
         device = device_of(torch.empty(0, device=mesh.device_type))
+    if not isinstance(heads, (tuple, list)) or len(heads) != 2:
+        raise RequestError(f"heads is {heads!r}; give (query heads, KV heads)")
     problem = Problem(
         mask=mask,
         heads_q=heads[0],
@@ -87,7 +89,7 @@ def placed(
     """The layout of a problem, the same for both of its directions; see `layout`."""
     registry = plugins.registry()
     manifest = registry.strategy(strategy)
-    sizes = axis_sizes(mesh, manifest.axes) if isinstance(mesh, DeviceMesh) else dict(mesh)
+    sizes = axis_sizes(mesh, manifest.axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, manifest.axes)
     if placement == AUTO and len(manifest.placements) == 1:
         placement = manifest.placements[0]
     elif placement == AUTO:

@@ -6,13 +6,13 @@ say how its ranks are numbered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 
-__all__ = ["axis_sizes", "check_member", "mesh_dims", "rank_in"]
+__all__ = ["axis_sizes", "check_member", "mesh_dims", "named_sizes", "rank_in"]
 
 
 def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
@@ -43,6 +43,14 @@ def axis_sizes(mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, int]:
         RequestError: As in `mesh_dims`.
     """
     return {axis: mesh.size(dim) for axis, dim in zip(axes, mesh_dims(mesh, axes), strict=True)}
+
+
+def named_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> dict[str, int]:
+    """Sizes given by name as ranks along each of a strategy's axes: as in `mesh_dims`, one may have any name.
+
+    Those of other axes are returned as they are; the registry refuses them with what the strategy needs.
+    """
+    return dict(zip(axes, sizes.values(), strict=True)) if len(axes) == len(sizes) == 1 else dict(sizes)
 
 
 def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:

@@ -127,3 +127,7 @@ class Offer(BaseModel):
     def directions(self) -> tuple[Literal["forward", "backward"], ...]:
         """The directions it offers: forward, and backward where there is one."""
         return ("forward",) if self.backward is Backward.NONE else ("forward", "backward")
+
+    def runs_on(self, kind: str) -> bool:
+        """Whether it runs on devices of a kind, some of them at least."""
+        return self.cpu if kind == "cpu" else self.cuda is not None

@@ -26,12 +26,22 @@ class Device:
         capability: Compute capability of a CUDA device, as (major, minor).
         memory: Bytes of memory; None where not known.
         name: What the vendor calls it.
+
+    Raises:
+        RequestError: Another kind.
     """
 
     kind: Literal["cpu", "cuda"]
     capability: tuple[int, int] | None = None
     memory: int | None = None
     name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("cpu", "cuda"):
+            raise RequestError(
+                f'unknown kind of device {self.kind!r}. Give Device("cpu"), or Device("cuda", (9, 0)) for a compute '
+                "capability"
+            )
 
     @staticmethod
     def parse(text: str) -> Device:
@@ -75,7 +85,8 @@ class Problem:
             log-sum-exps, and its backward gets the whole's out and lse.
 
     Raises:
-        RequestError: Heads that do not divide, a head dimension below 1, an unknown dtype or direction.
+        RequestError: No mask or no Device, heads that do not divide, a head dimension below 1, an unknown dtype or
+            direction.
     """
 
     mask: Admits
@@ -90,6 +101,12 @@ class Problem:
     composed: bool = False
 
     def __post_init__(self) -> None:
+        # A plugin's may be of a class of its own.
+        if not hasattr(self.mask, "admits"):
+            given = type(self.mask).__name__
+            raise RequestError(f"mask is a {given}; build one with longca.masks.build or masks.sample")
+        if not isinstance(self.device, Device):
+            raise RequestError(f'device is {self.device!r}; give a longca.Device, such as longca.Device("cpu")')
         if self.heads_kv is None:
             object.__setattr__(self, "heads_kv", self.heads_q)
         for name in ("heads_q", "heads_kv", "head_dim"):

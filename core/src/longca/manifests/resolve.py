@@ -60,8 +60,7 @@ def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
 
 def _distance(offer: Offer, problem: Problem, reasons: tuple[Reason, ...]) -> tuple[bool, bool, bool, int]:
     codes = {reason.code for reason in reasons}
-    other_kind = not offer.cpu if problem.device.kind == "cpu" else offer.cuda is None
-    return "form" in codes, "device" in codes, other_kind, len(reasons)
+    return "form" in codes, "device" in codes, not offer.runs_on(problem.device.kind), len(reasons)
 
 
 def _objections(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:

@@ -128,14 +128,17 @@ def examine(registry: Registry, kernel: str, pattern: Pattern, direction: Direct
     """How a kernel stands to a pattern in one direction.
 
     Each offer is asked alone, because the offer nearest to what was asked is not always the one nearest to running:
-    a forward-only offer for this device says less than a full one for another.
+    a forward-only offer for this device says less than a full one for another. But where an offer for this kind of
+    device falls short of the question alone, that it would do on another kind is no answer.
     """
     problem = question.problem(pattern, direction)
     best = _ask(registry, kernel, problem, question)
     vetoed = any(reason.code == "plugin" for reason in best.verdict.reasons)
     if best.status is Status.HERE or vetoed:
         return best
-    for alone in _offers_apart(registry.manifest(kernel)):
+    for alone in _offers_apart(registry.manifest(kernel), question.device.kind):
+        if _is_about_the_question(best) and not alone.offers[0].runs_on(question.device.kind):
+            break
         cell = _ask(registry, alone, problem, question)
         if cell.status is Status.HERE:
             # Only the kernel itself is put to its plugin's veto.
@@ -170,9 +173,18 @@ def _cell(problem: Problem, verdict: Verdict) -> Cell:
     return Cell(status, problem, verdict)
 
 
+def _is_about_the_question(cell: Cell) -> bool:
+    """Whether heads, data type or head dimension keep a kernel from running, and the device does not."""
+    return cell.status is Status.OPTIONS and all(reason.code != "device" for reason in cell.verdict.reasons)
+
+
 @cache
-def _offers_apart(manifest: KernelManifest) -> tuple[KernelManifest, ...]:
-    """A manifest for each offer; they bear the kernel's name, but are not registered."""
+def _offers_apart(manifest: KernelManifest, kind: str) -> tuple[KernelManifest, ...]:
+    """A manifest for each offer, those for a kind of device first.
+
+    They bear the kernel's name, but are not registered.
+    """
     if len(manifest.offers) == 1:
         return ()
-    return tuple(manifest.model_copy(update={"offers": (offer,)}) for offer in manifest.offers)
+    offers = sorted(manifest.offers, key=lambda offer: not offer.runs_on(kind))
+    return tuple(manifest.model_copy(update={"offers": (offer,)}) for offer in offers)

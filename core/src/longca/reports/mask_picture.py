@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Corner = Literal["upper center", "upper left"]
 
-__all__ = ["SUFFIXES", "draw_contact_sheet", "draw_mask", "text_picture"]
+__all__ = ["SUFFIXES", "check_block", "draw_contact_sheet", "draw_mask", "text_picture"]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -66,8 +66,8 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
     target = _checked_path(path)
     if not mask.seqlen_q or not mask.seqlen_k:
         raise MaskError(f"there is nothing to draw of a {mask.label}: it has no queries or no keys")
-    if block is not None and block < 1:
-        raise MaskError(f"blocks of {block} tokens cannot be drawn; take 1 or more")
+    if block is not None:
+        check_block(block)
     figure, places, legend = _layout(mask, dpi)
     for index, place in enumerate(places):
         axes = figure.add_axes(place)
@@ -77,6 +77,19 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
             axes.set_ylabel("queries", fontsize=_FONT + 0.5, labelpad=3)
     _add_legend(figure, raster, legend, "upper center", columns=3)
     return _save(figure, target)
+
+
+def check_block(block: int) -> None:
+    """Refuses blocks that no picture has.
+
+    Args:
+        block: Tokens a block.
+
+    Raises:
+        MaskError: The block is smaller than a token.
+    """
+    if block < 1:
+        raise MaskError(f"blocks of {block} tokens cannot be drawn; take 1 or more")
 
 
 def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:

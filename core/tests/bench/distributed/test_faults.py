@@ -54,6 +54,7 @@ def test_a_run_that_is_ended_leaves_nothing_running(toys, sent):
     _, errors = process.communicate(timeout=600)
     assert process.returncode == (130 if sent == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in errors
+    assert errors.count(f"interrupted: 2 of 4 cases have records, in {toys.out}. ") == (sent == signal.SIGINT)
     assert [record["status"] for record in toys.records()] == ["ok", "ok"]
     wait_until(lambda: not toys.processes(), 60)
 

@@ -103,7 +103,11 @@ def test_resumed_it_measures_what_is_left(toys):
         (("--nproc", "2", "--strategy", "toi"), "Did you mean toy"),
         (("--nproc", "2", "--placement", "evenlee"), "Did you mean evenly"),
         (("--nproc", "2", "--ab", "naive", "sdpa"), "leave it out, or --nproc"),
-        (("--nproc", "2", "--strategy", "toy", "--mask", "full"), "leave out one of"),
+        (("--nproc", "2", "--strategy", "toy", "--mask", "full"), "unknown mask pattern of suite toys 'full'"),
+        (
+            ("--nproc", "2", "--kernel", "naive", "--mask", "causal"),
+            "has kernel naive, mask causal together; leave",
+        ),
     ],
 )
 def test_requests_that_are_wrong(toys, options, said):
