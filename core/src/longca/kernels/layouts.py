@@ -23,7 +23,7 @@ from longca.manifests import Device, Layout, Problem, Reason, Verdict
 from longca.masks import Mask
 from longca.plugins import Registry
 
-__all__ = ["AUTO", "groups_of", "layout", "placed"]
+__all__ = ["AUTO", "forget_agreed", "groups_of", "layout", "placed"]
 
 AUTO = "auto"
 
@@ -125,6 +125,11 @@ def _agreed(
 ) -> str:
     """The placement to take, the same on all ranks of a mesh."""
     return _agree(mesh, _chosen(registry, problem, strategy, sizes, kernel))
+
+
+def forget_agreed() -> None:
+    """Forgets what ranks agreed on, and with it their process groups."""
+    _agreed.cache_clear()
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ sees it as a break in the graph.
 
 from __future__ import annotations
 
+import atexit
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from longca.errors import RequestError
 from longca.kernels.base import in_given_dtypes
 from longca.kernels.choice import choose
 from longca.kernels.layout_checks import check_layout
-from longca.kernels.layouts import AUTO, groups_of, placed
+from longca.kernels.layouts import AUTO, forget_agreed, groups_of, placed
 from longca.kernels.meshes import axis_sizes, rank_in
 from longca.kernels.strategy import Strategy, StrategyPlan
 from longca.manifests import Layout, Problem
@@ -117,6 +118,14 @@ def _ready(
 def _strategy(registry: Registry, name: str, mesh: DeviceMesh, _groups: tuple[ProcessGroup, ...]) -> Strategy:
     made: Strategy = registry.load_strategy(name)(mesh)
     return made
+
+
+@atexit.register
+def _forget() -> None:
+    """Lets go of process groups, whose threads end with them: one that needs Python later than this aborts."""
+    _ready.cache_clear()
+    _strategy.cache_clear()
+    forget_agreed()
 
 
 class _Attention(torch.autograd.Function):
