@@ -11,10 +11,10 @@ from typing import Any
 
 from dense_profile import layers, profile
 from dense_tables import Tables
-from measured_page import DOCS, environment, filled, link, missing, not_measured, table
+from measured_page import DOCS, environment, filled, link, missing, not_measured, runs_in, table
 
 from longca.reports.run_cells import three_digits, tokens
-from longca.reports.run_source import Run, open_run
+from longca.reports.run_source import Run
 
 RESULTS = DOCS.parent / "results" / "h200" / "dense"
 _PLANNING = "python core/benchmarks/planning.py --kernels fa2 fa3 fa4 flex cudnn flashmask --out {folder}"
@@ -78,16 +78,14 @@ def load(folder: Path) -> Results:
     Raises:
         FileNotFoundError: Something is missing; the message says what makes it.
     """
-    files = sorted(folder.glob("*/records.jsonl"))
-    if not files:
-        raise _missing(folder, "records.jsonl")
+    runs = runs_in(folder, _missing(folder, "records.jsonl"))
     names = ("planning.json", "changing_masks.json", "ablation.json", "layers.json")
     planning, training, ablation, beside = (_json(folder, name) for name in names)
     if not (folder / "planning.png").exists():
         raise _missing(folder, "planning.png")
     return Results(
         folder,
-        tuple(open_run(file.parent) for file in files),
+        runs,
         tuple(planning["rows"]),
         {int(seqlen): limit for seqlen, limit in planning["limits_ms"].items()},
         tuple(training["rows"]),

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from longca.reports.markdown import escaped
 from longca.reports.run_cells import mask_name
-from longca.reports.run_source import Run, flatten
+from longca.reports.run_source import Run, flatten, open_run
 
 DOCS = Path(__file__).resolve().parent
 _MARKER = re.compile(r"^<!-- measured: (\w+) -->$", re.MULTILINE)
@@ -38,6 +38,22 @@ def filled(page: str, parts: Mapping[str, Callable[[Found], str]], load: Callabl
 def missing(title: str, path: Path, command: str) -> FileNotFoundError:
     """The error for a file that a page needs."""
     return FileNotFoundError(f"the page on {title} needs {path.name} in {path.parent}; make it with: {command}")
+
+
+def runs_in(folder: Path, absent: FileNotFoundError) -> tuple[Run, ...]:
+    """The runs in the folders of a folder.
+
+    Args:
+        folder: Where they lie.
+        absent: What is raised where there is none; see `missing`.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    files = sorted(folder.glob("*/records.jsonl"))
+    if not files:
+        raise absent
+    return tuple(open_run(file.parent) for file in files)
 
 
 def link(path: Path) -> str:

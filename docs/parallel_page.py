@@ -17,10 +17,10 @@ import parallel_costs
 import parallel_gaps
 import parallel_guide
 import parallel_tables
-from measured_page import DOCS, environment, filled, missing
+from measured_page import DOCS, environment, filled, missing, runs_in
 from parallel_ways import Setting, settings
 
-from longca.reports.run_source import Run, open_run
+from longca.reports.run_source import Run
 
 RESULTS = DOCS.parent / "results" / "h200" / "distributed"
 #: What makes each file, for the message where it is missing, and for the page.
@@ -74,11 +74,8 @@ def load(folder: Path) -> Results:
     Raises:
         FileNotFoundError: There are no records; the message says what makes them.
     """
-    files = sorted(folder.glob("*/records.jsonl"))
-    if not files:
-        made_by = _MADE_BY["records.jsonl"].format(folder=folder)
-        raise missing("context parallelism", folder / "records.jsonl", made_by)
-    return Results(folder, tuple(open_run(file.parent) for file in files))
+    made_by = _MADE_BY["records.jsonl"].format(folder=folder)
+    return Results(folder, runs_in(folder, missing("context parallelism", folder / "records.jsonl", made_by)))
 
 
 def _peers(results: Results) -> str:

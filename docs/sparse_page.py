@@ -20,10 +20,10 @@ import sparse_gaps
 import sparse_kept
 import sparse_paper
 import sparse_tables
-from measured_page import DOCS, environment, filled, missing, not_measured
+from measured_page import DOCS, environment, filled, missing, not_measured, runs_in
 
 from longca.reports.run_cells import counts
-from longca.reports.run_source import Run, open_run
+from longca.reports.run_source import Run
 
 _RESULTS = DOCS.parent / "results"
 _TUNE = "python longca_vsa/benchmarks/tune.py --heads 64 8 --threads 12"
@@ -97,15 +97,13 @@ def load(places: Places) -> Results:
         FileNotFoundError: There are no records of a run, or nothing was counted, and the message says what makes it; or
             the paper's tables are not there.
     """
-    files = sorted(places.records.glob("*/records.jsonl"))
-    if not files:
-        raise _missing(places.records / "records.jsonl", places)
+    runs = runs_in(places.records, _missing(places.records / "records.jsonl", places))
     if not places.fill.exists():
         raise _missing(places.fill, places)
     metadata = places.records / "metadata.json"
     return Results(
         places,
-        tuple(open_run(file.parent) for file in files),
+        runs,
         tuple(_json(places.fill)["rows"]),
         tuple(_json(metadata)["rows"]) if metadata.exists() else None,
         sparse_fill.tuned_times(places.records / "tuning"),

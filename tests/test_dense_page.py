@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,26 +12,16 @@ import pytest
 
 from longca.bench.records import Record
 
-from .imports import ROOT
+from .docs_pages import DOCS, docs_module, write_runs
 
-DOCS = ROOT / "docs"
 #: TFLOP/s on full and on documents; no figure where a kernel does not take the mask.
 SPEEDS = {"fa3": (600.0, 400.0), "flex": (400.0, 300.0), "sdpa": (500.0, None)}
 TILES = {"full": 1.0, "causal_document": 0.8}
 
 
-@cache
 def page() -> ModuleType:
-    """The module, beside which its tables lie."""
-    if str(DOCS) not in sys.path:
-        sys.path.append(str(DOCS))
-    spec = importlib.util.spec_from_file_location("longca_dense_page", DOCS / "dense_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The page's module."""
+    return docs_module("dense_page")
 
 
 def record(kernel: str, pattern: str, tflops: float | None, seed: int = 0, **fields: Any) -> Record:
@@ -64,12 +51,7 @@ def matrix(**fields: Any) -> list[Record]:
 
 def write(folder: Path, *runs: list[Record]) -> Path:
     """A folder of results as the page takes it."""
-    environment = {"device": {"name": "Some GPU"}, "packages": {"torch": "2.11.0"}, "plugins": {}}
-    for number, records in enumerate(runs):
-        run = folder / f"run{number}"
-        run.mkdir(parents=True)
-        (run / "records.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in records), encoding="utf-8")
-        (run / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    write_runs(folder, *runs)
     row = {"kernel": "fa3", "pattern": "full", "seqlen": 131072, "status": "ok"}
     costs = {"seconds": 0.004, "list_bytes": 2**21, "other_bytes": 2**20, "peak_bytes": 2**23}
     slower = {**row, **costs, "pattern": "causal", "seconds": 0.008}

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from longca.bench.records import Record
 
-from .imports import ROOT
+from .docs_pages import DOCS, docs_module, write_runs
 
-DOCS = ROOT / "docs"
 PAGE = DOCS / "context-parallel.md"
 MESHES = {
     "ulysses": "ulysses=4",
@@ -28,20 +23,6 @@ MESHES = {
 }
 #: Seconds of a forward by strategy, beside 1 s of the kernel alone; a backward takes twice as long.
 TIMES = {"ulysses": 1.25, "ring_p2p": 2.0, "ring_all_gather": 1.6, "usp": 2.5, "loongtrain": 4.0}
-
-
-@cache
-def module(name: str) -> ModuleType:
-    """A module of the docs, beside which its parts lie."""
-    if str(DOCS) not in sys.path:
-        sys.path.append(str(DOCS))
-    spec = importlib.util.spec_from_file_location(f"longca_{name}", DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = found
-    spec.loader.exec_module(found)
-    return found
 
 
 def finding(tensor: str, error: float) -> dict[str, Any]:
@@ -111,12 +92,7 @@ PEERS = [
 
 def write(folder: Path, *runs: list[Record], peers: list[dict[str, Any]] | None = None) -> Path:
     """A folder of results as the page takes it."""
-    environment = {"device": {"name": "Some GPU"}, "packages": {"torch": "2.11.0"}, "plugins": {}}
-    for number, records in enumerate(runs):
-        run = folder / f"run{number}"
-        run.mkdir(parents=True)
-        (run / "records.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in records), encoding="utf-8")
-        (run / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    write_runs(folder, *runs)
     head = {"versions": {"yunchang": "0.6", "torch": None}, "nccl": "2.28", "flash_attn": "theirs"}
     rows = PEERS if peers is None else peers
     (folder / "peers.json").write_text(json.dumps({**head, "rows": rows}), encoding="utf-8")
@@ -124,7 +100,7 @@ def write(folder: Path, *runs: list[Record], peers: list[dict[str, Any]] | None 
 
 
 def part(name: str, folder: Path) -> str:
-    text: str = module("parallel_page").fill(f"<!-- measured: {name} -->", folder)
+    text: str = docs_module("parallel_page").fill(f"<!-- measured: {name} -->", folder)
     return text
 
 
@@ -315,15 +291,15 @@ def test_missing_records_are_an_error_that_says_how_to_make_them(tmp_path):
     file.unlink()
     with pytest.raises(FileNotFoundError, match=r"needs records\.jsonl in .*make it with: longca "):
         part("throughput", folder)
-    assert module("parallel_page").fill("a page without markers", folder) == "a page without markers"
+    assert docs_module("parallel_page").fill("a page without markers", folder) == "a page without markers"
 
 
 def test_the_page_asks_for_every_part_and_nothing_else():
     asked = re.findall(r"^<!-- measured: (\w+) -->$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(asked) == sorted(module("parallel_page").MEASURED)
+    assert sorted(asked) == sorted(docs_module("parallel_page").MEASURED)
 
 
 def test_commands_that_make_the_records_are_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
-    made = [c.format(folder="results/h200/distributed") for c in module("parallel_page")._MADE_BY.values()]
+    made = [c.format(folder="results/h200/distributed") for c in docs_module("parallel_page")._MADE_BY.values()]
     assert [command for command in made if command not in text] == []

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from functools import cache
-from types import ModuleType
-
 import pytest
 from PIL import Image
 
 from longca.masks import build
 
-from .imports import ROOT
+from .docs_pages import DOCS, docs_module
 
-DOCS = ROOT / "docs"
 PAGE = DOCS / "context-parallel.md"
 MESHES = {
     "ulysses": "ulysses=4",
@@ -24,21 +18,6 @@ MESHES = {
     "loongtrain": "outer=1,inner=2,heads=2",
 }
 
-
-@cache
-def module(name: str) -> ModuleType:
-    """A module of the docs, beside which its parts lie."""
-    if str(DOCS) not in sys.path:
-        sys.path.append(str(DOCS))
-    spec = importlib.util.spec_from_file_location(f"longca_{name}", DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = found
-    spec.loader.exec_module(found)
-    return found
-
-
 PICTURES = [
     f"cp-{name}" for name in ("ulysses", "ring-p2p", "ring-all-gather", "usp", "loongtrain", "placements")
 ]  # fmt: skip
@@ -46,7 +25,7 @@ PICTURES = [
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_of_todays_layouts_and_order(name):
-    pictures = module("parallel_pictures")
+    pictures = docs_module("parallel_pictures")
     path = DOCS / "images" / f"{name}.png"
     with Image.open(path) as picture:
         drawn = picture.info[pictures.DIGEST]
@@ -56,7 +35,7 @@ def test_a_picture_is_of_todays_layouts_and_order(name):
 
 
 def test_pictures_are_drawn_of_every_strategy(tmp_path):
-    pictures = module("parallel_pictures")
+    pictures = docs_module("parallel_pictures")
     assert sorted(pictures.PICTURES) == sorted(PICTURES)
     path = pictures.write("cp-usp", tmp_path)
     with Image.open(path) as picture:
@@ -69,7 +48,7 @@ def test_a_rehearsal_sends_what_the_page_says(strategy):
     """The bytes of the page's first table, of a forward, with the log-sum-exps of head exchanges beside."""
     mesh = {axis: int(size) for axis, size in (pair.split("=") for pair in MESHES[strategy].split(","))}
     mask = build("full", seqlen=64)
-    found = module("parallel_rehearsal").rehearse(strategy, mask, mesh, "contiguous", (8, 4))
+    found = docs_module("parallel_rehearsal").rehearse(strategy, mask, mesh, "contiguous", (8, 4))
     q, kv, lse = 16 * 8 * 8 * 4, 2 * 16 * 4 * 8 * 4, 16 * 8 * 4
     sent = {
         "ulysses": 3 / 4 * (2 * q + kv + lse),
@@ -83,7 +62,7 @@ def test_a_rehearsal_sends_what_the_page_says(strategy):
 
 
 def test_a_schedule_hides_what_is_begun_before_a_call_and_waited_for_after_it():
-    rehearsal, schedules = module("parallel_rehearsal"), module("parallel_schedule")
+    rehearsal, schedules = docs_module("parallel_rehearsal"), docs_module("parallel_schedule")
     part = rehearsal.Part(
         [rehearsal.Event(*pair) for pair in (("begin", 0), ("call", 0), ("wait", 0), ("begin", 1), ("wait", 1))],
         [rehearsal.Move("p2p", "ring", 10, (1,))] * 2,

@@ -6,10 +6,8 @@ import importlib
 import importlib.util
 import json
 import re
-import sys
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,9 +18,8 @@ from matplotlib.image import imread
 from longca import registry
 from longca.bench.records import Record, read_records
 
-from .imports import ROOT
+from .docs_pages import DOCS, docs_module, write_runs
 
-DOCS = ROOT / "docs"
 #: TFLOP/s at 32 K tokens, half kept, forward: by kernel, block (0 for variable ones) and KV heads.
 SPEEDS = {
     ("vsa", 64, 64): 500.0, ("vsa_triton", 64, 64): 400.0,
@@ -34,18 +31,9 @@ SPEEDS = {
 BACKWARD = 0.8
 
 
-@cache
 def page() -> ModuleType:
-    """The module, beside which its parts lie."""
-    if str(DOCS) not in sys.path:
-        sys.path.append(str(DOCS))
-    spec = importlib.util.spec_from_file_location("longca_sparse_page", DOCS / "sparse_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The page's module."""
+    return docs_module("sparse_page")
 
 
 def paper() -> ModuleType:
@@ -108,12 +96,7 @@ FILLS = [fill_row(128, 8, 1.0), fill_row(0, 8, 0.8), fill_row(128, 64, 1.0), fil
 
 def write(folder: Path, *runs: list[Record], metadata: list[dict[str, Any]] | None = None) -> Any:
     """A folder of results as the page takes it; gives its places."""
-    environment = {"device": {"name": "Some GPU"}, "packages": {"torch": "2.11.0"}, "plugins": {}}
-    for number, records in enumerate(runs):
-        run = folder / f"run{number}"
-        run.mkdir(parents=True)
-        (run / "records.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in records), encoding="utf-8")
-        (run / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    write_runs(folder, *runs)
     (folder / "fill.json").write_text(json.dumps({"rows": FILLS}), encoding="utf-8")
     if metadata is not None:
         (folder / "metadata.json").write_text(json.dumps({"rows": metadata}), encoding="utf-8")

@@ -6,6 +6,7 @@ trained and evaluated on the same shards.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -23,7 +24,7 @@ from longca.manifests import Device, Layout, Problem, Reason, Verdict
 from longca.masks import Mask
 from longca.plugins import Registry
 
-__all__ = ["AUTO", "forget_agreed", "groups_of", "layout", "placed"]
+__all__ = ["AUTO", "groups_of", "layout", "placed"]
 
 AUTO = "auto"
 
@@ -127,9 +128,8 @@ def _agreed(
     return _agree(mesh, _chosen(registry, problem, strategy, sizes, kernel))
 
 
-def forget_agreed() -> None:
-    """Forgets what ranks agreed on, and with it their process groups."""
-    _agreed.cache_clear()
+# Its keys hold process groups, whose threads abort the process if they need Python when it has ended.
+atexit.register(_agreed.cache_clear)
 
 
 @lru_cache(maxsize=64)

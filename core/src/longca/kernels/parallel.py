@@ -22,7 +22,7 @@ from longca.errors import RequestError
 from longca.kernels.base import in_given_dtypes
 from longca.kernels.choice import choose
 from longca.kernels.layout_checks import check_layout
-from longca.kernels.layouts import AUTO, forget_agreed, groups_of, placed
+from longca.kernels.layouts import AUTO, groups_of, placed
 from longca.kernels.meshes import axis_sizes, rank_in
 from longca.kernels.strategy import Strategy, StrategyPlan
 from longca.manifests import Layout, Problem
@@ -125,7 +125,6 @@ def _forget() -> None:
     """Lets go of process groups, whose threads end with them: one that needs Python later than this aborts."""
     _ready.cache_clear()
     _strategy.cache_clear()
-    forget_agreed()
 
 
 class _Attention(torch.autograd.Function):
