@@ -117,7 +117,7 @@ def constants() -> str:
         (
             "`head_sample.SAMPLED_PAIRS`",
             _power(head_sample.SAMPLED_PAIRS),
-            "visible pairs over all heads above which some KV heads are verified, at least two",
+            "pairs of all heads, hidden ones of block masks too, above which some KV heads are verified, at least two",
         ),
         ("`verify.WIDE_ULPS`", f"{verify.WIDE_ULPS:g}", "ulps of float32 (float64) of a row's spread that pass anyway"),
         ("`verify.HALF_ULPS`", f"{verify.HALF_ULPS:g}", "ulps of bfloat16 or float16 that pass on top of that"),

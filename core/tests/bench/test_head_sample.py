@@ -20,7 +20,8 @@ def problem(heads_q=8, heads_kv=4, mask=CAUSAL, **other):
 
 
 def limit_to(monkeypatch, asked, groups):
-    monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", asked.area * groups // asked.heads_kv)
+    pairs = asked.area if asked.mask is CAUSAL else asked.heads_q * SEQLEN**2
+    monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", pairs * groups // asked.heads_kv)
 
 
 class SpoiltHead(Naive):
@@ -64,6 +65,12 @@ def test_heads_are_spread_from_the_first_to_the_last(monkeypatch, groups, heads_
     limit_to(monkeypatch, problem(), groups)
     sample = sample_heads(problem())
     assert (sample.heads_kv, sample.heads_q) == (heads_kv, heads_q)
+
+
+def test_what_a_block_sparse_mask_hides_counts_too(monkeypatch):
+    asked = problem(mask=build("uniform_block_sparse", SEQLEN, block=16, kept=0.25, heads=4))
+    monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", 2 * asked.area)
+    assert sample_heads(asked).heads_kv == (0, 3)
 
 
 @pytest.mark.parametrize("mask_heads", [None, 1, 4, 8])

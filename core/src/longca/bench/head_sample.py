@@ -14,11 +14,13 @@ from torch import Tensor
 
 from longca.bench.inputs import Inputs
 from longca.manifests import Problem
+from longca.masks import BlockSparseMask
 
 __all__ = ["SAMPLED_PAIRS", "HeadSample", "sample_heads"]
 
-#: Visible pairs over all heads above which a reference is of some heads, as many as have no more; but of two at least.
-SAMPLED_PAIRS = 2**37
+#: Pairs over all heads above which a reference is of some heads, as many as have no more; but of two at least. They are
+#: those that a reference computes: the visible ones, and of a block-sparse mask all.
+SAMPLED_PAIRS = 2**36
 _LEAST = 2  # the first and the last
 
 
@@ -56,10 +58,15 @@ class HeadSample:
 def sample_heads(problem: Problem) -> HeadSample | None:
     """The heads to compute a problem's reference for, evenly spread; None for all of them."""
     count = problem.num_heads_kv
-    fits = max(_LEAST, SAMPLED_PAIRS * count // max(1, problem.area))
+    fits = max(_LEAST, SAMPLED_PAIRS * count // max(1, _pairs(problem)))
     if fits >= count:
         return None
     heads_kv = np.linspace(0, count - 1, fits).round().astype(int)
     group = problem.heads_q // count
     heads_q = heads_kv[:, None] * group + np.arange(group)
     return HeadSample(tuple(heads_kv.tolist()), tuple(heads_q.ravel().tolist()))
+
+
+def _pairs(problem: Problem) -> int:
+    mask = problem.concrete_mask
+    return problem.heads_q * mask.seqlen_q * mask.seqlen_k if isinstance(mask, BlockSparseMask) else problem.area
