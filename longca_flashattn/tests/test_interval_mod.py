@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from longca import masks
 from longca.masks import Slice, SliceMask
@@ -21,7 +22,7 @@ TILES = [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)]
 @pytest.mark.parametrize("name", MASKS)
 def test_what_is_visible(traced, asked_as_in_the_kernel, name, by_key, size):
     mask = MASKS[name]
-    table = _table(mask.column_intervals() if by_key else mask.row_intervals(), "cpu")
+    table = _table(mask.column_pieces if by_key else mask.row_pieces, torch.device("cpu"))
     columns = size[0 if by_key else 1] // 4
     mod = traced("interval_mod").IntervalMod(table.shape[1] // 2, by_key=by_key, columns=columns)
     visible = mask.dense()
@@ -32,7 +33,7 @@ def test_what_is_visible(traced, asked_as_in_the_kernel, name, by_key, size):
 
 def test_one_kernel_for_all_masks_with_as_many_intervals(traced):
     made = traced("interval_mod").IntervalMod
-    table = _table(masks.build("shared_question", 128, documents=[60, 60, 8]).row_intervals(), "cpu")
+    table = _table(masks.build("shared_question", 128, documents=[60, 60, 8]).row_pieces, torch.device("cpu"))
     first, second = (made(2, by_key=False, columns=32) for _ in range(2))
     first([0], [0], [0], [0], None, None, (table.data_ptr(),))
     assert first.__cute_hash__ == second.__cute_hash__

@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
 from longca.kernels.block_lists import BlockLists, block_lists
+from longca.kernels.interval_tables import interval_tables
 from longca.manifests import Problem
 from longca.masks import Form
 from longca.masks.blocks import BlockRuns
+from longca.masks.intervals import IntervalPieces
 from longca_flashattn.fa4_functions import flash_backward, flash_forward
 
 __all__ = [
@@ -61,11 +61,11 @@ def plan_intervals(problem: Problem, backend: str) -> IntervalsPlan:
     """Puts a mask into intervals and block lists."""
     mask, device = problem.concrete_mask.head(0), torch_device(problem.device)
     by_query = mask.blocks(_TILE, _TILE).by_query
-    rows = _table(mask.row_intervals(), device) if by_query.num_partial else None
+    rows = _table(mask.row_pieces, device) if by_query.num_partial else None
     plan = IntervalsPlan(problem, Form.ROW_INTERVALS, backend, rows, *_lists(by_query, device))
     if problem.direction == "backward":
         by_key = mask.blocks(backward_tile(problem.head_dim), _TILE).by_key
-        plan.columns = _table(mask.column_intervals(), device) if by_key.num_partial else None
+        plan.columns = _table(mask.column_pieces, device) if by_key.num_partial else None
         plan.partial_by_key, plan.full_by_key = _lists(by_key, device)
     return plan
 
@@ -126,13 +126,15 @@ def backward_tile(head_dim: int) -> int:
     return 128 if head_dim <= 64 else 64
 
 
-def _table(intervals: tuple[NDArray[np.int32], NDArray[np.int32]], device: torch.device) -> Tensor:
+def _table(pieces: IntervalPieces, device: torch.device) -> Tensor:
     """Tokens' intervals, side by side: a power of two of them, read in one go, and rows to the last tile's edge."""
-    count, tokens = intervals[0].shape
+    sides = interval_tables(pieces, device)
+    count, tokens = sides[0].shape
     width = 1 << max(count - 1, 0).bit_length()
-    table = np.zeros((-(-tokens // _TILE) * _TILE, width, 2), np.int32)
-    table[:tokens, :count, 0], table[:tokens, :count, 1] = (side.T for side in intervals)
-    return torch.from_numpy(table.reshape(len(table), 2 * width)).to(device)
+    table = torch.zeros((-(-tokens // _TILE) * _TILE, width, 2), dtype=torch.int32, device=device)
+    for index, side in enumerate(sides):
+        table[:tokens, :count, index] = side.T
+    return table.view(len(table), 2 * width)
 
 
 def _lists(runs: BlockRuns, device: torch.device) -> tuple[BlockLists, BlockLists]:

@@ -8,8 +8,9 @@ import torch
 
 from longca import masks
 from longca.masks import Slice, SliceMask
-from longca_flashmask.tables import MOST_INTERVALS, Sheet, interval_arrays, tile_arrays
+from longca_flashmask.tables import MOST_INTERVALS, Sheet, tile_arrays, token_intervals
 
+CPU = torch.device("cpu")
 DOCUMENTS = [70, 1, 128, 58]
 MASKS = {
     "full": masks.build("full", seqlen=257),
@@ -75,8 +76,9 @@ def test_tables_do_not_grow_with_the_tiles():
 @pytest.mark.parametrize("name", MASKS)
 def test_intervals(name, by_key):
     mask = MASKS[name]
-    starts, stops = interval_arrays(mask, by_key)
-    assert len(starts) in (1, 2, 4, MOST_INTERVALS)
+    intervals = token_intervals(mask, CPU, by_key=by_key)
+    starts, stops = intervals.starts.numpy(), intervals.stops.numpy()
+    assert intervals.count in (1, 2, 4, MOST_INTERVALS)
     dense = mask.dense().T if by_key else mask.dense()
     columns = np.arange(dense.shape[1])
     seen = ((starts[..., None] <= columns) & (columns < stops[..., None])).any(0)
@@ -84,9 +86,9 @@ def test_intervals(name, by_key):
 
 
 def test_intervals_are_padded_to_a_count_that_kernels_are_compiled_for():
-    assert len(interval_arrays(MASKS["comb"], by_key=False)[0]) == 8
-    assert len(interval_arrays(MASKS["comb"], by_key=True)[0]) == 1
-    assert len(interval_arrays(MASKS["global_sliding_window"], by_key=True)[0]) == 2
+    assert token_intervals(MASKS["comb"], CPU, by_key=False).count == 8
+    assert token_intervals(MASKS["comb"], CPU, by_key=True).count == 1
+    assert token_intervals(MASKS["global_sliding_window"], CPU, by_key=True).count == 2
 
 
 def test_a_sheet_gives_back_what_it_took():

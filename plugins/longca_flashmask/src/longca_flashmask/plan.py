@@ -12,7 +12,7 @@ from longca.kernels.base import torch_device
 from longca.kernels.flash.config import Configs
 from longca.kernels.flash.kernel import FlashPlan
 from longca.masks import Form
-from longca_flashmask.tables import Intervals, Sheet, TileArrays, Tiles, interval_arrays, tile_arrays
+from longca_flashmask.tables import Intervals, Sheet, TileArrays, Tiles, tile_arrays, token_intervals
 
 __all__ = ["FlashMaskPlan", "make_plan"]
 
@@ -40,8 +40,6 @@ def make_plan(problem: Problem, configs: Configs) -> FlashMaskPlan:
     """Puts a problem's mask on its device: what the backward needs only where the problem asks for it."""
     mask, with_backward = problem.concrete_mask, problem.direction == "backward"
     device, sheet = torch_device(problem.device), Sheet()
-    query_intervals = sheet.add(*interval_arrays(mask, by_key=False))
-    key_intervals = sheet.add(*interval_arrays(mask, by_key=True)) if with_backward else None
     by_query = {
         shape: tile_arrays(mask.blocks(*shape).by_query, is_ragged=mask.seqlen_k % shape[1] != 0)
         for shape in {configs.forward.shape, *([configs.dq.shape] if with_backward else [])}
@@ -59,8 +57,8 @@ def make_plan(problem: Problem, configs: Configs) -> FlashMaskPlan:
         Form.COLUMN_INTERVALS,
         "triton",
         configs,
-        Intervals(*there[query_intervals]),
-        Intervals(*there[key_intervals]) if key_intervals is not None else None,
+        token_intervals(mask, device, by_key=False),
+        token_intervals(mask, device, by_key=True) if with_backward else None,
         *(
             {shape: _tiles(tiles, there[places[shape]], count, programs) for shape, tiles in side.items()}
             for side, places, count in zip((by_query, by_key), where, heads, strict=True)

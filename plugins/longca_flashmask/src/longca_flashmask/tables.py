@@ -1,7 +1,7 @@
 """What the kernels are told of a mask: its intervals, and for each block of rows the runs of tiles that show anything.
 
 Everything is O(S), or as few runs as the mask has: full attention over 1 M tokens has 67 million tiles of 128 × 128 and
-8192 runs of them. All of it is made in numpy and travels to the device in one copy.
+8192 runs of them. Runs are made in numpy and travel to the device in one copy; intervals are spelled out there.
 
 Shapes: a mask's rows are its queries in tables by query, its keys in tables by key; columns are the others.
 """
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.kernels.block_lists import row_offsets
-from longca.masks import Form, Mask
+from longca.kernels.interval_tables import interval_tables
+from longca.masks import Mask
 from longca.masks.blocks import BlockRuns
 
-__all__ = ["MOST_INTERVALS", "Intervals", "Sheet", "TileArrays", "Tiles", "interval_arrays", "tile_arrays"]
+__all__ = ["MOST_INTERVALS", "Intervals", "Sheet", "TileArrays", "Tiles", "tile_arrays", "token_intervals"]
 
 #: Intervals a query or a key may have: kernels are compiled for 1, 2, 4 and 8.
 MOST_INTERVALS = 8
@@ -119,12 +120,12 @@ class Sheet:
         ]
 
 
-def interval_arrays(mask: Mask, by_key: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Starts and stops of the mask's row intervals, or of its column intervals: int32 [1, 2, 4 or 8, rows]."""
-    count = max(1, mask.count(Form.COLUMN_INTERVALS if by_key else Form.ROW_INTERVALS))
+def token_intervals(mask: Mask, device: torch.device, *, by_key: bool) -> Intervals:
+    """The mask's row intervals, or its column intervals: 1, 2, 4 or 8 a row."""
+    pieces = mask.head(0).column_pieces if by_key else mask.head(0).row_pieces
+    count = max(1, pieces.max_intervals)
     assert count <= MOST_INTERVALS, f"{count} intervals; a mask with more than {MOST_INTERVALS} is not offered"
-    count = 1 << (count - 1).bit_length()
-    return mask.column_intervals(count) if by_key else mask.row_intervals(count)
+    return Intervals(*interval_tables(pieces, device, 1 << (count - 1).bit_length()))
 
 
 def tile_arrays(found: BlockRuns, is_ragged: bool) -> TileArrays:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import Plan, fill, nothing_seen, torch_device
+from longca.kernels.interval_tables import interval_tables
 from longca.masks import BlockSparseMask, Form
 from longca_flex import compiled, has_few_intervals
 from longca_flex.compiled import BLOCK, Seen, compiling_once
@@ -134,10 +135,10 @@ class Flex:
 
 def _plan_intervals(problem: Problem) -> FlexPlan:
     mask, device = problem.concrete_mask, torch_device(problem.device)
-    starts, stops = mask.row_intervals()
-    if not len(starts):  # a mask that shows nothing still takes a function to say so
-        starts, stops = mask.row_intervals(1)
-    bounds = tuple(torch.from_numpy(x).to(device) for pair in zip(starts, stops, strict=True) for x in pair)
+    # A mask that shows nothing still takes a function to say so. Copies, since compiled code wants aligned memory.
+    pieces = mask.head(0).row_pieces
+    intervals = zip(*interval_tables(pieces, device, max(1, pieces.max_intervals)), strict=True)
+    bounds = tuple(side.clone() for interval in intervals for side in interval)
     blocks = mask.blocks(BLOCK, BLOCK)
     by_query = side_lists(blocks.by_query, device)
     by_key = side_lists(blocks.by_key, device) if problem.direction == "backward" else None

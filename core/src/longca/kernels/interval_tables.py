@@ -1,0 +1,48 @@
+"""Intervals of tokens on the device, spelled out there from a mask's affine pieces.
+
+A mask of 1 M tokens has a few pieces and millions of intervals: the pieces travel, and nothing of the host's work or of
+what it sends grows with the length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.masks.intervals import IntervalPieces
+
+__all__ = ["empty_rows", "interval_tables"]
+
+
+def interval_tables(pieces: IntervalPieces, device: torch.device, count: int | None = None) -> tuple[Tensor, Tensor]:
+    """Each row's intervals.
+
+    Args:
+        pieces: `row_pieces` of a mask, whose rows are its queries, or `column_pieces`, whose rows are its keys.
+        device: Where the intervals go.
+        count: Intervals a row, no fewer than any row has; None for as many as the fullest row has.
+
+    Returns:
+        Starts and stops, each int32 [count, rows] in memory of its own; unused intervals are empty: [0, 0).
+    """
+    count = pieces.max_intervals if count is None else count
+    rows = int(pieces.rows[-1])
+    # One copy: the segments' bounds, and for each end, slot and segment what an end is at row 0, and how it moves.
+    ends = (pieces.start, pieces.start_step), (pieces.stop, pieces.stop_step)
+    tables = np.zeros((2, 2, count, len(pieces.heights)), np.int32)
+    for table, (base, step) in zip(tables, ends, strict=True):
+        table[:, pieces.slot, pieces.segment] = base - step * pieces.rows[pieces.segment], step
+    sent = torch.from_numpy(np.concatenate([pieces.rows[1:].astype(np.int32), tables.ravel()])).to(device)
+    bounds, there = sent[: len(pieces.heights)], sent[len(pieces.heights) :].view(tables.shape)
+    row = torch.arange(rows, dtype=torch.int32, device=device)
+    segment = torch.bucketize(row, bounds, right=True, out_int32=True)
+    starts, stops = (base.index_select(1, segment).addcmul_(step.index_select(1, segment), row) for base, step in there)
+    return starts, stops
+
+
+def empty_rows(pieces: IntervalPieces) -> NDArray[np.bool_] | None:
+    """Which rows have no interval: bool [rows]; None where each has one."""
+    bare = np.bincount(pieces.segment, minlength=len(pieces.heights)) == 0
+    return np.repeat(bare, pieces.heights) if bare.any() else None
