@@ -71,11 +71,12 @@ def planned(kernel: str, problem: Problem) -> dict[str, Any]:
 
 
 def _widest(kernel: str, problem: Problem) -> tuple[Problem, Verdict]:
+    """The backward, or the forward where a kernel has no more; and why not, where it takes neither."""
+    verdict = registry().resolve(kernel, problem)
+    if verdict:
+        return problem, verdict
     forward = replace(problem, direction="forward")
-    for asked in (problem, forward):
-        if verdict := registry().resolve(kernel, asked):
-            return asked, verdict
-    return problem, registry().resolve(kernel, problem)
+    return forward, registry().resolve(kernel, forward)
 
 
 def chosen(problem: Problem, block: int, kept: float) -> dict[str, Any]:
