@@ -74,7 +74,7 @@ class CuDNN:
         result, is_ragged = writable(out, q), plan.ragged is not None
         seen = writable_lse(lse, q.shape[1], q.shape[0] - plan.first_query, is_ragged, q.device)
         if plan.batch:
-            operands = [*(readable(x) for x in (q[seeing], k, v)), result[seeing]]
+            operands = [*(readable(x, ragged=is_ragged) for x in (q[seeing], k, v)), result[seeing]]
             _run("forward", plan, operands, seen.T if is_ragged else seen)
         if plan.first_query:
             sums = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32) if lse is None else lse
@@ -105,8 +105,9 @@ class CuDNN:
         buffers = dq, dk, dv
         grads = [writable(buffer, x) for buffer, x in zip(buffers, (q, k, v), strict=True)]
         if plan.batch:
-            inputs = [readable(x) for x in (q[seeing], k, v, out[seeing], dout[seeing])]
-            sums = (lse[:, seeing] if plan.ragged is None else lse.T).contiguous()
+            is_ragged = plan.ragged is not None
+            inputs = [readable(x, ragged=is_ragged) for x in (q[seeing], k, v, out[seeing], dout[seeing])]
+            sums = (lse.T if is_ragged else lse[:, seeing]).contiguous()
             _run("backward", plan, [*inputs, grads[0][seeing], *grads[1:]], sums)
         for grad, blind in zip(grads, (plan.blind_q, plan.blind_k, plan.blind_k), strict=True):
             if blind is not None:

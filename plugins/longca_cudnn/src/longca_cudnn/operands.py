@@ -1,7 +1,10 @@
 """Tensors as cuDNN can take them: in place where it can, else as copies.
 
 cuDNN loads and stores 16 bytes at once, so that head dimensions lie together and everything else is aligned to that.
-Inputs may have strides of their own; outputs are contiguous.
+Inputs of dense graphs may have strides of their own. Those of ragged graphs are contiguous: where tokens lie further
+apart, as in slices of a fused projection, cuDNN 9.19 with its frontend 1.32 gave wrong numbers from the second document
+on, and no error, when tried on an H200; https://github.com/NVIDIA/cudnn-frontend/pull/516 has more of it. Outputs are
+contiguous.
 
 Shapes: operands [tokens, heads, head_dim]; lse [Hq, Tq].
 """
@@ -25,10 +28,16 @@ def strides_of(x: Tensor) -> Strides:
     return (heads * dim if tokens == 1 else x.stride(0)), by_head
 
 
-def readable(x: Tensor) -> Tensor:
-    """An input that cuDNN can read: the tensor itself, or a contiguous copy."""
+def readable(x: Tensor, *, ragged: bool) -> Tensor:
+    """An input that cuDNN can read: the tensor itself, or a contiguous copy.
+
+    Args:
+        x: The input.
+        ragged: Whether the graph is.
+    """
     bytes_apart = [stride * x.element_size() for stride in strides_of(x)]
     in_place = x.stride(2) == 1 and all(apart > 0 and apart % _ALIGNMENT == 0 for apart in bytes_apart)
+    in_place = in_place and (x.is_contiguous() or not ragged)
     return x if in_place and _is_aligned(x) else x.clone(memory_format=torch.contiguous_format)
 
 
