@@ -35,6 +35,7 @@ CAUGHT = {
     "wrong_dtype": ("forward-contract", "torch.float64 on cpu; the contract is"),
     "alias": ("forward-contract", "out shares its memory with q"),
     "changes_inputs": ("backward-inputs_unchanged", "changed its inputs: dout"),
+    "ignores_strides": ("forward-strided_inputs", "of slices of larger tensors: out: error"),
     "once_in_many": ("forward-repeated", r"run \d+ of 24: out: error"),
     "caches_by_pointer": ("forward-fresh_answers", "after . was refilled in place: out: error"),
     "not_deterministic": ("forward-deterministic", "says it is deterministic, but run 2 gave other bits of out"),
@@ -44,7 +45,7 @@ CAUGHT = {
     "no_backward": ("loadable", "no_backward.forward does not take lse, out"),
 }
 #: Faults that no other check of the forward sees.
-ALONE = ("skips_last_tile", "wrong_dtype", "caches_by_pointer", "not_deterministic")
+ALONE = ("skips_last_tile", "wrong_dtype", "ignores_strides", "caches_by_pointer", "not_deterministic")
 
 pytestmark = pytest.mark.xdist_group("conformance")
 

@@ -23,6 +23,7 @@ __all__ = ["CHECKS", "RUNS"]
 
 RUNS = 24  # a kernel that is wrong in one run of ten is caught with a probability above 90 %
 _SEEDS = 3
+_SHORT = 2048  # tokens: all masks but those that are taken for being long
 
 
 def right(subject: Subject) -> None:
@@ -83,6 +84,18 @@ def inputs_unchanged(subject: Subject) -> None:
     after = {"out": out, "lse": lse, **{field.name: getattr(inputs, field.name) for field in fields(inputs)}}
     if changed := [name for name, value in before.items() if not _same_bits(value, after[name])]:
         raise VerificationError(f"{subject.name} changed its inputs: {', '.join(changed)}")
+
+
+def strided_inputs(subject: Subject) -> None:
+    """Right where q, k and v are slices of larger tensors, as those of a fused projection are."""
+    problem = max((p for _, p in subject.problems() if _is_short(p)), key=lambda p: len(p.concrete_mask.head(0).array))
+    original, expected = oracle(problem, 0)
+    wider = original.q.new_full((original.q.shape[0], problem.heads_q + 1, problem.head_dim), torch.nan)
+    q = wider[:, :-1].copy_(original.q)
+    k, v = torch.cat([original.k, original.v], 1).split(problem.num_heads_kv, 1)
+    inputs = replace(original.clone(), q=q, k=k, v=v)
+    results = run(subject.kernel, subject.kernel.plan(problem), inputs)
+    subject.hold(results, expected, f"{problem.concrete_mask.label}, of slices of larger tensors")
 
 
 def repeated(subject: Subject) -> None:
@@ -149,6 +162,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
         poisoned_buffers,
         contract,
         inputs_unchanged,
+        strided_inputs,
         repeated,
         deterministic,
         fresh_answers,
@@ -165,6 +179,10 @@ def _verify_all(subject: Subject, problems: Iterable[tuple[str, Problem]]) -> No
             raise VerificationError(f"{subject.name}, {label}: {type(error).__name__}: {error}") from error
         if not found.passed:
             raise VerificationError(f"{subject.name}, {label}: {'; '.join(map(str, found.failures))}")
+
+
+def _is_short(problem: Problem) -> bool:
+    return max(problem.concrete_mask.seqlen_q, problem.concrete_mask.seqlen_k) <= _SHORT
 
 
 def _memory(tensor: Tensor) -> int:
