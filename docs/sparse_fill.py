@@ -138,6 +138,19 @@ def _in_use(results: Iterable[Row], kernel: str) -> float:
     return time
 
 
+def paths(rows: Sequence[Row]) -> str:
+    """What each kernel's path for blocks of any sizes costs, and what tiles do that such blocks do not fill."""
+    body = [
+        [
+            ":".join(map(str, row["heads"])),
+            _KERNELS[row["kernel"]],
+            *(f"{factor:.2f}" for factor in (row["path"], row["tiles"], row["path"] * row["tiles"])),
+        ]
+        for row in rows
+    ]
+    return table(["heads", "kernel", "path", "tiles", "both"], body, left=(0, 1))
+
+
 def by_kernel(rows: Sequence[Row], times: dict[str, tuple[float, float]]) -> str:
     """Each kernel's fill on variable blocks by heads, and with 64:8 heads its time over that on uniform blocks."""
     body = []

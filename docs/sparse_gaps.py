@@ -19,9 +19,11 @@ SUITES = ("kept", "sparse")
 
 
 def gaps(runs: Sequence[Run]) -> str:
-    """Lengths, heads and directions of each suite, with the masks that not every kernel has a record of."""
-    there = {_key(record, dict(record.factors)) for run in runs for record in run.records if record.status != "skipped"}
-    body = [line for suite in SUITES for line in _lines(suite, there)]
+    """Lengths, heads and directions of each suite, with the masks that not every kernel that ran has a record of."""
+    records = [record for run in runs for record in run.records if record.status != "skipped"]
+    there = {_key(record, dict(record.factors)) for record in records}
+    ran = {record.kernel for record in records if record.status == "ok"}
+    body = [line for suite in SUITES for line in _lines(suite, there, ran)]
     if not body:
         return "Nothing: every case of the suites has a record."
     return table(["suite", "tokens", "heads and directions", "masks"], body, left=(0, 1, 2, 3))
@@ -32,8 +34,8 @@ def _key(about: Case | Record, factors: dict[str, Any]) -> tuple[object, ...]:
     return (*(getattr(about, name) for name in names), mask_name(about.pattern, factors))
 
 
-def _lines(suite: str, there: set[tuple[object, ...]]) -> list[list[str]]:
-    cases = expand(load_suite(suite), registry().kernels)
+def _lines(suite: str, there: set[tuple[object, ...]], ran: set[str]) -> list[list[str]]:
+    cases = [case for case in expand(load_suite(suite), registry().kernels) if case.kernel in ran]
     found: dict[tuple[int, str], dict[str, list[Case]]] = {}
     for case in cases:
         shape = case.seqlen, f"{case.heads_q}:{case.heads_kv} {case.direction}"

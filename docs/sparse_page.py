@@ -69,6 +69,7 @@ class Results:
         fill: Rows of how many computed pairs are visible, by mask and heads.
         metadata: Rows of what planning costs by kernel, heads and length; None where it was not measured yet.
         times: Milliseconds of each of bsa's kernels on uniform and on variable blocks, where both were measured.
+        paths: Rows of what bsa's path for blocks of any sizes costs; None where it was not measured yet.
         paper: The paper's figures.
     """
 
@@ -77,6 +78,7 @@ class Results:
     fill: tuple[dict[str, Any], ...]
     metadata: tuple[dict[str, Any], ...] | None
     times: dict[str, tuple[float, float]]
+    paths: tuple[dict[str, Any], ...] | None
     paper: tuple[sparse_paper.Figure, ...]
 
 
@@ -100,15 +102,20 @@ def load(places: Places) -> Results:
     runs = runs_in(places.records, _missing(places.records / "records.jsonl", places))
     if not places.fill.exists():
         raise _missing(places.fill, places)
-    metadata = places.records / "metadata.json"
+    tuning = places.records / "tuning"
     return Results(
         places,
         runs,
         tuple(_json(places.fill)["rows"]),
-        tuple(_json(metadata)["rows"]) if metadata.exists() else None,
-        sparse_fill.tuned_times(places.records / "tuning"),
+        _rows(places.records / "metadata.json"),
+        sparse_fill.tuned_times(tuning),
+        _rows(tuning / "paths.json"),
         sparse_paper.read(places.paper),
     )
+
+
+def _rows(path: Path) -> tuple[dict[str, Any], ...] | None:
+    return tuple(_json(path)["rows"]) if path.exists() else None
 
 
 def _json(path: Path) -> Any:
@@ -128,6 +135,12 @@ def _metadata(results: Results) -> str:
     return sparse_costs.metadata(results.metadata)
 
 
+def _paths(results: Results) -> str:
+    if results.paths is None:
+        return "*Not measured yet.* The command above measures it."
+    return sparse_fill.paths(results.paths)
+
+
 def _statuses(results: Results) -> str:
     lines = "\n".join(f"- `{run.folder.name}`: {counts(run.records)}." for run in results.runs)
     return f"{lines}\n\n{not_measured(results.runs)}"
@@ -142,6 +155,7 @@ MEASURED: dict[str, Callable[[Results], str]] = {
     "kept": lambda results: sparse_kept.crossings(results.runs),
     "fill": lambda results: sparse_fill.by_direction(results.runs, results.fill),
     "fill_by_kernel": lambda results: sparse_fill.by_kernel(results.fill, results.times),
+    "paths": _paths,
     "paper": lambda results: sparse_paper.beside(results.runs, results.paper),
     "flex": lambda results: sparse_tables.small_blocks(results.runs, "flex"),
     "flex_paper": lambda results: sparse_paper.small_blocks(results.paper, "FlexAttention"),

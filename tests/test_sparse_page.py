@@ -378,14 +378,24 @@ def test_metadata_says_that_it_is_not_measured_or_has_its_tables(tmp_path):
     assert text.endswith("At 128 K tokens the bytes of `bsa`'s plan over those of `flashinfer_fa3` 0.062.")
 
 
+def test_what_the_path_for_any_sizes_costs(tmp_path):
+    places = write(tmp_path / "x", half())
+    assert part("paths", places).startswith("*Not measured yet.*")
+    (tmp_path / "y" / "tuning").mkdir(parents=True)
+    rows = [{"heads": [64, 8], "kernel": "dkdv", "path": 1.25, "tiles": 1.4}]
+    (tmp_path / "y" / "tuning" / "paths.json").write_text(json.dumps({"seqlen": 32768, "rows": rows}), encoding="utf-8")
+    assert "| 64:8 | dk and dv | 1.25 | 1.40 | 1.75 |" in part("paths", write(tmp_path / "y", half()))
+
+
 def test_what_the_suites_have_and_no_record(tmp_path):
     text = part("gaps", write(tmp_path / "x", half()))
     assert "| `sparse` | 16 K | 64:8 forward, 64:8 backward, 64:64 forward, 64:64 backward | all |" in text
     kept = [line for line in text.splitlines() if line.startswith("| `kept` |")]
     assert len(kept) == 1, "the same is missing everywhere"
     assert kept[0].endswith("| all |")
-    kernels = ("vsa", "vsa_triton", "bsa", "fa2_sparse", "flashinfer_fa2", "flashinfer_fa3", "flex", "fa4")
-    tried = [record(kernel, 64, 8, None, kept=kept) for kernel in kernels for kept in (0.05, 0.5)]
+    kernels = ("vsa", "vsa_triton", "bsa", "flashinfer_fa2", "flashinfer_fa3", "flex", "fa4")
+    tried = [record(kernel, 64, 8, 1.0, kept=kept) for kernel in kernels for kept in (0.05, 0.5)]
+    tried += [record("fa3", 64, 8, 1.0), record("fa2_sparse", 64, 8, None)]  # which could not run
     some = part("gaps", write(tmp_path / "y", [*tried, record("bsa", 64, 8, None, kept=0.1)]))
     (row,) = (line for line in some.splitlines() if "| 64:8 forward |" in line and "`kept`" in line)
     assert "`full`; blocks of 64: 10%, 20%, 30%, 70%, 80%, 100% kept; blocks of 128: 5%," in row
