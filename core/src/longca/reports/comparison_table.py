@@ -12,6 +12,7 @@ from rich.text import Text
 from longca.reports.comparison import KEY, Comparison, Pair, verdict
 from longca.reports.run_cells import mask_name, shape_cells, shape_columns, three_digits, tokens, who
 from longca.reports.text import safe
+from longca.reports.whole_table import print_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +38,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for pair in comparison.compared:
         groups.setdefault((pair.a.direction, who(pair.a)), []).append(pair)
     for (direction, kernel), pairs in groups.items():
-        console.print(_table(f"{safe(kernel)}, {safe(direction)}", pairs, with_times=console.width >= _WIDE))
+        title = f"{safe(kernel)}, {safe(direction)}"
+        print_whole(console, _table(title, pairs, with_times=console.width >= _WIDE))
     for line in (*_listed(comparison), *_told(comparison)):
         console.print(line)
 
@@ -58,11 +60,11 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 def _table(title: str, pairs: Sequence[Pair], *, with_times: bool) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("mask", no_wrap=True)
+    table.add_column("mask")
     shape = shape_columns([pair.a for pair in pairs])
     for head in ("tokens", *shape, *(("A ms", "B ms") if with_times else ()), "A/B", "95 % interval"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table.add_column("", no_wrap=True)
     for pair in sorted(pairs, key=lambda pair: pair.a.seqlen):
         assert pair.ratio is not None, "only pairs with a ratio are in tables"
         shown = verdict(pair.ratio)

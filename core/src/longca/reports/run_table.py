@@ -26,6 +26,7 @@ from longca.reports.run_cells import (
     unsupported,
 )
 from longca.reports.text import printable, safe
+from longca.reports.whole_table import print_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +38,7 @@ __all__ = ["print_run"]
 _MASK, _KERNEL = 22, 15  # characters that the columns about a mask take beside its name, and those of one kernel
 _NAME, _SHAPE = 24, 10  # of the longest pattern's name, and of a column that tells shapes apart
 _TEXT = 3  # columns of several ranks that are text
+_ALWAYS = ("strategy", "ms")
 
 
 def print_run(console: Console, records: Sequence[Record]) -> None:
@@ -55,11 +57,11 @@ def print_run(console: Console, records: Sequence[Record]) -> None:
     for direction in dict.fromkeys(record.direction for record in of_one):
         chosen = [record for record in of_one if record.direction == direction]
         for first in range(0, len(kernels), fitting):
-            console.print(_table(direction, chosen, kernels[first : first + fitting]))
+            print_whole(console, _table(direction, chosen, kernels[first : first + fitting]))
     tables = rank_tables(records)
     for table in tables:
         console.print(f"[bold]{safe(table.title)}[/]")  # it may be wider than its table
-        console.print(_rank_table(table, console.width))
+        print_whole(console, _rank_table(table, console.width))
     if tables:
         console.print(f"[dim]{LEGEND}. The Markdown page has every column.[/]")
     for line in _remarks(records):
@@ -70,7 +72,7 @@ def print_run(console: Console, records: Sequence[Record]) -> None:
 def _table(direction: str, records: Sequence[Record], kernels: Sequence[str]) -> Table:
     unit, factor = throughput_unit(records)
     table = Table(title=f"{direction}: ms and {unit}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("mask", no_wrap=True)
+    table.add_column("mask")
     shape = shape_columns(records)
     for head in ("tokens", *shape, "dense", "tiles"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -102,13 +104,15 @@ def _style(record: Record, fastest: float | None) -> str:
 
 
 def _rank_table(about: RankTable, width: int) -> Table:
-    """A table of the columns that say something, as many as fit."""
+    """A table of the columns that say something, as many as fit; but always what was measured, and its time."""
     table = Table(box=box.SIMPLE_HEAD)
-    room, chosen = width - 2, list[int]()
+    cells = [max(len(row.cells[index]) for row in about.rows) for index in range(len(HEADS))]
+    sizes = [max(cell, len(head)) + 3 for cell, head in zip(cells, HEADS, strict=True)]  # with padding and a rule
+    room = width - 2 - sum(size for size, head in zip(sizes, HEADS, strict=True) if head in _ALWAYS)
+    chosen = list[int]()
     for index, head in enumerate(HEADS):
-        widest = max(len(row.cells[index]) for row in about.rows)
-        room -= max(widest, len(head)) + 3  # with its padding and the rule beside it
-        if room >= 0 and widest:
+        room -= 0 if head in _ALWAYS else sizes[index]
+        if cells[index] and (room >= 0 or head in _ALWAYS):
             chosen.append(index)
             table.add_column(head, justify="left" if index < _TEXT else "right", no_wrap=True)
     for row in about.rows:

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from longca.reports.text import marks, safe
+from longca.reports.whole_table import print_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +50,7 @@ def print_verification(console: Console, kernel: str, checks: Sequence[OfferChec
         cells = (mark, check.offer.form, check.dtype, check.direction, str(len(check.masks)), *numbers)
         table.add_row(*cells, place) if wide else table.add_row(*cells)
     if table.row_count:
-        console.print(table)
+        print_whole(console, table)
     if not wide:
         _print_nearest(console, checks)
     for reason, rows in skipped.items():
