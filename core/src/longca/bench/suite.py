@@ -17,6 +17,7 @@ from typing import Annotated
 
 import importlib_metadata
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests.kernel import Name
@@ -221,10 +222,26 @@ def _parse(text: str, source: str) -> Suite:
     except tomllib.TOMLDecodeError as error:
         raise RequestError(f"suite {source} is not TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        line = _line_of(text, first["loc"])
-        raise RequestError(f"suite {source}, line {line}: {where}: {first['msg']}") from None
+        wrong = [e for e in error.errors() if e["type"] != "too_short" or not e["input"]]  # else its items are wrong
+        complaints = sorted({(_line_of(text, found["loc"]), _complaint(found)) for found in wrong})
+        said = "; ".join(f"line {line}: {complaint}" for line, complaint in complaints)
+        raise RequestError(f"suite {source}, {said}") from None
+
+
+def _complaint(found: ErrorDetails) -> str:
+    """What is wrong with a value, in a sentence about its key."""
+    keys = [part for part in found["loc"] if isinstance(part, str) and part != "sweep"]
+    key = ".".join(keys) or ("a sweep" if len(found["loc"]) > 1 else "the suite")
+    match found["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "too_short":
+            return f"{key} is empty"
+        case "extra_forbidden":
+            return f"{key} is no key that is known here"
+        case "value_error":
+            return f"{key}: {found['msg'].removeprefix('Value error, ')}"
+    return f"{key}: {found['msg'].removeprefix('Input ')}, not {found['input']!r}"
 
 
 def _line_of(text: str, location: tuple[int | str, ...]) -> int:
