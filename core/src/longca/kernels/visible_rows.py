@@ -15,6 +15,8 @@ from longca.masks import BlockSparseMask
 
 __all__ = ["VisibleRows"]
 
+_WORD = 8  # keys in an int64
+
 
 class VisibleRows:
     """The rows of a block-sparse mask on a device.
@@ -27,8 +29,9 @@ class VisibleRows:
     def __init__(self, mask: BlockSparseMask, device: torch.device) -> None:
         self._q_bounds = mask.q_bounds
         self._bits = torch.from_numpy(mask.bits.copy()).to(device)  # PyTorch warns of memory that is read-only
-        self._key_blocks = len(mask.k_bounds) - 1
-        self._block_of_key = _owners(np.diff(mask.k_bounds), device)
+        self._keys, self._key_blocks = mask.seqlen_k, len(mask.k_bounds) - 1
+        padding = -mask.seqlen_k % _WORD
+        self._block_of_key = torch.nn.functional.pad(_owners(np.diff(mask.k_bounds), device), (0, padding))
 
     def __call__(self, first: int, last: int) -> Tensor:
         """Whether queries from `first` up to `last` see each key: bool [mask heads, queries, keys]."""
@@ -36,7 +39,8 @@ class VisibleRows:
         end = int(np.searchsorted(self._q_bounds, last))
         queries = np.diff(self._q_bounds[begin : end + 1].clip(first, last))
         kept = unpacked(self._bits[:, begin:end], self._key_blocks)
-        return kept[:, :, self._block_of_key][:, _owners(queries, kept.device)]
+        words = kept[:, :, self._block_of_key].view(torch.int64)  # rows are copied eight keys at a time, not one by one
+        return words.index_select(1, _owners(queries, kept.device)).view(torch.bool)[..., : self._keys]
 
 
 def _owners(sizes: NDArray[np.int64], device: torch.device) -> Tensor:
