@@ -14,6 +14,7 @@ MASKS = {
     "uniform": masks.build("uniform_block_sparse", 203, block=16, kept=0.4, heads=3, seed=1),
     "variable": masks.build("variable_block_sparse", 70, boundaries=(0, 3, 4, 30, 70), kept=0.4, heads=1, seed=2),
     "unequal": BlockSparseMask(np.eye(3, 4, dtype=bool), (0, 1, 9, 20), (0, 5, 6, 7, 33)),
+    "no keys": BlockSparseMask(np.zeros((2, 5, 0), bool), (0, 7, 8, 9, 12, 20), (0,)),
     "nothing": BlockSparseMask(np.zeros((2, 2, 9), bool), (0, 7, 8), np.arange(10)),
 }
 

@@ -39,6 +39,8 @@ class VisibleRows:
         end = int(np.searchsorted(self._q_bounds, last))
         queries = np.diff(self._q_bounds[begin : end + 1].clip(first, last))
         kept = unpacked(self._bits[:, begin:end], self._key_blocks)
+        if not self._keys:
+            return kept.new_empty((len(kept), last - first, 0))
         words = kept[:, :, self._block_of_key].view(torch.int64)  # rows are copied eight keys at a time, not one by one
         return words.index_select(1, _owners(queries, kept.device)).view(torch.bool)[..., : self._keys]
 
