@@ -230,8 +230,7 @@ def _parse(text: str, source: str) -> Suite:
 
 def _complaint(found: ErrorDetails) -> str:
     """What is wrong with a value, in a sentence about its key."""
-    keys = [part for part in found["loc"] if isinstance(part, str) and part != "sweep"]
-    key = ".".join(keys) or ("a sweep" if len(found["loc"]) > 1 else "the suite")
+    key = ".".join(_keys(found["loc"])) or "the suite"
     match found["type"]:
         case "missing":
             return f"{key} is missing"
@@ -244,12 +243,18 @@ def _complaint(found: ErrorDetails) -> str:
     return f"{key}: {found['msg'].removeprefix('Input ')}, not {found['input']!r}"
 
 
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys on the way to a value, in the suite or in one of its sweeps."""
+    keys = [part for part in location if isinstance(part, str)]
+    return keys[1:] if keys[:1] == ["sweep"] and len(keys) > 1 else keys
+
+
 def _line_of(text: str, location: tuple[int | str, ...]) -> int:
     """The line on which a value is set, or that of its table where it is missing; 1 where neither is found."""
     tables = [n for n, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*sweep\s*\]\]", line)]
     nth = location[1] if len(location) > 1 and location[0] == "sweep" else None
     first = tables[nth] if isinstance(nth, int) and nth < len(tables) else 1
-    keys = [part for part in location if isinstance(part, str) and part != "sweep"]
+    keys = _keys(location)
     for number, line in enumerate(text.splitlines()[first - 1 :], first):
         if keys and re.match(rf"\s*(\[.*\b)?{re.escape(keys[0])}\b", line):
             return number
