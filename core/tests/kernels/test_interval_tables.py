@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from longca import masks
-from longca.kernels.interval_tables import empty_rows, interval_tables
+from longca.kernels.interval_tables import interval_tables
 from longca.masks import PATTERNS, Slice, SliceMask
 
 CPU = torch.device("cpu")
@@ -45,6 +45,6 @@ def test_intervals_that_a_row_lacks_are_empty():
 def test_empty_rows(name, by_key):
     mask = MASKS[name]
     seen = mask.dense().any(0 if by_key else 1)
-    found = empty_rows(mask.column_pieces if by_key else mask.row_pieces)
+    found = (mask.column_pieces if by_key else mask.row_pieces).empty_rows()
     assert np.array_equal(np.zeros_like(seen) if found is None else found, ~seen)
     assert found is None or found.any()

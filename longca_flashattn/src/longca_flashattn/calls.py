@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
-from longca.kernels.interval_tables import empty_rows
 from longca.kernels.parts import merge_parts
 from longca.manifests import Problem
 from longca.masks import Form, Mask
@@ -212,5 +211,5 @@ def _empty_rows(mask: Mask, form: Form, device: torch.device) -> Tensor | None:
     """Which queries see no key; None where each sees one."""
     if form in (Form.FULL, Form.CAUSAL) and mask.seqlen_q <= mask.seqlen_k:
         return None
-    empty = empty_rows(mask.head(0).row_pieces)
+    empty = mask.head(0).row_pieces.empty_rows()
     return None if empty is None else torch.from_numpy(empty).to(device)

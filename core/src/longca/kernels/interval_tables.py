@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.masks.intervals import IntervalPieces
 
-__all__ = ["empty_rows", "interval_tables"]
+__all__ = ["interval_tables"]
 
 
 def interval_tables(pieces: IntervalPieces, device: torch.device, count: int | None = None) -> tuple[Tensor, Tensor]:
@@ -40,9 +39,3 @@ def interval_tables(pieces: IntervalPieces, device: torch.device, count: int | N
     segment = torch.bucketize(row, bounds, right=True, out_int32=True)
     starts, stops = (base.index_select(1, segment).addcmul_(step.index_select(1, segment), row) for base, step in there)
     return starts, stops
-
-
-def empty_rows(pieces: IntervalPieces) -> NDArray[np.bool_] | None:
-    """Which rows have no interval: bool [rows]; None where each has one."""
-    bare = np.bincount(pieces.segment, minlength=len(pieces.heights)) == 0
-    return np.repeat(bare, pieces.heights) if bare.any() else None

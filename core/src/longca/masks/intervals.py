@@ -92,6 +92,11 @@ class IntervalPieces:
                 ends.append(np.repeat(table[0], self.heights) + np.repeat(table[1], self.heights) * offsets)
             yield ends[0].astype(np.int32), ends[1].astype(np.int32)
 
+    def empty_rows(self) -> NDArray[np.bool_] | None:
+        """Which rows have no interval: bool [rows]; None where each has one."""
+        bare = np.bincount(self.segment, minlength=len(self.heights)) == 0
+        return np.repeat(bare, self.heights) if bare.any() else None
+
     def gaps(self) -> tuple[NDArray[np.bool_], Ints, Ints]:
         """Between each piece and the next: whether they share a segment, and the gap in its first and last row."""
         first = self.start[1:] - self.stop[:-1]
