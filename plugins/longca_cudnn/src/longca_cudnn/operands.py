@@ -36,9 +36,9 @@ def readable(x: Tensor, *, ragged: bool) -> Tensor:
         ragged: Whether the graph is.
     """
     bytes_apart = [stride * x.element_size() for stride in strides_of(x)]
-    in_place = x.stride(2) == 1 and all(apart > 0 and apart % _ALIGNMENT == 0 for apart in bytes_apart)
-    in_place = in_place and (x.is_contiguous() or not ragged)
-    return x if in_place and _is_aligned(x) else x.clone(memory_format=torch.contiguous_format)
+    fits = x.stride(2) == 1 and all(apart > 0 and apart % _ALIGNMENT == 0 for apart in bytes_apart)
+    in_place = fits and _is_aligned(x) and (x.is_contiguous() or not ragged)
+    return x if in_place else x.clone(memory_format=torch.contiguous_format)
 
 
 def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
