@@ -1,8 +1,10 @@
 import pytest
 
 from longca import masks
-from longca.manifests import Device, KernelManifest, Layout, Offer, Problem, Step
+from longca.manifests import Device, Layout, Offer, Problem, Step
 from longca.manifests.cost import imbalance, predicted_cost
+
+from ..fake_manifests import fake_manifest
 
 SEQLEN, HALF, HEADS = 4096, 2048, (8, 2)
 HALVES = (((0, HALF),), ((HALF, SEQLEN),))
@@ -14,15 +16,7 @@ MERGE, ARRIVAL, BY_INTERVALS = 400, 1800, 0.8
 
 def kernel(form, **fields):
     offer = {"form": form, "dtypes": ("bfloat16",), "cuda": ">=8.0", "backward": "external", "unequal_lengths": True}
-    return KernelManifest(
-        name="fake",
-        title="Fake",
-        upstream="-",
-        license="MIT",
-        family="fake",
-        implementation="fake:Fake",
-        offers=(Offer(metadata="O(1)", **offer, **fields),),
-    )
+    return fake_manifest(Offer(metadata="O(1)", **offer, **fields))
 
 
 def problem(pattern="causal", **factors):

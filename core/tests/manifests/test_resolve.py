@@ -5,17 +5,17 @@ import pytest
 
 from longca import masks
 from longca.errors import UnsupportedError
-from longca.manifests import Device, KernelManifest, Layout, Offer, Problem, Step, resolve_manifest
+from longca.manifests import Device, Layout, Offer, Problem, Step, resolve_manifest
 from longca.manifests.resolve import resolve_steps, step_problems
+
+from ..fake_manifests import fake_manifest
 
 CPU, SM80, SM90 = Device("cpu"), Device("cuda", (8, 0)), Device("cuda", (9, 0))
 USUAL = {"dtypes": ("bfloat16", "float16"), "cuda": ">=8.0", "backward": "external", "metadata": "O(1)"}
 
 
 def manifest(*offers, **fields):
-    usual = {"name": "fake", "title": "Fake", "upstream": "-", "license": "MIT", "family": "fake"}
-    offers = tuple(Offer(**{"form": "causal", **USUAL, **offer}) for offer in offers)
-    return KernelManifest(**{**usual, "implementation": "fake:Fake", "offers": offers, **fields})
+    return fake_manifest(*(Offer(**{"form": "causal", **USUAL, **offer}) for offer in offers), **fields)
 
 
 def problem(mask="causal", **fields):

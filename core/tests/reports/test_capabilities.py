@@ -3,9 +3,11 @@
 import pytest
 
 from longca import masks
-from longca.manifests import Device, KernelManifest, Offer
+from longca.manifests import Device, Offer
 from longca.plugins import Registry
 from longca.reports.capabilities import Question, Status, examine
+
+from ..fake_manifests import fake_manifest
 
 CPU, SM80, SM90 = Device("cpu"), Device("cuda", (8, 0)), Device("cuda", (9, 0))
 FULL = masks.get_pattern("full")
@@ -23,16 +25,7 @@ def core(monkeypatch):
 
 def cell(registry, offers, question, direction="backward"):
     usual = {"form": "full", "backward": "external", "dtypes": ("bfloat16",), "metadata": "O(1)"}
-    kernel = KernelManifest(
-        name="fake",
-        title="Fake",
-        upstream="-",
-        license="MIT",
-        family="fake",
-        implementation="fake:Fake",
-        offers=tuple(Offer(**{**usual, **offer}) for offer in offers),
-    )
-    registry.kernels["fake"] = kernel
+    registry.kernels["fake"] = fake_manifest(*(Offer(**{**usual, **offer}) for offer in offers))
     return examine(registry, "fake", FULL, direction, question)
 
 
