@@ -2,8 +2,8 @@
 
 cuDNN loads and stores 16 bytes at once, so that head dimensions lie together and everything else is aligned to that.
 Inputs of dense graphs may have strides of their own. Those of ragged graphs are contiguous: where tokens lie further
-apart, as in slices of a fused projection, cuDNN 9.19 with its frontend 1.32 gave wrong numbers from the second document
-on, and no error, when tried on an H200; https://github.com/NVIDIA/cudnn-frontend/pull/516 has more of it. Outputs are
+apart, as in slices of a fused projection, cuDNN 9.19 with its frontend 1.32 gave wrong numbers for two documents, and
+no error, when tried on an H200; https://github.com/NVIDIA/cudnn-frontend/pull/516 has more of it. Outputs are
 contiguous.
 
 Shapes: operands [tokens, heads, head_dim]; lse [Hq, Tq].
