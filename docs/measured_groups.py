@@ -106,13 +106,14 @@ def _group(records: Sequence[tuple[int, Record]]) -> Group:
         if (record.kernel, record.pattern, record.status) == (FASTEST_FULL, "full", "ok") and record.tflops:
             reached.setdefault(number, []).append(record.tflops)
     some = records[0][1]
+    ok = {record.kernel for _, record in records if record.status == "ok"}
     return Group(
         some.direction,
         some.seqlen,
         f"{some.heads_q}:{some.heads_kv} heads of {some.head_dim}",
         {mask: [(key[0], draw) for key, draw in of_mask.items()] for mask, of_mask in draws.items()},
         {number: median(values) for number, values in reached.items()},
-        tuple(dict.fromkeys(record.kernel for _, record in records if record.status == "ok")),
+        tuple(dict.fromkeys(record.kernel for _, record in records if record.kernel in ok)),
     )
 
 
