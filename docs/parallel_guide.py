@@ -56,8 +56,9 @@ class Place:
         return None if taken is None or None in alone else sum(each or 0.0 for each in alone) / taken
 
     def ranked(self, directions: Sequence[str] | None = None) -> list[tuple[float, Way]]:
-        """What each way takes, the quickest first."""
-        found = [(self.seconds(way, directions), way) for way in self.setting.ways]
+        """What each way takes, the quickest first; without those that are ulysses under another name."""
+        ways = (way for way in self.setting.ways if not way.has_no_ring)
+        found = [(self.seconds(way, directions), way) for way in ways]
         return sorted(((taken, way) for taken, way in found if taken is not None), key=lambda pair: pair[0])
 
     def best(self, strategy: str, directions: Sequence[str] | None = None) -> float | None:

@@ -1,7 +1,8 @@
 """The measured parts of the page on context parallelism, from the records in `results/h200/distributed`.
 
 Runs of the suite `distributed` lie in folders there; further ones come into the tables by themselves. What other
-people's strategies took beside ours lies in `peers.json`, and the page says where that is missing.
+people's strategies took beside ours lies in `peers.json`, and what transfers cost beside a kernel in `overlap*.json`;
+the page says where either is missing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import parallel_costs
 import parallel_gaps
 import parallel_guide
+import parallel_overlap
 import parallel_tables
 from measured_page import DOCS, environment, filled, missing, runs_in
 from parallel_ways import Setting, settings
@@ -25,9 +27,11 @@ from longca.reports.run_source import Run
 RESULTS = DOCS.parent / "results" / "h200" / "distributed"
 #: What makes each file, for the message where it is missing, and for the page.
 _MADE_BY = {
-    "records.jsonl": "longca run distributed --nproc 4 --out {folder}/four",
+    "records.jsonl": (
+        "longca run distributed --nproc 2 --placement auto --mask full --mask causal --kernel fa3 --out {folder}/two"
+    ),
     "peers.json": (
-        "torchrun --standalone --nproc-per-node 4 longca_cp/benchmarks/peers.py --seqlens 32768 131072"
+        "torchrun --standalone --nproc-per-node 2 longca_cp/benchmarks/peers.py --seqlens 16384 65536"
         " --out {folder}/peers.json"
     ),
 }
@@ -56,6 +60,11 @@ class Results:
         path = self.folder / "peers.json"
         found: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         return found
+
+    @cached_property
+    def overlaps(self) -> list[dict[str, Any]]:
+        """The records of what transfers cost beside a kernel."""
+        return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("overlap*.json"))]
 
 
 def fill(page: str, folder: Path = RESULTS) -> str:
@@ -96,6 +105,7 @@ MEASURED: dict[str, Callable[[Results], str]] = {
     "environment": lambda results: environment(results.runs),
     "throughput": lambda results: parallel_tables.throughput(results.settings),
     "peers": _peers,
+    "overlap": lambda results: parallel_overlap.overlap(results.overlaps) or "*Not measured yet.*",
     "ratios": lambda results: parallel_tables.ratios(results.settings),
     "best": lambda results: parallel_guide.best(results.settings),
     "expectations": lambda results: parallel_guide.expectations(results.settings),

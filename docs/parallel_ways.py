@@ -59,6 +59,12 @@ class Way:
         """Ranks along each axis."""
         return {name: int(size) for name, size in (axis.split("=") for axis in self.mesh.split(","))}
 
+    @property
+    def has_no_ring(self) -> bool:
+        """Whether a strategy of heads and rings has one rank along each of its rings: what is left of it is ulysses."""
+        *rings, _ = self.axis_sizes.values()
+        return bool(rings) and set(rings) == {1}
+
 
 def way_of(record: Record) -> Way:
     """How a record's ranks shared its mask: by the placement that `auto` came to, where that is known."""
@@ -178,6 +184,6 @@ def _setting(records: Sequence[Record]) -> Setting:
 
 
 def largest(found: Sequence[Setting]) -> Iterator[Setting]:
-    """Of each kernel the setting with most ranks, and of these the longest."""
-    for kernel in dict.fromkeys(setting.kernel for setting in found):
-        yield max((s for s in found if s.kernel == kernel), key=lambda s: (s.ranks, s.seqlen))
+    """Of each kernel and number of ranks the longest setting."""
+    for kernel, ranks in dict.fromkeys((setting.kernel, setting.ranks) for setting in found):
+        yield max((s for s in found if (s.kernel, s.ranks) == (kernel, ranks)), key=lambda s: s.seqlen)

@@ -303,3 +303,47 @@ def test_commands_that_make_the_records_are_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
     made = [c.format(folder="results/h200/distributed") for c in docs_module("parallel_page")._MADE_BY.values()]
     assert [command for command in made if command not in text] == []
+
+
+def test_what_is_beside_a_kernel(tmp_path):
+    def row(share: float, **way: Any) -> dict[str, Any]:
+        about = {"seqlen": 2**15, "mask": "full", "direction": "forward", "milliseconds": 1.0, "of_alone": share}
+        return about | ({"chunks": None, "beside": None} | way if way else {})
+
+    def ring(share: float, beside: bool) -> dict[str, Any]:
+        return row(share, strategy="ring_p2p", beside=beside)
+
+    folder = write(tmp_path, matrix())
+    assert part("overlap", folder) == "*Not measured yet.*"
+    ulysses = [row(share, strategy="ulysses", chunks=chunks) for share, chunks in ((0.5, 2), (0.75, 1))]
+    for name, ranks in (("overlap", 2), ("overlap-more", 4)):
+        rows = [row(1.0), *ulysses, ring(0.625, beside=False), ring(0.5 + ranks / 32, beside=True)]
+        (folder / f"{name}.json").write_text(json.dumps({"ranks": ranks, "rows": rows}), encoding="utf-8")
+    docs_module("parallel_page").load.cache_clear()
+    most, least = part("overlap", folder).split("On 2 GPUs")
+    assert "On 4 GPUs" in most, "the record of more ranks first"
+    assert lines(most, "`ulysses`") == [["1 chunk", "**0.75**"], ["2 chunks", "0.50"]]
+    assert lines(most, "`ring_p2p`") == [["transfers beside a step", "**0.62**"], ["transfers before it", "**0.62**"]]
+    assert lines(least, "`ring_p2p`", "transfers beside a step") == [["0.56"]]
+
+
+def test_what_has_no_ring_is_no_strategy_of_its_own(tmp_path):
+    two = {"world_size": 2, "seqlen": 2**14}
+    runs = [
+        record("ulysses", 1.5, mesh="ulysses=2", **two),
+        record("usp", 1.25, mesh="ring=1,ulysses=2", **two),
+        record("ring_p2p", 2.0, mesh="ring=2", **two),
+    ]
+    folder = write(tmp_path, runs)
+    assert [row[3] for row in lines(part("best", folder), "`full`")] == ["`ulysses`"]
+    assert lines(part("expectations", folder), "`usp` is quicker than `ulysses`") == [["not measured"]]
+    assert lines(part("throughput", folder), "`usp` ring 1, ulysses 2"), "it was measured all the same"
+
+
+def test_where_time_goes_has_every_number_of_ranks(tmp_path):
+    two = record("ring_p2p", 2.0, mesh="ring=2", world_size=2, seqlen=2**16)
+    shorter = record("ring_p2p", 2.0, seqlen=2**14)
+    text = part("time", write(tmp_path, [*matrix(), two, shorter]))
+    assert re.findall(r"^### .* (\d+ K) tokens on (\d) ranks", text, re.MULTILINE) == [
+        ("64 K", "2"), ("32 K", "4"), ("32 K", "4"),
+    ]  # fmt: skip

@@ -3,9 +3,10 @@
 A collective of NCCL is a kernel, and takes multiprocessors from the one that it runs beside. Most kernels deal out
 their tiles as multiprocessors come free, and lose no more than was taken. FlashAttention-3's forward of a full mask
 deals them beforehand, by its source: what was to run on a multiprocessor that is taken waits until the transfer is
-done, which waits for other ranks. That this is the reason is no measurement. On four H200s such a forward of ulysses
-took a quarter longer in two chunks than in one, and more (`benchmarks/overlap.py`,
-`results/h200/distributed/overlap.json`).
+done, which waits for other ranks. That this is the reason is no measurement. On two and on four H200s such a forward of
+ulysses took a fifth to two fifths longer in two chunks than in one (`benchmarks/overlap.py`,
+`results/h200/distributed/overlap.json` and `overlap-two.json`). A ring of two took less with its one transfer beside
+the step than before it; of longer rings that was not measured.
 """
 
 from __future__ import annotations

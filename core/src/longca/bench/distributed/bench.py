@@ -144,18 +144,19 @@ class RankBench:
         return found + Verification(tuple(f.named(f"{f.tensor} after timing") for f in after.findings))
 
     def _timed(self, subject: Subject, forward: Results, kept: list[torch.Tensor] | None) -> dict[str, Any]:
-        """The times of the whole, of communication and of computing, and what is made of them."""
+        """The times of the whole, of computing and of communication, and what is made of them."""
         world, call = self._world, partial(subject.call, forward, kept)
         self._announce("time")
         peaks = self._peaks(call)
         whole = time_rounds(call, world, self._budget)
         gpu = gpu_state() if self._device.kind == "cuda" else None
+        # Computing comes next, while clocks are still what they were: a device that only communicates rests.
+        self._announce("compute")
+        compute = self._computed(subject, call)
         self._announce("communication")
         collectives = self._collectives(subject, call)
         sent = world.everyone(sent_by_kind(collectives))
         communication = measure_communication(collectives, world, self._budget)
-        self._announce("compute")
-        compute = self._computed(subject, call)
         busiest = max(compute.rank_medians)
         return {
             "last": whole.last,
