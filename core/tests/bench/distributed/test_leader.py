@@ -1,13 +1,20 @@
 """A leader whose members are a thread each, and say what a test has them say."""
 
+import subprocess
+import sys
 import threading
 import time
+from functools import partial
 
+import pytest
 from torch.distributed import HashStore
 
-from longca.bench.distributed.board import Board, answer, assignment, gone, ready, stop
-from longca.bench.distributed.leader import Leader
+from longca.bench.distributed.board import Board, BoardLostError, answer, assignment, gone, ready, stop
+from longca.bench.distributed.job import Job
+from longca.bench.distributed.leader import Leader, leading
+from longca.bench.distributed.member import Member
 from longca.bench.distributed.messages import Answer
+from longca.bench.distributed.store import open_store
 from longca.bench.messages import Outcome
 
 STOPPED = Outcome("stopped", "", {})
@@ -88,3 +95,54 @@ def test_dismissed_in_the_midst_of_a_case():
     members.end()
     case.join(10)
     assert members.worlds == {0: [0], 1: [0]}
+
+
+SERVER = """
+from torch.distributed import TCPStore
+store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def server():
+    """A process that has opened a store, as a launcher does."""
+    process = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process.port = int(process.stdout.readline())
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_board_whose_process_is_gone(server):
+    board = Board(open_store("localhost", server.port))
+    board.post("said", 1)
+    assert board.read("said") == 1
+    server.kill()
+    server.wait()
+    for call in (partial(board.has, "said"), partial(board.read, "said"), partial(board.post, "said", 2)):
+        with pytest.raises(BoardLostError, match="--resume"):
+            call()
+
+
+def test_a_launcher_that_is_gone_is_one_error(server, monkeypatch):
+    monkeypatch.setattr(Job, "end_with_launcher", lambda job: None)
+
+    def lead():
+        with leading(Job(0, 1, 0, "localhost", server.port, opens_store=False)) as leader:
+            server.kill()
+            server.wait()
+            leader.run(None, None, 5.0)
+
+    with pytest.raises(BoardLostError):
+        lead()
+
+
+def test_a_member_says_that_the_launcher_is_gone(server):
+    job = Job(1, 2, 1, "localhost", server.port, opens_store=False)
+    member = Member(job, Board(open_store(job.host, job.port)))
+    server.kill()
+    server.wait()
+    with pytest.raises(BoardLostError):
+        member.follow()

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # they are, and documented
+from torch.distributed import DistNetworkError, Store  # type: ignore[attr-defined]  # they are, and documented
 
-__all__ = ["Board", "answer", "assignment", "gone", "ready", "stop"]
+from longca.errors import LongCAError
+
+__all__ = ["Board", "BoardLostError", "answer", "assignment", "gone", "ready", "stop"]
 
 _PAUSE = 0.02  # seconds between two looks
+
+
+class BoardLostError(LongCAError):
+    """The store is gone, and whoever opened it."""
 
 
 class Board:
@@ -24,6 +32,9 @@ class Board:
 
     Args:
         store: A connection to the job's store.
+
+    Raises:
+        BoardLostError: From every method, where the process that opened the store has ended.
     """
 
     def __init__(self, store: Store) -> None:
@@ -31,17 +42,31 @@ class Board:
 
     def post(self, name: str, value: Any) -> None:
         """Leaves a value."""
-        self._store.set(name, pickle.dumps(value))  # type: ignore[arg-type]  # bytes do as well
+        with _connected():
+            self._store.set(name, pickle.dumps(value))  # type: ignore[arg-type]  # bytes do as well
 
     def has(self, name: str) -> bool:
         """Whether there is a value of the name."""
-        return bool(self._store.check([name]))
+        with _connected():
+            return bool(self._store.check([name]))
 
     def read(self, name: str) -> Any:
         """The value of the name, as soon as there is one."""
         while not self.has(name):
             time.sleep(_PAUSE)
-        return pickle.loads(self._store.get(name))
+        with _connected():
+            return pickle.loads(self._store.get(name))
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    try:
+        yield
+    except DistNetworkError as lost:
+        raise BoardLostError(
+            "the process that started this job, or its rank 0, is gone; the records so far are kept. "
+            "Start the run again with --resume to go on with it"
+        ) from lost
 
 
 def assignment(number: int) -> str:

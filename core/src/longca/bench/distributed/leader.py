@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from longca.bench.distributed.blame import blame, has_failed
-from longca.bench.distributed.board import Board, answer, assignment, gone, ready, stop
+from longca.bench.distributed.board import Board, BoardLostError, answer, assignment, gone, ready, stop
 from longca.bench.distributed.job import Job
 from longca.bench.distributed.member import Member
 from longca.bench.distributed.messages import Answer, Assignment, Setup, Task
@@ -126,12 +126,18 @@ def leading(job: Job) -> Iterator[Leader]:
     job.end_with_launcher()
     board = Board(open_store(job.host, job.port, opens=job.opens_store))
     member = Member(job, Board(open_store(job.host, job.port)))
-    thread = threading.Thread(target=member.follow, daemon=True)
+
+    def beside() -> None:
+        with suppress(BoardLostError):  # the leader meets it too, and says so
+            member.follow()
+
+    thread = threading.Thread(target=beside, daemon=True)
     thread.start()
     leader = Leader(job.size, board)
     try:
         yield leader
     finally:
-        leader.dismiss()
+        with suppress(BoardLostError):  # nobody is left to be dismissed
+            leader.dismiss()
         thread.join(_END)
         member.end()
