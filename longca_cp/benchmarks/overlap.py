@@ -159,8 +159,8 @@ def main() -> None:
             rows += measure(case_of(pattern, seqlen, inputs, asked, ranks), asked)
             if asked.out and ranks.rank == 0:
                 asked.out.parent.mkdir(parents=True, exist_ok=True)
-                about = {"environment": surroundings(longca.registry(), current_device()), "ranks": ranks.size}
-                record = {**about, "rows": rows}
+                environment = surroundings(longca.registry(), current_device())
+                record = {"environment": environment, "ranks": ranks.size, "rows": rows}
                 asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if ranks.rank == 0:
         show(rows)

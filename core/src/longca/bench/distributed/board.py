@@ -65,7 +65,7 @@ def _connected() -> Iterator[None]:
     except DistNetworkError as lost:
         raise BoardLostError(
             "the process that started this job, or its rank 0, is gone; the records so far are kept. "
-            "Start the run again with --resume to go on with it"
+            "To go on, add to the command: --resume --out, and the run's folder"
         ) from lost
 
 
