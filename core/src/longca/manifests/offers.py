@@ -73,6 +73,7 @@ class Offer(BaseModel):
         mask_heads: Which heads may have masks of their own: `shared` for none, `kv` for KV heads (the query heads of a
             group share one), `query` for either.
         unequal_lengths: Whether it takes as many or fewer queries than keys, not just as many.
+        forward: Whether there is a forward; an offer without one is used as the second half of a pair.
         backward: How its backward takes a log-sum-exp; `none` offers the forward alone.
         dtypes: Data types of q, k and v.
         head_dims: Head dimensions, where only a few work; None for a rule instead.
@@ -98,6 +99,7 @@ class Offer(BaseModel):
     variable_blocks: bool = False
     mask_heads: Literal["shared", "kv", "query"] = "shared"
     unequal_lengths: bool = False
+    forward: bool = True
     backward: Backward = Backward.NONE
     dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
     head_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
@@ -121,11 +123,15 @@ class Offer(BaseModel):
             raise ValueError(f"most is for {', '.join(_COUNTED)}, not for {self.form}")
         if self.form is not Form.BLOCK_SPARSE and (self.block_sizes is not None or self.variable_blocks):
             raise ValueError(f"block_sizes and variable_blocks are for {Form.BLOCK_SPARSE}, not for {self.form}")
+        if not self.forward and not self.backward.composes:
+            raise ValueError("an offer without a forward needs backward='external' or 'lse_grad'")
         return self
 
     @property
     def directions(self) -> tuple[Literal["forward", "backward"], ...]:
-        """The directions it offers: forward, and backward where there is one."""
+        """The directions it offers: forward and backward, each where there is one."""
+        if not self.forward:
+            return ("backward",)
         return ("forward",) if self.backward is Backward.NONE else ("forward", "backward")
 
     def runs_on(self, kind: str) -> bool:

@@ -83,10 +83,11 @@ class Problem:
         deterministic: Whether equal inputs must give equal bits.
         composed: Whether it is one part of a larger softmax: its output is merged with those of other keys by their
             log-sum-exps, and its backward gets the whole's out and lse.
+        backward_only: Whether another kernel computes the forward: the kernel is the second half of a pair.
 
     Raises:
         RequestError: No mask or no Device, heads that do not divide, a head dimension below 1, an unknown dtype or
-            direction.
+            direction, or a forward of the backward alone.
     """
 
     mask: Admits
@@ -99,6 +100,7 @@ class Problem:
     softmax_scale: float | None = None
     deterministic: bool = False
     composed: bool = False
+    backward_only: bool = False
 
     def __post_init__(self) -> None:
         # A plugin's may be of a class of its own.
@@ -127,6 +129,8 @@ class Problem:
             raise UnknownNameError("dtype", str(self.dtype), get_args(DType))
         if self.direction not in get_args(Direction):
             raise UnknownNameError("direction", str(self.direction), get_args(Direction))
+        if self.backward_only and self.direction != "backward":
+            raise RequestError('backward_only was asked with direction "forward"; give direction="backward"')
         # Fused kernels mask before they scale: a factor of 0 or less would make NaN or +∞ of their −∞.
         if self.softmax_scale is not None and not 0 < self.softmax_scale < math.inf:
             raise RequestError(f"softmax_scale is {self.softmax_scale}; give a number above 0, or None for 1/√head_dim")

@@ -1,0 +1,52 @@
+"""Pairs: a forward kernel and a backward kernel chosen apart, named `forward+backward`. Torch-free.
+
+Kernels compose by out and lse. A pair is valid where its first half has a forward whose lse others can use, and its
+second half a backward that takes the out and lse of another kernel. The two may take the mask in different forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from longca.errors import RequestError
+from longca.manifests.problem import Problem
+
+__all__ = ["halves", "join", "split"]
+
+
+def split(name: str) -> tuple[str, str] | None:
+    """The forward kernel and the backward kernel of a pair; None for the name of a single kernel.
+
+    Args:
+        name: A kernel's name, or a pair's, such as `fa3+fa4`.
+
+    Raises:
+        RequestError: More than one `+`, a half without a name, or one kernel twice.
+    """
+    if "+" not in name:
+        return None
+    forward, _, backward = name.partition("+")
+    if not forward or not backward or "+" in backward:
+        raise RequestError(f"kernel {name!r} is no pair; name two kernels, forward and backward, such as fa3+fa4")
+    if forward == backward:
+        raise RequestError(f"kernel {name!r} pairs a kernel with itself; name it once: {forward}")
+    return forward, backward
+
+
+def join(forward: str, backward: str) -> str:
+    """The name of a forward kernel and a backward kernel together: of one kernel, its own name."""
+    return forward if forward == backward else f"{forward}+{backward}"
+
+
+def halves(problem: Problem) -> tuple[Problem, Problem]:
+    """What a pair's forward kernel and backward kernel are asked, so that the problem can be trained on.
+
+    Args:
+        problem: What the pair is asked, in either direction.
+
+    Returns:
+        A forward whose lse is fit for other kernels, and a backward that takes an lse of another kernel.
+    """
+    forward = replace(problem, direction="forward", composed=True, backward_only=False)
+    backward = replace(problem, direction="backward", composed=True, backward_only=True)
+    return forward, backward
