@@ -54,9 +54,10 @@ def read_lengths(path: str | Path) -> NDArray[np.int64]:
         number = _number(content)
         if not isinstance(number, int) or not 1 <= number <= MAX_LENGTH:
             shown = content.strip()[:40]
+            corpus = "" if isinstance(number, int) else "; of a corpus longca make-lengths makes a histogram"
             raise RequestError(
                 f"{path}, line {line}: {shown!r} is not a document length; write one whole number from 1 to "
-                f"{MAX_LENGTH} a line"
+                f"{MAX_LENGTH} a line{corpus}"
             )
         lengths.append(number)
     if not lengths:

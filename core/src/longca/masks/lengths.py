@@ -38,7 +38,9 @@ __all__ = [
     "KnotLengths",
     "LengthDistribution",
     "ListedLengths",
+    "describe_file",
     "for_seqlen",
+    "length_file",
     "mix",
     "named",
     "resolve_lengths",
@@ -220,19 +222,41 @@ def resolve_lengths(spec: LengthDistribution | str | Path | None, seqlen: int) -
         kind, _, short = spec.partition(":")
         if kind == "mix":
             return mix(resolve_lengths(short or None, seqlen))
-        if Path(spec).name == spec and not Path(spec).suffix:
+        if length_file(spec) is None:
             return named(spec)
     return _from_file(Path(spec))
 
 
-def _from_file(path: Path) -> LengthDistribution:
+def length_file(spec: str) -> Path | None:
+    """The file that a spec names, as it is or in a mix; None where it names a distribution."""
+    name = spec.removeprefix("mix:")
+    path = Path(name)
+    return path if path.suffix or path.name != name else None
+
+
+def describe_file(path: Path) -> str:
+    """What a file of lengths holds: its path, and whether it is a list of lengths or a histogram.
+
+    Raises:
+        RequestError: As `resolve_lengths` does for files.
+    """
+    found = _from_file(path)
+    if isinstance(found, ListedLengths):
+        return f"{path}: {len(found.lengths):,} lengths, one a line"
+    return f"{path}: a histogram of {len(found.histogram.weights):,} bins"
+
+
+def _from_file(path: Path) -> ListedLengths | HistogramLengths:
     if not path.is_file():
         raise RequestError(f"no file of document lengths at {str(path)!r}; give a .csv, .json or .txt, or a name")
     if path.suffix.lower() == ".txt":
         return ListedLengths(path.name, read_lengths(path))
     if path.suffix.lower() in {".csv", ".json"}:
         return HistogramLengths(path.name, read_histogram(path))
-    raise RequestError(f"{str(path)!r} is neither a histogram (.csv, .json) nor a list of lengths (.txt); rename it")
+    raise RequestError(
+        f"{str(path)!r} is neither a histogram (.csv, .json) nor a list of lengths (.txt); rename it, or make a "
+        "histogram of a corpus with longca make-lengths"
+    )
 
 
 def _generator(seed: int | np.random.Generator) -> np.random.Generator:

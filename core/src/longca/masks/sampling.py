@@ -16,13 +16,15 @@ from longca.masks.lengths import LengthDistribution, resolve_lengths
 from longca.masks.mask import Mask, check_seqlen
 from longca.masks.patterns import build, get_pattern
 
-__all__ = ["sample"]
+__all__ = ["draws_lengths", "sample"]
 
 #: Window of the sliding-window patterns, and tokens a block of block causal documents.
 WINDOW = BLOCK_CAUSAL = 1024
 #: Tokens a block of the block-sparse patterns: exactly, or on average.
 BLOCK_SPARSE = 128
 KEPT = 0.5
+#: Patterns whose documents are drawn as whole blocks, not from a distribution of lengths.
+_OF_BLOCKS = ("block_causal_document",)
 
 Lengths = LengthDistribution | str | Path | None
 
@@ -64,6 +66,15 @@ def sample(
     return build(pattern, seqlen, **factors)
 
 
+def draws_lengths(pattern: str) -> bool:
+    """Whether a pattern's documents are drawn from a distribution of lengths.
+
+    Raises:
+        UnknownNameError: Unknown pattern.
+    """
+    return "documents" in get_pattern(pattern).factors and pattern not in _OF_BLOCKS
+
+
 class _Draw:
     """What factors are drawn from; documents and other factors have streams of their own."""
 
@@ -96,7 +107,7 @@ class _Draw:
 
 
 def _documents(draw: _Draw, pattern: str, factors: dict[str, Any]) -> list[int]:
-    if pattern == "block_causal_document":
+    if not draws_lengths(pattern):
         return draw.documents_of_blocks(factors.get("block", BLOCK_CAUSAL))
     return draw.documents()
 
