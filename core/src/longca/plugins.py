@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
 from longca.discovery.admission import veto
 from longca.discovery.catalogue import PluginInfo, collect
-from longca.discovery.loading import instantiate, load_object
+from longca.discovery.loading import instantiate, load_object, make_pair
 from longca.errors import PluginError, RequestError, UnknownNameError, UnsupportedError
 from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
 from longca.manifests.cost import predicted_cost
+from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_manifest, step_problems
 
-__all__ = ["PluginInfo", "Registry", "registry", "resolve"]
+__all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
+
+#: A kernel or a pair of kernels: its name; or its manifest or manifests, which need not be registered.
+Asked = str | KernelManifest | tuple[KernelManifest, ...]
 
 
 class Registry:
@@ -42,10 +46,28 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody provides it.
+            RequestError: It is a pair, which has none; see `manifests`.
         """
+        if (pair := split(kernel)) is not None:
+            raise RequestError(f"{kernel!r} is a pair of kernels, each with a manifest; name {' or '.join(pair)}")
         if kernel not in self.kernels:
             raise UnknownNameError("kernel", kernel, self.kernels)
         return self.kernels[kernel]
+
+    def manifests(self, kernel: str) -> tuple[KernelManifest, ...]:
+        """A kernel's manifest; or, of a pair such as `fa3+fa4`, those of its forward and its backward kernel.
+
+        Raises:
+            UnknownNameError: Nobody provides it, or a half of it.
+            RequestError: It is no name of a kernel or of a pair.
+        """
+        pair = split(kernel)
+        if pair is None:
+            return (self.manifest(kernel),)
+        for half, name in zip(HALVES, pair, strict=True):
+            if name not in self.kernels:
+                raise UnknownNameError(half, name, self.kernels)
+        return tuple(self.kernels[name] for name in pair)
 
     def strategy(self, name: str) -> StrategyManifest:
         """A context-parallel strategy's manifest.
@@ -62,21 +84,46 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody does.
+            RequestError: It is a pair; see `providers`.
         """
         return self._catalogue.owner(self.manifest(kernel))
 
-    def resolve(self, kernel: str | KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
+    def providers(self, kernel: str) -> tuple[PluginInfo, ...]:
+        """The plugin that provides a kernel; or, of a pair, those of its halves, each once.
+
+        Raises:
+            UnknownNameError: Nobody provides it, or a half of it.
+            RequestError: It is no name of a kernel or of a pair.
+        """
+        return tuple(dict.fromkeys(self._catalogue.owner(manifest) for manifest in self.manifests(kernel)))
+
+    def resolve(self, kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:
         """Whether a kernel takes a problem, alone or in every step of a layout: its manifest, then its plugin's veto.
 
         Args:
-            kernel: A kernel's name; or a manifest, which need not be registered.
+            kernel: A kernel's or a pair's name; or a manifest, or two, which need not be registered.
             problem: What is asked.
             layout: Which queries, keys and heads meet where, under context parallelism.
 
         Raises:
-            UnknownNameError: Nobody provides the kernel.
+            UnknownNameError: Nobody provides the kernel, or a half of the pair.
+            RequestError: It is no name of a kernel or of a pair.
         """
-        manifest = self.manifest(kernel) if isinstance(kernel, str) else kernel
+        manifests = self._asked(kernel)
+        if len(manifests) == 1:
+            return self._resolve(manifests[0], problem, layout)
+        # A pair is valid where each half takes what is asked of it.
+        halves = zip(manifests, asked_of_halves(problem), strict=False)
+        verdicts = [self._resolve(manifest, half, layout) for manifest, half in halves]
+        return pair_verdict(join(manifests[0].name, manifests[-1].name), verdicts)
+
+    def _asked(self, kernel: Asked) -> tuple[KernelManifest, ...]:
+        """The manifests of what was asked: two of a pair."""
+        if isinstance(kernel, str):
+            return self.manifests(kernel)
+        return (kernel,) if isinstance(kernel, KernelManifest) else kernel
+
+    def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None) -> Verdict:
         verdict = resolve_manifest(manifest, problem, layout)
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
@@ -90,13 +137,20 @@ class Registry:
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
 
+        Of a pair's, the backward kernel is made when a backward is planned.
+
         Raises:
-            UnknownNameError: Nobody provides it.
+            UnknownNameError: Nobody provides it, or a half of it.
+            RequestError: It is no name of a kernel or of a pair.
             MissingPackageError: A package it requires is not installed.
             PluginError: Its implementation cannot be imported or called.
         """
         if kernel not in self._loaded:
-            self._loaded[kernel] = instantiate(self.manifest(kernel), self.provider(kernel).distribution)
+            manifest, *paired = self.manifests(kernel)
+            if paired:
+                self._loaded[kernel] = make_pair(self.load(manifest.name), partial(self.load, paired[0].name))
+            else:
+                self._loaded[kernel] = instantiate(manifest, self.provider(kernel).distribution)
         return self._loaded[kernel]
 
     def load_strategy(self, name: str) -> Any:
@@ -144,7 +198,7 @@ class Registry:
         return replace(layout, strategy=strategy, axis_sizes=tuple((axis, axis_sizes[axis]) for axis in manifest.axes))
 
     def place(
-        self, strategy: str, kernel: str | KernelManifest, problem: Problem, axis_sizes: Mapping[str, int]
+        self, strategy: str, kernel: Asked, problem: Problem, axis_sizes: Mapping[str, int]
     ) -> tuple[str, Layout]:
         """The placement of a strategy that is likely to be quickest with a kernel; what `placement="auto"` takes.
 
@@ -153,7 +207,7 @@ class Registry:
 
         Args:
             strategy: The strategy's name.
-            kernel: A kernel's name; or a manifest, which need not be registered.
+            kernel: A kernel's or a pair's name; or a manifest, or two, which need not be registered.
             problem: What is asked.
             axis_sizes: Ranks along each of the strategy's axes.
 
@@ -166,21 +220,24 @@ class Registry:
             UnsupportedError: There is no placement with which the kernel takes every step; with the reasons of each.
             PluginError: The layout function cannot be imported, or returns something else.
         """
-        manifest = self.manifest(kernel) if isinstance(kernel, str) else kernel
+        manifests = self._asked(kernel)
         fitting: dict[Layout, str] = {}
         refusals: dict[str, list[str]] = {}
         for placement in self.strategy(strategy).placements:
             try:
                 layout = self.layout(strategy, problem, axis_sizes, placement)
-                self.resolve(manifest, problem, layout).check()
+                self.resolve(manifests, problem, layout).check()
             except UnsupportedError as error:
                 refusals.setdefault(str(error), []).append(placement)
             else:
                 fitting.setdefault(layout, placement)
         if not fitting:
             reasons = " ".join(f"{', '.join(placements)}: {reason}" for reason, placements in refusals.items())
-            raise UnsupportedError(f"no placement of {strategy} does for {manifest.name}. {reasons}")
-        best = min(fitting, key=lambda layout: predicted_cost(manifest, problem, layout))
+            name = join(manifests[0].name, manifests[-1].name)
+            raise UnsupportedError(f"no placement of {strategy} does for {name}. {reasons}")
+        # The prediction is of a forward, which a pair's first kernel computes.
+        costed = problem if len(manifests) == 1 else replace(problem, direction="forward")
+        best = min(fitting, key=lambda layout: predicted_cost(manifests[0], costed, layout))
         return fitting[best], best
 
 
@@ -202,6 +259,6 @@ def _open(disabled: frozenset[str], reprobe: bool) -> Registry:
     return Registry(disabled, reprobe)
 
 
-def resolve(kernel: str | KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
-    """Whether a kernel takes a problem; see `Registry.resolve`."""
+def resolve(kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:
+    """Whether a kernel or a pair takes a problem; see `Registry.resolve`."""
     return registry().resolve(kernel, problem, layout)

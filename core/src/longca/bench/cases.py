@@ -20,6 +20,7 @@ from longca.bench.suite import Suite, Sweep, Value
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests import Device, Problem, StrategyManifest
 from longca.manifests.offers import DType
+from longca.manifests.pairs import split
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, get_pattern, sample
 from longca.masks.mask import check_seqlen
@@ -210,25 +211,27 @@ def absent(suite: Suite, kernels: Iterable[str], selection: Selection = Selectio
     known = set(kernels)
     wanted = [(name, selection.kernels) for sweep in suite.sweep for name in sweep.kernels]
     wanted += [(name, selection.strategies) for sweep in suite.sweep for name in sweep.strategies]
-    missing = dict.fromkeys(name for name, kept in wanted if name not in known and (not kept or name in kept))
+    kept = [name for name, selected in wanted if not selected or name in selected]
+    missing = dict.fromkeys(name for name in _single(kept) if name not in known)
     return {name: how_to_get(suite.distributions[name]) for name in missing if name in suite.distributions}
 
 
 def _check(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:
     """Refuses names that lead nowhere."""
-    for name in selection.kernels:
+    for name in _single(selection.kernels):
         if name not in known and name in suite.distributions:
             raise RequestError(f"kernel {name!r} is not here: {how_to_get(suite.distributions[name])}")
-    optional = set(suite.distributions)
-    listed = (name for sweep in suite.sweep for name in sweep.kernels if name != "*" and name not in optional)
-    for name in (*selection.kernels, *listed):
+    listed = _single(name for sweep in suite.sweep for name in sweep.kernels if name != "*")
+    for name in (*_single(selection.kernels), *(name for name in listed if name not in suite.distributions)):
         if name not in known:
             raise UnknownNameError("kernel", name, known)
     for name in selection.patterns:
         get_pattern(name)
     for seqlen in selection.seqlens:
         check_seqlen(seqlen)
-    _check_listed(suite, "kernel", selection.kernels, (sweep.kernels for sweep in suite.sweep))
+    pairs = {name for sweep in suite.sweep for name in sweep.kernels if "+" in name}
+    selected = _single(name for name in selection.kernels if name not in pairs)
+    _check_listed(suite, "kernel", selected, (sweep.kernels for sweep in suite.sweep))
     _check_listed(suite, "mask pattern", selection.patterns, (sweep.patterns for sweep in suite.sweep))
     _check_listed(suite, "heads", selection.heads, (sweep.heads for sweep in suite.sweep))
 
@@ -249,7 +252,7 @@ def _cases(
     ways: Sequence[Parallel | None],
 ) -> Iterator[Case]:
     patterns = _picked(sweep.patterns, tuple(PATTERNS), selection.patterns)
-    kernels = [name for name in _picked(sweep.kernels, known, selection.kernels) if name in known]
+    kernels = _kernels(sweep, known, selection.kernels)
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
     lengths = sweep.lengths_on(next((way.world_size for way in ways if way is not None), 1))
     taken = [n for n in selection.seqlens if n in lengths or n not in listed]
@@ -267,6 +270,19 @@ def _cases(
         heads_q, heads_kv = map(int, heads.split(":"))
         about = (sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, way)
         yield Case(kernel, pattern, seqlen, *about)
+
+
+def _kernels(sweep: Sweep, known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:
+    """A sweep's kernels that are here, and the selected pairs of them."""
+    listed = [*(known if "*" in sweep.kernels else ()), *(name for name in sweep.kernels if name != "*")]
+    pairs = [name for name in selected if "+" in name and set(_single([name])) <= set(listed)]
+    names = dict.fromkeys(name for name in (*listed, *pairs) if set(_single([name])) <= set(known))
+    return [name for name in names if not selected or name in selected]
+
+
+def _single(names: Iterable[str]) -> list[str]:
+    """Names of kernels, with each pair's two kernels in its place."""
+    return [single for name in names for single in split(name) or (name,)]
 
 
 def _picked(listed: tuple[str, ...], known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:

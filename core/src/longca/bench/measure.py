@@ -60,7 +60,7 @@ class Measurement:
         """The record's fields that come from the measurement."""
         timing = self.timing if self.verification.passed else None
         return {
-            "form": str(self.plan.form),
+            "form": self.plan.form_text,
             "backend": self.plan.backend,
             "plan_seconds": self.plan_seconds,
             "first_seconds": self.first_seconds,

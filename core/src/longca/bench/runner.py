@@ -165,11 +165,11 @@ class _Run:
             return finished(fields, "unsupported", " ".join(str(reason) for reason in verdict.reasons))
         if self._stopped:
             return finished(fields, "skipped", "an earlier case failed, and --fail-fast was asked for")
-        form = str(verdict.offer.form) if verdict.offer else None
         outcome = judged(measure(case), self._device, case)
         if outcome.status == "ok":
             history.append(history.Entry.of(case.kernel, problem, outcome.fields["median"]))
-        fields |= {"form": form, **outcome.fields, "advice": advice(outcome.status, outcome.message, form)}
+        told = advice(outcome.status, outcome.message, verdict.form)
+        fields |= {"form": verdict.form, **outcome.fields, "advice": told}
         return finished(fields, outcome.status, outcome.message)
 
 
@@ -184,7 +184,7 @@ def judged(outcome: Outcome, device: Device, case: Case) -> Outcome:
 
 def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
     """The fields of a record that say what is measured, on what."""
-    mask, provider = case.mask, registry.provider(case.kernel)
+    mask, providers = case.mask, registry.providers(case.kernel)
     name = str(device)
     return {
         "case": case.digest(name),
@@ -192,8 +192,8 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
         "suite_version": suite.version,
         "suite_digest": suite.digest,
         "kernel": case.kernel,
-        "distribution": provider.distribution,
-        "distribution_version": provider.version,
+        "distribution": " + ".join(provider.distribution for provider in providers),
+        "distribution_version": " + ".join(provider.version for provider in providers),
         "device": name,
         "pattern": case.pattern,
         "seqlen": case.seqlen,

@@ -53,8 +53,7 @@ def _row(registry: Registry, case: Case, device: Device) -> dict[str, Any]:
     problem = case.problem(device)
     if case.parallel is None:
         verdict = registry.resolve(case.kernel, problem)
-        form = str(verdict.offer.form) if verdict.offer else None
-        return {**about, "form": form, "reasons": [str(reason) for reason in verdict.reasons]}
+        return {**about, "form": verdict.form or None, "reasons": [str(reason) for reason in verdict.reasons]}
     from longca.bench.distributed.runner import placed
     from longca.errors import UnsupportedError
 
@@ -63,5 +62,5 @@ def _row(registry: Registry, case: Case, device: Device) -> dict[str, Any]:
         placement, layout = placed(registry, case, problem)
     except UnsupportedError as error:
         return {**about, "form": None, "reasons": [str(error)]}
-    offers = registry.resolve(case.kernel, problem, layout).offers
-    return {**about, "placement": placement, "form": ", ".join({str(offer.form): 0 for offer in offers}), "reasons": []}
+    form = registry.resolve(case.kernel, problem, layout).form
+    return {**about, "placement": placement, "form": form, "reasons": []}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from longca.discovery.admission import describe
 from longca.errors import LongCAError, MissingPackageError, PluginError
 from longca.manifests import Manifest, missing
 
-__all__ = ["instantiate", "load_object"]
+__all__ = ["instantiate", "load_object", "make_pair"]
 
 
 def load_object(manifest: Manifest, import_string: str, distribution: str) -> Any:
@@ -42,6 +43,16 @@ def instantiate(manifest: Manifest, distribution: str) -> Any:
         raise
     except BaseException as error:
         raise _explain(manifest, manifest.implementation, distribution, error) from error
+
+
+def make_pair(forward: Any, load_backward: Callable[[], Any]) -> Any:
+    """The forward of one kernel's instance and the backward of another as one kernel.
+
+    Args:
+        forward: The instance that computes the forward.
+        load_backward: Gives the other instance; called at the first backward that is planned.
+    """
+    return importlib.import_module("longca.kernels.pair").Pair(forward, load_backward)
 
 
 def _explain(manifest: Manifest, import_string: str, distribution: str, error: BaseException) -> LongCAError:

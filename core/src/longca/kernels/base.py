@@ -53,6 +53,11 @@ class Plan:
     backend: str
 
     @property
+    def form_text(self) -> str:
+        """The form as records have it."""
+        return str(self.form)
+
+    @property
     def metadata_bytes(self) -> int:
         """Bytes of the plan's tensors, also of those within its tuples and dataclasses."""
         return sum(tensor.nbytes for tensor in _tensors(vars(self)))

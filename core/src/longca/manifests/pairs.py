@@ -6,12 +6,17 @@ second half a backward that takes the out and lse of another kernel. The two may
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from longca.errors import RequestError
 from longca.manifests.problem import Problem
+from longca.manifests.verdict import Reason, Verdict
 
-__all__ = ["halves", "join", "split"]
+__all__ = ["HALVES", "asked_of_halves", "halves", "join", "pair_verdict", "split"]
+
+#: What the two kernels of a pair are called in messages.
+HALVES = ("forward half", "backward half")
 
 
 def split(name: str) -> tuple[str, str] | None:
@@ -50,3 +55,37 @@ def halves(problem: Problem) -> tuple[Problem, Problem]:
     forward = replace(problem, direction="forward", composed=True, backward_only=False)
     backward = replace(problem, direction="backward", composed=True, backward_only=True)
     return forward, backward
+
+
+def asked_of_halves(problem: Problem) -> tuple[Problem, ...]:
+    """What the halves of a pair are asked by a problem: in a backward as `halves` has it, in a forward the first alone.
+
+    Args:
+        problem: What the pair is asked.
+    """
+    return (problem,) if problem.direction == "forward" else halves(problem)
+
+
+def pair_verdict(name: str, verdicts: Sequence[Verdict]) -> Verdict:
+    """Whether a pair takes a problem: where each of its halves takes what `asked_of_halves` asks of it.
+
+    Args:
+        name: The pair's name.
+        verdicts: Those of its halves.
+
+    Returns:
+        A verdict whose reasons name the half that they are about.
+    """
+    reasons = tuple(
+        _about(half, reason) for half, verdict in zip(HALVES, verdicts, strict=False) for reason in verdict.reasons
+    )
+    if reasons:
+        return Verdict(name, None, reasons, (), tuple(verdicts))
+    used = (offer for verdict in verdicts for offer in (verdict.offer, *verdict.offers) if offer is not None)
+    return Verdict(name, None, (), tuple(dict.fromkeys(used)), tuple(verdicts))
+
+
+def _about(half: str, reason: Reason) -> Reason:
+    """A reason that names the half it is about."""
+    asked = "a pair's halves share a log-sum-exp" if reason.code == "composition" else reason.asked
+    return replace(reason, offered=f"{half}: {reason.offered}", asked=asked)

@@ -147,13 +147,18 @@ def _about_composing(name: str, offer: Offer, problem: Problem) -> Iterator[Reas
     asked = "one part of a larger softmax was asked"
     if problem.composed and problem.direction == "backward" and offer.backward is Backward.OWN:
         yield Reason("composition", asked, f"{name}'s backward takes only its own forward's lse")
-    if problem.composed and offer.rough_lse:
+    # A backward whose forward another kernel computes may recompute a log-sum-exp, but only to differentiate it.
+    computes_lse = not problem.backward_only or offer.backward is Backward.LSE_GRAD
+    if problem.composed and offer.rough_lse and computes_lse:
         yield Reason("composition", asked, f"{name}'s log-sum-exp is too rough to merge by")
 
 
 def _about_backward(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
     if problem.direction == "backward" and offer.backward is Backward.NONE:
         yield Reason("direction", "a backward was asked", f"{name} has a forward alone in its {offer.form} form")
+    if not offer.forward and not problem.backward_only:
+        alone = f"{name} has a backward alone in its {offer.form} form"
+        yield Reason("direction", "a forward was asked", alone, f"Pair it with a kernel that has one: FORWARD+{name}")
     if problem.deterministic and not offer.deterministic:
         yield Reason("deterministic", "equal bits were asked", f"{name} is not deterministic in its {offer.form} form")
 

@@ -113,10 +113,9 @@ class RankBench:
         plan, seconds = self._clocked(lambda: strategy.plan(problem, layout, probe))
         self._announce("planned")  # from here on others are waited for
         verdict = self._registry.resolve(case.kernel, problem, layout)
-        forms = dict.fromkeys(str(offer.form) for offer in verdict.offers)
         times = zip(*world.everyone((layout_seconds, seconds, plan.metadata_bytes)), strict=True)
         fields = dict(zip(("layout_seconds", "plan_seconds", "metadata_bytes"), map(max, times), strict=True))
-        fields |= {"placed": task.placed, "form": ", ".join(forms), "area_imbalance": imbalance(problem, layout)}
+        fields |= {"placed": task.placed, "form": verdict.form, "area_imbalance": imbalance(problem, layout)}
         mine = Inputs(
             *(layout.shard(getattr(shared.inputs, name), places[world.rank]) for name in ("q", "k", "v", "dout"))
         )
