@@ -38,8 +38,8 @@ def offer_problems(
 
     Args:
         registry: Where the kernel comes from.
-        kernel: Its name.
-        offer: One of its manifest's offers.
+        kernel: Its name, or a pair's.
+        offer: One of its manifest's offers; of a pair, of its backward kernel's.
         dtype: Data type.
         direction: Direction.
         device: Where to run.
@@ -75,21 +75,22 @@ def covered(registry: Registry, kernel: str, offer: Offer, problems: Iterable[La
 
     Args:
         registry: Where the kernel comes from.
-        kernel: Its name.
-        offer: One of its manifest's offers.
+        kernel: Its name, or a pair's.
+        offer: One of its manifest's offers; of a pair, of its backward kernel's.
         problems: Problems, each with its label.
     """
-    alone = registry.manifest(kernel).model_copy(update={"offers": (offer,)})
+    *paired, manifest = registry.manifests(kernel)
+    alone = (*paired, manifest.model_copy(update={"offers": (offer,)}))
     found: list[Labelled] = []
     refusals: list[Reason] = []
     overtaken = False
     for label, problem in problems:
         strict = replace(problem, deterministic=True)
-        if registry.resolve(kernel, problem).offer is offer:
+        if registry.resolve(kernel, problem).is_by(offer):
             found.append((label, problem))
-        elif offer.deterministic and registry.resolve(kernel, strict).offer is offer:
+        elif offer.deterministic and registry.resolve(kernel, strict).is_by(offer):
             found.append((f"{label}, deterministic", strict))
-        elif registry.resolve(kernel, part := replace(problem, composed=True)).offer is offer:
+        elif registry.resolve(kernel, part := replace(problem, composed=True)).is_by(offer):
             found.append((f"{label}, composed", part))
         else:
             lone = registry.resolve(alone, problem)

@@ -16,12 +16,22 @@ from longca.bench.verify import Finding, Verification, check_backward, check_cou
 from longca.kernels.base import Kernel, Plan, torch_device
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
+from longca.manifests.pairs import join, split
 from longca.manifests.problem import Direction
 from longca.plugins import Registry
 
-__all__ = ["OfferCheck", "verify_kernel", "verify_offer", "verify_problem", "verify_repeats"]
+__all__ = [
+    "OfferCheck",
+    "offered",
+    "verified_as",
+    "verify_kernel",
+    "verify_offer",
+    "verify_problem",
+    "verify_repeats",
+]
 
 RUNS = 3  # of a kernel that says it is deterministic
+_ORACLE = "naive"  # computes the forward for offers that have none
 
 
 @dataclass
@@ -65,18 +75,39 @@ class OfferCheck:
                 self.failures.append((label, finding))
 
 
-def verify_kernel(registry: Registry, kernel: str, device: Device) -> Iterator[OfferCheck]:
-    """Verifies every offer of a kernel on a device, in every direction and dtype it has.
+def offered(registry: Registry, kernel: str) -> list[tuple[Offer, DType, Direction]]:
+    """What there is to verify of a kernel: every offer in every dtype and direction it has.
+
+    Of a pair it is the offers of the backward kernel, whose backward is fed with the forward kernel's out and lse.
 
     Args:
         registry: Where the kernel comes from.
-        kernel: Its name.
+        kernel: Its name, or a pair's.
+    """
+    *paired, manifest = registry.manifests(kernel)
+    return [
+        (offer, dtype, direction)
+        for offer in manifest.offers
+        for dtype in offer.dtypes
+        for direction in (("backward",) if paired else offer.directions)
+    ]
+
+
+def verified_as(kernel: str, offer: Offer) -> str:
+    """The name of what runs to verify a kernel's offer: an offer without a forward is paired with the oracle's."""
+    return kernel if offer.forward or split(kernel) else join(_ORACLE, kernel)
+
+
+def verify_kernel(registry: Registry, kernel: str, device: Device) -> Iterator[OfferCheck]:
+    """Verifies every offer of a kernel on a device, in every direction and dtype it has; see `offered`.
+
+    Args:
+        registry: Where the kernel comes from.
+        kernel: Its name, or a pair's.
         device: Where to run it.
     """
-    for offer in registry.manifest(kernel).offers:
-        for dtype in offer.dtypes:
-            for direction in offer.directions:
-                yield verify_offer(registry, kernel, offer, dtype, direction, device)
+    for row in offered(registry, kernel):
+        yield verify_offer(registry, kernel, *row, device)
 
 
 def verify_offer(
@@ -84,6 +115,7 @@ def verify_offer(
 ) -> OfferCheck:
     """Verifies one offer in one direction and dtype; what it takes is in `verify_kernel`."""
     check = OfferCheck(kernel, offer, direction, dtype)
+    kernel = verified_as(kernel, offer)
     problems, check.skipped = offer_problems(registry, kernel, offer, dtype, direction, device)
     asked = [(label, problem, verify_problem) for label, problem in problems]
     if offer.deterministic and problems:

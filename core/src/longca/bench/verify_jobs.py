@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 
-from longca.bench.offers import OfferCheck, verify_kernel, verify_offer
+from longca.bench.offers import OfferCheck, offered, verify_kernel, verify_offer
 from longca.manifests import Device
-from longca.manifests.offers import DType
-from longca.manifests.problem import Direction
 from longca.plugins import Registry, registry
 
 __all__ = ["verify_kernels"]
@@ -40,12 +38,7 @@ def verify_kernels(
     started = context.Value("i", 0)
     with ProcessPoolExecutor(jobs, context, _start, (source.disabled, started)) as pool:
         asked = {
-            kernel: [
-                pool.submit(_verify, kernel, number, dtype, direction, device)
-                for number, offer in enumerate(source.manifest(kernel).offers)
-                for dtype in offer.dtypes
-                for direction in offer.directions
-            ]
+            kernel: [pool.submit(_verify, kernel, number, device) for number, _ in enumerate(offered(source, kernel))]
             for kernel in kernels
         }
         for kernel, checks in asked.items():
@@ -65,5 +58,5 @@ def _start(disabled: frozenset[str], started: Any) -> None:
         torch.cuda.set_device(turn % torch.cuda.device_count())
 
 
-def _verify(kernel: str, number: int, dtype: DType, direction: Direction, device: Device) -> OfferCheck:
-    return verify_offer(_registry, kernel, _registry.manifest(kernel).offers[number], dtype, direction, device)
+def _verify(kernel: str, number: int, device: Device) -> OfferCheck:
+    return verify_offer(_registry, kernel, *offered(_registry, kernel)[number], device)

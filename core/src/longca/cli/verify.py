@@ -18,7 +18,9 @@ __all__ = ["verify"]
 
 def verify(
     context: typer.Context,
-    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable. [default: all]")] = None,
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="Only this kernel, or a pair such as fa3+fa4; repeatable. [default: all]")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
     jobs: Annotated[
         int, typer.Option(min=1, help="Offers verified at a time, each in a process, on all GPUs in turn.")
@@ -33,7 +35,7 @@ def verify(
     where = chosen_device(device)
     names = list(dict.fromkeys(kernel or registry.kernels))
     for name in names:
-        registry.manifest(name)
+        registry.manifests(name)
     found: dict[str, list[OfferCheck]] = {}
     for name, checks in verify_kernels(registry, names, where, jobs):
         found[name] = checks

@@ -60,11 +60,13 @@ def light_import(registry: Registry, plugin: PluginInfo) -> None:
 
 
 def loadable(registry: Registry, kernel: str) -> None:
-    """The implementation's import string resolves, and what it makes has plan, forward and backward."""
+    """The implementation's import string resolves, and what it makes has plan, and forward and backward as offered."""
     instance = registry.load(kernel)
-    has_backward = any("backward" in offer.directions for offer in registry.manifest(kernel).offers)
-    wanted: dict[str, set[str]] = {"plan": set(), "forward": {"out", "lse"}}
-    if has_backward:
+    directions = {direction for offer in registry.manifests(kernel)[-1].offers for direction in offer.directions}
+    wanted: dict[str, set[str]] = {"plan": set()}
+    if "forward" in directions:
+        wanted["forward"] = {"out", "lse"}
+    if "backward" in directions:
         wanted["backward"] = {"dq", "dk", "dv"}
     for method, buffers in wanted.items():
         if not callable(getattr(instance, method, None)):

@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from longca.bench.offers import offered, verified_as
 from longca.errors import MissingPackageError, RequestError, UnknownNameError
 from longca.manifests import Device
 from longca.manifests.devices import current_device
@@ -64,7 +67,7 @@ def conformance(
 
     Args:
         distribution: A plugin, by the name of its distribution: all of its kernels, and the plugin itself.
-        kernels: Only these kernels; without a distribution, of any plugin.
+        kernels: Only these kernels, or pairs such as `fa3+fa4`; without a distribution, of any plugin.
         expected_failures: What is known to fail and why: (kernel, check) to a reason, where the check is its name, a
             test id, or a glob of either. A case of them that passes fails the test: the reason is no longer true.
         device: Where to run; None for this machine's GPU where it has one.
@@ -109,7 +112,7 @@ def cases_of(
             yield Case(f"{plugin.distribution}-{name}", plugin.distribution, name, partial(check, everything, plugin))
     provided = [name for plugin in plugins for name in plugin.kernels]
     for kernel in provided if kernels is None else kernels:
-        everything.manifest(kernel)
+        everything.manifests(kernel)
         if plugins and kernel not in provided:
             raise UnknownNameError(f"kernel of {distribution}", kernel, provided)
         yield from _kernel_cases(everything, kernel, where)
@@ -119,14 +122,13 @@ def _kernel_cases(registry: Registry, kernel: str, device: Device) -> Iterator[C
     for name, examine in KERNEL_CHECKS.items():
         yield Case(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel))
     seen: Counter[str] = Counter()
-    for offer in registry.manifest(kernel).offers:
+    for offer, rows in groupby(offered(registry, kernel), key=itemgetter(0)):
         seen[offer.form] += 1
         form = f"{offer.form}.{seen[offer.form]}" if seen[offer.form] > 1 else str(offer.form)
-        for dtype in offer.dtypes:
-            for direction in offer.directions:
-                subject = Subject(registry, kernel, offer, dtype, direction, device)
-                for name, check in CHECKS.items():
-                    yield Case(f"{kernel}-{form}-{dtype}-{direction}-{name}", kernel, name, partial(check, subject))
+        for _, dtype, direction in rows:
+            subject = Subject(registry, verified_as(kernel, offer), offer, dtype, direction, device)
+            for name, check in CHECKS.items():
+                yield Case(f"{kernel}-{form}-{dtype}-{direction}-{name}", kernel, name, partial(check, subject))
 
 
 def _plugins(registry: Registry, distribution: str) -> list[PluginInfo]:
