@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
-from longca import masks
+import longca
+from longca import masks, plugins
 from longca.discovery import catalogue
 from longca.errors import (
     MissingPackageError,
@@ -191,6 +194,109 @@ def test_a_missing_package_comes_with_its_pip_line(open_registry):
         registry.load("mine")
 
 
+def test_a_pair_is_asked_for_by_its_name(open_registry):
+    registry = open_registry(plain=provides("plain"))
+    assert [manifest.name for manifest in registry.manifests("naive+plain")] == ["naive", "plain"]
+    assert [manifest.name for manifest in registry.manifests("plain")] == ["plain"]
+    assert [plugin.distribution for plugin in registry.providers("plain+naive")] == ["plain", "longca-core"]
+    assert [plugin.distribution for plugin in registry.providers("sdpa+naive")] == ["longca-core"]
+    for ask in (registry.manifest, registry.provider):
+        with pytest.raises(RequestError, match="is a pair of kernels, each with a manifest; name naive or plain"):
+            ask("naive+plain")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sdpaa+naive", r"unknown forward half 'sdpaa'\. Did you mean sdpa\?"),
+        ("naive+sdpaa", r"unknown backward half 'sdpaa'\. Did you mean sdpa\?"),
+        ("naive+sdpa+naive", "is no pair; name two kernels"),
+        ("sdpa+sdpa", "pairs a kernel with itself; name it once: sdpa"),
+    ],
+)
+def test_what_is_no_pair_is_refused(open_registry, name, said):
+    registry = open_registry()
+    for ask in (registry.manifests, registry.load, lambda name: registry.resolve(name, problem())):
+        with pytest.raises(RequestError, match=said):
+            ask(name)
+
+
+BOTH = """
+ASKED = []
+
+@hookimpl
+def provide_kernel():
+    return kernel("mine", *(offer(form, backward="external", unequal_lengths=True) for form in ("causal", "varlen")))
+"""
+
+
+def test_a_veto_is_put_to_a_half_with_its_own_problem(open_registry):
+    body = f"ASKED.append(problem.backward_only)\n    if problem.backward_only: {NO}"
+    registry = open_registry(vetoes=BOTH + VETO.format(body=body))
+    asked = problem(direction="backward")
+    assert registry.resolve("mine", asked).valid
+    assert registry.resolve("mine+naive", asked, ring()).valid
+    assert sys.modules["vetoes"].ASKED == [False] * 4
+    for layout in (None, ring()):
+        (reason,) = registry.resolve("naive+mine", asked, layout).reasons
+        assert str(reason) == "backward half: mine takes no such mask; this one was asked."
+    assert registry.resolve("naive+mine", problem()).valid, "a forward is the first half's alone"
+
+
+def test_under_a_layout_both_halves_take_every_step(open_registry):
+    registry = open_registry(plain=provides("plain"), both=BOTH)
+    asked = problem(direction="backward")
+    found = registry.resolve("plain+mine", asked, ring())
+    assert found.valid
+    assert found.form == "causal, row_intervals + causal, varlen"
+    reasons = registry.resolve("mine+plain", asked, ring()).reasons
+    assert [reason.code for reason in reasons] == ["direction", "layout"]
+    assert str(reasons[0]).startswith("backward half: plain has a forward alone")
+
+
+HALVES = """
+from longca.kernels.naive import Naive
+
+LOADED = []
+
+class Forward:
+    def __init__(self): LOADED.append("forward")
+    plan, forward = Naive.plan, Naive.forward
+
+class Backward:
+    def __init__(self): LOADED.append("backward")
+    plan, backward = Naive.plan, Naive.backward
+"""
+PROVIDES_HALVES = """
+@hookimpl
+def provide_kernel():
+    return [kernel("ahead", offer("row_intervals"), implementation="half_kernels:Forward"),
+            kernel("back", offer("row_intervals", backward="external", forward=False),
+                   implementation="half_kernels:Backward")]
+"""
+
+
+def test_a_forward_alone_and_a_backward_alone_are_trained_with(open_registry, monkeypatch):
+    registry = open_registry(halves=PROVIDES_HALVES)
+    folder = Path(sys.modules["halves"].__file__).parent
+    (folder / "half_kernels.py").write_text(HALVES, "utf-8")
+    monkeypatch.setattr(plugins, "registry", lambda *_: registry)
+    mask = masks.build("causal", 64)
+    q, k, v = (torch.randn(64, heads, 8, requires_grad=True) for heads in (4, 2, 2))
+
+    def gradients(kernel):
+        return torch.autograd.grad(longca.attention(q, k, v, mask, kernel=kernel).square().sum(), (q, k, v))
+
+    with torch.no_grad():
+        longca.attention(q, k, v, mask, kernel="ahead+back")
+    assert sys.modules["half_kernels"].LOADED == ["forward"], "a forward does not need the other half"
+    assert all(map(torch.equal, gradients("ahead+back"), gradients("naive")))
+    assert registry.load("ahead+back") is registry.load("ahead+back")
+    for alone, said in (("ahead", "ahead has a forward alone"), ("back", r"Pair it with .*: FORWARD\+back")):
+        with pytest.raises(UnsupportedError, match=said):
+            gradients(alone)
+
+
 STRATEGY = """
 @hookimpl
 def provide_cp_strategy():
@@ -251,6 +357,13 @@ def test_the_quickest_placement_is_the_first_of_equals(rounds):
     placement, layout = rounds.place("round", "plain", problem(), {"ring": 2})
     assert placement == "halves", "64 tokens are one tile, however they are placed"
     assert layout == rounds.layout("round", problem(), {"ring": 2}, "halves")
+
+
+def test_a_pair_is_placed_where_both_halves_take_every_step(rounds):
+    assert rounds.place("round", "naive+sdpa", problem(direction="backward"), {"ring": 2})[0] == "halves"
+    with pytest.raises(UnsupportedError, match=r"no placement of round does for naive\+plain\. .*backward half: plain"):
+        rounds.place("round", "naive+plain", problem(direction="backward"), {"ring": 2})
+    assert rounds.place("round", "naive+plain", problem(), {"ring": 2})[0] == "halves"
 
 
 def test_a_placement_that_the_kernel_refuses_is_left_out(rounds):

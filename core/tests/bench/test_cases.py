@@ -57,6 +57,43 @@ def test_kernels_that_a_suite_can_do_without():
         expand(strict, ["sdpa", "naive"])
 
 
+def with_kernels(*kernels, **fields):
+    """The suite `quick` with other kernels."""
+    quick = load_suite("quick")
+    sweep = quick.sweep[0].model_copy(update={"kernels": kernels})
+    return quick.model_copy(update={"sweep": (sweep,), **fields})
+
+
+def kernels_of(suite, known, *selected):
+    return list(dict.fromkeys(case.kernel for case in expand(suite, known, Selection(kernels=selected))))
+
+
+def test_pairs_are_listed_and_selected_as_kernels_are():
+    known = ("naive", "sdpa", "other")
+    assert kernels_of(with_kernels("naive+sdpa"), known) == ["naive+sdpa"]
+    assert kernels_of(with_kernels("*", "naive+sdpa"), known) == [*known, "naive+sdpa"]
+    assert kernels_of(load_suite("quick"), known, "sdpa+naive", "sdpa") == ["sdpa", "sdpa+naive"]
+    assert kernels_of(with_kernels("naive", "sdpa"), known, "sdpa+naive") == ["sdpa+naive"]
+    with pytest.raises(UnknownNameError, match="unknown kernel of suite quick 'other'"):
+        kernels_of(with_kernels("naive", "sdpa"), known, "sdpa+other")
+
+
+@pytest.mark.parametrize(("pair", "unknown"), [("naive+sdp", "sdp"), ("nave+sdpa", "nave")])
+def test_an_unknown_half_is_refused(pair, unknown):
+    for suite, selected in ((with_kernels(pair), ()), (load_suite("quick"), (pair,))):
+        with pytest.raises(UnknownNameError, match=rf"unknown kernel '{unknown}'\. Did you mean"):
+            kernels_of(suite, ("naive", "sdpa"), *selected)
+
+
+def test_a_pair_is_left_out_where_a_half_is_not_here():
+    suite = with_kernels("naive+far", "naive", distributions={"far": "longca-far"})
+    assert kernels_of(suite, ("naive",)) == ["naive"]
+    assert list(absent(suite, ("naive",))) == ["far"]
+    assert not absent(suite, ("naive",), Selection(kernels=("naive",)))
+    with pytest.raises(RequestError, match="kernel 'far' is not here: longca-far is not installed"):
+        kernels_of(suite, ("naive",), "naive+far")
+
+
 def test_absurd_length_is_refused_before_anything_is_drawn():
     with pytest.raises(MaskError, match="1073741824"):
         expand(load_suite("quick"), ["naive"], Selection(seqlens=(10**12,)))

@@ -1,9 +1,10 @@
 import pytest
 
 from longca.bench.offer_problems import offer_problems
-from longca.bench.offers import verify_kernel, verify_repeats
+from longca.bench.offers import offered, verify_kernel, verify_offer, verify_repeats
 from longca.cli.verify import _as_json
 from longca.kernels.naive import Naive
+from longca.kernels.pair import Pair
 from longca.manifests import Backward, Device, Offer
 
 CPU = Device("cpu")
@@ -50,6 +51,35 @@ def test_head_dims_and_repeats_are_among_them(checks):
     masks = {mask for check in checks["naive"] for mask in check.masks}
     for part in ("8:1 heads of 128", "3:3 heads of 43", "3 runs"):
         assert any(part in mask for mask in masks), part
+
+
+def test_a_pair_is_verified_by_the_offers_of_its_backward_half(core):
+    rows = offered(core, "naive+sdpa")
+    assert {row[0] for row in rows} == set(core.manifest("sdpa").offers)
+    assert {row[2] for row in rows} == {"backward"}
+    offer, dtype, direction = next(row for row in rows if row[0].cpu and row[0].form == "causal")
+    check = verify_offer(core, "naive+sdpa", offer, dtype, direction, CPU)
+    assert check.passed, (check.failures, check.error, check.skipped)
+
+
+def test_a_pair_whose_halves_do_not_fit_says_why(core):
+    alone = core.manifest("sdpa").offers[0].model_copy(update={"backward": Backward.OWN})
+    core.kernels["sdpa"] = core.manifest("sdpa").model_copy(update={"offers": (alone,)})
+    check = verify_offer(core, "naive+sdpa", alone, "float32", "backward", CPU)
+    assert not check.passed
+    assert "backward half: sdpa's backward takes only its own forward's lse" in check.skipped
+
+
+def test_a_wrong_backward_is_found_in_a_pair(core, monkeypatch):
+    class Doubled(Naive):
+        def backward(self, *arguments, **buffers):
+            dq, dk, dv = super().backward(*arguments, **buffers)
+            return dq.mul_(2), dk, dv
+
+    loaded = {"sdpa": Naive(), "naive": Doubled()}
+    monkeypatch.setattr(core, "load", lambda name: Pair(loaded["sdpa"], lambda: loaded["naive"]))
+    check = verify_offer(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU)
+    assert {finding.tensor.split()[0] for _, finding in check.failures} == {"dq"}, check.error
 
 
 class Restless(Naive):

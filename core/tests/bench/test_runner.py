@@ -81,6 +81,16 @@ def test_unsupported_has_reasons(core):
     assert "compute capability" in record.message
 
 
+def test_a_pair_is_measured_as_a_kernel_is(core):
+    forward, backward = run(core, kernels=("naive+sdpa",))
+    assert (forward.status, backward.status) == ("ok", "ok"), (forward.message, backward.message)
+    assert (forward.kernel, forward.form, forward.backend) == ("naive+sdpa", "row_intervals", "torch.matmul")
+    assert backward.form == "row_intervals + causal"
+    assert backward.backend.startswith("torch.matmul + ")
+    assert backward.distribution == "longca-core", "both halves are of one distribution"
+    assert {finding["tensor"] for finding in backward.findings} >= {"out", "lse", "dq", "dk", "dv"}
+
+
 def test_history_is_kept(core):
     run(core, kernels=("sdpa",))
     entries = list(history_module.entries())

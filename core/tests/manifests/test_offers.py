@@ -36,6 +36,8 @@ def test_an_offer_is_frozen_and_hashable():
         ({"variable_blocks": True}, "block_sizes and variable_blocks"),
         ({"form": "spiral"}, "form"),
         ({"max_head_dim": 0}, "greater than or equal to 1"),
+        ({"forward": False}, "an offer without a forward needs backward='external' or 'lse_grad'"),
+        ({"forward": False, "backward": "own"}, "an offer without a forward needs backward"),
     ],
 )
 def test_an_offer_that_makes_no_sense_is_refused(fields, message):
@@ -46,6 +48,7 @@ def test_an_offer_that_makes_no_sense_is_refused(fields, message):
 def test_directions_follow_from_the_backward():
     assert Offer(**USUAL).directions == ("forward",)
     assert Offer(**USUAL, backward="own").directions == ("forward", "backward")
+    assert Offer(**USUAL, backward="external", forward=False).directions == ("backward",)
 
 
 @pytest.mark.parametrize(

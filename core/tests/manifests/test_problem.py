@@ -44,6 +44,7 @@ def test_area_counts_every_query_head_of_a_mask_with_heads():
         ({"softmax_scale": float("nan")}, "softmax_scale"),
         ({"mask": "causal"}, r"mask is a str; build one with longca\.masks\.build"),
         ({"mask": None}, "mask is a NoneType; build one"),
+        ({"backward_only": True}, 'backward_only was asked with direction "forward"'),
         ({"device": "cpu"}, r"device is 'cpu'; give a longca\.Device"),
     ],
 )

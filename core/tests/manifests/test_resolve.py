@@ -201,6 +201,18 @@ def test_what_is_composed_says_why_it_is_refused():
     assert list(reasons({"backward": "none"}, asked)) == ["direction"]
 
 
+def test_a_backward_alone_is_refused_unless_another_kernel_computes_the_forward():
+    alone = {"forward": False}
+    for direction in ("forward", "backward"):
+        (reason,) = resolve_manifest(manifest(alone), problem(direction=direction)).reasons
+        assert reason.code == "direction"
+        assert str(reason) == (
+            "fake has a backward alone in its causal form; a forward was asked. "
+            "Pair it with a kernel that has one: FORWARD+fake"
+        )
+    assert not reasons(alone, problem(direction="backward", composed=True, backward_only=True))
+
+
 def test_a_verdict_knows_whether_an_lse_is_rough():
     two = Layout(
         tuple((Step(((0, 64),), ((0, 64),), (4 * r, 4 * r + 4), (r, r + 1)),) for r in range(2)),
