@@ -1,5 +1,7 @@
 """`longca run`, as it is called: what it refuses, and what it says beforehand and as it goes."""
 
+import json
+
 import pytest
 
 BRACKETS = """
@@ -32,9 +34,59 @@ def test_install_lines_can_be_pasted(fakes):
         (["quick", "--placement", "auto"], "no sweep of suite quick has strategies; leave out --placement, or"),
         (["kept", "--kernel", "sdpa"], "unknown kernel of suite kept 'sdpa'"),
         (["kept", "--mask", "causal"], "unknown mask pattern of suite kept 'causal'"),
+        (["quick", "--dtype", "float32"], "quick is a suite, which says itself what --dtype would; leave that out, or"),
+        (["causal", "--mask", "full"], "and causal is a mask pattern itself; leave out --mask"),
+        (["prefix_lm_causal", "--prefix", "65", "--seqlen", "64"], "prefix is 65; it must be from 0 to 64"),
     ],
 )
 def test_what_is_refused(fakes, arguments, said):
     ran = fakes.longca("run", *arguments, "--dry-run")
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
     assert said in ran.stderr
+
+
+SMALL = ("--heads", "4:2", "--head-dim", "32", "--dtype", "float32", "--device", "cpu", "--kernel", "naive")
+
+
+def test_one_problem_is_measured_and_resumed(fakes, tmp_path):
+    (tmp_path / "own.txt").write_text("40\n1\n24\n", "utf-8")
+    ask = ("run", "causal_document", "--documents", str(tmp_path / "own.txt"), *SMALL, "--out", str(tmp_path / "run"))
+    ran = fakes.longca(*ask, "--direction", "forward", "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (record,) = json.loads(ran.stdout)
+    assert (record["status"], record["suite"], record["seqlen"]) == ("ok", "causal_document", 65)
+    assert record["factors"] == {"documents": [40, 1, 24]}
+    ran = fakes.longca(*ask, "--direction", "forward", "--resume")
+    assert (ran.returncode, ran.stderr) == (0, "1 cases were measured before and are kept\n")
+    assert "causal_document 3 documents" in ran.stdout
+    ran = fakes.longca(*ask, "--direction", "backward", "--resume")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "cannot resume" in ran.stderr
+
+
+def test_one_problem_is_said_beforehand(fakes, tmp_path):
+    file = tmp_path / "own.txt"
+    file.write_text("40\n24\n", "utf-8")
+    ask = ("run", "causal_document", "--lengths", str(file), "--direction", "forward", "--dry-run", "--device", "cpu")
+    ran = fakes.longca(*ask, "--json")
+    assert [(row["kernel"], row["seqlen"], row["heads"]) for row in json.loads(ran.stdout)] == [
+        ("naive", 4096, "32:8"),
+        ("sdpa", 4096, "32:8"),
+    ]
+    said = (
+        f"{file}: 2 lengths, one a line; documents are drawn from it at random. --documents {file} takes exactly these"
+    )
+    assert (ran.returncode, ran.stderr) == (0, f"{said}\n")
+
+
+def test_a_mask_that_cannot_be_made_leaves_no_folder(fakes, tmp_path):
+    suite = tmp_path / "mine.toml"
+    suite.write_text(
+        'name = "mine"\nversion = 1\n[[sweep]]\npatterns = ["causal_document"]\nseqlens = [64]\nheads = ["4:2"]\n'
+        'head_dims = [32]\ndtypes = ["float32"]\n[sweep.factors]\ncausal_document = { documents = [40, 23] }\n',
+        "utf-8",
+    )
+    ran = fakes.longca("run", str(suite), "--device", "cpu", "--out", str(tmp_path / "run"))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "documents sum to 63 tokens, but seqlen is 64" in ran.stderr
+    assert not (tmp_path / "run").exists()

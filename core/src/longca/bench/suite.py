@@ -25,7 +25,7 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import MAX_SEQLEN, PATTERNS
 
-__all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "load_suite"]
+__all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
 
 #: Keys that sweeps did not have when the first records were made, with what they are where nothing is said: suites that
 #: say nothing of them keep their digests.
@@ -222,10 +222,16 @@ def _parse(text: str, source: str) -> Suite:
     except tomllib.TOMLDecodeError as error:
         raise RequestError(f"suite {source} is not TOML: {error}") from None
     except ValidationError as error:
-        wrong = [e for e in error.errors() if e["type"] != "too_short" or not e["input"]]  # else its items are wrong
-        complaints = sorted({(_line_of(text, found["loc"]), _complaint(found)) for found in wrong})
-        said = "; ".join(f"line {line}: {complaint}" for line, complaint in complaints)
+        lines = sorted({(_line_of(text, where), said) for where, said in complaints(error)})
+        said = "; ".join(f"line {line}: {complaint}" for line, complaint in lines)
         raise RequestError(f"suite {source}, {said}") from None
+
+
+def complaints(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
+    """Where each wrong value of a suite is, and what is wrong with it in a sentence about its key."""
+    # A list is called too short where its items are wrong; so is the list of sweeps.
+    wrong = [found for found in error.errors() if found["type"] != "too_short" or not found["input"]]
+    return [(found["loc"], _complaint(found)) for found in wrong]
 
 
 def _complaint(found: ErrorDetails) -> str:

@@ -16,7 +16,7 @@ def make_lengths(
     corpus: Annotated[list[Path], typer.Argument(help="JSON Lines, one document a line, or text, one a file.")],
     out: Annotated[Path, typer.Option(help="Write the histogram to this .csv or .json.")],
     tokenizer: Annotated[
-        Path | None, typer.Option(help="A Hugging Face tokenizer.json. [default: count words]")
+        Path | None, typer.Option(help="A Hugging Face tokenizer.json. (default: count words)")
     ] = None,
     field: Annotated[str, typer.Option(help="The JSON field that holds a document's text.")] = "text",
     as_json: AsJson = False,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from longca.masks import Mask
 
 __all__ = [
+    "PANEL",
     "SEQLEN",
     "Block",
     "Boundaries",
@@ -37,42 +38,58 @@ __all__ = [
 #: Tokens of a mask whose length nothing says.
 SEQLEN = 4096
 
+#: What help puts the options under.
+PANEL = "One mask"
+
 Seqlen = Annotated[
     int | None,
     typer.Option(
         "--seqlen",
         help="Queries; keys too, unless --seqlen-k says otherwise. "
-        f"[default: the sum of --documents, or the last of --boundaries, or {SEQLEN}]",
+        f"(default: the sum of --documents, or the last of --boundaries, or {SEQLEN})",
     ),
 ]
-SeqlenK = Annotated[int | None, typer.Option("--seqlen-k", help="Keys, for patterns that allow Sq ≠ Sk.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of what is drawn.")]
+SeqlenK = Annotated[
+    int | None, typer.Option("--seqlen-k", help="Keys, for patterns that allow Sq ≠ Sk.", rich_help_panel=PANEL)
+]
 LengthsFrom = Annotated[
     str | None,
     typer.Option(
         "--lengths",
         metavar="NAME|FILE",
-        help="Draw document lengths from pile, prolong64k, prolong512k, mix, or a file. [default: by the length]",
+        help="Draw document lengths from pile, prolong64k, prolong512k, mix, or a file. (default: by the length)",
+        rich_help_panel=PANEL,
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of what is drawn.")]
 Documents = Annotated[
     str | None,
     typer.Option(
         "--documents",
         metavar="LENGTHS|FILE",
         help="Exactly these documents, in this order: 1000,96,3000, or a file with one length a line.",
+        rich_help_panel=PANEL,
     ),
 ]
-Window = Annotated[int | None, typer.Option("--window", help="How far a query sees.")]
-Prefix = Annotated[int | None, typer.Option("--prefix", help="Tokens of the prefix.")]
-Block = Annotated[int | None, typer.Option("--block", help="Tokens a block of the pattern.")]
+Window = Annotated[int | None, typer.Option("--window", help="How far a query sees.", rich_help_panel=PANEL)]
+Prefix = Annotated[int | None, typer.Option("--prefix", help="Tokens of the prefix.", rich_help_panel=PANEL)]
+Block = Annotated[int | None, typer.Option("--block", help="Tokens a block of the pattern.", rich_help_panel=PANEL)]
 GlobalTokens = Annotated[
-    int | None, typer.Option("--global-tokens", help="Leading tokens that see and are seen by all.")
+    int | None,
+    typer.Option("--global-tokens", help="Leading tokens that see and are seen by all.", rich_help_panel=PANEL),
 ]
-Boundaries = Annotated[str | None, typer.Option("--boundaries", help="Block bounds from 0 to the length: 0,100,4096.")]
-Kept = Annotated[float | None, typer.Option("--kept", help="Share of blocks kept.")]
+Boundaries = Annotated[
+    str | None,
+    typer.Option("--boundaries", help="Block bounds from 0 to the length: 0,100,4096.", rich_help_panel=PANEL),
+]
+Kept = Annotated[float | None, typer.Option("--kept", help="Share of blocks kept.", rich_help_panel=PANEL)]
 MaskHeads = Annotated[
-    int | None, typer.Option("--mask-heads", help="Heads with masks of their own, for patterns whose heads may differ.")
+    int | None,
+    typer.Option(
+        "--mask-heads",
+        help="Heads with masks of their own, where a pattern has such. (default: one for each KV head)",
+        rich_help_panel=PANEL,
+    ),
 ]
 
 

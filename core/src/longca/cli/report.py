@@ -14,10 +14,10 @@ __all__ = ["report"]
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run's folder, or its records.jsonl.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for files. [default: report, in the run's folder]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for files. (default: report, in the run's folder)")] = None,
     format_: Annotated[
         list[str] | None,
-        typer.Option("--format", help="terminal, markdown, csv, parquet or png; repeatable. [default: terminal]"),
+        typer.Option("--format", help="terminal, markdown, csv, parquet or png; repeatable. (default: terminal)"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

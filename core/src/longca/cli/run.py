@@ -1,34 +1,33 @@
-"""`longca run`: a suite, verified and measured."""
+"""`longca run`: a suite or one problem, verified and measured."""
 
 from __future__ import annotations
 
-import shlex
 import sys
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longca.cli.options import (
-    AsJson,
-    NoPlugin,
-    chosen_device,
-    chosen_directions,
-    count_workers,
-    open_registry,
-    print_json,
+from longca.cli.mask_options import (
+    PANEL,
+    Block,
+    Boundaries,
+    Documents,
+    GlobalTokens,
+    Kept,
+    LengthsFrom,
+    MaskHeads,
+    Prefix,
+    Window,
+    say_lengths,
 )
+from longca.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, count_workers, open_registry
+from longca.cli.run_request import Described, Limits, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from longca.bench.cases import Case, Selection
     from longca.bench.distributed.leader import Leader
-    from longca.bench.records import Record
-    from longca.bench.run_folder import RunFolder
-    from longca.bench.suite import Suite
     from longca.manifests import Device
     from longca.plugins import Registry
 
@@ -37,24 +36,54 @@ __all__ = ["run"]
 
 def run(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="A suite's name, or a TOML file of one.")],
-    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable.")] = None,
-    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern; repeatable.")] = None,
+    suite: Annotated[str, typer.Argument(help="A suite's name, a TOML file of one, or a mask pattern.")],
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable. (default: all)")] = None,
+    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern of the suite; repeatable.")] = None,
     seqlen: Annotated[
-        list[int] | None, typer.Option(help="Only this length, or instead of those listed; repeatable.")
+        list[int] | None,
+        typer.Option(
+            help="Only this length, or instead of those listed; repeatable. (default: the suite's; of a pattern the "
+            "sum of --documents, the last of --boundaries, or 4096)"
+        ),
     ] = None,
-    heads: Annotated[list[str] | None, typer.Option(help="Only these heads, such as 64:8; repeatable.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Only this seed; repeatable.")] = None,
-    direction: Annotated[str | None, typer.Option(help="forward or backward alone. [default: the suite's]")] = None,
+    heads: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these query and KV heads, such as 64:8; repeatable. (default: the suite's; of a pattern 32:8)"
+        ),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Only this seed; repeatable. (default: the suite's; of a pattern 0)")
+    ] = None,
+    direction: Annotated[
+        str | None, typer.Option(help="forward or backward alone. (default: the suite's; of a pattern both)")
+    ] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; repeatable.")] = None,
     placement: Annotated[
         list[str] | None, typer.Option(help="Only this placement, or instead of those listed; repeatable.")
     ] = None,
     nproc: Annotated[
-        int | None, typer.Option(help="Ranks to start with torchrun, for suites of strategies.", min=1, max=4096)
+        int | None, typer.Option(help="Ranks to start with torchrun, which share a case.", min=1, max=4096)
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the records. [default: runs/SUITE-TIME]")] = None,
+    documents: Documents = None,
+    lengths: LengthsFrom = None,
+    window: Window = None,
+    prefix: Prefix = None,
+    block: Block = None,
+    kept: Kept = None,
+    global_tokens: GlobalTokens = None,
+    boundaries: Boundaries = None,
+    mask_heads: MaskHeads = None,
+    head_dim: Annotated[
+        list[int] | None,
+        typer.Option(help="Head dimension of a pattern's problem; repeatable. (default: 128)", rich_help_panel=PANEL),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(help="Dtype of a pattern's problem; repeatable. (default: bfloat16)", rich_help_panel=PANEL),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda where there is one)")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the records. (default: runs/SUITE-TIME)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds a case may take.", min=0.001)] = 600.0,
     memory: Annotated[float | None, typer.Option(help="GiB of address space a worker may take.", min=0.1)] = None,
@@ -68,7 +97,12 @@ def run(
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
-    """Measures a suite: every case planned, verified, and only then timed."""
+    """Measures a suite or one problem: every case planned, verified, and only then timed.
+
+    A mask pattern in the suite's place is one problem: that mask, as the options say,
+    by every kernel. Factors that are not given are drawn. Kernels that do not take
+    the problem are listed as unsupported.
+    """
     from longca.bench.cases import Selection
 
     selection = Selection(
@@ -81,9 +115,19 @@ def run(
         strategies=tuple(strategy or ()),
         placements=tuple(placement or ()),
     )
+    factors = {
+        "documents": documents,
+        "window": window,
+        "prefix": prefix,
+        "block": block,
+        "kept": kept,
+        "global_tokens": global_tokens,
+        "boundaries": boundaries,
+    }
+    described = Described(factors, mask_heads, lengths, tuple(head_dim or ()), tuple(dtype or ()))
     disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
-    limits = _Limits(timeout, None if memory is None else int(memory * 2**30), fail_fast, disabled)
-    wanted = _Wanted(suite, selection, limits, device, nproc, out, resume, dry_run, as_json, ab)
+    limits = Limits(timeout, None if memory is None else int(memory * 2**30), fail_fast, disabled)
+    wanted = Request(suite, selection, described, limits, device, nproc, out, resume, dry_run, as_json, ab)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
@@ -100,33 +144,7 @@ def _kernels(selected: tuple[str, ...], ab: tuple[str, str] | None) -> tuple[str
     return ab
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """What cases are held to, as `longca.bench.runner.Options` has it."""
-
-    deadline: float
-    memory: int | None
-    fail_fast: bool
-    disabled: frozenset[str]
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What was asked for on the command line."""
-
-    suite: str
-    selection: Selection
-    limits: _Limits
-    device: str | None
-    nproc: int | None
-    out: Path | None
-    resume: bool
-    dry_run: bool
-    as_json: bool
-    ab: tuple[str, str] | None
-
-
-def _in_its_place(wanted: _Wanted, lead: Callable[[Leader | None], None]) -> None:
+def _in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> None:
     """Does this process's part: in a job of several the first leads, and the others supervise their ranks."""
     from longca.bench.distributed.job import current_job
 
@@ -145,16 +163,18 @@ def _in_its_place(wanted: _Wanted, lead: Callable[[Leader | None], None]) -> Non
         lead(leader)
 
 
-def _run(wanted: _Wanted, registry: Registry, leader: Leader | None) -> None:
+def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     from longca.bench.cases import absent, expand
-    from longca.bench.suite import load_suite
+    from longca.cli.run_suite import chosen_suite
 
-    suite, where = load_suite(wanted.suite), chosen_device(wanted.device)
     ranks = wanted.nproc if leader is None else leader.size
+    (suite, selection), where = chosen_suite(wanted, ranks), chosen_device(wanted.device)
     _check(wanted, where, ranks)
-    cases = expand(suite, registry.kernels, wanted.selection, strategies=registry.strategies, ranks=ranks)
+    cases = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks)
     if wanted.dry_run or leader is not None or ranks is None:
-        for name, advice in absent(suite, (*registry.kernels, *registry.strategies), wanted.selection).items():
+        if wanted.described.lengths is not None:
+            say_lengths(wanted.described.lengths)
+        for name, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():
             typer.echo(f"{name} is left out: {advice}", err=True)
     if wanted.dry_run:
         from longca.cli.run_plan import print_plan
@@ -166,10 +186,12 @@ def _run(wanted: _Wanted, registry: Registry, leader: Leader | None) -> None:
         if code := launch(ranks, sys.argv[1:]):
             raise typer.Exit(code)
     else:
-        _measure(wanted, suite, cases, where, registry, leader)
+        from longca.cli.run_measure import measure
+
+        measure(wanted, suite, cases, where, registry, leader)
 
 
-def _check(wanted: _Wanted, where: Device, ranks: int | None) -> None:
+def _check(wanted: Request, where: Device, ranks: int | None) -> None:
     """Refuses what ranks cannot do."""
     from longca.errors import RequestError
 
@@ -180,88 +202,3 @@ def _check(wanted: _Wanted, where: Device, ranks: int | None) -> None:
     here = count_workers(where)
     if wanted.nproc is not None and where.kind == "cuda" and wanted.nproc > here:
         raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")
-
-
-def _measure(
-    wanted: _Wanted, suite: Suite, cases: list[Case], where: Device, registry: Registry, leader: Leader | None
-) -> None:
-    from longca.bench.environment import environment
-    from longca.bench.run_folder import RunFolder
-    from longca.bench.runner import Options, failed, run_cases
-    from longca.cli.progress import Progress
-
-    surroundings = environment(registry, suite, where)
-    if leader is not None:
-        surroundings["ranks"] = leader.size
-    folder = RunFolder(_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)
-    left = [case for case in cases if case.digest(str(where)) not in folder.done]
-    _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
-    progress = Progress(len(left), quiet=wanted.as_json)
-    options = Options(**vars(wanted.limits))
-
-    def keep(record: Record) -> None:
-        folder.append(record)
-        progress.advance(record)
-
-    try:
-        if leader is None:
-            options = replace(options, workers=count_workers(where), interleave=wanted.ab is not None)
-            new = run_cases(suite, left, where, registry, keep, options)
-        else:
-            from longca.bench.distributed.runner import run_together
-
-            new = run_together(leader, suite, left, where, registry, keep, options)
-    except KeyboardInterrupt:
-        progress.stop()
-        _say_interrupted(folder.path, len(cases) - len(left) + progress.done, len(cases))
-        raise
-    finally:
-        folder.close()
-        progress.stop()
-    records = list({record.case: record for record in (*folder.earlier, *new)}.values())
-    if wanted.as_json:
-        print_json([record.model_dump(mode="json") for record in records])
-    else:
-        _print_records(records, folder.records, wanted.ab)
-    if failed(records):
-        raise typer.Exit(1)
-
-
-def _folder(out: Path | None, suite: str, resume: bool) -> Path:
-    from longca.errors import RequestError
-
-    if out is None and resume:
-        raise RequestError("--resume goes on with a run; say which one with --out")
-    return out or Path("runs") / f"{suite}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-
-
-def _say_resumed(folder: RunFolder, done: int, *, quiet: bool) -> None:
-    if folder.torn and not quiet:
-        typer.echo("the last line of the earlier records was torn, and is dropped; its case is run again", err=True)
-    if done and not quiet:
-        typer.echo(f"{done} cases were measured before and are kept", err=True)
-
-
-def _say_interrupted(folder: Path, done: int, total: int) -> None:
-    from longca.reports.text import printable
-
-    where, again = printable(str(folder)), printable(shlex.quote(str(folder)))
-    typer.echo(
-        f"interrupted: {done} of {total} cases have records, in {where}. "
-        f"To go on, add to the command: --resume --out {again}",
-        err=True,
-    )
-
-
-def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None) -> None:
-    from longca.reports.comparison import compare_kernels
-    from longca.reports.comparison_table import print_comparison
-    from longca.reports.run_table import print_run
-    from longca.reports.text import console, safe
-
-    out = console()
-    print_run(out, records)
-    if ab is not None:
-        out.print(f"\nA is {safe(ab[0])}, B is {safe(ab[1])}; they took turns on each case.\n")
-        print_comparison(out, compare_kernels(records, *ab))
-    out.print(f"records: {safe(path)}", soft_wrap=True)

@@ -44,7 +44,7 @@ def show_mask(
     boundaries: Boundaries = None,
     kept: Kept = None,
     heads: Annotated[
-        int | None, typer.Option("--heads", "--mask-heads", help="Heads with masks of their own. [default: 1]")
+        int | None, typer.Option("--heads", "--mask-heads", help="Heads with masks of their own. (default: 1)")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Draw to this .png, .svg or .pdf, not in the terminal.")] = None,
     tile: Annotated[int | None, typer.Option(help="Tokens a block whose full and partial ones are told apart.")] = None,

@@ -19,9 +19,9 @@ __all__ = ["verify"]
 def verify(
     context: typer.Context,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Only this kernel, or a pair such as fa3+fa4; repeatable. [default: all]")
+        list[str] | None, typer.Option(help="Only this kernel, or a pair such as fa3+fa4; repeatable. (default: all)")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda where there is one)")] = None,
     jobs: Annotated[
         int, typer.Option(min=1, help="Offers verified at a time, each in a process, on all GPUs in turn.")
     ] = 1,

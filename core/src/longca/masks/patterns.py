@@ -5,7 +5,7 @@ The fourteen of LongCA-bench are in `static_patterns` and `dynamic_patterns`; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from longca.masks.forms import Form
 from longca.masks.mask import Mask, check_seqlen
 from longca.masks.slices import UNBOUNDED
 
-__all__ = ["PATTERNS", "Pattern", "build", "get_pattern", "register"]
+__all__ = ["PATTERNS", "Pattern", "build", "check_factor_names", "get_pattern", "register"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +129,7 @@ def build(pattern: str, seqlen: int, *, seqlen_k: int | None = None, **factors: 
     if keys != seqlen_q and not kind.rectangular:
         able = ", ".join(p.name for p in PATTERNS.values() if p.rectangular)
         raise MaskError(f"{pattern} needs as many keys as queries, not {keys} for {seqlen_q}; Sq ≠ Sk is for {able}")
-    for name in factors:
-        if name not in kind.factors:
-            if name in FACTORS:
-                takes = ", ".join(kind.factors) or "no factors"
-                raise MaskError(f"{pattern} takes no factor {name!r}; it takes {takes}")
-            raise UnknownNameError(f"factor of {pattern}", name, kind.factors)
+    check_factor_names(pattern, factors)
     given = {**kind.defaults, **factors}
     missing = [name for name in kind.factors if name not in given]
     if missing:
@@ -144,3 +139,19 @@ def build(pattern: str, seqlen: int, *, seqlen_k: int | None = None, **factors: 
     mask = kind.make(seqlen_q, keys, **checked)
     mask.pattern, mask.factors = pattern, checked
     return mask
+
+
+def check_factor_names(pattern: str, names: Iterable[str]) -> None:
+    """Refuses factors that a pattern does not take.
+
+    Raises:
+        UnknownNameError: Unknown pattern or factor.
+        MaskError: A factor of other patterns.
+    """
+    kind = get_pattern(pattern)
+    for name in names:
+        if name not in kind.factors:
+            if name in FACTORS:
+                takes = ", ".join(kind.factors) or "no factors"
+                raise MaskError(f"{pattern} takes no factor {name!r}; it takes {takes}")
+            raise UnknownNameError(f"factor of {pattern}", name, kind.factors)

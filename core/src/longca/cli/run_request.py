@@ -1,0 +1,86 @@
+"""What `longca run` was asked for on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from longca.bench.cases import Selection
+
+__all__ = ["Described", "Limits", "Request"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of every case, as `longca.bench.runner.Options` has them."""
+
+    deadline: float
+    memory: int | None
+    fail_fast: bool
+    disabled: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Described:
+    """Options that describe one problem, and that no suite takes.
+
+    Attributes:
+        factors: Values of the options that `longca.cli.mask_options.mask_factors` reads, by its parameters' names.
+        mask_heads: Heads with masks of their own; None for one for each KV head.
+        lengths: Where document lengths are drawn from.
+        head_dims: Head dimensions.
+        dtypes: Data types.
+    """
+
+    factors: Mapping[str, Any]
+    mask_heads: int | None
+    lengths: str | None
+    head_dims: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def options(self) -> list[str]:
+        """The options that were given, as they are written."""
+        given = {
+            **self.factors,
+            "mask_heads": self.mask_heads,
+            "lengths": self.lengths,
+            "head_dim": self.head_dims or None,
+            "dtype": self.dtypes or None,
+        }
+        return [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for.
+
+    Attributes:
+        subject: Name or file of a suite, or a mask pattern.
+        selection: Options that narrow a suite; of a pattern, they are the values that its problem takes.
+        described: Options that describe the problem of a pattern.
+        limits: Limits of every case.
+        device: `cpu`, `cuda`, or None for this machine's.
+        nproc: Ranks to start.
+        out: Folder of the records.
+        resume: Whether to go on with the run that is there.
+        dry_run: Whether only to say what would be measured.
+        as_json: Whether to print JSON.
+        ab: Two kernels that take turns.
+    """
+
+    subject: str
+    selection: Selection
+    described: Described
+    limits: Limits
+    device: str | None
+    nproc: int | None
+    out: Path | None
+    resume: bool
+    dry_run: bool
+    as_json: bool
+    ab: tuple[str, str] | None
