@@ -1,0 +1,126 @@
+"""Pairs: one kernel's forward and another's backward, against attention by a dense matrix."""
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import settings
+from torch.autograd import gradcheck
+
+import longca
+from longca import masks
+from longca.errors import RequestError, UnknownNameError
+from longca.kernels.naive import Naive
+from longca.kernels.pair import Pair
+from longca.kernels.sdpa import SDPA
+from longca.manifests.pairs import halves
+
+from ..masks.strategies import any_cases
+from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem, run, run_in_parts, truth
+from .reference import BOUNDS, Result, assert_close
+from .toys import Counting, Differentiable
+
+PAIRS = ("naive+sdpa", "sdpa+naive")
+MADE = {"naive+sdpa": (Naive(), SDPA()), "sdpa+naive": (SDPA(), Naive()), "naive+toy": (Naive(), Differentiable())}
+
+
+def pair(name):
+    first, second = MADE[name]
+    return Pair(first, lambda: second)
+
+
+def attend(mask, kernel, dtype=torch.float64, attention=longca.attention):
+    """A result as a kernel's, through attention and autograd; and the inputs."""
+    given = inputs(mask, 8, 2, dtype=dtype)
+    qkv = [x.requires_grad_() for x in given[:3]]
+    out, lse = attention(*qkv, mask, kernel=kernel, return_lse=True)
+    return Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout)), given
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kernel", PAIRS)
+@pytest.mark.parametrize("pattern", ["full", "causal", "causal_document", "shared_question", "global_sliding_window"])
+def test_gradients_are_the_references(pattern, kernel, dtype):
+    mask = pattern_mask(pattern)
+    result, given = attend(mask, kernel, dtype)
+    assert_close(result, truth(mask, given), BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("kernel", PAIRS)
+@pytest.mark.parametrize("mask", [gappy_mask(), per_head_mask(8), pattern_mask("causal", 23)], ids=str)
+def test_masks_of_no_pattern_and_of_unequal_lengths(mask, kernel):
+    result, given = attend(mask, kernel)
+    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
+
+
+@settings(max_examples=40)
+@hypothesis.given(any_cases())
+def test_any_mask(case):
+    given = inputs(case.mask, 4, 2)
+    for name in MADE:
+        assert_close(run(pair(name), case.mask, given), truth(case.mask, given), BOUNDS[torch.float64])
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("mask", [pattern_mask("causal"), gappy_mask()], ids=str)
+def test_as_parts_of_a_larger_softmax(mask, name):
+    given = inputs(mask, 8, 2)
+    assert_close(run_in_parts(pair(name), mask, given, (12, 25)), truth(mask, given), BOUNDS[torch.float64])
+
+
+def test_gradients_by_finite_differences():
+    mask = masks.build("causal", 9)
+    qkv = [x.requires_grad_() for x in inputs(mask, 4, 2, head_dim=3)[:3]]
+    assert gradcheck(lambda *x: longca.attention(*x, mask, kernel="naive+sdpa", softmax_scale=0.7), qkv)
+
+
+@pytest.mark.parametrize("kernel", PAIRS)
+def test_a_whole_graph_equals_eager(kernel):
+    torch.compiler.reset()
+    mask = pattern_mask("shared_question")
+    compiled = torch.compile(longca.attention, fullgraph=True, backend="aot_eager")
+    ours, _ = attend(mask, kernel, attention=compiled)
+    eager, _ = attend(mask, kernel)
+    torch.compiler.reset()
+    assert all(map(torch.equal, ours, eager))
+
+
+def test_each_half_does_its_part_on_its_own_problem():
+    first, second = Counting(), Counting()
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)
+    run(Pair(first, lambda: second), mask, given)
+    assert first.planned + second.planned == list(halves(problem(mask, given)))
+    assert (first.forwards, first.backwards) == (1, 0)
+    assert (second.forwards, second.backwards) == (0, 1)
+
+
+def test_a_plan_has_both_kernels_forms_and_bytes():
+    mask = pattern_mask("shared_question")
+    asked = problem(mask, inputs(mask, 4, 2))
+    plan = pair("naive+sdpa").plan(asked)
+    plans = [kernel.plan(half) for kernel, half in zip(MADE["naive+sdpa"], halves(asked), strict=True)]
+    assert plan.problem is asked
+    assert plan.form is masks.Form.DENSE, "that of the direction asked"
+    assert plan.form_text == "row_intervals + dense"
+    assert plan.backend == f"torch.matmul + {plans[1].backend}"
+    assert plan.metadata_bytes == sum(each.metadata_bytes for each in plans) > 0
+    assert plan.list_bytes == 0
+
+
+def test_a_forward_plans_the_first_half_alone():
+    def load():
+        raise AssertionError("the backward kernel is not needed")
+
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)
+    plan = Pair(SDPA(), load).plan(problem(mask, given, "forward"))
+    assert (plan.form_text, plan.second) == ("causal", None)
+
+
+def test_what_is_refused_is_said_with_its_half():
+    mask = pattern_mask("causal")
+    q, k, v, _ = inputs(mask, 4, 2)
+    with pytest.raises(UnknownNameError, match=r"unknown backward half 'sdp'\. Did you mean sdpa"):
+        longca.attention(q, k, v, mask, kernel="naive+sdp")
+    with pytest.raises(RequestError, match="pairs a kernel with itself; name it once: sdpa"):
+        longca.attention(q, k, v, mask, kernel="sdpa+sdpa")
