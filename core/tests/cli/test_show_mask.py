@@ -1,5 +1,7 @@
 """`longca show-mask`, as it is called."""
 
+import json
+
 import pytest
 
 
@@ -17,3 +19,14 @@ def test_what_is_written_is_said(fakes, tmp_path):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"wrote {file}\n", "")
     assert file.exists()
     assert fakes.longca("show-mask", "causal", "--seqlen", "64", "--out", str(file), "--json").stdout.startswith("{")
+
+
+def test_a_file_of_documents_is_drawn_whole_and_one_of_lengths_is_drawn_from(fakes, tmp_path):
+    file = tmp_path / "own.txt"
+    file.write_text("40\n1\n24\n", "utf-8")
+    ran = fakes.longca("show-mask", "causal_document", "--documents", str(file), "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads(ran.stdout)["factors"] == {"documents": [40, 1, 24]}
+    ran = fakes.longca("show-mask", "causal_document", "--lengths", str(file), "--json")
+    assert (ran.returncode, json.loads(ran.stdout)["seqlen_q"]) == (0, 4096)
+    assert ran.stderr.startswith(f"{file}: 3 lengths, one a line; documents are drawn from it at random. --documents ")

@@ -90,6 +90,42 @@ def test_own_bins(tmp_path: Path) -> None:
             histogram_from_corpus(corpus, tokenizer=None, bins=bins)
 
 
+@pytest.mark.parametrize("name", ["lengths.txt", "lengths.md"])
+def test_lengths_one_a_line_are_taken_as_they_are(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("\ufeff1000\n\n 96 \r\n3000\n", "utf-8")
+    histogram = histogram_from_corpus([tmp_path / name] * 2, tokenizer=None)
+    assert (histogram.source, histogram.unit, histogram.documents, histogram.empty) == ("lengths", "lengths", 6, 0)
+    assert [row for row in histogram.rows() if row[2]] == [(91, 128, 2), (724, 1024, 2), (2896, 4096, 2)]
+
+
+def test_what_files_hold_is_said(tmp_path: Path) -> None:
+    texts = _jsonl(tmp_path / "a.jsonl", ["12", "34"])  # documents of one word each
+    (tmp_path / "b.txt").write_text("12 34\n56\n")
+    (tmp_path / "c.txt").write_text("12.5\n34\n")
+    for files, source in [
+        ([texts], "JSON Lines"),
+        ([tmp_path / "b.txt", tmp_path / "c.txt"], "text"),
+        ([tmp_path / "b.txt", texts], "text and JSON Lines"),
+    ]:
+        histogram = histogram_from_corpus(files, tokenizer=None)
+        assert (histogram.source, histogram.unit) == (source, "words")
+
+
+def test_lengths_go_with_nothing_else(tmp_path: Path) -> None:
+    numbers, text = tmp_path / "numbers.txt", tmp_path / "text.txt"
+    numbers.write_text("12\n0\n")
+    text.write_text("twelve")
+    for other in (text, _jsonl(tmp_path / "a.jsonl", ["twelve"])):
+        with pytest.raises(
+            RequestError, match=rf"numbers\.txt holds lengths, one a line, and .*{other.name} documents; "
+        ):
+            histogram_from_corpus([other, numbers], tokenizer=None)
+    with pytest.raises(RequestError, match="which no tokenizer counts; leave out the tokenizer"):
+        histogram_from_corpus(numbers, tokenizer="tokenizer.json")
+    with pytest.raises(RequestError, match=r"numbers\.txt, line 2: '0' is not a document length"):
+        histogram_from_corpus(numbers, tokenizer=None)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
 def test_corpus_to_histogram_to_lengths(suffix: str, tmp_path: Path) -> None:
     drawn = lengths.named("pile").sample(200_000, seed=0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from longca.errors import RequestError
-from longca.masks.length_files import read_histogram, read_lengths
+from longca.masks.length_files import holds_lengths, read_histogram, read_lengths
 
 
 def _file(folder: Path, name: str, content: str | bytes) -> Path:
@@ -117,3 +117,26 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:
         read_lengths(tmp_path)
     with pytest.raises(RequestError, match=r"a histogram is a \.csv or \.json file"):
         read_histogram(_file(tmp_path, "h.txt", "1"))
+
+
+@pytest.mark.parametrize(
+    ("content", "lengths"),
+    [
+        ("12\n", True),
+        ("\ufeff12\r\n\n -7 \n+0", True),
+        ("", False),
+        ("\n \n", False),
+        ("12 13\n", False),
+        ("12\nthirteen\n", False),
+        ("1,200\n", False),
+        ("12.0\n", False),
+        (b"12\n\xff\n", False),
+    ],
+)
+def test_a_list_of_lengths_is_told_from_a_text(content: str | bytes, lengths: bool, tmp_path: Path) -> None:
+    assert holds_lengths(_file(tmp_path, "l.txt", content)) == lengths
+
+
+def test_a_file_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"absent\.txt cannot be read: No such file or directory; check the path"):
+        holds_lengths(tmp_path / "absent.txt")

@@ -1,19 +1,24 @@
-"""`longca make-lengths`: a histogram of document lengths from a corpus."""
+"""`longca make-lengths`: a histogram of document lengths from a corpus, or from a list of lengths."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longca.cli.options import AsJson, print_json
 
+if TYPE_CHECKING:
+    from longca.masks.corpus import CorpusHistogram
+
 __all__ = ["make_lengths"]
 
 
 def make_lengths(
-    corpus: Annotated[list[Path], typer.Argument(help="JSON Lines, one document a line, or text, one a file.")],
+    corpus: Annotated[
+        list[Path], typer.Argument(help="JSON Lines, one document a line; text, one a file; or lengths, one a line.")
+    ],
     out: Annotated[Path, typer.Option(help="Write the histogram to this .csv or .json.")],
     tokenizer: Annotated[
         Path | None, typer.Option(help="A Hugging Face tokenizer.json. (default: count words)")
@@ -26,9 +31,11 @@ def make_lengths(
 
     histogram = histogram_from_corpus(corpus, tokenizer=tokenizer, field=field)
     histogram.write(out)
+    _say_counted(corpus, histogram)
     if as_json:
         print_json(
             {
+                "source": histogram.source,
                 "unit": histogram.unit,
                 "documents": histogram.documents,
                 "empty": histogram.empty,
@@ -38,7 +45,22 @@ def make_lengths(
         return
     from longca.reports.text import console, safe
 
-    message = f"{histogram.documents} documents counted in {histogram.unit}"
+    console().print(f"{_number(len(histogram.weights), 'bin')} written to {safe(out)}", soft_wrap=True)
+
+
+def _say_counted(corpus: list[Path], histogram: CorpusHistogram) -> None:
+    """Says on standard error what the files were taken for, and how much of it there is."""
+    from longca.reports.text import printable
+
+    source = str(corpus[0]) if len(corpus) == 1 else f"{len(corpus)} files"
+    if histogram.source == "lengths":
+        said = f"{_number(histogram.documents, 'length')}, one a line"
+    else:
+        said = f"{histogram.source}, {_number(histogram.documents, 'document')} counted in {histogram.unit}"
     if histogram.empty:
-        message += f", {histogram.empty} empty ones skipped"
-    console().print(f"{message}; {len(histogram.weights)} bins written to {safe(out)}", soft_wrap=True)
+        said += f", {histogram.empty:,} empty skipped"
+    typer.echo(printable(f"{source}: {said}"), err=True)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

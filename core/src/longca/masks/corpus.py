@@ -1,7 +1,7 @@
-"""A histogram of document lengths from a corpus: JSON Lines or text files, counted in tokens or in words.
+"""A histogram of document lengths from a corpus, JSON Lines or text counted in tokens or words, or from lengths.
 
     .jsonl, .ndjson      one document a line, the string under `field` of its object
-    .txt, .md            one document a file
+    .txt, .md            one document a file; or, where every line is an integer, one length a line
 
 Documents stream past: a batch of them is in memory at a time, never a corpus.
 """
@@ -18,6 +18,7 @@ from typing import Literal
 
 from longca.errors import MissingPackageError, RequestError
 from longca.masks.histogram import MAX_LENGTH, Histogram
+from longca.masks.length_files import holds_lengths, read_lengths
 
 __all__ = ["GEOMETRIC_EDGES", "CorpusHistogram", "histogram_from_corpus"]
 
@@ -30,6 +31,7 @@ _JSON_LINES, _TEXT = (".jsonl", ".ndjson"), (".txt", ".md")
 _BATCH = 64
 
 _Counter = Callable[[list[str]], list[int]]
+_Source = Literal["lengths", "text", "JSON Lines", "text and JSON Lines"]
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,15 @@ class CorpusHistogram(Histogram):
     """A histogram and what was counted to get it; the weights are numbers of documents.
 
     Attributes:
-        unit: What a length counts: the tokenizer's tokens, or words where there was none.
+        source: What the files hold.
+        unit: What a length counts: the tokenizer's tokens, words where there was none, or whatever the lengths in the
+            files count.
         documents: Documents counted.
         empty: Documents without a token or word, left out.
     """
 
-    unit: Literal["tokens", "words"]
+    source: _Source
+    unit: Literal["tokens", "words", "lengths"]
     documents: int
     empty: int
 
@@ -57,33 +62,32 @@ def histogram_from_corpus(
     """Counts the documents of each length; the empty bins at both ends are left off.
 
     Args:
-        paths: Corpus files; the suffix says which kind each is.
+        paths: Corpus files, as the module has them; those of lengths are not mixed with others.
         tokenizer: A Hugging Face `tokenizer.json`; special tokens, truncation and padding are off. Words
             (what whitespace separates) are counted where None.
         field: The key of a document's text in JSON Lines.
         bins: Ascending edges of half-open bins, in tokens or words.
 
     Raises:
-        RequestError: A file that is missing, of another kind, not UTF-8 or with a broken line; a corpus
-            without a word; edges that do not ascend from ≥ 1 to ≤ 2³¹, or a document outside them.
+        RequestError: A file that is missing, of another kind, not UTF-8 or with a broken line; lengths beside texts
+            or a tokenizer; a corpus without a word; edges that do not ascend from ≥ 1 to ≤ 2³¹, or a document
+            outside them.
         MissingPackageError: A tokenizer was asked for and `tokenizers` is not installed.
     """
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     _check(files, bins)
-    count = _count_words if tokenizer is None else _token_counter(Path(tokenizer))
-    documents = (text for file in files for text in _documents(file, field))
+    source = _source(files, tokenizer)
     weights = [0] * (len(bins) - 1)
     empty = 0
-    while batch := list(islice(documents, _BATCH)):
-        for length in count(batch):
-            if length == 0:
-                empty += 1
-            elif bins[0] <= length < bins[-1]:
-                weights[bisect_right(bins, length) - 1] += 1
-            else:
-                raise RequestError(
-                    f"a document of length {length} is outside the bins, [{bins[0]}, {bins[-1]}); widen them"
-                )
+    for length in _listed(files) if source == "lengths" else _counted(files, tokenizer, field):
+        if length == 0:
+            empty += 1
+        elif bins[0] <= length < bins[-1]:
+            weights[bisect_right(bins, length) - 1] += 1
+        else:
+            raise RequestError(
+                f"a document of length {length} is outside the bins, [{bins[0]}, {bins[-1]}); widen them"
+            )
     used = [index for index, weight in enumerate(weights) if weight]
     if not used:
         raise RequestError(f"no document with text in {', '.join(map(str, files))} ({empty} empty)")
@@ -91,7 +95,8 @@ def histogram_from_corpus(
     return CorpusHistogram(
         edges=tuple(bins[first : stop + 1]),
         weights=tuple(weights[first:stop]),
-        unit="words" if tokenizer is None else "tokens",
+        source=source,
+        unit="lengths" if source == "lengths" else "words" if tokenizer is None else "tokens",
         documents=sum(weights),
         empty=empty,
     )
@@ -109,6 +114,37 @@ def _check(files: list[Path], bins: Sequence[int]) -> None:
     ascending = len(bins) > 1 and all(a < b for a, b in pairwise(bins))
     if not ascending or bins[0] < 1 or bins[-1] > MAX_LENGTH + 1:
         raise RequestError(f"bins are two or more ascending edges from 1 to {MAX_LENGTH + 1}; got {list(bins)[:8]}")
+
+
+def _source(files: list[Path], tokenizer: str | Path | None) -> _Source:
+    """What files hold. Lengths are counted as they are, so nothing else may be among them."""
+    texts = [file for file in files if file.suffix.lower() in _TEXT]
+    lists = [file for file in texts if holds_lengths(file)]
+    others = [file for file in files if file not in lists]
+    if lists and others:
+        raise RequestError(
+            f"{lists[0]} holds lengths, one a line, and {others[0]} documents; count them apart. A text of nothing but "
+            "integers can be given as JSON Lines"
+        )
+    if lists and tokenizer is not None:
+        raise RequestError(f"{lists[0]} holds lengths, one a line, which no tokenizer counts; leave out the tokenizer")
+    if lists:
+        return "lengths"
+    return "JSON Lines" if not texts else "text" if len(texts) == len(files) else "text and JSON Lines"
+
+
+def _listed(files: list[Path]) -> Iterator[int]:
+    """The lengths that files list."""
+    for file in files:
+        yield from read_lengths(file).tolist()
+
+
+def _counted(files: list[Path], tokenizer: str | Path | None, field: str) -> Iterator[int]:
+    """The length of each document, counted batch by batch."""
+    count = _count_words if tokenizer is None else _token_counter(Path(tokenizer))
+    documents = (text for file in files for text in _documents(file, field))
+    while batch := list(islice(documents, _BATCH)):
+        yield from count(batch)
 
 
 def _count_words(texts: list[str]) -> list[int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 from longca.errors import RequestError
 from longca.masks.histogram import COLUMNS, MAX_LENGTH, Histogram
 
-__all__ = ["read_histogram", "read_lengths"]
+__all__ = ["holds_lengths", "read_histogram", "read_lengths"]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def read_histogram(path: str | Path) -> Histogram:
@@ -63,6 +66,24 @@ def read_lengths(path: str | Path) -> NDArray[np.int64]:
     if not lengths:
         raise RequestError(f"{path} holds no lengths; write one whole number a line")
     return np.array(lengths, dtype=np.int64)
+
+
+def holds_lengths(path: Path) -> bool:
+    """Whether a file is a list of lengths and not a text: every line that is not blank is an integer.
+
+    Raises:
+        RequestError: The file cannot be read.
+    """
+    found = False
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as lines:
+            for line in filter(None, map(str.strip, lines)):
+                if not _INTEGER.fullmatch(line):
+                    return False
+                found = True
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}; check the path") from error
+    return found
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,41 @@
+"""`longca make-lengths`, as it is called: what a file was taken for is said, once, and not among the JSON."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "lengths.txt").write_text("12\n" * 1203 + "400\n", "utf-8")
+    (tmp_path / "text.txt").write_text("a text of six\n words\n", "utf-8")
+    (tmp_path / "corpus.jsonl").write_text('{"text": "a b"}\n{"text": "a b c"}\n{"text": ""}\n', "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["lengths.txt"], "{}/lengths.txt: 1,204 lengths, one a line"),
+        (["text.txt"], "{}/text.txt: text, 1 document counted in words"),
+        (["corpus.jsonl"], "{}/corpus.jsonl: JSON Lines, 2 documents counted in words, 1 empty skipped"),
+        (["corpus.jsonl", "text.txt"], "2 files: text and JSON Lines, 3 documents counted in words, 1 empty skipped"),
+    ],
+)
+def test_what_a_file_was_taken_for_is_said(fakes, folder, names, said):
+    out = folder / "histogram.csv"
+    ask = ("make-lengths", *(str(folder / name) for name in names), "--out", str(out))
+    ran = fakes.longca(*ask)
+    assert (ran.returncode, ran.stderr) == (0, said.format(folder) + "\n")
+    assert ran.stdout.endswith(f" written to {out}\n")
+    again = fakes.longca(*ask, "--json")
+    assert (again.returncode, again.stderr) == (0, ran.stderr)
+    assert json.loads(again.stdout)["documents"] == {"lengths.txt": 1204, "text.txt": 1}.get(names[0], 1 + len(names))
+
+
+def test_a_list_that_is_no_list_of_lengths_is_refused(fakes, folder):
+    (folder / "lengths.txt").write_text("12\n-4\n", "utf-8")
+    ran = fakes.longca("make-lengths", str(folder / "lengths.txt"), "--out", str(folder / "histogram.csv"))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"error: {folder}/lengths.txt, line 2: '-4' is not a document length; write one whole")
+    assert not (folder / "histogram.csv").exists()
