@@ -236,7 +236,7 @@ def test_a_veto_is_put_to_a_half_with_its_own_problem(open_registry):
     asked = problem(direction="backward")
     assert registry.resolve("mine", asked).valid
     assert registry.resolve("mine+naive", asked, ring()).valid
-    assert sys.modules["vetoes"].ASKED == [False] * 4
+    assert sys.modules["vetoes"].ASKED == [False] * 3, "steps that ask the same ask once"
     for layout in (None, ring()):
         (reason,) = registry.resolve("naive+mine", asked, layout).reasons
         assert str(reason) == "backward half: mine takes no such mask; this one was asked."

@@ -2,6 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longca_cp.balanced import balanced
 from longca_cp.ranges import even_bounds, keys_seen, split, union
 
 from .cases import positions, square_masks
@@ -40,6 +41,8 @@ def test_even_bounds():
     assert even_bounds(0, 2) == [0, 0, 0]
 
 
-@given(square_masks())
-def test_keys_seen_are_those_of_the_matrix(mask):
-    assert positions(keys_seen(mask.array)) == np.flatnonzero(mask.dense().any(axis=0)).tolist()
+@given(square_masks(), st.integers(1, 4))
+def test_keys_seen_are_those_of_the_matrix(mask, ranks):
+    parts = balanced(mask, ranks)
+    for part, seen in zip(parts, keys_seen(mask, parts), strict=True):
+        assert positions(seen) == np.flatnonzero(mask.dense()[positions(part)].any(axis=0)).tolist()

@@ -49,7 +49,7 @@ def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
     """A veto for what an offer cannot say.
 
     Called whenever the manifest of one of this plugin's own kernels covers a problem; under context parallelism for
-    each step that shows anything. It must be quick, and torch-free as the module is.
+    each step that shows anything, once for steps that ask the same. It must be quick, and torch-free as the module is.
 
     Args:
         kernel: Name of the kernel.

@@ -8,14 +8,15 @@ from functools import cache, partial
 from math import prod
 from typing import Any
 
-from longca.discovery.admission import veto
+from longca.discovery.admission import can_veto, veto
 from longca.discovery.catalogue import PluginInfo, collect
 from longca.discovery.loading import instantiate, load_object, make_pair
 from longca.errors import PluginError, RequestError, UnknownNameError, UnsupportedError
 from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
 from longca.manifests.cost import predicted_cost
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
-from longca.manifests.resolve import resolve_manifest, step_problems
+from longca.manifests.resolve import resolve_manifest
+from longca.manifests.step_cuts import distinct_steps
 
 __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
 
@@ -128,8 +129,9 @@ class Registry:
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
         admission = self._catalogue.admission(manifest)
-        steps = ((problem,),) if layout is None else step_problems(problem, layout)
-        for part in (step for rank in steps for step in rank if step is not None):
+        if not can_veto(admission):
+            return verdict
+        for part in (problem,) if layout is None else distinct_steps(problem, layout):
             if reasons := veto(admission, manifest.name, part):
                 return Verdict(manifest.name, None, reasons)
         return verdict

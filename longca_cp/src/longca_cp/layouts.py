@@ -10,16 +10,22 @@ head, and its blocks are of the sizes that kernels want; a ring would cut them, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from longca.errors import UnsupportedError
 from longca.manifests import Layout, Problem, Step
+from longca.manifests.steps import Steps
 from longca.masks import Mask, SliceMask
 from longca_cp.head_split import split_heads
 from longca_cp.placement import place
 from longca_cp.ranges import keys_seen, split
 
 __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
+
+_Ints = NDArray[np.int64]
 
 
 def ulysses(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
@@ -64,10 +70,7 @@ def ring_all_gather(problem: Problem, axis_sizes: Mapping[str, int], placement: 
     shards = place(placement, mask, ranks)
     heads = (0, problem.heads_q), (0, problem.num_heads_kv)
     everything = place("contiguous", mask, 1)[0]
-    if isinstance(mask, SliceMask):
-        keys = [keys_seen(mask.cut(shard, everything).array) for shard in shards]
-    else:
-        keys = [everything]
+    keys = keys_seen(mask, shards) if isinstance(mask, SliceMask) else (everything,)
     steps = (Step(shard, seen, *heads) for shard, seen in zip(shards, keys, strict=True))
     return Layout(tuple((step,) for step in steps), shards)
 
@@ -102,19 +105,17 @@ def loongtrain(problem: Problem, axis_sizes: Mapping[str, int], placement: str) 
         UnsupportedError: As for Ulysses and for rings.
     """
     outer, inner, heads = (axis_sizes[axis] for axis in ("outer", "inner", "heads"))
-    order = [
-        [(o - window) % outer * inner + (i - step) % inner for window in range(outer) for step in range(inner)]
-        for o in range(outer)
-        for i in range(inner)
-    ]
+    o, i, window, step = np.ogrid[:outer, :inner, :outer, :inner]
+    order = ((o - window) % outer * inner + (i - step) % inner).reshape(outer * inner, -1)
     return _rings_of_groups(problem, placement, order, heads, "heads")
 
 
-def _ring_order(ranks: int) -> list[list[int]]:
-    return [[(rank - step) % ranks for step in range(ranks)] for rank in range(ranks)]
+def _ring_order(ranks: int) -> _Ints:
+    rank = np.arange(ranks)
+    return (rank[:, None] - rank) % ranks
 
 
-def _rings_of_groups(problem: Problem, placement: str, order: Sequence[Sequence[int]], group: int, axis: str) -> Layout:
+def _rings_of_groups(problem: Problem, placement: str, order: _Ints, group: int, axis: str) -> Layout:
     """Groups on a ring, and heads and tokens of each split over its ranks.
 
     Args:
@@ -126,11 +127,9 @@ def _rings_of_groups(problem: Problem, placement: str, order: Sequence[Sequence[
     """
     tokens = place(placement, _for_ring(problem, len(order)), len(order))
     heads = split_heads(problem, group, axis)
-    steps = tuple(
-        tuple(Step(mine, tokens[other], *each) for other in others)
-        for mine, others in zip(tokens, order, strict=True)
-        for each in heads
-    )
+    mine, each = np.arange(len(order))[:, None, None], np.arange(group)[:, None]
+    table = np.stack(np.broadcast_arrays(mine, order[:, None, :], each), axis=-1)  # [groups, heads, steps, 3]
+    steps = Steps.even(tokens, heads, table, len(order) * group)
     return Layout(steps, tuple(shard for part in tokens for shard in split(part, group)))
 
 

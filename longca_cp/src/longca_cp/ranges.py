@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.manifests.strategy import Ranges
-from longca.masks.slices import SliceArray
+from longca.masks import SliceMask
+from longca.masks.cutting import cut_many
 
 __all__ = ["even_bounds", "keys_seen", "split", "union"]
+
+#: Slices times parts that are looked at together, for memory's sake.
+_CELLS = 2**21
 
 
 def even_bounds(total: int, parts: int) -> list[int]:
@@ -46,6 +51,16 @@ def union(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Ranges:
     return tuple(zip(starts[first].tolist(), reach[last].tolist(), strict=True))
 
 
-def keys_seen(slices: SliceArray) -> Ranges:
-    """The keys that some query sees; of tight slices, each of whose columns sees something."""
-    return union(slices[:, 2], slices[:, 3])
+def keys_seen(mask: SliceMask, parts: Sequence[Ranges]) -> tuple[Ranges, ...]:
+    """The keys that some query of each part sees: [parts][ranges]."""
+    arrays = [np.array(part, np.int64).reshape(-1, 2) for part in parts]
+    everything = [np.array([[0, mask.seqlen_k]])]
+    together = max(1, _CELLS // max(1, len(mask.array)))
+    found: list[Ranges] = []
+    for some in (arrays[first : first + together] for first in range(0, len(arrays), together)):
+        pairs = np.stack([np.arange(len(some)), np.zeros(len(some), np.int64)], axis=1)
+        slices, owner = cut_many(mask.array, some, everything, pairs)
+        at = np.searchsorted(owner, np.arange(len(some) + 1)).tolist()
+        # Every column of a tight slice sees something.
+        found += (union(slices[first:last, 2], slices[first:last, 3]) for first, last in pairwise(at))
+    return tuple(found)

@@ -20,7 +20,7 @@ from longca.discovery.candidates import Candidate
 from longca.discovery.quiet import stdout_to_stderr
 from longca.manifests import API_VERSION, KernelManifest, Manifest, Problem, Reason, StrategyManifest, Verdict
 
-__all__ = ["Admission", "admit", "ask_hooks", "describe", "import_plugin", "veto"]
+__all__ = ["Admission", "admit", "ask_hooks", "can_veto", "describe", "import_plugin", "veto"]
 
 _Any = TypeVar("_Any", bound=Manifest)
 
@@ -118,9 +118,14 @@ def _fault(item: Any, kind: type[Manifest], hook: str) -> str:
     return ""
 
 
+def can_veto(admission: Admission) -> bool:
+    """Whether the plugin has a hook that can speak against a problem."""
+    return admission.manager is not None and bool(admission.manager.hook.supports_mask.get_hookimpls())
+
+
 def veto(admission: Admission, kernel: str, problem: Problem) -> tuple[Reason, ...]:
     """What the plugin says against a problem that its kernel's manifest covers."""
-    if admission.manager is None or not admission.manager.hook.supports_mask.get_hookimpls():
+    if admission.manager is None or not can_veto(admission):
         return ()
     offered = f"{kernel}'s plugin could not say whether it takes this"
     advice = "Report it to the plugin's authors."

@@ -7,7 +7,7 @@ from math import prod
 
 from longca.errors import RequestError
 from longca.manifests import Layout, Problem
-from longca.manifests.resolve import step_problems
+from longca.manifests.step_cuts import rank_areas
 
 __all__ = ["check_layout"]
 
@@ -34,13 +34,12 @@ def check_layout(layout: Layout, problem: Problem, strategy: str, sizes: Mapping
     if (layout.world_size, layout.num_tokens) != (ranks, tokens):
         of = f"{layout.num_tokens} tokens on {layout.world_size} ranks"
         raise RequestError(f"this layout is of {of}, and the mask of {tokens}, on {ranks}; {ask}")
-    ends = ((step.heads_q[1], step.heads_kv[1]) for steps in layout.steps for step in steps)
+    ends = ((heads_q[1], heads_kv[1]) for heads_q, heads_kv in layout.table.heads)
     last = max(ends, default=(0, 0))
     if last != (problem.heads_q, problem.num_heads_kv):
         heads = f"{problem.heads_q}:{problem.num_heads_kv} heads"
         raise RequestError(f"this layout is of {last[0]}:{last[1]} heads, and the tensors have {heads}; {ask}")
-    steps = (step for of_rank in step_problems(problem, layout) for step in of_rank if step is not None)
-    if sum(step.area for step in steps) != problem.area:
+    if sum(rank_areas(problem, layout)) != problem.area:
         raise RequestError(
             f"this layout is of another mask: its steps are not all that this {problem.concrete_mask.label} shows. Ask "
             "longca.layout for this mask too; placed contiguous or zigzag, ranks hold the same tokens of both"

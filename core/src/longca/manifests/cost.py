@@ -17,7 +17,8 @@ import numpy as np
 
 from longca.manifests.kernel import KernelManifest
 from longca.manifests.problem import Problem
-from longca.manifests.resolve import resolve_steps, step_problems
+from longca.manifests.resolve import resolve_steps
+from longca.manifests.step_cuts import rank_areas, step_problems
 from longca.manifests.strategy import Layout, Ranges, Step
 from longca.manifests.verdict import Verdict
 from longca.masks import Form
@@ -58,7 +59,7 @@ def predicted_cost(manifest: KernelManifest, problem: Problem, layout: Layout) -
 
 def imbalance(problem: Problem, layout: Layout) -> float:
     """How much more the busiest rank has to compute than the ranks on average: 1 where all have the same area."""
-    areas = [sum(part.area for part in parts if part is not None) for parts in step_problems(problem, layout)]
+    areas = rank_areas(problem, layout)
     return max(areas) * len(areas) / sum(areas) if any(areas) else 1.0
 
 

@@ -7,7 +7,6 @@ those of the nearest offer: one that takes the mask's form, if any does, and amo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
@@ -16,7 +15,8 @@ from longca.manifests.kernel import KernelManifest
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import missing
 from longca.manifests.problem import Problem
-from longca.manifests.strategy import Layout, Step
+from longca.manifests.step_cuts import step_kinds, step_problems
+from longca.manifests.strategy import Layout
 from longca.manifests.verdict import Reason, Verdict
 from longca.masks import Form, Mask
 
@@ -178,13 +178,13 @@ def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
 def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) -> Verdict:
     """Valid where every step that shows anything has an offer."""
     used: dict[Offer, None] = {}
-    for rank, steps in enumerate(step_problems(problem, layout)):
-        for verdict in resolve_steps(manifest, steps):
-            if not verdict.valid:
-                where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
-                return Verdict(manifest.name, None, (*verdict.reasons, where))
-            if verdict.offer is not None:
-                used[verdict.offer] = None
+    for rank, step in step_kinds(manifest.offers, problem, layout):
+        verdict = _resolve_alone(manifest, step)
+        if not verdict.valid:
+            where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
+            return Verdict(manifest.name, None, (*verdict.reasons, where))
+        if verdict.offer is not None:
+            used[verdict.offer] = None
     return Verdict(manifest.name, next(iter(used)) if len(used) == 1 else None, (), tuple(used))
 
 
@@ -197,36 +197,3 @@ def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> 
     """
     for step in steps:
         yield Verdict(manifest.name) if step is None else _resolve_alone(manifest, step)
-
-
-def step_problems(problem: Problem, layout: Layout) -> tuple[tuple[Problem | None, ...], ...]:
-    """What every step of a layout asks: the mask's cut, its heads, and whether it is one part of a larger softmax.
-
-    It is, where its rank has further steps that show something. Kernels are planned with these problems, so that a
-    kernel that takes the first offer that covers a step takes the one that its verdict is about.
-
-    Args:
-        problem: What is asked of all ranks together, on the global mask.
-        layout: Which queries, keys and heads meet where.
-
-    Returns:
-        [ranks][steps], as in `layout.steps`; None for a step that shows nothing. The latest are kept, so that whoever
-        resolves a layout, weighs it and plans it cuts each mask once.
-    """
-    return _step_problems(problem, layout, problem.concrete_mask.key)
-
-
-@lru_cache(maxsize=8)
-def _step_problems(problem: Problem, layout: Layout, _key: int) -> tuple[tuple[Problem | None, ...], ...]:
-    """The key tells apart equal masks, as it does in `_resolve`."""
-    return tuple(tuple(_of_rank(problem, steps)) for steps in layout.steps)
-
-
-def _of_rank(problem: Problem, steps: Sequence[Step]) -> Iterator[Problem | None]:
-    parts = [
-        problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges)) for step in steps
-    ]
-    empty = [part.concrete_mask.is_empty for part in parts]
-    composed = problem.composed or empty.count(False) > 1
-    for part, shows_nothing in zip(parts, empty, strict=True):
-        yield None if shows_nothing else replace(part, composed=composed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -18,13 +19,12 @@ from pydantic import Field
 
 from longca.errors import RequestError
 from longca.manifests.kernel import ImportString, Manifest, Name
+from longca.manifests.steps import Ranges, Step, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Layout", "Ranges", "Step", "StrategyManifest"]
-
-Ranges = tuple[tuple[int, int], ...]
 
 
 class StrategyManifest(Manifest):
@@ -43,25 +43,6 @@ class StrategyManifest(Manifest):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One attention call of one rank, exactly as it makes it.
-
-    Where a rank has several steps, each is one part of the same softmax, and their results merge by their log-sum-exps.
-
-    Attributes:
-        q_ranges: (start, stop) of the queries, ascending and disjoint, in global positions.
-        k_ranges: The same for the keys.
-        heads_q: (start, stop) of the query heads.
-        heads_kv: (start, stop) of the KV heads.
-    """
-
-    q_ranges: Ranges
-    k_ranges: Ranges
-    heads_q: tuple[int, int]
-    heads_kv: tuple[int, int]
-
-
-@dataclass(frozen=True)
 class Layout:
     """Which tokens each rank holds, and which attention calls it makes.
 
@@ -71,7 +52,8 @@ class Layout:
 
     Attributes:
         steps: Steps of each rank, in the order in which it takes them: [ranks][steps]. Steps that show nothing may be
-            among them; they are skipped.
+            among them; they are skipped. Any sequence of tuples, or a `longca.manifests.steps.Steps`, which makes
+            them when they are asked for.
         shards: (start, stop) of the tokens that each rank holds, ascending and disjoint, in global positions; together
             every token once: [ranks][ranges]. Shards need not be equally long, and may be empty.
         strategy: Whose it is; None of one that no registry made.
@@ -81,7 +63,7 @@ class Layout:
         RequestError: Not as many shards as ranks, or shards that do not hold every token once.
     """
 
-    steps: tuple[tuple[Step, ...], ...]
+    steps: Sequence[tuple[Step, ...]]
     shards: tuple[Ranges, ...]
     strategy: str | None = None
     axis_sizes: tuple[tuple[str, int], ...] = ()
@@ -89,16 +71,30 @@ class Layout:
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.steps):
             raise RequestError(f"a layout has {len(self.shards)} shards for {len(self.steps)} ranks; give each its own")
-        for rank, shard in enumerate(self.shards):
-            bounds = [bound for pair in shard for bound in pair]
-            if any(start >= stop for start, stop in shard) or bounds != sorted(bounds):
-                raise RequestError(f"the shard of rank {rank} is {shard}; give ascending, disjoint (start, stop) pairs")
-        end = 0
-        for start, stop in sorted(pair for shard in self.shards for pair in shard):
-            if start != end:
-                what = "held by nobody" if start > end else "held twice"
-                raise RequestError(f"token {min(start, end)} is {what}; shards hold every token once")
-            end = stop
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(self.shards)), np.int64).reshape(-1, 2)
+        rank = np.repeat(np.arange(len(self.shards)), [len(shard) for shard in self.shards])
+        descends = flat[:, 0] >= flat[:, 1]
+        descends[1:] |= (rank[1:] == rank[:-1]) & (flat[1:, 0] < flat[:-1, 1])
+        if descends.any():
+            bad = int(rank[descends.argmax()])
+            raise RequestError(
+                f"the shard of rank {bad} is {self.shards[bad]}; give ascending, disjoint (start, stop) pairs"
+            )
+        flat = flat[np.argsort(flat[:, 0], kind="stable")]
+        ends = np.r_[0, flat[:-1, 1]][: len(flat)]
+        if (wrong := flat[:, 0] != ends).any():
+            start, end = int(flat[wrong.argmax(), 0]), int(ends[wrong.argmax()])
+            what = "held by nobody" if start > end else "held twice"
+            raise RequestError(f"token {min(start, end)} is {what}; shards hold every token once")
+
+    def __hash__(self) -> int:
+        # Equal layouts have equal first shards; a million steps need not be read to tell most others apart.
+        return hash((self.world_size, self.shards[:1], self.strategy, self.axis_sizes))
+
+    @cached_property
+    def table(self) -> Steps:
+        """The steps as a table."""
+        return Steps.of(self.steps)
 
     @property
     def world_size(self) -> int:

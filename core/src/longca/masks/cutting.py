@@ -3,6 +3,8 @@
 Kept keys are renumbered by φ(j) = kept keys before j, which keeps their order, so a row's interval [a, b) stays
 one interval [φ(a), φ(b)). A slice is therefore cut by rows alone: at its query ranges' bounds, and where its
 diagonals enter or leave a key range. What results are a few slices for each one cut, not ranges squared.
+
+Many cuts are made at once: the ranges of each are set apart on one long axis, and the slices moved to them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from numpy.typing import NDArray
 
 from longca.errors import MaskError
 from longca.masks.intervals import ragged
-from longca.masks.slices import SliceArray, merge, tighten, transpose
+from longca.masks.slices import MAX_SEQLEN, SliceArray, merge, transpose, trim
 
-__all__ = ["Range", "check_ranges", "cut"]
+__all__ = ["Range", "check_ranges", "cut", "cut_many"]
 
 Range = tuple[int, int]
 Ints = NDArray[np.int64]
+
+#: How far apart `cut_many` sets ranges: no diagonal of a slice reaches from one to the next.
+_APART = 4 * MAX_SEQLEN
 
 
 def check_ranges(ranges: Iterable[Sequence[int]], seqlen: int, axis: str) -> Ints:
@@ -50,8 +55,60 @@ def check_ranges(ranges: Iterable[Sequence[int]], seqlen: int, axis: str) -> Int
 
 def cut(slices: SliceArray, q_ranges: Ints, k_ranges: Ints) -> SliceArray:
     """The tight slices of a cut; ranges as `check_ranges` returns them."""
-    by_query = transpose(_cut_keys(transpose(slices), q_ranges))
-    return merge(_cut_keys(by_query, k_ranges))
+    by_query = transpose(_cut_keys(transpose(slices), q_ranges)[0])
+    return merge(_cut_keys(by_query, k_ranges)[0])
+
+
+def cut_many(
+    slices: SliceArray, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints
+) -> tuple[SliceArray, Ints]:
+    """The tight slices of many cuts, neighbours not merged.
+
+    Args:
+        slices: The tight slices of the mask.
+        q_parts: Query ranges as `check_ranges` returns them: [parts][ranges, 2].
+        k_parts: The same of keys.
+        pairs: The query part and the key part of each cut: [cuts, 2].
+
+    Returns:
+        The slices of all cuts, and the cut of each, ascending: [n, 6] and [n].
+    """
+    q_used, q_part = np.unique(pairs[:, 0], return_inverse=True)
+    k_used, k_part = np.unique(pairs[:, 1], return_inverse=True)
+    each, one = (grid.ravel() for grid in np.mgrid[: len(q_used), : len(slices)])
+    rows, source = _cut_apart(transpose(slices), one, each, [q_parts[part] for part in q_used])
+    rows, row_part = transpose(rows), each[source]
+    first = np.searchsorted(row_part, np.arange(len(q_used) + 1))
+    owner, row = ragged(first[q_part], np.diff(first)[q_part])
+    found, source = _cut_apart(rows, row, k_part[owner], [k_parts[part] for part in k_used])
+    return found, owner[source]
+
+
+def _cut_apart(slices: SliceArray, taken: Ints, part: Ints, parts: Sequence[Ints]) -> tuple[SliceArray, Ints]:
+    """Cuts some slices, each by the keys of a part of its own.
+
+    Args:
+        slices: Tight slices.
+        taken: Which of them to cut, any number of times each: [n].
+        part: The part that each is cut by: [n].
+        parts: Key ranges: [parts][ranges, 2].
+
+    Returns:
+        What is left, in the order of `taken`, and which of `taken` each result is of.
+    """
+    apart = np.concatenate([np.empty((0, 2), np.int64), *(ranges + at * _APART for at, ranges in enumerate(parts))])
+    if not len(apart):
+        return np.empty((0, 6), np.int64), np.empty(0, np.int64)
+    shift = part * _APART
+    first, last = slices[taken, 2] + shift, slices[taken, 3] + shift
+    reached = np.flatnonzero(renumber(first, apart) < renumber(last, apart))
+    moved = slices[taken[reached]]
+    moved[:, 2:] += shift[reached, None]
+    found, source = _cut_keys(moved, apart)
+    source = reached[source]
+    before = np.r_[0, np.cumsum([int(np.diff(ranges).sum()) for ranges in parts])]
+    found[:, 2:] -= before[part[source], None]
+    return found, source
 
 
 def renumber(positions: Ints, ranges: Ints) -> Ints:
@@ -63,22 +120,23 @@ def renumber(positions: Ints, ranges: Ints) -> Ints:
     return np.where(index < 0, 0, before + within)
 
 
-def _cut_keys(slices: SliceArray, ranges: Ints) -> SliceArray:
-    """Keeps only the keys in `ranges`, renumbered; the queries stay as they are.
+def _cut_keys(slices: SliceArray, ranges: Ints) -> tuple[SliceArray, Ints]:
+    """Keeps only the keys in `ranges`, renumbered, and says which slice each result is of; queries stay as they are.
 
     A row's interval [max(k0, i + lo), min(k1, i + hi + 1)) becomes [max(φ(k0), φ(i + lo)), min(φ(k1), φ(i + hi + 1))).
     Over a piece's rows φ of a diagonal is again a diagonal where it runs inside a range, and constant in a gap.
     """
     if not len(ranges) or not len(slices):
-        return np.empty((0, 6), np.int64)
-    q0, q1, k0, k1, lo, hi = _split_at_ranges(slices, ranges.ravel()).T
+        return np.empty((0, 6), np.int64), np.empty(0, np.int64)
+    split, source = _split_at_ranges(slices, ranges.ravel())
+    q0, q1, k0, k1, lo, hi = split.T
     # Each diagonal is placed by a row in which it, and not the rectangle, bounds the interval: the last for lo, the
     # first for hi. In the piece's other rows it may lie in another range, but there the rectangle decides.
     start, stop = q1 - 1 + lo, q0 + hi + 1
     start_inside, stop_inside = _inside(start, ranges), _inside(stop, ranges)
     new_start, new_stop = renumber(start, ranges), renumber(stop, ranges)
     new_k0, new_k1 = renumber(k0, ranges), renumber(k1, ranges)
-    return tighten(
+    trimmed, keep = trim(
         np.stack(
             [
                 q0,
@@ -91,6 +149,7 @@ def _cut_keys(slices: SliceArray, ranges: Ints) -> SliceArray:
             axis=1,
         )
     )
+    return trimmed[keep], source[keep]
 
 
 def _inside(positions: Ints, ranges: Ints) -> NDArray[np.bool_]:
@@ -99,8 +158,8 @@ def _inside(positions: Ints, ranges: Ints) -> NDArray[np.bool_]:
     return (index >= 0) & (positions < ranges[index, 1])
 
 
-def _split_at_ranges(slices: SliceArray, bounds: Ints) -> SliceArray:
-    """Cuts slices by rows where a diagonal crosses one of the bounds inside the slice's rectangle."""
+def _split_at_ranges(slices: SliceArray, bounds: Ints) -> tuple[SliceArray, Ints]:
+    """Cuts slices by rows where a diagonal crosses a bound in the slice's rectangle; and the slice of each piece."""
     q0, q1, k0, k1, lo, hi = slices.T
     cuts = [(np.arange(len(slices)), q0)]
     for diagonal, above, below in (
@@ -119,4 +178,5 @@ def _split_at_ranges(slices: SliceArray, bounds: Ints) -> SliceArray:
     out = slices[owner]
     out[:, 0] = top
     out[:, 1] = np.where(last, out[:, 1], np.r_[top[1:], 0])
-    return out[out[:, 0] < out[:, 1]]
+    tall = out[:, 0] < out[:, 1]
+    return out[tall], owner[tall]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from longca.masks.intervals import IntervalPieces, ragged
 from longca.masks.slices import UNBOUNDED, SliceArray, area, corner_band, tighten
 
-__all__ = ["Form", "Varlen", "Window", "layers", "pieces_to_slices", "varlen", "window"]
+__all__ = ["Form", "Varlen", "Window", "fit_layers", "layers", "local_windows", "pieces_to_slices", "varlen", "window"]
 
 
 class Form(StrEnum):
@@ -81,7 +81,7 @@ def window(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> Window | None:
     band = np.array([[0, seqlen_q, 0, seqlen_k, slices[:, 4].min(), slices[:, 5].max()]])
     if area(tighten(band)).sum() != area(slices).sum():
         return None
-    left, right, left_binds, right_binds = (int(x[0]) for x in _local_windows(band))
+    left, right, left_binds, right_binds = (int(x[0]) for x in local_windows(band))
     if left < 0 or right < 0:
         return None
     return Window(left if left_binds else None, right if right_binds else None)
@@ -128,16 +128,33 @@ def layers(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> list[Varlen]:
     Each slice goes into the first layer where it comes after what is there, by query and by key, and can share
     the layer's window.
     """
+    packed = [_pack(np.stack(layer.rows), seqlen_q, seqlen_k) for layer in _first_fit(slices)]
+    return [varlen for varlen in packed if varlen is not None]
+
+
+def fit_layers(slices: SliceArray, most: int) -> bool:
+    """Whether `layers` finds no more than `most`; it stops at one more."""
+    return len(_first_fit(slices, most)) <= most
+
+
+def _first_fit(slices: SliceArray, most: int | None = None) -> list[_Layer]:
+    """The slices of each layer.
+
+    Args:
+        slices: Tight, disjoint slices.
+        most: Stop as soon as there are more layers; None for all slices.
+    """
     ordered = slices[np.lexsort((slices[:, 2], slices[:, 0]))]
     stacks: list[_Layer] = []
     for row, left, right, left_binds, right_binds in zip(
-        ordered, *(column.tolist() for column in _local_windows(ordered)), strict=True
+        ordered, *(column.tolist() for column in local_windows(ordered)), strict=True
     ):
         if not any(layer.take(row, (left, left_binds), (right, right_binds)) for layer in stacks):
             stacks.append(_Layer())
             stacks[-1].take(row, (left, left_binds), (right, right_binds))
-    packed = [_pack(np.stack(layer.rows), seqlen_q, seqlen_k) for layer in stacks]
-    return [varlen for varlen in packed if varlen is not None]
+            if most is not None and len(stacks) > most:
+                break
+    return stacks
 
 
 class _Layer:
@@ -172,7 +189,7 @@ class _Side(NamedTuple):
         return None if bound is not None and bound < least else _Side(bound, least)
 
 
-def _local_windows(documents: SliceArray) -> tuple[NDArray[np.int64], ...]:
+def local_windows(documents: SliceArray) -> tuple[NDArray[np.int64], ...]:
     """How far each slice's rows see left and right of its own bottom-right diagonal, and which of these bind."""
     _, q1, _, k1, lo, hi = documents.T
     loose_lo, loose_hi = corner_band(documents)
@@ -190,7 +207,7 @@ def _shared(reach: NDArray[np.int64], binds: NDArray[np.int64]) -> tuple[bool, i
 
 def _pack(documents: SliceArray, seqlen_q: int, seqlen_k: int) -> Varlen | None:
     """Documents, ordered and apart, as one varlen call; tokens between them become documents that see nothing."""
-    left, right, left_binds, right_binds = _local_windows(documents)
+    left, right, left_binds, right_binds = local_windows(documents)
     left_ok, left_bound = _shared(left, left_binds)
     right_ok, right_bound = _shared(right, right_binds)
     if not (left_ok and right_ok):

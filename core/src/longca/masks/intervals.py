@@ -129,7 +129,7 @@ class IntervalPieces:
 
     def split_rows(self, at: Ints) -> IntervalPieces:
         """The same intervals, with further segment bounds `at`."""
-        rows = np.union1d(self.rows, at)
+        rows = _ascending(np.concatenate([self.rows, at]))
         owner = np.searchsorted(self.rows, rows[:-1], side="right") - 1  # [new segments] → old segment
         counts = np.bincount(self.segment, minlength=len(self.rows) - 1)
         first = np.r_[0, np.cumsum(counts)][owner]
@@ -149,6 +149,12 @@ def ragged(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """For ranges [first[i], first[i] + counts[i]): which range each element is of, and the element itself."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + first[owner]
+
+
+def _ascending(values: Ints) -> Ints:
+    """Each value once, ascending; on a million nearly sorted values several times as fast as `numpy.unique`."""
+    values = np.sort(values)
+    return values[np.r_[True, values[1:] != values[:-1]]] if len(values) else values
 
 
 def interval_pieces(slices: SliceArray, num_rows: int) -> IntervalPieces:
@@ -179,7 +185,7 @@ def _affine_parts(slices: SliceArray) -> Ints:
 
 
 def _sorted_pieces(parts: Ints, num_rows: int) -> IntervalPieces:
-    rows = np.unique(np.concatenate([parts[:, 0], parts[:, 1], [0, num_rows]]))
+    rows = _ascending(np.concatenate([parts[:, 0], parts[:, 1], [0, num_rows]]))
     first = np.searchsorted(rows, parts[:, 0])
     part, segment = ragged(first, np.searchsorted(rows, parts[:, 1]) - first)
     shift = rows[segment] - parts[part, 0]

@@ -30,6 +30,7 @@ __all__ = [
     "tighten",
     "to_slices",
     "transpose",
+    "trim",
 ]
 
 SliceArray = NDArray[np.int64]
@@ -97,12 +98,17 @@ def corner_band(array: SliceArray) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 def tighten(array: SliceArray) -> SliceArray:
     """Trims every slice to the rows, columns and diagonals that see something, and drops empty slices."""
+    trimmed, keep = trim(array)
+    return trimmed[keep]
+
+
+def trim(array: SliceArray) -> tuple[SliceArray, NDArray[np.bool_]]:
+    """As `tighten`, with empty slices in their places, and which slices are not empty: ([n, 6], [n])."""
     q0, q1, k0, k1, lo, hi = array.T
     q0, q1 = np.maximum(q0, k0 - hi), np.minimum(q1, k1 - lo)
     k0, k1 = np.maximum(k0, q0 + lo), np.minimum(k1, q1 + hi)
     lo, hi = np.maximum(lo, k0 - (q1 - 1)), np.minimum(hi, (k1 - 1) - q0)
-    keep = (q0 < q1) & (k0 < k1) & (lo <= hi)
-    return np.stack([q0, q1, k0, k1, lo, hi], axis=1)[keep]
+    return np.stack([q0, q1, k0, k1, lo, hi], axis=1), (q0 < q1) & (k0 < k1) & (lo <= hi)
 
 
 def transpose(array: SliceArray) -> SliceArray:

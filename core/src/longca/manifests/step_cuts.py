@@ -1,0 +1,317 @@
+"""Step cuts: what every step of a layout asks, found without cutting the mask step by step.
+
+A mask of slices is cut for many ranks at once, as a `MaskStack`. Steps that are alike in everything that offers ask are
+of one *kind*, and one step of each kind answers for all. A rank's own steps are cut when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.manifests.offers import Offer
+from longca.manifests.problem import Problem
+from longca.manifests.steps import Step, Steps
+from longca.manifests.strategy import Layout
+from longca.masks import Form, Mask, SliceMask
+from longca.masks.cutting import check_ranges
+from longca.masks.stack import MaskStack
+
+__all__ = ["Kind", "StepProblems", "distinct_steps", "rank_areas", "step_kinds", "step_problems"]
+
+Ints = NDArray[np.int64]
+
+#: Slices times steps that are cut together, and queries of all their masks, for memory's and for numbers' sake.
+_CELLS, _ROWS = 2**21, 2**36
+
+#: Steps of the largest layouts whose cuts are kept for whoever asks next.
+_KEPT = 2**15
+
+#: A fact that bounds do not settle.
+_UNSETTLED = -1
+
+
+class Kind(NamedTuple):
+    """The first of the steps that are alike in all that offers ask.
+
+    Attributes:
+        rank: Its rank.
+        problem: What it asks.
+    """
+
+    rank: int
+    problem: Problem
+
+
+class StepProblems(Sequence[tuple[Problem | None, ...]]):
+    """What every step of a layout asks: [ranks][steps]; None for a step that shows nothing.
+
+    A rank's steps are cut when they are first asked for. Steps of the same queries and keys have one mask.
+    """
+
+    def __init__(self, problem: Problem, layout: Layout) -> None:
+        self._problem, self._steps = problem, layout.steps
+        self._ranks: dict[int, tuple[Problem | None, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Problem | None, ...]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[tuple[Problem | None, ...], ...]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Problem | None, ...] | tuple[tuple[Problem | None, ...], ...]:
+        if isinstance(index, slice):
+            return tuple(self[rank] for rank in range(len(self))[index])
+        rank = range(len(self))[index]
+        if rank not in self._ranks:
+            self._ranks[rank] = tuple(_of_rank(self._problem, self._steps[rank]))
+        return self._ranks[rank]
+
+
+def step_problems(problem: Problem, layout: Layout) -> StepProblems:
+    """What every step of a layout asks: the mask's cut, its heads, and whether it is one part of a larger softmax.
+
+    It is, where its rank has further steps that show something. Kernels are planned with these problems, so that a
+    kernel that takes the first offer that covers a step takes the one that its verdict is about.
+
+    Args:
+        problem: What is asked of all ranks together, on the global mask.
+        layout: Which queries, keys and heads meet where.
+
+    Returns:
+        [ranks][steps], as in `layout.steps`; None for a step that shows nothing. The mask is cut for a rank when its
+        steps are asked for, and the latest are kept, so that whoever plans or weighs a layout cuts each mask once.
+    """
+    return _step_problems(problem, layout, problem.concrete_mask.key)
+
+
+@lru_cache(maxsize=8)
+def _step_problems(problem: Problem, layout: Layout, _key: int) -> StepProblems:
+    """The key tells apart masks that show the same, and so are equal, but are made of other blocks or of slices."""
+    return StepProblems(problem, layout)
+
+
+def _of_rank(problem: Problem, steps: Sequence[Step]) -> Iterator[Problem | None]:
+    parts = [_narrowed(problem, step) for step in steps]
+    empty = [part.concrete_mask.is_empty for part in parts]
+    composed = problem.composed or empty.count(False) > 1
+    for part, shows_nothing in zip(parts, empty, strict=True):
+        yield None if shows_nothing else replace(part, composed=composed)
+
+
+def _narrowed(problem: Problem, step: Step) -> Problem:
+    return problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges))
+
+
+def step_kinds(offers: Sequence[Offer], problem: Problem, layout: Layout) -> Iterator[Kind]:
+    """The first step of each kind, in the order of ranks and steps; those that show nothing are left out.
+
+    Args:
+        offers: What will be asked whether it covers the steps.
+        problem: What is asked of all ranks together, on the global mask.
+        layout: Which queries, keys and heads meet where.
+    """
+    if not isinstance(problem.mask, SliceMask):
+        for rank, steps in enumerate(step_problems(problem, layout)):
+            yield from (Kind(rank, step) for step in steps if step is not None)
+        return
+    seen: set[tuple[int, ...]] = set()
+    for block in _blocks(problem, layout):
+        for index, facts in block.first_of_each(offers):
+            if facts not in seen:
+                seen.add(facts)
+                yield Kind(int(block.ranks[index]), block.problem(problem, index))
+
+
+def distinct_steps(problem: Problem, layout: Layout) -> Iterator[Problem]:
+    """What the steps ask that show something, each that differs from those before in its mask, heads or composition.
+
+    Args:
+        problem: What is asked of all ranks together, on the global mask.
+        layout: Which queries, keys and heads meet where.
+    """
+    if not isinstance(problem.mask, SliceMask):
+        yield from (step for steps in step_problems(problem, layout) for step in steps if step is not None)
+        return
+    seen: set[tuple[object, ...]] = set()
+    for block in _blocks(problem, layout):
+        for index in np.flatnonzero(block.shows).tolist():
+            if (key := block.content(index)) not in seen:
+                seen.add(key)
+                yield block.problem(problem, index)
+
+
+def rank_areas(problem: Problem, layout: Layout) -> list[int]:
+    """The visible pairs of each rank's steps, summed over their query heads: [ranks]."""
+    if not isinstance(problem.mask, SliceMask):
+        return [sum(part.area for part in parts if part) for parts in step_problems(problem, layout)]
+    totals = [0] * layout.world_size
+    for block in _blocks(problem, layout):
+        for rank, area in zip(block.ranks.tolist(), (block.areas * block.heads[:, 0]).tolist(), strict=True):
+            totals[rank] += area
+    return totals
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """The steps of some consecutive ranks, and their cuts.
+
+    Attributes:
+        stack: The cuts that differ in their queries or keys.
+        cut: The cut of each step in the stack: [steps].
+        ranks: The rank of each step: [steps].
+        heads: Query heads and KV heads of each step: [steps, 2].
+        composed: Whether all ranks compute parts of a larger softmax.
+    """
+
+    stack: MaskStack
+    cut: Ints
+    ranks: Ints
+    heads: Ints
+    whole_composed: bool
+
+    @cached_property
+    def areas(self) -> Ints:
+        """Visible pairs of each step's mask: [steps]."""
+        return self.stack.areas[self.cut]
+
+    @cached_property
+    def shows(self) -> NDArray[np.bool_]:
+        """Whether each step shows anything: [steps]."""
+        return self.areas > 0
+
+    @cached_property
+    def composed(self) -> NDArray[np.bool_]:
+        """Whether each step is one part of a larger softmax: [steps]."""
+        if self.whole_composed or not len(self.ranks):
+            return np.ones(len(self.ranks), np.bool_)
+        rank = self.ranks - self.ranks[0]
+        return (np.bincount(rank, self.shows) > 1)[rank]
+
+    def first_of_each(self, offers: Sequence[Offer]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """A step of each kind that shows something, the first, and what tells its kind apart; in the steps' order.
+
+        Layers are counted for one step after another, for it takes long and the first refusal ends it; so that further
+        steps of a kind may come.
+        """
+        shown = np.flatnonzero(self.shows)
+        if not len(shown):
+            return
+        limits = sorted({offer.most for offer in offers if offer.form is Form.LAYERS and offer.most is not None})
+        facts = np.stack([*self._facts(offers), *self._layer_facts(limits)], axis=1)[shown]
+        unsettled = (facts == _UNSETTLED).any(axis=1)
+        code = np.zeros(len(shown), np.int64)
+        for column in facts.T:
+            code = np.unique(code * (int(column.max()) + 2) + column + 1, return_inverse=True)[1]
+        looked_at = unsettled.copy()
+        looked_at[np.unique(code, return_index=True)[1]] = True
+        for index, row in zip(shown[looked_at].tolist(), facts[looked_at].tolist(), strict=True):
+            for at, most in enumerate(limits, start=len(row) - len(limits)):
+                if row[at] == _UNSETTLED:
+                    row[at] = int(self.stack.has_layers(int(self.cut[index]), most))
+            yield index, tuple(row)
+
+    def _layer_facts(self, limits: Sequence[int]) -> Iterator[Ints]:
+        """Whether each step takes no more layers than each limit, as far as bounds say."""
+        for most in limits:
+            few, unsettled = self.stack.layer_bounds(most)
+            yield np.where(unsettled, _UNSETTLED, few)[self.cut]
+
+    def _facts(self, offers: Sequence[Offer]) -> Iterator[Ints]:
+        """All that an offer asks of a step, as columns of numbers."""
+        yield from (self.composed.astype(np.int64), *self.heads.T)
+        stack, forms = self.stack, {(offer.form, offer.most) for offer in offers}
+        for form in {form for form, _ in forms}:
+            yield stack.admits(form)[self.cut].astype(np.int64)
+        for form, most in forms:
+            if most is not None and form is not Form.LAYERS:
+                yield stack.at_most(form, most)[self.cut].astype(np.int64)
+        yield (stack.seqlens_q == stack.seqlens_k)[self.cut].astype(np.int64)
+        longest = np.maximum(stack.seqlens_q, stack.seqlens_k)
+        for limit in {offer.max_seqlen for offer in offers if offer.max_seqlen is not None}:
+            yield (longest > limit)[self.cut].astype(np.int64)
+
+    def content(self, index: int) -> tuple[object, ...]:
+        """What tells a step apart from those that ask something else."""
+        cut = int(self.cut[index])
+        sizes = int(self.stack.seqlens_q[cut]), int(self.stack.seqlens_k[cut])
+        return (*sizes, *self.heads[index].tolist(), bool(self.composed[index]), self.stack.slices(cut).tobytes())
+
+    def problem(self, problem: Problem, index: int) -> Problem:
+        """What a step asks."""
+        heads_q, heads_kv = self.heads[index].tolist()
+        mask: Mask = self.stack.mask(int(self.cut[index]))
+        return replace(problem, mask=mask, heads_q=heads_q, heads_kv=heads_kv, composed=bool(self.composed[index]))
+
+
+def _blocks(problem: Problem, layout: Layout) -> Iterator[_Block]:
+    """The steps of all ranks: those of the first rank, then of more and more. An answer may need the first alone."""
+    mask = problem.concrete_mask
+    assert isinstance(mask, SliceMask), "masks of blocks are cut one by one"
+    if len(layout.table.table) > _KEPT:
+        return _cut_blocks(mask, layout.table, problem.composed)
+    return iter(_kept_blocks(problem.composed, layout, mask, mask.key))
+
+
+class _Kept:
+    """Blocks that are made once, when they are first come to."""
+
+    def __init__(self, blocks: Iterator[_Block]) -> None:
+        self._blocks, self._made = blocks, list[_Block]()
+
+    def __iter__(self) -> Iterator[_Block]:
+        at = 0
+        while True:
+            if at == len(self._made):
+                block = next(self._blocks, None)
+                if block is None:
+                    return
+                self._made.append(block)
+            yield self._made[at]
+            at += 1
+
+
+@lru_cache(maxsize=8)
+def _kept_blocks(composed: bool, layout: Layout, mask: SliceMask, _key: int) -> _Kept:
+    """The key tells apart equal masks of other slices, and spares comparing them."""
+    return _Kept(_cut_blocks(mask, layout.table, composed))
+
+
+def _cut_blocks(mask: SliceMask, steps: Steps, composed: bool) -> Iterator[_Block]:
+    heads = np.array([(q[1] - q[0], kv[1] - kv[0]) for q, kv in steps.heads], np.int64).reshape(-1, 2)
+    _check_parts(mask, steps)
+    longest = max((int(np.diff(part).sum()) for part in steps.arrays), default=0)
+    most = min(_CELLS // max(1, len(mask.array)), _ROWS // max(1, longest))
+    first, ranks = 0, 1
+    while first < len(steps):
+        last = int(np.searchsorted(steps.bounds, steps.bounds[first] + most, side="right")) - 1
+        last = min(max(last, first + 1), first + ranks, len(steps))
+        begin, end = steps.bounds[first], steps.bounds[last]
+        rows = steps.table[begin:end]
+        pairs, cut = np.unique(rows[:, 0] * len(steps.parts) + rows[:, 1], return_inverse=True)
+        stack = MaskStack.of_cuts(
+            mask, steps.arrays, steps.arrays, np.stack(np.divmod(pairs, max(1, len(steps.parts))), axis=1)
+        )
+        yield _Block(stack, cut, steps.ranks[begin:end], heads[rows[:, 2]], composed)
+        first, ranks = last, ranks * 4
+
+
+def _check_parts(mask: SliceMask, steps: Steps) -> None:
+    """Refuses ranges that a cut would refuse.
+
+    Raises:
+        MaskError: Ranges outside the mask, descending or overlapping.
+    """
+    for column, seqlen, axis in ((0, mask.seqlen_q, "query"), (1, mask.seqlen_k, "key")):
+        for part in np.unique(steps.table[:, column]).tolist():
+            bounds = steps.arrays[part].ravel()
+            if len(bounds) and (bounds[0] < 0 or bounds[-1] > seqlen or (np.diff(bounds) < 0).any()):
+                check_ranges(steps.parts[part], seqlen, axis)

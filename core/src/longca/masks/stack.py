@@ -1,0 +1,233 @@
+"""MaskStack: many masks of slices at once, and what each can be written as, in closed forms over whole arrays.
+
+A layout cuts one mask into as many as it has steps: a thousand for 32 ranks, a million for 1024. A stack answers for
+all of them in one pass, as `SliceMask` answers for one. Its masks' rows lie one below the other, so that one set of
+interval pieces holds the intervals of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.masks import forms
+from longca.masks.blocks import block_runs
+from longca.masks.cutting import cut_many
+from longca.masks.forms import Form
+from longca.masks.intervals import IntervalPieces, interval_pieces
+from longca.masks.mask import MAX_DENSE_CELLS
+from longca.masks.slice_mask import SliceMask
+from longca.masks.slices import MAX_SEQLEN, UNBOUNDED, SliceArray, area, merge, transpose, trim
+
+__all__ = ["MaskStack"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class MaskStack:
+    """Masks of slices, each with a length of its own.
+
+    Args:
+        array: The tight slices of all masks; those of one are disjoint: [slices, 6].
+        owner: The mask of each slice, ascending: [slices].
+        seqlens_q: Queries of each mask: [masks].
+        seqlens_k: Keys of each mask: [masks].
+        whole: The mask that all are cut from; its intervals bound theirs. None where there is none.
+    """
+
+    def __init__(
+        self, array: SliceArray, owner: Ints, seqlens_q: Ints, seqlens_k: Ints, whole: SliceMask | None = None
+    ) -> None:
+        self.array, self.owner = array, owner
+        self.seqlens_q, self.seqlens_k = seqlens_q, seqlens_k
+        self._whole = whole
+        self._first = np.searchsorted(owner, np.arange(len(seqlens_q) + 1))
+        self._layers: dict[tuple[int, bytes], bool] = {}
+
+    @classmethod
+    def of_cuts(cls, mask: SliceMask, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints) -> MaskStack:
+        """The cuts of one mask to pairs of a query part and a key part.
+
+        Args:
+            mask: The mask.
+            q_parts: Query ranges, ascending, disjoint and not empty: [parts][ranges, 2].
+            k_parts: The same of keys.
+            pairs: The query part and the key part of each cut: [cuts, 2].
+        """
+        sizes_q, sizes_k = (np.array([int(np.diff(part).sum()) for part in parts]) for parts in (q_parts, k_parts))
+        array, owner = cut_many(mask.array, q_parts, k_parts, pairs)
+        return cls(array, owner, sizes_q[pairs[:, 0]], sizes_k[pairs[:, 1]], mask)
+
+    def __len__(self) -> int:
+        return len(self.seqlens_q)
+
+    def slices(self, index: int) -> SliceArray:
+        """The slices of one mask."""
+        return self.array[self._first[index] : self._first[index + 1]]
+
+    def mask(self, index: int) -> SliceMask:
+        """One of the masks, its neighbouring slices merged as a cut's are."""
+        return SliceMask(merge(self.slices(index)), int(self.seqlens_q[index]), int(self.seqlens_k[index]))
+
+    @cached_property
+    def areas(self) -> Ints:
+        """Visible pairs of each mask: [masks]."""
+        return self._reduced(np.add, area(self.array), 0)
+
+    @cached_property
+    def row_counts(self) -> Ints:
+        """The most intervals of keys that a query of each mask has: [masks]."""
+        return self._most_intervals(self.row_pieces, self.seqlens_q)
+
+    @cached_property
+    def column_counts(self) -> Ints:
+        """The most intervals of queries that a key of each mask has: [masks]."""
+        return self._most_intervals(self._stacked(transpose(self.array), self.seqlens_k), self.seqlens_k)
+
+    @cached_property
+    def row_pieces(self) -> IntervalPieces:
+        """The row intervals of all masks, their rows one below the other."""
+        return self._stacked(self.array, self.seqlens_q)
+
+    def admits(self, form: Form) -> Bools:
+        """Whether each mask can be written in a form exactly; see `SliceMask.admits`."""
+        match form:
+            case Form.FULL:
+                return self.areas == self.seqlens_q * self.seqlens_k
+            case Form.CAUSAL:
+                return self._are_causal()
+            case Form.WINDOW:
+                return self._are_windows()
+            case Form.VARLEN:
+                return self.varlen
+            case Form.BLOCK_SPARSE:
+                return np.zeros(len(self), np.bool_)
+            case Form.DENSE:
+                return self.seqlens_q * self.seqlens_k <= MAX_DENSE_CELLS
+            case Form.LAYERS | Form.ROW_INTERVALS | Form.COLUMN_INTERVALS:
+                return np.ones(len(self), np.bool_)
+
+    def at_most(self, form: Form, most: int) -> Bools:
+        """Whether each mask takes no more intervals or layers than `most`; see `SliceMask.count`."""
+        intervals = form in (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS)
+        # Keys that are left out join a row's intervals or shorten them; they make no new ones.
+        if intervals and self._whole is not None and self._whole.count(form) <= most:
+            return np.ones(len(self), np.bool_)
+        if intervals:
+            return (self.row_counts if form is Form.ROW_INTERVALS else self.column_counts) <= most
+        if form is not Form.LAYERS:
+            return np.full(len(self), most >= 1)
+        few, unsettled = self.layer_bounds(most)
+        few[unsettled] = [self.has_layers(index, most) for index in np.flatnonzero(unsettled).tolist()]
+        return few
+
+    def layer_bounds(self, most: int) -> tuple[Bools, Bools]:
+        """Which masks surely take no more than `most` layers, and for which that is left to `has_layers`."""
+        few = (self.varlen & (most >= 1)) | (self.areas == 0)
+        # A layer shows a query one interval of keys, and a key one of queries.
+        return few, ~few & (self.row_counts <= most) & (self.column_counts <= most)
+
+    def has_layers(self, index: int, most: int) -> bool:
+        """Whether one mask takes no more than `most` layers; of masks with the same slices one is looked at."""
+        slices = self.slices(index)
+        key = most, slices.tobytes()
+        if key not in self._layers:
+            self._layers[key] = forms.fit_layers(merge(slices), most)
+        return self._layers[key]
+
+    @cached_property
+    def varlen(self) -> Bools:
+        """Whether each mask is documents that share a window; see `longca.masks.forms.varlen`."""
+        found = self.row_counts == 1
+        parts = forms.pieces_to_slices(self.row_pieces)
+        mask = self._owners(parts[:, 0], self.seqlens_q)
+        parts, mask = parts[found[mask]], mask[found[mask]]
+        if not len(parts):
+            return found
+        # Keys of one mask all come before those of the next, so that none is in two masks' documents.
+        apart = mask * MAX_SEQLEN * 2
+        seen_before = np.maximum.accumulate((parts[:, 3] + apart)[:-1])
+        seen_after = np.minimum.accumulate((parts[:, 2] + apart)[:0:-1])[::-1]
+        first = np.r_[0, np.flatnonzero(seen_before <= seen_after) + 1]
+        documents = np.minimum.reduceat(parts, first)
+        documents[:, [1, 3, 5]] = np.maximum.reduceat(parts, first)[:, [1, 3, 5]]
+        mask = mask[first]
+        found[mask[_area(documents) != np.add.reduceat(area(parts), first)]] = False
+        # A diagonal, taken apart into documents of one token, fits any window.
+        bands = documents[:, 4] < documents[:, 5]
+        left, right, left_binds, right_binds = forms.local_windows(documents[bands])
+        for reach, binds in ((left, left_binds == 1), (right, right_binds == 1)):
+            found &= self._can_share(mask[bands], reach, binds)
+        return found
+
+    def tiles(self, tile: int) -> Ints:
+        """How many tiles of so many tokens each mask touches, those at its edges among them: [masks]."""
+        heights = -(-self.seqlens_q // tile) * tile
+        pieces = self._stacked(self.array, heights)
+        touched = block_runs(pieces, int(self.seqlens_k.max(initial=0)), tile, tile)
+        counts = np.zeros(len(self), np.int64)
+        for runs in (touched.full, touched.partial):
+            wide = runs.astype(np.int64)
+            np.add.at(counts, self._owners(wide[:, 0] * tile, heights), wide[:, 2] - wide[:, 1])
+        return counts
+
+    def _are_causal(self) -> Bools:
+        shift = self.seqlens_k - self.seqlens_q
+        highest = self._reduced(np.maximum, self.array[:, 5], UNBOUNDED)
+        return (highest <= shift) & (_area(self._bands(np.full(len(self), -UNBOUNDED), shift)) == self.areas)
+
+    def _are_windows(self) -> Bools:
+        lowest = self._reduced(np.minimum, self.array[:, 4], UNBOUNDED)
+        highest = self._reduced(np.maximum, self.array[:, 5], -UNBOUNDED)
+        bands = self._bands(lowest, highest)
+        left, right, _, _ = forms.local_windows(bands)
+        return (self.areas > 0) & (_area(bands) == self.areas) & (left >= 0) & (right >= 0)
+
+    def _bands(self, lo: Ints, hi: Ints) -> SliceArray:
+        """One slice a mask, of all its queries and keys."""
+        none = np.zeros(len(self), np.int64)
+        return np.stack([none, self.seqlens_q, none, self.seqlens_k, lo, hi], axis=1)
+
+    def _can_share(self, mask: Ints, reach: Ints, binds: Bools) -> Bools:
+        """Whether the documents of each mask can share one side of a window."""
+        lowest, highest = np.full(len(self), UNBOUNDED), np.full(len(self), -UNBOUNDED)
+        least = np.zeros(len(self), np.int64)
+        np.minimum.at(lowest, mask[binds], reach[binds])
+        np.maximum.at(highest, mask[binds], reach[binds])
+        np.maximum.at(least, mask[~binds], reach[~binds])
+        return (lowest > highest) | ((lowest == highest) & (least <= lowest))
+
+    def _stacked(self, slices: SliceArray, heights: Ints) -> IntervalPieces:
+        base = np.cumsum(heights) - heights
+        shift = base[self.owner]
+        moved = slices.copy()
+        moved[:, :2] += shift[:, None]
+        moved[:, 4:] -= shift[:, None]
+        return interval_pieces(moved, int(heights.sum()))
+
+    def _owners(self, rows: Ints, heights: Ints) -> Ints:
+        """The mask that each of the stacked rows is of."""
+        return np.searchsorted(np.cumsum(heights), rows, side="right")
+
+    def _most_intervals(self, pieces: IntervalPieces, heights: Ints) -> Ints:
+        most = np.zeros(len(self), np.int64)
+        np.maximum.at(most, self._owners(pieces.rows[pieces.segment], heights), pieces.slot + 1)
+        return most
+
+    def _reduced(self, how: np.ufunc, values: Ints, nothing: int) -> Ints:
+        """Values of slices, reduced mask by mask."""
+        out = np.full(len(self), nothing, np.int64)
+        some = np.flatnonzero(np.diff(self._first))
+        if len(some):
+            out[some] = how.reduceat(values, self._first[some])
+        return out
+
+
+def _area(slices: SliceArray) -> Ints:
+    """Visible pairs of slices that need not be tight; 0 for those that show nothing."""
+    trimmed, keep = trim(slices)
+    return np.where(keep, area(trimmed), 0)

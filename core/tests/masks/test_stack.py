@@ -1,0 +1,55 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca.masks import Form, build
+from longca.masks.cutting import check_ranges
+from longca.masks.stack import MaskStack
+
+from .strategies import any_cases, ranges
+
+COUNTED = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS)
+
+
+def parts(data, seqlen, many):
+    return [check_ranges(data.draw(ranges(seqlen)), seqlen, "query") for _ in range(many)]
+
+
+@given(any_cases(), st.data())
+def test_a_stack_of_cuts_answers_as_each_cut_does(case, data):
+    whole = case.mask.head(0)
+    q_parts, k_parts = parts(data, whole.seqlen_q, 3), parts(data, whole.seqlen_k, 2)
+    pairs = np.array([(q, k) for q in (2, 0, 1) for k in range(2)])
+    stack = MaskStack.of_cuts(whole, q_parts, k_parts, pairs)
+    cuts = [whole.cut(q_parts[q].tolist(), k_parts[k].tolist()) for q, k in pairs]
+    assert len(stack) == len(cuts)
+    assert stack.areas.tolist() == [cut.area for cut in cuts]
+    for index, cut in enumerate(cuts):
+        assert stack.mask(index) == cut
+        assert stack.mask(index).array.tolist() == cut.array.tolist()
+    for form in Form:
+        assert stack.admits(form).tolist() == [cut.admits(form) for cut in cuts], form
+    for form in COUNTED:
+        for most in (1, 2, 3):
+            assert stack.at_most(form, most).tolist() == [cut.count(form) <= most for cut in cuts], (form, most)
+
+
+@given(st.lists(any_cases(), min_size=1, max_size=4), st.sampled_from((1, 2, 4)))
+def test_masks_of_any_origin_can_be_stacked(cases, tile):
+    masks = [case.mask.head(0) for case in cases]
+    owner = np.repeat(np.arange(len(masks)), [len(mask.array) for mask in masks])
+    lengths = [np.array([getattr(mask, name) for mask in masks]) for name in ("seqlen_q", "seqlen_k")]
+    stack = MaskStack(np.concatenate([mask.array for mask in masks]), owner, *lengths)
+    assert stack.row_counts.tolist() == [mask.count(Form.ROW_INTERVALS) for mask in masks]
+    assert stack.column_counts.tolist() == [mask.count(Form.COLUMN_INTERVALS) for mask in masks]
+    runs = [mask.blocks(tile, tile).by_query for mask in masks]
+    assert stack.tiles(tile).tolist() == [run.num_full + run.num_partial for run in runs]
+
+
+def test_documents_of_single_tokens_fit_any_window():
+    everything = np.array([[0, 12]])
+    for lengths in ([1, 1, 1, 6, 3], [1] * 12):
+        mask = build("causal_document", 12, documents=lengths)
+        stack = MaskStack.of_cuts(mask, [everything], [everything], np.array([[0, 0]]))
+        assert stack.varlen.tolist() == [True]
+        assert mask.admits(Form.VARLEN)
