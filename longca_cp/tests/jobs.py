@@ -98,7 +98,19 @@ def rank_of(sizes, order):
     return int(np.ravel_multi_index([coordinate[name] for name, _ in sizes], [size for _, size in sizes]))
 
 
-def worst(strategy, sizes, kind, seqlen, factors, placement, heads, dtype="float64", order=None, way="attention"):
+def worst(
+    strategy,
+    sizes,
+    kind,
+    seqlen,
+    factors,
+    placement,
+    heads,
+    dtype="float64",
+    order=None,
+    way="attention",
+    kernel="naive",
+):
     """How far this rank's results are from one process's: the largest error of each tensor.
 
     Where there is no such layout, why not. `way` is through `attention`, or the strategy's own methods with what the
@@ -106,7 +118,7 @@ def worst(strategy, sizes, kind, seqlen, factors, placement, heads, dtype="float
     """
     mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes, order)
     given = inputs(seqlen, heads, dtype)
-    about = {"strategy": strategy, "mesh": mesh, "placement": placement, "kernel": "naive"}
+    about = {"strategy": strategy, "mesh": mesh, "placement": placement, "kernel": kernel}
     try:
         layout = longca.layout(mask, heads=heads, head_dim=8, dtype=dtype, **about)
     except UnsupportedError as error:
@@ -116,10 +128,10 @@ def worst(strategy, sizes, kind, seqlen, factors, placement, heads, dtype="float
     if way == "attention":
         results = attend(mask, mine, **about)
     else:
-        kernel = Differentiable() if way == "differentiable" else Naive()
+        computes = Differentiable() if way == "differentiable" else Naive()
         by_nccl = mock.patch.object(Axis, "by_nccl", property(lambda _: way == "by_nccl"))
         with by_nccl:
-            results = directly(mask, mine, kernel, strategy, mesh, layout, keep=way == "kept")
+            results = directly(mask, mine, computes, strategy, mesh, layout, keep=way == "kept")
     wanted = expected(kind, seqlen, factors, heads, dtype)
     return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
 

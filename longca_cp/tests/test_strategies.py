@@ -126,6 +126,13 @@ def test_the_methods_of_a_strategy(world, strategy, mesh, way):
         assert check(world, strategy, mesh, kind, some_placement(strategy), (8, 2), way=way)
 
 
+@pytest.mark.parametrize("kernel", ["naive+sdpa", "sdpa+naive"])
+@meshes(2)
+def test_a_forward_and_a_backward_kernel_that_are_chosen_apart(world, strategy, mesh, kernel):
+    for kind, placement in (("causal_document", some_placement(strategy)), ("gappy", "auto")):
+        assert check(world, strategy, mesh, kind, placement, (8, 2), kernel=kernel)
+
+
 @meshes(4)
 def test_full_masks_in_the_order_of_nccl(world, strategy, mesh):
     assert check(world, strategy, mesh, "full", "contiguous", (8, 2), way="by_nccl")
