@@ -90,3 +90,20 @@ def test_a_mask_that_cannot_be_made_leaves_no_folder(fakes, tmp_path):
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "documents sum to 63 tokens, but seqlen is 64" in ran.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_forward_and_a_backward_kernel_that_are_chosen_apart(fakes, tmp_path):
+    narrow = ("--mask", "causal", "--seqlen", "64")
+    kernels = ("--kernel", "naive+sdpa", "--kernel", "naive")
+    ran = fakes.longca("run", "quick", *kernels, *narrow, "--device", "cpu", "--out", str(tmp_path / "out"), "--json")
+    assert ran.returncode == 0, ran.stderr
+    found = {(r["kernel"], r["direction"]): (r["status"], r["form"], r["distribution"]) for r in json.loads(ran.stdout)}
+    assert found == {
+        ("naive", "forward"): ("ok", "row_intervals", "longca-core"),
+        ("naive", "backward"): ("ok", "row_intervals", "longca-core"),
+        ("naive+sdpa", "forward"): ("ok", "row_intervals", "longca-core"),
+        ("naive+sdpa", "backward"): ("ok", "row_intervals + causal", "longca-core"),
+    }
+    planned = fakes.longca("run", "quick", *kernels[:2], *narrow, "--direction", "backward", "--dry-run")
+    assert "naive+sdpa" in planned.stdout
+    assert planned.stdout.endswith("row_intervals + causal\n")
