@@ -48,7 +48,7 @@ class Case:
     """One measurement to make.
 
     Attributes:
-        kernel: Name of the kernel.
+        kernel: Name of the kernel or of a pair.
         pattern: The mask's pattern.
         seqlen: Tokens.
         lengths: Where document lengths come from.

@@ -32,8 +32,9 @@ class Record(BaseModel):
             died; `suspect`: faster than the device can be; `skipped`: not run, because an earlier case failed.
         message: The reasons, findings or error behind a status other than `ok`.
         advice: What to do about it.
-        kernel: Name of the kernel.
-        distribution: Distribution that provides it.
+        kernel: Name of the kernel, or of a pair such as `fa3+fa4`.
+        distribution: Distribution that provides it; of a pair whose kernels have two, both, as in `a + b`. A pair's
+            version, form and backend are likewise.
         distribution_version: Its version.
         form: Form the mask was put in.
         backend: Which function of which library ran.

@@ -72,7 +72,7 @@ class Sweep(BaseModel):
 
     Attributes:
         patterns: Mask patterns; `*` for all.
-        kernels: Kernels; `*` for all.
+        kernels: Kernels, and pairs such as `fa3+fa4`; `*` for all kernels.
         seqlens: Tokens; of all ranks together, where there are several.
         tokens_per_rank: Instead of `seqlens`, tokens for each rank of the job.
         lengths: Where document lengths come from, as `longca.masks.sample` takes it.

@@ -59,8 +59,9 @@ def attention(
         k: Keys: [Tk, Hkv, D].
         v: Values: [Tk, Hkv, D].
         mask: Which keys each query sees; Tq × Tk.
-        kernel: Name of a kernel; `auto` takes the one that this machine's records show fastest on the nearest
-            problem, or else the first valid one (`longca.kernels.choice` has the order), and logs which.
+        kernel: Name of a kernel, or of a pair such as `fa3+fa4`: the forward of one and the backward of the other.
+            `auto` takes the kernel that this machine's records show fastest on the nearest problem, or else the first
+            valid one (`longca.kernels.choice` has the order), and logs which.
         softmax_scale: Factor on the scores; None for 1/√D.
         deterministic: Take only an offer whose results are bit-identical from run to run.
         return_lse: Return the log-sum-exp too.

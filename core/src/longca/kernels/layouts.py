@@ -53,7 +53,7 @@ def layout(
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type of q, k and v.
-        kernel: Name of the kernel that will run; `auto` as in `longca.attention`.
+        kernel: Name of the kernel or pair that will run; `auto` as in `longca.attention`.
         placement: How the strategy places tokens; `auto` for what is likely to be quickest with the kernel.
         device: What it will run on; needed where `mesh` is no device mesh.
 

@@ -52,7 +52,7 @@ def parallel_attention(
         problem: What is asked of all ranks together.
         strategy: Name of the strategy.
         mesh: Whose dims are named as the strategy's axes.
-        kernel: Name of the kernel, or `auto`.
+        kernel: Name of the kernel or pair, or `auto`.
         placement: Name of the placement, `auto`, or a layout of the strategy.
 
     Raises:

@@ -44,10 +44,10 @@ def join(forward: str, backward: str) -> str:
 
 
 def halves(problem: Problem) -> tuple[Problem, Problem]:
-    """What a pair's forward kernel and backward kernel are asked, so that the problem can be trained on.
+    """The problems of a pair's two kernels, in training.
 
     Args:
-        problem: What the pair is asked, in either direction.
+        problem: The pair's problem, in either direction.
 
     Returns:
         A forward whose lse is fit for other kernels, and a backward that takes an lse of another kernel.
@@ -58,23 +58,23 @@ def halves(problem: Problem) -> tuple[Problem, Problem]:
 
 
 def asked_of_halves(problem: Problem) -> tuple[Problem, ...]:
-    """What the halves of a pair are asked by a problem: in a backward as `halves` has it, in a forward the first alone.
+    """The problems of a pair's kernels: both `halves` in a backward, and in a forward the problem itself, for the first.
 
     Args:
-        problem: What the pair is asked.
+        problem: The pair's problem.
     """
     return (problem,) if problem.direction == "forward" else halves(problem)
 
 
 def pair_verdict(name: str, verdicts: Sequence[Verdict]) -> Verdict:
-    """Whether a pair takes a problem: where each of its halves takes what `asked_of_halves` asks of it.
+    """The verdict on a pair: valid where the verdicts on its kernels are.
 
     Args:
         name: The pair's name.
-        verdicts: Those of its halves.
+        verdicts: The verdicts on the problems that `asked_of_halves` gives its kernels.
 
     Returns:
-        A verdict whose reasons name the half that they are about.
+        A verdict whose reasons each name a half.
     """
     reasons = tuple(
         _about(half, reason) for half, verdict in zip(HALVES, verdicts, strict=False) for reason in verdict.reasons
