@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from longca.errors import MissingPackageError, RequestError, UnknownNameError
-from longca.testing import conformance
+from longca.manifests import Device
+from longca.testing import CHECKS, conformance
+from longca.testing.suite import cases_of
 
 from ..fake_plugins import FakePlugins
 from .bad_kernels import KERNELS
@@ -113,6 +115,50 @@ def test_what_is_asked_for_exists():
         conformance()
     with pytest.raises(RequestError, match="means no check here; checks of naive: contract"):
         conformance(kernels=["naive"], expected_failures={("naive", "rigth"): "typo"})
+
+
+def test_a_pair_is_held_to_the_offers_of_its_backward_half():
+    cases = {case.id: case for case in cases_of(None, ["naive+sdpa"], Device("cpu"))}
+    assert not any("-forward-" in name for name in cases)
+    for check in ("poisoned_buffers", "contract", "inputs_unchanged", "deterministic", "reused_plan"):
+        cases[f"naive+sdpa-causal-float32-backward-{check}"].run()
+    cases["naive+sdpa-loadable"].run()
+    with pytest.raises(UnknownNameError, match="unknown backward half 'sdp'"):
+        conformance(kernels=["naive+sdp"])
+
+
+BACKWARD = """
+from longca.kernels.base import Plan
+from longca.kernels.naive import Naive
+from longca.masks import Form
+
+class Backward:
+    backward = Naive.backward
+
+    def plan(self, problem):
+        return Plan(problem, Form.CAUSAL, "torch.matmul")
+"""
+PROVIDES = """
+@hookimpl
+def provide_kernel():
+    back = {"backward": "external", "forward": False, "unequal_lengths": True, "deterministic": True}
+    only = offer("causal", dtypes=("float32",), **back)
+    return kernel("back", only, implementation="only_backward:Backward")
+"""
+RUN = """
+from longca import Device
+from longca.testing.suite import cases_of
+for case in cases_of(None, ["back"], Device("cpu")):
+    case.run()
+    print(case.id)
+"""
+
+
+def test_a_backward_alone_is_held_to_its_offers(fakes):
+    (fakes.add("backs", PROVIDES) / "only_backward.py").write_text(BACKWARD, "utf-8")
+    ran = fakes.python("-c", RUN, LONGCA_PLUGINS="backs", OMP_NUM_THREADS="1")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["back-loadable", *(f"back-causal-float32-backward-{name}" for name in CHECKS)]
 
 
 def test_without_pytest_it_says_how_to_install_it(fakes):

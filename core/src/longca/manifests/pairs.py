@@ -58,7 +58,7 @@ def halves(problem: Problem) -> tuple[Problem, Problem]:
 
 
 def asked_of_halves(problem: Problem) -> tuple[Problem, ...]:
-    """The problems of a pair's kernels: both `halves` in a backward, and in a forward the problem itself, for the first.
+    """The problems of a pair's kernels: both `halves` in a backward; in a forward, the problem for the first alone.
 
     Args:
         problem: The pair's problem.
