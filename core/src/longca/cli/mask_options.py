@@ -215,7 +215,7 @@ def check_lengths(pattern: str, lengths: str | None, factors: Mapping[str, Any])
 
 @cache
 def say_lengths(lengths: str) -> None:
-    """Says on standard error what a file of lengths holds, and that documents are drawn from it; once a command.
+    """Says on standard error, once a command, what a file of lengths holds and that documents are drawn from it.
 
     Args:
         lengths: The value of --lengths; nothing is said of a distribution that has a name.

@@ -1,4 +1,4 @@
-"""What a run measures, record by record: its folder, its progress, and what is printed when it ends."""
+"""Measuring the cases of a run: its folder, its progress, and the tables at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `longca run` was asked for on the command line."""
+"""The request that `longca run` gets from the command line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for.
+    """One call of `longca run`.
 
     Attributes:
         subject: Name or file of a suite, or a mask pattern.
