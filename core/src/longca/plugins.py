@@ -197,7 +197,7 @@ class Registry:
         if layout.world_size != (ranks := prod(axis_sizes.values())):
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
             raise PluginError(f"{manifest.layout} of plugin {distribution} returned a layout of {of}")
-        return replace(layout, strategy=strategy, axis_sizes=tuple((axis, axis_sizes[axis]) for axis in manifest.axes))
+        return layout.made_by(strategy, tuple((axis, axis_sizes[axis]) for axis in manifest.axes))
 
     def place(
         self, strategy: str, kernel: Asked, problem: Problem, axis_sizes: Mapping[str, int]

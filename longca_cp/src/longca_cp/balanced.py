@@ -100,15 +100,39 @@ def _even_out(owner: _Ints, area: _Ints, total: _Ints) -> None:
         area: The chunks' areas: [chunks].
         total: The parts' areas: [parts].
     """
+    # All parts have equally many chunks: [parts, chunks of one], those of one ascending.
+    held = np.argsort(owner, kind="stable").reshape(len(total), -1)
     for _ in range(len(owner)):
         full, empty = int(total.argmax()), int(total.argmin())
-        gap = total[full] - total[empty]
-        given, taken = np.flatnonzero(owner == full), np.flatnonzero(owner == empty)
-        moved = area[given][:, None] - area[taken][None, :]
-        after = np.abs(gap - 2 * moved)
-        best = np.unravel_index(after.argmin(), after.shape)
-        if after[best] >= gap:
+        gap = int(total[full] - total[empty])
+        give, take, after = _closest(area[held[full]], area[held[empty]], gap)
+        if after >= gap:
             return
-        owner[given[best[0]]], owner[taken[best[1]]] = empty, full
-        total[full] -= moved[best]
-        total[empty] += moved[best]
+        given, taken = held[full, give], held[empty, take]
+        owner[given], owner[taken] = empty, full
+        held[full, give], held[empty, take] = taken, given
+        held[full].sort()
+        held[empty].sort()
+        moved = area[given] - area[taken]
+        total[full] -= moved
+        total[empty] += moved
+
+
+def _closest(given: _Ints, taken: _Ints, gap: int) -> tuple[int, int, int]:
+    """The chunk to give, the one to take for it, and the gap that is left: the first pair that leaves least.
+
+    Args:
+        given: Areas of the fullest part's chunks.
+        taken: Areas of the emptiest part's chunks.
+        gap: How much more the fullest part has.
+    """
+    order = np.argsort(taken, kind="stable")
+    values = taken[order]
+    # For each chunk that is given, the largest below what would even the parts out, and the smallest that is not.
+    above = np.minimum(np.searchsorted(2 * values, 2 * given - gap), len(values) - 1)
+    below = np.searchsorted(values, values[np.maximum(above - 1, 0)])
+    left = np.abs(gap - 2 * (given[:, None] - values[np.stack([below, above], axis=1)]))
+    give = int(left.min(axis=1).argmin())
+    least = int(left[give].min())
+    nearest = np.array([below[give], above[give]])[left[give] == least]
+    return give, int(order[nearest].min()), least

@@ -70,7 +70,7 @@ def ring_all_gather(problem: Problem, axis_sizes: Mapping[str, int], placement: 
     shards = place(placement, mask, ranks)
     heads = (0, problem.heads_q), (0, problem.num_heads_kv)
     everything = place("contiguous", mask, 1)[0]
-    keys = keys_seen(mask, shards) if isinstance(mask, SliceMask) else (everything,)
+    keys = [keys_seen(mask, shard) for shard in shards] if isinstance(mask, SliceMask) else [everything]
     steps = (Step(shard, seen, *heads) for shard, seen in zip(shards, keys, strict=True))
     return Layout(tuple((step,) for step in steps), shards)
 

@@ -14,6 +14,7 @@ more; where there are fewer tokens than parts, some hold none. Positions are glo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -94,4 +95,10 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
         raise UnknownNameError("placement", kind, PLACEMENTS)
     if parts < 1:
         raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
+    return _place(kind, mask, parts, mask.key)
+
+
+@lru_cache(maxsize=8)
+def _place(kind: str, mask: Mask, parts: int, _key: int) -> tuple[Ranges, ...]:
+    """The latest are kept, for strategies that place alike. The key tells apart equal masks of other factors."""
     return PLACEMENTS[kind](mask, parts)

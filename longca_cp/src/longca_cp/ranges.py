@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -10,12 +9,9 @@ from numpy.typing import NDArray
 
 from longca.manifests.strategy import Ranges
 from longca.masks import SliceMask
-from longca.masks.cutting import cut_many
+from longca.masks.intervals import ragged
 
 __all__ = ["even_bounds", "keys_seen", "split", "union"]
-
-#: Slices times parts that are looked at together, for memory's sake.
-_CELLS = 2**21
 
 
 def even_bounds(total: int, parts: int) -> list[int]:
@@ -26,16 +22,19 @@ def even_bounds(total: int, parts: int) -> list[int]:
 
 def split(ranges: Ranges, parts: int) -> tuple[Ranges, ...]:
     """Consecutive pieces of some ranges, of as many tokens each; the first ones are longer by one."""
-    lengths = [stop - start for start, stop in ranges]
-    before = list(accumulate(lengths, initial=0))
-    pieces = []
-    for first, last in pairwise(even_bounds(before[-1], parts)):
-        clipped = (
-            (start + max(first - offset, 0), start + min(last - offset, length))
-            for (start, _), offset, length in zip(ranges, before, lengths, strict=False)
-        )
-        pieces.append(tuple((start, stop) for start, stop in clipped if start < stop))
-    return tuple(pieces)
+    if parts == 1:
+        return (tuple(ranges),)
+    starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+    before = np.r_[0, np.cumsum(stops - starts)]
+    bounds = np.array(even_bounds(int(before[-1]), parts))
+    # Where a range or a piece begins, numbered through the tokens of all ranges.
+    first = np.unique(np.concatenate([before, bounds]))
+    length, first = np.diff(first), first[:-1]
+    owner = np.searchsorted(before, first, side="right") - 1
+    start = starts[owner] + first - before[owner]
+    pairs = list(zip(start.tolist(), (start + length).tolist(), strict=True))
+    at = np.searchsorted(first, bounds).tolist()
+    return tuple(tuple(pairs[begin:end]) for begin, end in pairwise(at))
 
 
 def union(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Ranges:
@@ -51,16 +50,12 @@ def union(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Ranges:
     return tuple(zip(starts[first].tolist(), reach[last].tolist(), strict=True))
 
 
-def keys_seen(mask: SliceMask, parts: Sequence[Ranges]) -> tuple[Ranges, ...]:
-    """The keys that some query of each part sees: [parts][ranges]."""
-    arrays = [np.array(part, np.int64).reshape(-1, 2) for part in parts]
-    everything = [np.array([[0, mask.seqlen_k]])]
-    together = max(1, _CELLS // max(1, len(mask.array)))
-    found: list[Ranges] = []
-    for some in (arrays[first : first + together] for first in range(0, len(arrays), together)):
-        pairs = np.stack([np.arange(len(some)), np.zeros(len(some), np.int64)], axis=1)
-        slices, owner = cut_many(mask.array, some, everything, pairs)
-        at = np.searchsorted(owner, np.arange(len(some) + 1)).tolist()
-        # Every column of a tight slice sees something.
-        found += (union(slices[first:last, 2], slices[first:last, 3]) for first, last in pairwise(at))
-    return tuple(found)
+def keys_seen(mask: SliceMask, part: Ranges) -> Ranges:
+    """The keys that some query of a part sees."""
+    q0, q1, k0, k1, lo, hi = mask.array.T
+    starts, stops = np.array(part, np.int64).reshape(-1, 2).T
+    first = np.searchsorted(stops, q0, side="right")
+    each, met = ragged(first, np.maximum(np.searchsorted(starts, q1) - first, 0))
+    top, bottom = np.maximum(starts[met], q0[each]), np.minimum(stops[met], q1[each])
+    # A tight slice shows its rows something, and from one row to the next that moves on by a key at most.
+    return union(np.maximum(k0[each], top + lo[each]), np.minimum(k1[each], bottom + hi[each]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["print_plan"]
 
+#: Seconds of a plan in JSON after which stderr says how far it is.
+_SILENCE = 2.0
+
 
 def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
-    """Prints what would be measured, by which form, and what would not and why.
+    """Prints what would be measured, by which form, and what would not and why; each case as soon as it is known.
+
+    JSON is printed when all are known; meanwhile stderr says how many are.
 
     Args:
         registry: Where kernels and strategies come from.
@@ -25,18 +31,29 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
         device: What they would run on.
         as_json: Whether to print JSON.
     """
-    rows = [_row(registry, case, device) for case in cases]
-    if as_json:
-        print_json(rows)
+    if not as_json:
+        _print_rows(registry, cases, device)
         return
+    rows = []
+    said = time.monotonic()
+    for case in cases:
+        rows.append(_row(registry, case, device))
+        if time.monotonic() - said > _SILENCE:
+            said = time.monotonic()
+            typer.echo(f"[{len(rows)}/{len(cases)}] cases are resolved", err=True)
+    print_json(rows)
+
+
+def _print_rows(registry: Registry, cases: list[Case], device: Device) -> None:
     from longca.reports.run_cells import mask_name
     from longca.reports.text import printable
 
-    names = [mask_name(row["pattern"], row["factors"]) for row in rows]
-    wide = max(24, *map(len, names))
-    for row, name in zip(rows, names, strict=True):
+    wide = max([24, *(len(mask_name(case.pattern, dict(case.factors))) for case in cases)])
+    for case in cases:
+        row = _row(registry, case, device)
         outcome = row["form"] or "unsupported: " + " ".join(row["reasons"])
         shared = f" {row['strategy']:15} {row['placement']:15} {row['mesh']:20}" if row.get("strategy") else ""
+        name = mask_name(row["pattern"], row["factors"])
         about = f"{row['kernel']:12} {name:{wide}} {row['seqlen']:>8} {row['heads']:>6} {row['direction']:9}"
         typer.echo(printable(f"{about}{shared} {outcome}"))
 
@@ -54,7 +71,7 @@ def _row(registry: Registry, case: Case, device: Device) -> dict[str, Any]:
     if case.parallel is None:
         verdict = registry.resolve(case.kernel, problem)
         return {**about, "form": verdict.form or None, "reasons": [str(reason) for reason in verdict.reasons]}
-    from longca.bench.distributed.runner import placed
+    from longca.bench.placing import placed
     from longca.errors import UnsupportedError
 
     about |= {"strategy": case.parallel.strategy, "placement": case.parallel.placement, "mesh": case.parallel.mesh_text}

@@ -8,6 +8,7 @@ which tokens each rank holds, and takes a tensor of all tokens apart and togethe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -90,6 +91,13 @@ class Layout:
     def __hash__(self) -> int:
         # Equal layouts have equal first shards; a million steps need not be read to tell most others apart.
         return hash((self.world_size, self.shards[:1], self.strategy, self.axis_sizes))
+
+    def made_by(self, strategy: str, axis_sizes: tuple[tuple[str, int], ...]) -> Layout:
+        """The same layout as a strategy's."""
+        made = copy(self)  # shards that were checked are not checked again
+        object.__setattr__(made, "strategy", strategy)
+        object.__setattr__(made, "axis_sizes", axis_sizes)
+        return made
 
     @cached_property
     def table(self) -> Steps:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from longca.bench.advice import advice
 from longca.bench.cases import Case
 from longca.bench.distributed.leader import Leader
 from longca.bench.distributed.messages import Setup, Task
-from longca.bench.parallel_cases import AUTO
+from longca.bench.placing import placed
 from longca.bench.records import Record
 from longca.bench.runner import Options, finished, identity, judged
 from longca.bench.suite import Suite
 from longca.errors import UnsupportedError
-from longca.manifests import Device, Layout, Problem
+from longca.manifests import Device
 from longca.plugins import Registry
 
-__all__ = ["placed", "run_together"]
+__all__ = ["run_together"]
 
 
 def run_together(
@@ -59,28 +58,6 @@ def run_together(
         record(made)
         records.append(made)
     return records
-
-
-def placed(registry: Registry, case: Case, problem: Problem) -> tuple[str, Layout]:
-    """The placement of a case, and its layout, every step of which the kernel takes.
-
-    `auto` is the same for both directions, as a model is trained and evaluated on the same shards.
-
-    Raises:
-        UnsupportedError: There is none; with the reasons.
-    """
-    parallel = case.parallel
-    assert parallel is not None, "a job takes cases with a strategy"
-    name, sizes, placement = parallel.strategy, parallel.axis_sizes, parallel.placement
-    if placement == AUTO:
-        trained = replace(problem, direction="backward")
-        try:
-            placement, _ = registry.place(name, case.kernel, trained, sizes)
-        except UnsupportedError:
-            placement, _ = registry.place(name, case.kernel, problem, sizes)
-    layout = registry.layout(name, problem, sizes, placement)
-    registry.resolve(case.kernel, problem, layout).check()
-    return placement, layout
 
 
 def _about(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
