@@ -54,6 +54,7 @@ def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
     Args:
         kernel: Name of the kernel.
         problem: What is asked. Its mask is a `Pattern` in listings, where there is no concrete mask at hand.
+            A half of a pair is asked its own problem: its forward alone, or with `backward_only` its backward alone.
 
     Returns:
         A verdict whose reasons speak against it; a valid verdict, or None, to leave it to the manifest.
