@@ -27,6 +27,8 @@ def test_a_stack_of_cuts_answers_as_each_cut_does(case, data):
     for index, cut in enumerate(cuts):
         assert stack.mask(index) == cut
         assert stack.mask(index).array.tolist() == cut.array.tolist()
+        assert [stack.mask(index).admits(form) for form in Form] == [cut.admits(form) for form in Form]
+        assert [stack.mask(index).count(form) for form in COUNTED] == [cut.count(form) for form in COUNTED]
     for form in Form:
         assert stack.admits(form).tolist() == [cut.admits(form) for cut in cuts], form
     for form in COUNTED:

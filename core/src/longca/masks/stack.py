@@ -18,7 +18,7 @@ from longca.masks.blocks import block_runs
 from longca.masks.cutting import cut_many
 from longca.masks.forms import Form
 from longca.masks.intervals import IntervalPieces, interval_pieces
-from longca.masks.mask import MAX_DENSE_CELLS
+from longca.masks.mask import MAX_DENSE_CELLS, Mask
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import MAX_SEQLEN, UNBOUNDED, SliceArray, area, merge, transpose, trim
 
@@ -47,6 +47,7 @@ class MaskStack:
         self._whole = whole
         self._first = np.searchsorted(owner, np.arange(len(seqlens_q) + 1))
         self._layers: dict[tuple[int, bytes], bool] = {}
+        self._admitted: dict[Form, Bools] = {}
 
     @classmethod
     def of_cuts(cls, mask: SliceMask, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints) -> MaskStack:
@@ -70,8 +71,8 @@ class MaskStack:
         return self.array[self._first[index] : self._first[index + 1]]
 
     def mask(self, index: int) -> SliceMask:
-        """One of the masks, its neighbouring slices merged as a cut's are."""
-        return SliceMask(merge(self.slices(index)), int(self.seqlens_q[index]), int(self.seqlens_k[index]))
+        """One of the masks, as a cut is: it answers what it admits by the stack, and merges its slices if need be."""
+        return _StackedMask(self, index)
 
     @cached_property
     def areas(self) -> Ints:
@@ -95,6 +96,11 @@ class MaskStack:
 
     def admits(self, form: Form) -> Bools:
         """Whether each mask can be written in a form exactly; see `SliceMask.admits`."""
+        if form not in self._admitted:
+            self._admitted[form] = self._find_admitted(form)
+        return self._admitted[form]
+
+    def _find_admitted(self, form: Form) -> Bools:
         match form:
             case Form.FULL:
                 return self.areas == self.seqlens_q * self.seqlens_k
@@ -225,6 +231,32 @@ class MaskStack:
         if len(some):
             out[some] = how.reduceat(values, self._first[some])
         return out
+
+
+class _StackedMask(SliceMask):
+    """One mask of a stack."""
+
+    def __init__(self, stack: MaskStack, index: int) -> None:
+        Mask.__init__(self, int(stack.seqlens_q[index]), int(stack.seqlens_k[index]))
+        self._stack, self._index = stack, index
+
+    @cached_property
+    def array(self) -> SliceArray:  # type: ignore[override]
+        return merge(self._stack.slices(self._index))
+
+    @cached_property
+    def area(self) -> int:
+        return int(self._stack.areas[self._index])
+
+    def admits(self, form: Form) -> bool:
+        return bool(self._stack.admits(form)[self._index])
+
+    def count(self, form: Form) -> int:
+        if form is Form.ROW_INTERVALS:
+            return int(self._stack.row_counts[self._index])
+        if form is Form.COLUMN_INTERVALS:
+            return int(self._stack.column_counts[self._index])
+        return super().count(form)
 
 
 def _area(slices: SliceArray) -> Ints:
