@@ -98,6 +98,14 @@ class Registry:
         """
         return tuple(dict.fromkeys(self._catalogue.owner(manifest) for manifest in self.manifests(kernel)))
 
+    def strategy_provider(self, name: str) -> PluginInfo:
+        """The plugin that provides a context-parallel strategy.
+
+        Raises:
+            UnknownNameError: Nobody does.
+        """
+        return self._catalogue.owner(self.strategy(name))
+
     def resolve(self, kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:
         """Whether a kernel takes a problem, alone or in every step of a layout: its manifest, then its plugin's veto.
 

@@ -19,6 +19,7 @@ ULYSSES = StrategyManifest(
     # Every rank sees all tokens, so where they came from makes no difference to its work.
     placements=("contiguous",),
     layout="longca_cp.layouts:ulysses",
+    memory="longca_cp.memory:ulysses_memory",
     implementation="longca_cp.ulysses:Ulysses",
 )
 
@@ -30,6 +31,7 @@ RING_P2P = StrategyManifest(
     axes=("ring",),
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:ring_p2p",
+    memory="longca_cp.memory:ring_p2p_memory",
     implementation="longca_cp.ring_p2p:RingP2P",
 )
 
@@ -41,6 +43,7 @@ RING_ALL_GATHER = StrategyManifest(
     axes=("ring",),
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:ring_all_gather",
+    memory="longca_cp.memory:ring_all_gather_memory",
     implementation="longca_cp.ring_all_gather:RingAllGather",
 )
 
@@ -52,6 +55,7 @@ USP = StrategyManifest(
     axes=("ring", "ulysses"),
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:usp",
+    memory="longca_cp.memory:usp_memory",
     implementation="longca_cp.usp:USP",
 )
 
@@ -63,6 +67,7 @@ LOONGTRAIN = StrategyManifest(
     axes=("outer", "inner", "heads"),
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:loongtrain",
+    memory="longca_cp.memory:loongtrain_memory",
     implementation="longca_cp.loongtrain:LoongTrain",
 )
 

@@ -20,10 +20,20 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from longca.errors import UnknownNameError
-from longca.manifests import Problem
+from longca.manifests import Problem, StrategyMemory
+from longca.manifests.problem import Direction
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
 
-__all__ = ["Share", "kept_bytes", "peak_bytes"]
+__all__ = [
+    "Share",
+    "kept_bytes",
+    "loongtrain_memory",
+    "peak_bytes",
+    "ring_all_gather_memory",
+    "ring_p2p_memory",
+    "ulysses_memory",
+    "usp_memory",
+]
 
 _SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 #: From how many partial results on their sum is a tensor of its own.
@@ -226,3 +236,26 @@ def _of(strategy: str) -> tuple[_Formula, _Formula]:
     if strategy not in _FORMULAS:
         raise UnknownNameError("strategy", strategy, _FORMULAS)
     return _FORMULAS[strategy]
+
+
+def _stated(strategy: str) -> Callable[[Problem, Mapping[str, int], bool], StrategyMemory]:
+    """The function that a strategy's manifest names as `memory`."""
+
+    def memory(problem: Problem, axis_sizes: Mapping[str, int], nccl: bool) -> StrategyMemory:
+        forward, backward = (replace(problem, direction=direction) for direction in _DIRECTIONS)
+        return StrategyMemory(
+            peak_bytes(strategy, forward, axis_sizes, nccl),
+            peak_bytes(strategy, backward, axis_sizes, nccl),
+            kept_bytes(strategy, problem, axis_sizes),
+        )
+
+    return memory
+
+
+_DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+
+ulysses_memory = _stated("ulysses")
+ring_p2p_memory = _stated("ring_p2p")
+ring_all_gather_memory = _stated("ring_all_gather")
+usp_memory = _stated("usp")
+loongtrain_memory = _stated("loongtrain")

@@ -1,6 +1,7 @@
 """Manifests: what kernels and strategies offer, what a problem asks, and whether the two meet. Torch-free."""
 
 from longca.manifests.kernel import API_VERSION, KernelManifest, Manifest
+from longca.manifests.memory import StrategyMemory
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import installed_version, missing
 from longca.manifests.problem import Device, Problem
@@ -20,6 +21,7 @@ __all__ = [
     "Reason",
     "Step",
     "StrategyManifest",
+    "StrategyMemory",
     "Verdict",
     "installed_version",
     "missing",

@@ -50,7 +50,14 @@ class KernelManifest(Manifest):
     Attributes:
         family: The group it is listed in, such as `flashattn`.
         offers: What it does, one row a case, in order of preference: the first that covers a problem is used.
+        workspace: Import string of a torch-free function `(problem, form) -> int`: the bytes that a call in the
+            problem's direction allocates on its device at its peak, beyond q, k, v, dout, out and lse as they are given
+            and beyond its results. None where it is not known.
+        plan_bytes: Import string of a torch-free function `(problem, form) -> int`: the bytes of the plan's tensors on
+            the device. None where it is not known.
     """
 
     family: Name
     offers: Annotated[tuple[Offer, ...], Field(min_length=1)]
+    workspace: ImportString | None = None
+    plan_bytes: ImportString | None = None

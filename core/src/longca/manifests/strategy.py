@@ -36,11 +36,14 @@ class StrategyManifest(Manifest):
         placements: Ways it can place token ranges on ranks, the default first.
         layout: Import string of a torch-free function `(problem, axis_sizes, placement) -> Layout`, where axis_sizes
             maps each axis to its number of ranks; it raises UnsupportedError where there is none.
+        memory: Import string of a torch-free function `(problem, axis_sizes, nccl) -> StrategyMemory`, where nccl says
+            whether NCCL moves the tensors. None where it is not known.
     """
 
     axes: Annotated[tuple[Name, ...], Field(min_length=1)]
     placements: Annotated[tuple[Name, ...], Field(min_length=1)]
     layout: ImportString
+    memory: ImportString | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,214 @@
+"""RankMemory: the bytes that one attention call takes on a rank, in parts, without torch and without a device.
+
+A call needs memory for its tensors, for its plans, for what the kernel allocates inside, and for what the strategy
+allocates around it. Kernels and strategies state their parts in functions that their manifests name. A part that nobody
+states is counted as 0 and listed in `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from longca.discovery.loading import load_object
+from longca.errors import PluginError
+from longca.manifests import Layout, Problem
+from longca.manifests.memory import StrategyMemory
+from longca.manifests.pairs import halves
+from longca.manifests.step_cuts import rank_areas, step_problems
+from longca.masks import Form
+from longca.plugins import Registry
+
+__all__ = ["RankMemory", "dtype_bytes", "gradient_bytes", "rank_bytes", "tensor_bytes"]
+
+_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+#: Steps of the largest layouts in which the rank with the largest area is looked for; else it is the last rank.
+_LOOKED_AT = 2**14
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """The bytes that one attention call takes on the rank that needs most, at its peak.
+
+    Attributes:
+        parts: Bytes by name, at the moment of the peak: `tensors` (q, k, v, out and lse, in training also dout),
+            `gradients` (dq, dk, dv), `plan`, `workspace` of the kernel, `strategy`, and `kept` between a strategy's
+            forward and its backward.
+        unknown: The parts that nobody states. They are counted as 0.
+    """
+
+    parts: Mapping[str, int]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts together."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """What one kernel takes in a rank's steps: bytes of all plans, and the largest workspace."""
+
+    plan: int = 0
+    workspace: int = 0
+    unknown: tuple[str, ...] = ()
+
+
+def rank_bytes(
+    registry: Registry,
+    problem: Problem,
+    forward: str,
+    backward: str | None = None,
+    strategy: str | None = None,
+    axis_sizes: Mapping[str, int] | None = None,
+    layout: Layout | None = None,
+    training: bool = False,
+    nccl: bool = True,
+) -> RankMemory:
+    """The bytes that one attention call takes on a rank.
+
+    Args:
+        registry: Knows the kernels and the strategy.
+        problem: What is asked of all ranks together, in any direction.
+        forward: The kernel that computes the forward.
+        backward: The kernel that computes the backward in training; None for the same.
+        strategy: The context-parallel strategy; None for one device.
+        axis_sizes: Ranks along each of the strategy's axes.
+        layout: The strategy's layout; None for its default placement's.
+        training: Whether a backward follows. The result is the larger of both moments.
+        nccl: Whether NCCL moves what the strategy moves.
+
+    Raises:
+        UnknownNameError: Nobody provides a kernel or the strategy.
+        UnsupportedError: A kernel does not take a step.
+        PluginError: A function that a manifest names cannot be imported, or returns something else.
+    """
+    sizes = dict(axis_sizes or {})
+    if strategy is not None and layout is None:
+        layout = registry.layout(strategy, problem, sizes)
+    paired = backward is not None and backward != forward
+    before, after = halves(problem) if paired else (_forward(problem), replace(problem, direction="backward"))
+    tokens = _tokens(problem, layout)
+    # A single kernel has one plan for both directions.
+    first = _calls(registry, forward, before, layout, planned=paired or not training)
+    second = _calls(registry, backward or forward, after, layout) if training else _Calls()
+    around = _around(registry, strategy, problem, sizes, nccl)
+    tensors, gradients = tensor_bytes(problem, *tokens, training=training), gradient_bytes(problem, *tokens)
+    out = tokens[0] * problem.heads_q * problem.head_dim * dtype_bytes(problem)
+    held = {"tensors": tensors, "plan": first.plan + second.plan}
+    kept = around.kept if around and training else 0
+    moments = [_moment(held, 0, first.workspace, around.forward - out if around else 0, kept)]
+    if training:
+        moments.append(_moment(held, gradients, second.workspace, around.backward - gradients if around else 0, kept))
+    unknown = (*first.unknown, *second.unknown)
+    if strategy is not None and around is None:
+        unknown = (*unknown, f"memory of {strategy}")
+    return RankMemory(max(moments, key=lambda parts: sum(parts.values())), tuple(dict.fromkeys(unknown)))
+
+
+def tensor_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool = False) -> int:
+    """Bytes of q, k, v, out and lse; in training also of dout.
+
+    Args:
+        problem: Says heads, head dimension and data type. Its mask is not looked at.
+        tokens_q: Queries on the rank.
+        tokens_k: Keys on the rank.
+        training: Whether a backward follows.
+    """
+    row = problem.head_dim * dtype_bytes(problem)
+    queries = (3 if training else 2) * row + max(4, dtype_bytes(problem))
+    return tokens_q * problem.heads_q * queries + 2 * tokens_k * problem.num_heads_kv * row
+
+
+def gradient_bytes(problem: Problem, tokens_q: int, tokens_k: int) -> int:
+    """Bytes of dq, dk and dv.
+
+    Args:
+        problem: Says heads, head dimension and data type. Its mask is not looked at.
+        tokens_q: Queries on the rank.
+        tokens_k: Keys on the rank.
+    """
+    row = problem.head_dim * dtype_bytes(problem)
+    return row * (tokens_q * problem.heads_q + 2 * tokens_k * problem.num_heads_kv)
+
+
+def dtype_bytes(problem: Problem) -> int:
+    """Bytes of an element of q."""
+    return _SIZES[problem.dtype]
+
+
+def _forward(problem: Problem) -> Problem:
+    return replace(problem, direction="forward", backward_only=False)
+
+
+def _tokens(problem: Problem, layout: Layout | None) -> tuple[int, int]:
+    """Queries and keys of the rank that holds most."""
+    if layout is None:
+        return problem.concrete_mask.seqlen_q, problem.concrete_mask.seqlen_k
+    most = max(map(layout.shard_size, range(layout.world_size)))
+    return most, most
+
+
+def _moment(held: Mapping[str, int], gradients: int, workspace: int, strategy: int, kept: int) -> dict[str, int]:
+    """The parts at one moment: what is held throughout, and what is there then."""
+    parts = {**held, "gradients": gradients, "workspace": workspace, "strategy": max(0, strategy), "kept": kept}
+    return {name: size for name, size in parts.items() if size}
+
+
+def _around(
+    registry: Registry, strategy: str | None, problem: Problem, sizes: Mapping[str, int], nccl: bool
+) -> StrategyMemory | None:
+    """What the strategy takes; None where there is no strategy, or where it does not say."""
+    if strategy is None or prod(sizes.values()) == 1:
+        return None if strategy is None else StrategyMemory(0, 0)
+    manifest = registry.strategy(strategy)
+    if manifest.memory is None:
+        return None
+    distribution = registry.strategy_provider(strategy).distribution
+    found = load_object(manifest, manifest.memory, distribution)(problem, sizes, nccl)
+    if not isinstance(found, StrategyMemory):
+        raise PluginError(f"{manifest.memory} of strategy {strategy} returned a {type(found).__name__}")
+    return found
+
+
+def _calls(registry: Registry, kernel: str, problem: Problem, layout: Layout | None, *, planned: bool = True) -> _Calls:
+    """What a kernel takes in the steps of a rank, or in its only call."""
+    manifest, plan, workspace = registry.manifest(kernel), 0, 0
+    for step, times in _steps(problem, layout):
+        verdict = registry.resolve(kernel, step)
+        verdict.check()
+        assert verdict.offer is not None, "a kernel that takes a step has an offer for it"
+        if planned:
+            plan += times * _stated(registry, kernel, manifest.plan_bytes, step, verdict.offer.form)
+        workspace = max(workspace, _stated(registry, kernel, manifest.workspace, step, verdict.offer.form))
+    stated = {f"workspace of {kernel}": manifest.workspace, f"plan of {kernel}": manifest.plan_bytes}
+    return _Calls(plan, workspace, tuple(name for name, function in stated.items() if function is None))
+
+
+def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, int]]:
+    """The steps of the rank with the largest area, and how often each is there; equally large ones are one."""
+    if layout is None:
+        yield problem, 1
+        return
+    small = sum(map(len, layout.steps)) <= _LOOKED_AT
+    rank = int(np.argmax(rank_areas(problem, layout))) if small else layout.world_size - 1
+    found: dict[tuple[int, ...], list[Problem]] = {}
+    for step in step_problems(problem, layout)[rank]:
+        if step is not None:
+            mask = step.concrete_mask
+            key = (step.heads_q, step.num_heads_kv, mask.seqlen_q, mask.seqlen_k, mask.area)
+            found.setdefault(key, []).append(step)
+    yield from ((steps[0], len(steps)) for steps in found.values())
+
+
+def _stated(registry: Registry, kernel: str, function: str | None, problem: Problem, form: Form) -> int:
+    """What a function of a kernel's manifest says; 0 where there is none."""
+    if function is None:
+        return 0
+    manifest, distribution = registry.manifest(kernel), registry.provider(kernel).distribution
+    return int(load_object(manifest, function, distribution)(problem, form))
