@@ -28,6 +28,8 @@ def test_a_stack_of_cuts_answers_as_each_cut_does(case, data):
         assert stack.mask(index) == cut
         assert stack.mask(index).array.tolist() == cut.array.tolist()
         assert [stack.mask(index).admits(form) for form in Form] == [cut.admits(form) for form in Form]
+        assert stack.mask(index).tile_efficiency(2, 2) == cut.tile_efficiency(2, 2)
+        assert stack.mask(index).tile_efficiency(2, 4) == cut.tile_efficiency(2, 4)
         assert [stack.mask(index).count(form) for form in COUNTED] == [cut.count(form) for form in COUNTED]
     for form in Form:
         assert stack.admits(form).tolist() == [cut.admits(form) for cut in cuts], form

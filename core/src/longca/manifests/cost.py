@@ -18,7 +18,7 @@ import numpy as np
 from longca.manifests.kernel import KernelManifest
 from longca.manifests.problem import Problem
 from longca.manifests.resolve import resolve_steps
-from longca.manifests.step_cuts import rank_areas, step_problems
+from longca.manifests.step_cuts import rank_areas, stacked_problems
 from longca.manifests.strategy import Layout, Ranges, Step
 from longca.manifests.verdict import Verdict
 from longca.masks import Form
@@ -52,7 +52,7 @@ def predicted_cost(manifest: KernelManifest, problem: Problem, layout: Layout) -
             max(_compute(verdict, part), _ARRIVAL * _arriving(step, shard))
             for verdict, part, step in zip(resolve_steps(manifest, parts), parts, steps, strict=True)
         ]
-        for steps, parts, shard in zip(layout.steps, step_problems(problem, layout), layout.shards, strict=True)
+        for steps, parts, shard in zip(layout.steps, stacked_problems(problem, layout), layout.shards, strict=True)
     )
     return sum(max(together) for together in zip_longest(*ranks, fillvalue=0.0))
 

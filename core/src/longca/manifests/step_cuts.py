@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -22,15 +23,15 @@ from longca.masks import Form, Mask, SliceMask
 from longca.masks.cutting import check_ranges
 from longca.masks.stack import MaskStack
 
-__all__ = ["Kind", "StepProblems", "distinct_steps", "rank_areas", "step_kinds", "step_problems"]
+__all__ = ["Kind", "StepProblems", "distinct_steps", "rank_areas", "stacked_problems", "step_kinds", "step_problems"]
 
 Ints = NDArray[np.int64]
 
 #: Slices times steps that are cut together, and queries of all their masks, for memory's and for numbers' sake.
 _CELLS, _ROWS = 2**21, 2**36
 
-#: Steps of the largest layouts whose cuts are kept for whoever asks next.
-_KEPT = 2**15
+#: Slices times steps of the largest layouts whose cuts are kept for whoever asks next.
+_KEPT = 2**20
 
 #: A fact that bounds do not settle.
 _UNSETTLED = -1
@@ -149,6 +150,22 @@ def distinct_steps(problem: Problem, layout: Layout) -> Iterator[Problem]:
                 yield block.problem(problem, index)
 
 
+def stacked_problems(problem: Problem, layout: Layout) -> Iterator[tuple[Problem | None, ...]]:
+    """What each rank's steps ask, rank after rank, as `step_problems` has it; for whoever looks at all ranks.
+
+    The masks answer what they admit, and which tiles they touch, by the stack they are of, which keeps them in memory.
+
+    Args:
+        problem: What is asked of all ranks together, on the global mask.
+        layout: Which queries, keys and heads meet where.
+    """
+    if not isinstance(problem.mask, SliceMask):
+        yield from step_problems(problem, layout)
+        return
+    for block in _blocks(problem, layout):
+        yield from block.by_rank(problem)
+
+
 def rank_areas(problem: Problem, layout: Layout) -> list[int]:
     """The visible pairs of each rank's steps, summed over their query heads: [ranks]."""
     if not isinstance(problem.mask, SliceMask):
@@ -169,13 +186,15 @@ class _Block:
         cut: The cut of each step in the stack: [steps].
         ranks: The rank of each step: [steps].
         heads: Query heads and KV heads of each step: [steps, 2].
-        composed: Whether all ranks compute parts of a larger softmax.
+        bounds: Where each rank's steps begin, and where the last one's end: [ranks + 1].
+        whole_composed: Whether all ranks together compute one part of a larger softmax.
     """
 
     stack: MaskStack
     cut: Ints
     ranks: Ints
     heads: Ints
+    bounds: Ints
     whole_composed: bool
 
     @cached_property
@@ -239,6 +258,12 @@ class _Block:
         for limit in {offer.max_seqlen for offer in offers if offer.max_seqlen is not None}:
             yield (longest > limit)[self.cut].astype(np.int64)
 
+    def by_rank(self, problem: Problem) -> Iterator[tuple[Problem | None, ...]]:
+        """What the steps of each rank ask; None for one that shows nothing."""
+        asked = (self.problem(problem, index) if shown else None for index, shown in enumerate(self.shows.tolist()))
+        for count in np.diff(self.bounds).tolist():
+            yield tuple(islice(asked, count))
+
     def content(self, index: int) -> tuple[object, ...]:
         """What tells a step apart from those that ask something else."""
         cut = int(self.cut[index])
@@ -256,7 +281,7 @@ def _blocks(problem: Problem, layout: Layout) -> Iterator[_Block]:
     """The steps of all ranks: those of the first rank, then of more and more. An answer may need the first alone."""
     mask = problem.concrete_mask
     assert isinstance(mask, SliceMask), "masks of blocks are cut one by one"
-    if len(layout.table.table) > _KEPT:
+    if len(layout.table.table) * len(mask.array) > _KEPT:
         return _cut_blocks(mask, layout.table, problem.composed)
     return iter(_kept_blocks(problem.composed, layout, mask, mask.key))
 
@@ -300,7 +325,7 @@ def _cut_blocks(mask: SliceMask, steps: Steps, composed: bool) -> Iterator[_Bloc
         stack = MaskStack.of_cuts(
             mask, steps.arrays, steps.arrays, np.stack(np.divmod(pairs, max(1, len(steps.parts))), axis=1)
         )
-        yield _Block(stack, cut, steps.ranks[begin:end], heads[rows[:, 2]], composed)
+        yield _Block(stack, cut, steps.ranks[begin:end], heads[rows[:, 2]], steps.bounds[first : last + 1], composed)
         first, ranks = last, ranks * 4
 
 

@@ -48,6 +48,7 @@ class MaskStack:
         self._first = np.searchsorted(owner, np.arange(len(seqlens_q) + 1))
         self._layers: dict[tuple[int, bytes], bool] = {}
         self._admitted: dict[Form, Bools] = {}
+        self._tiles: dict[int, Ints] = {}
 
     @classmethod
     def of_cuts(cls, mask: SliceMask, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints) -> MaskStack:
@@ -172,6 +173,11 @@ class MaskStack:
 
     def tiles(self, tile: int) -> Ints:
         """How many tiles of so many tokens each mask touches, those at its edges among them: [masks]."""
+        if tile not in self._tiles:
+            self._tiles[tile] = self._count_tiles(tile)
+        return self._tiles[tile]
+
+    def _count_tiles(self, tile: int) -> Ints:
         heights = -(-self.seqlens_q // tile) * tile
         pieces = self._stacked(self.array, heights)
         touched = block_runs(pieces, int(self.seqlens_k.max(initial=0)), tile, tile)
@@ -250,6 +256,12 @@ class _StackedMask(SliceMask):
 
     def admits(self, form: Form) -> bool:
         return bool(self._stack.admits(form)[self._index])
+
+    def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
+        if block_q != block_k:
+            return super().tile_efficiency(block_q, block_k)
+        tiles = int(self._stack.tiles(block_q)[self._index])
+        return self.area / (tiles * block_q * block_k) if tiles else 0.0
 
     def count(self, form: Form) -> int:
         if form is Form.ROW_INTERVALS:
