@@ -27,8 +27,8 @@ __all__ = ["Kind", "StepProblems", "distinct_steps", "rank_areas", "stacked_prob
 
 Ints = NDArray[np.int64]
 
-#: Slices times steps that are cut together, and queries of all their masks, for memory's and for numbers' sake.
-_CELLS, _ROWS = 2**21, 2**36
+#: Slices or ranges times steps that are cut together, for memory's sake; and queries of all their masks, for numbers'.
+_CELLS, _ROWS = 2**20, 2**36
 
 #: Slices times steps of the largest layouts whose cuts are kept for whoever asks next.
 _KEPT = 2**20
@@ -177,6 +177,14 @@ def rank_areas(problem: Problem, layout: Layout) -> list[int]:
     return totals
 
 
+def step_areas(problem: Problem, layout: Layout) -> Ints:
+    """The visible pairs of each step's mask, over the mask's own heads, in the order of `layout.table`: [steps]."""
+    if not isinstance(problem.mask, SliceMask):
+        parts = step_problems(problem, layout)
+        return np.array([step.concrete_mask.area if step else 0 for steps in parts for step in steps], np.int64)
+    return np.concatenate([np.zeros(0, np.int64), *(block.areas for block in _blocks(problem, layout))])
+
+
 @dataclass(frozen=True, eq=False)
 class _Block:
     """The steps of some consecutive ranks, and their cuts.
@@ -314,7 +322,8 @@ def _cut_blocks(mask: SliceMask, steps: Steps, composed: bool) -> Iterator[_Bloc
     heads = np.array([(q[1] - q[0], kv[1] - kv[0]) for q, kv in steps.heads], np.int64).reshape(-1, 2)
     _check_parts(mask, steps)
     longest = max((int(np.diff(part).sum()) for part in steps.arrays), default=0)
-    most = min(_CELLS // max(1, len(mask.array)), _ROWS // max(1, longest))
+    ranges = max((len(part) for part in steps.arrays), default=0)
+    most = min(_CELLS // max(1, len(mask.array), 2 * ranges), _ROWS // max(1, longest))
     first, ranks = 0, 1
     while first < len(steps):
         last = int(np.searchsorted(steps.bounds, steps.bounds[first] + most, side="right")) - 1
