@@ -20,6 +20,7 @@ ULYSSES = StrategyManifest(
     placements=("contiguous",),
     layout="longca_cp.layouts:ulysses",
     memory="longca_cp.memory:ulysses_memory",
+    schedule="longca_cp.schedules:ulysses",
     implementation="longca_cp.ulysses:Ulysses",
 )
 
@@ -32,6 +33,7 @@ RING_P2P = StrategyManifest(
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:ring_p2p",
     memory="longca_cp.memory:ring_p2p_memory",
+    schedule="longca_cp.schedules:ring_p2p",
     implementation="longca_cp.ring_p2p:RingP2P",
 )
 
@@ -44,6 +46,7 @@ RING_ALL_GATHER = StrategyManifest(
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:ring_all_gather",
     memory="longca_cp.memory:ring_all_gather_memory",
+    schedule="longca_cp.schedules:ring_all_gather",
     implementation="longca_cp.ring_all_gather:RingAllGather",
 )
 
@@ -56,6 +59,7 @@ USP = StrategyManifest(
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:usp",
     memory="longca_cp.memory:usp_memory",
+    schedule="longca_cp.schedules:usp",
     implementation="longca_cp.usp:USP",
 )
 
@@ -68,6 +72,7 @@ LOONGTRAIN = StrategyManifest(
     placements=_RING_PLACEMENTS,
     layout="longca_cp.layouts:loongtrain",
     memory="longca_cp.memory:loongtrain_memory",
+    schedule="longca_cp.schedules:loongtrain",
     implementation="longca_cp.loongtrain:LoongTrain",
 )
 

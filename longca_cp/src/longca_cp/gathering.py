@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.manifests import Layout
-from longca.manifests.strategy import Ranges
 from longca_cp.exchange import Transfer, all_gather, all_to_all, reduce_scatter
+from longca_cp.gathered import gathers_everything
 from longca_cp.mesh import Axis
 from longca_cp.order import Order
 
 __all__ = ["Gathering", "Rows", "gathering"]
-
-#: The share of all rows from which on everything is gathered. Of an all-to-all every byte takes longer than of an
-#: all-gather, the more so between nodes, where that passes each row on rather than sending it to every rank.
-_MOST = 0.75
 
 _Ints = NDArray[np.int64]
 
@@ -120,18 +116,13 @@ Gathering = Everything | Needed
 
 def gathering(axis: Axis, layout: Layout, device: torch.device) -> Gathering:
     """The cheaper way to gather what the steps of a layout need; all ranks find the same."""
-    needed = sum(_count(steps[0].k_ranges) for steps in layout.steps)
-    dense = needed >= _MOST * axis.size * layout.num_tokens
+    dense = gathers_everything(layout)
     return Everything(axis, layout, device) if dense else Needed(axis, layout, device)
 
 
 def _needed(layout: Layout, rank: int) -> _Ints:
     """Positions of the keys that a rank's step takes, ascending."""
     return np.concatenate([np.arange(0), *(np.arange(*pair) for pair in layout.steps[rank][0].k_ranges)])
-
-
-def _count(ranges: Ranges) -> int:
-    return sum(stop - start for start, stop in ranges)
 
 
 def _pad(rows: Tensor, length: int) -> Tensor:

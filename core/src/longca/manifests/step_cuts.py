@@ -23,7 +23,16 @@ from longca.masks import Form, Mask, SliceMask
 from longca.masks.cutting import check_ranges
 from longca.masks.stack import MaskStack
 
-__all__ = ["Kind", "StepProblems", "distinct_steps", "rank_areas", "stacked_problems", "step_kinds", "step_problems"]
+__all__ = [
+    "Kind",
+    "StepProblems",
+    "distinct_steps",
+    "rank_areas",
+    "stacked_problems",
+    "step_areas",
+    "step_kinds",
+    "step_problems",
+]
 
 Ints = NDArray[np.int64]
 

@@ -38,12 +38,16 @@ class StrategyManifest(Manifest):
             maps each axis to its number of ranks; it raises UnsupportedError where there is none.
         memory: Import string of a torch-free function `(problem, axis_sizes, nccl) -> StrategyMemory`, where nccl says
             whether NCCL moves the tensors. None where it is not known.
+        schedule: Import string of a torch-free function `(problem, layout, nccl) -> Schedule`, of the problem's
+            direction alone: what one call computes and moves (`longca.manifests.schedule`). The forward before a
+            backward kept what it could. None where it is not known: the strategy is valid, and its time not predicted.
     """
 
     axes: Annotated[tuple[Name, ...], Field(min_length=1)]
     placements: Annotated[tuple[Name, ...], Field(min_length=1)]
     layout: ImportString
     memory: ImportString | None = None
+    schedule: ImportString | None = None
 
 
 @dataclass(frozen=True)

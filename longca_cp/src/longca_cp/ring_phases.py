@@ -1,0 +1,135 @@
+"""The phases of rings, and of rings within rings: what `ring_p2p`, `usp` and `loongtrain` do between their waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from longca.manifests import Layout, Problem
+from longca.manifests.schedule import Move, Phase, Schedule
+from longca.manifests.step_cuts import step_areas
+from longca_cp.sizes import Sizes, group_tokens
+
+__all__ = ["Ring", "double_ring", "double_ring_backward", "ring", "ring_backward"]
+
+_Beside = bool | tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """What goes round a ring, of the group that has most.
+
+    Attributes:
+        axis: The strategy's axis.
+        ranks: Ranks of the ring.
+        steps: Steps of a call: of several rings, those of all.
+        kv: Bytes of the keys and values that go round together.
+        wide: Bytes of a sum's element over those of an element.
+        merged: Bytes touched for each step's partial result but the first's.
+        beside: Of each step, whether keys travel beside it.
+    """
+
+    axis: str
+    ranks: int
+    steps: int
+    kv: int
+    wide: int
+    merged: int
+    beside: tuple[_Beside, ...]
+
+    @classmethod
+    def of(cls, problem: Problem, layout: Layout, nccl: bool, sizes: Sizes, axis: str, group: int) -> Ring:
+        """The ring of groups of so many ranks, along one of a layout's axes."""
+        ranks, steps = dict(layout.axis_sizes)[axis], layout.world_size // group
+        longest = int(group_tokens(layout, group).max())
+        merging = sizes.merging(steps, longest * sizes.heads_q * sizes.row)
+        kv = 2 * longest * sizes.heads_kv * sizes.row
+        beside = _beside(problem, layout, nccl, steps)
+        return cls(axis, ranks, steps, kv, sizes.wide, merging // max(1, steps - 1), beside)
+
+    def hop(self, items: int, axis: str | None = None, spread: int = 1) -> tuple[Move, ...]:
+        """One hop of so many times the bytes of the keys and values."""
+        size = items * self.kv
+        return (Move("p2p", axis or self.axis, size, size, spread),) if items else ()
+
+    def merges(self, step: int) -> int:
+        """Bytes touched for the partial result of a step."""
+        return self.merged if step else 0
+
+
+def ring(made: Ring) -> Schedule:
+    """Forward: every hop but the last is beside a step."""
+    return tuple(_steps(made, 0, 2 * made.kv, ()))
+
+
+def ring_backward(made: Ring) -> Schedule:
+    """Backward: the keys go as in the forward, the sums of their gradients a step behind, and at last home."""
+    return (*_gradient_steps(made, 0, 2 * made.kv, ()), _home(made, made.axis, made.ranks))
+
+
+def double_ring(made: Ring, outer: int) -> Schedule:
+    """Forward of a ring within a ring: keys go to the next window while this one's go round."""
+    phases: list[Phase] = []
+    for window in range(outer):
+        hop = made.hop(window + 1 < outer, "outer", made.ranks)
+        phases += _steps(made, window * made.ranks, 2 * made.kv * (1 + (window == 0)), hop)
+    return tuple(phases)
+
+
+def double_ring_backward(made: Ring, outer: int) -> Schedule:
+    """Backward of a ring within a ring: a window's sum goes home in the inner ring and is added in the outer one."""
+    phases: list[Phase] = []
+    for window in range(outer):
+        hop = made.hop(_travels(made, window, outer), "outer", made.ranks)
+        phases += _gradient_steps(made, window * made.ranks, 2 * made.kv * (1 + (window == 0)), hop)
+        phases.append(Phase(moves=made.hop(made.wide if made.ranks > 1 else 0)))
+        phases.append(Phase(touched=(3 if window else 2) * made.wide * made.kv))
+    return (*phases, _home(made, "outer", outer))
+
+
+def _steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...]) -> list[Phase]:
+    """The steps of one time round; what is touched and what else moves belong to the first of them."""
+    phases = []
+    for turn in range(made.ranks):
+        step = first + turn
+        moves = made.hop(turn + 1 < made.ranks)
+        phases.append(Phase(step, 1.0, moves, made.beside[step], merged=made.merges(step)))
+    phases[0] = replace(phases[0], moves=(*hop, *phases[0].moves), touched=touched)
+    return phases
+
+
+def _gradient_steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...]) -> list[Phase]:
+    phases = []
+    for turn in range(made.ranks):
+        added = made.kv * (1 + made.wide * (2 if turn else 1))
+        moves = made.hop(_travels(made, turn, made.ranks))
+        phases.append(Phase(first + turn, 1.0, moves, merged=made.merges(first + turn) + added))
+    phases[0] = replace(phases[0], moves=(*hop, *phases[0].moves), touched=touched)
+    return phases
+
+
+def _travels(made: Ring, turn: int, turns: int) -> int:
+    """How many times the bytes of keys travel in a turn: keys but in the last, sums of gradients but in the first."""
+    return (turn + 1 < turns) + (made.wide if turn else 0)
+
+
+def _home(made: Ring, axis: str, ranks: int) -> Phase:
+    """Sums are rounded, and take the last hop."""
+    return Phase(moves=made.hop(ranks > 1, axis), touched=(made.wide + 1) * made.kv)
+
+
+def _beside(problem: Problem, layout: Layout, nccl: bool, steps: int) -> tuple[_Beside, ...]:
+    """Of each step whether what moves is beside it, which is what `longca_cp.overlap.is_beside` says of its cut."""
+    if problem.direction == "backward" or not nccl or steps == 1:
+        return (True,) * steps
+    table = layout.table
+    tokens = np.array([np.diff(part).sum() for part in table.arrays], np.int64)
+    cells = tokens[table.table[:, 0]] * tokens[table.table[:, 1]]
+    whole = (step_areas(problem, layout) == cells) & (cells > 0)
+    return tuple(_same([not each for each in column]) for column in whole.reshape(-1, steps).T.tolist())
+
+
+def _same(of_ranks: list[bool]) -> _Beside:
+    """One answer where all ranks have the same."""
+    return of_ranks[0] if len(set(of_ranks)) == 1 else tuple(of_ranks)

@@ -1,0 +1,107 @@
+"""The schedules of the five strategies: what each call computes and moves, in the order in which the runtime does it.
+
+Each function mirrors the module of its strategy, and a test holds it against what the strategies send. Bytes are of the
+rank that has most. A backward is one whose forward kept what it could.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from longca.manifests import Layout, Problem
+from longca.manifests.schedule import Move, Phase, Schedule
+from longca_cp.gathered import Gathered
+from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
+from longca_cp.ring_phases import Ring, double_ring, double_ring_backward, ring, ring_backward
+from longca_cp.sizes import ExchangeSizes, Sizes
+
+__all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
+
+
+def ulysses(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+    """Heads exchanged, a chunk computed while the next one comes and the last one leaves, and exchanged back."""
+    exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
+    chunks = chunk_count(problem, exchange.mine.heads_kv, ULYSSES_CHUNKS, nccl)
+    return _around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks)
+
+
+def ring_p2p(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+    """Keys and values round a ring, each hop beside a step; in the backward their gradients a step behind."""
+    made = Ring.of(problem, layout, nccl, Sizes.of(problem), "ring", 1)
+    return ring(made) if problem.direction == "forward" else ring_backward(made)
+
+
+def usp(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+    """An exchange of heads in one chunk around the phases of a ring of groups."""
+    exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
+    made = Ring.of(problem, layout, nccl, exchange.mine, "ring", exchange.ranks)
+    return _around(problem, exchange, [ring(made) if problem.direction == "forward" else ring_backward(made)])
+
+
+def loongtrain(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+    """An exchange of heads in one chunk around the phases of a double ring."""
+    exchange = ExchangeSizes.of("heads", Sizes.of(problem), layout)
+    made = Ring.of(problem, layout, nccl, exchange.mine, "inner", exchange.ranks)
+    outer = dict(layout.axis_sizes)["outer"]
+    rings = double_ring if problem.direction == "forward" else double_ring_backward
+    return _around(problem, exchange, [rings(made, outer)])
+
+
+def ring_all_gather(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+    """Keys and values gathered, a chunk of heads computed while the next comes; gradients go back a chunk behind."""
+    sizes, gathered = Sizes.of(problem), Gathered(layout)
+    chunks = chunk_count(problem, sizes.heads_kv, GATHER_CHUNKS, nccl)
+    row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
+    held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
+    if gathered.everything:
+        bring = Move("all_gather", "ring", ranks * held, (ranks - 1) * held)
+        pack = 2 * held + (2 * held if len(set(gathered.held.tolist())) > 1 else 0)
+    else:
+        given = int(gathered.given.max()) * row
+        bring = Move("all_to_all", "ring", given, gathered.sent * row)
+        pack = 2 * held + 2 * given
+    unpack = 2 * needed if gathered.reorders else 0
+    phases = [Phase(moves=(bring,), touched=pack)]
+    back = _sending_back(sizes, gathered, row) if problem.direction == "backward" else None
+    for chunk in range(chunks):
+        coming = (bring,) if chunk + 1 < chunks else ()
+        touched = unpack + (pack if coming else 0)
+        if back is not None and chunk > 0:
+            coming, touched = (*coming, *back.moves), touched + back.touched + back.merged
+        phases.append(Phase(0, 1 / chunks, coming, touched=touched))
+    if back is not None:
+        phases += [Phase(moves=back.moves, touched=back.touched), Phase(touched=back.merged)]
+    return tuple(phases)
+
+
+def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:
+    """How a chunk's gradients go back: what packing them touches, and as `merged` what unpacking does."""
+    held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
+    ranks, wide = gathered.layout.world_size, sizes.wide
+    reordered = (2 * needed if gathered.reorders else 0) + (ranks * held if gathered.everything else 0)
+    if gathered.everything:
+        move = Move("reduce_scatter", "ring", wide * ranks * held, wide * (ranks - 1) * held)
+        return Phase(moves=(move,), touched=reordered + (1 + wide) * ranks * held, merged=(wide + 1) * held)
+    given = int(gathered.given.max()) * row
+    move = Move("all_to_all", "ring", needed, gathered.sent * row)
+    # Rows are cast, and added to the sum in place.
+    return Phase(moves=(move,), touched=reordered, merged=(1 + 4 * wide) * given + (2 * wide + 1) * held)
+
+
+def _around(problem: Problem, exchange: ExchangeSizes, computes: list[Schedule]) -> Schedule:
+    """An exchange of heads around the phases of each chunk of heads: `forward_by_heads` and `backward_by_heads`."""
+    chunks = len(computes)
+    mine, forward = exchange.mine, problem.direction == "forward"
+    together = mine.heads_q + 2 * mine.heads_kv
+    come, go = (together, mine.heads_q) if forward else (mine.heads_q, together)
+    coming, pack = exchange.to_heads(come // chunks), exchange.packed(come // chunks, mine.copies and forward)
+    leaving = (exchange.to_tokens(go // chunks), *([exchange.lse(mine.heads_q // chunks)] if forward else []))
+    # The gradients of rings are put beside one another before they are sent.
+    joined = 0 if forward or len(computes[0]) == 1 else exchange.unpacked(go // chunks)
+    phases = [Phase(moves=(coming,), touched=pack)]
+    for chunk, (first, *others) in enumerate(computes):
+        more = chunk + 1 < chunks
+        moves = (*([coming] if more else []), *(leaving if chunk else ()), *first.moves)
+        phases += [replace(first, moves=moves, touched=first.touched + (pack if more else 0)), *others]
+    phases.append(Phase(moves=leaving, touched=joined))
+    return (*phases, Phase(touched=chunks * exchange.unpacked(go // chunks)))

@@ -1,0 +1,127 @@
+"""Sizes: bytes of a rank's tensors, and of what an exchange of heads moves. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.manifests import Layout, Problem
+from longca.manifests.schedule import Move
+
+__all__ = ["ExchangeSizes", "Sizes", "group_tokens"]
+
+_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+#: From how many partial results on their sum is a tensor of its own.
+_SUMMED = 3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a rank's tensors are made of.
+
+    Attributes:
+        item: Bytes of an element.
+        head_dim: Elements of a head.
+        heads_q: Query heads.
+        heads_kv: KV heads.
+        copies: Whether KV heads are copied for several ranks.
+    """
+
+    item: int
+    head_dim: int
+    heads_q: int
+    heads_kv: int
+    copies: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem) -> Sizes:
+        """Those of all heads."""
+        return cls(_SIZES[problem.dtype], problem.head_dim, problem.heads_q, problem.num_heads_kv)
+
+    @property
+    def row(self) -> int:
+        """Bytes of one token and head."""
+        return self.item * self.head_dim
+
+    @property
+    def wide(self) -> int:
+        """Bytes of a sum's element over those of an element."""
+        return max(1, 4 // self.item)
+
+    def by_heads(self, ranks: int) -> Sizes:
+        """Those of the heads that one of so many ranks has."""
+        heads_kv = max(1, self.heads_kv // ranks)
+        return replace(self, heads_q=self.heads_q // ranks, heads_kv=heads_kv, copies=self.heads_kv < ranks)
+
+    def merging(self, parts: int, size: int) -> int:
+        """Bytes read and written to merge or add up so many results of a size, as `longca.kernels.accumulate` does."""
+        if parts < _SUMMED:
+            return 3 * size if parts == 2 else 0
+        passes = (parts - 1) // 2
+        totals = 2 * passes * self.wide  # written once and read once each
+        return (totals + parts + 1) * size
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangeSizes:
+    """What an exchange of heads moves and touches.
+
+    Attributes:
+        axis: The strategy's axis.
+        mine: A rank's tensors by heads.
+        tokens: Tokens of each rank: [groups, ranks of a group].
+    """
+
+    axis: str
+    mine: Sizes
+    tokens: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, axis: str, sizes: Sizes, layout: Layout) -> ExchangeSizes:
+        """The exchange along a layout's last axis."""
+        ranks = dict(layout.axis_sizes)[axis]
+        held = np.array([layout.shard_size(rank) for rank in range(layout.world_size)], np.int64)
+        return cls(axis, sizes.by_heads(ranks), held.reshape(-1, ranks))
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of a group."""
+        return self.tokens.shape[1]
+
+    def to_heads(self, heads: int) -> Move:
+        """The all-to-all that brings each rank so many heads of the group's tokens."""
+        return self._move(self.ranks * int(self.tokens.max()), heads * self.mine.row)
+
+    def to_tokens(self, heads: int) -> Move:
+        """The all-to-all that brings each rank its tokens, of so many heads of every rank."""
+        return self._move(self._whole, heads * self.mine.row)
+
+    def lse(self, heads: int) -> Move:
+        """The same of the log-sum-exps."""
+        return self._move(self._whole, heads * max(4, self.mine.item))
+
+    def packed(self, heads: int, copies: bool) -> int:
+        """Bytes touched to put together what `to_heads` sends."""
+        local = self.ranks * int(self.tokens.max()) * self.mine.row
+        return 2 * local * (heads + (2 * self.mine.heads_kv if copies else 0))
+
+    def unpacked(self, heads: int) -> int:
+        """Bytes touched to put so many heads of every rank into their place, or of the group's tokens side by side."""
+        return 2 * self._whole * heads * self.mine.row
+
+    @property
+    def _whole(self) -> int:
+        return int(self.tokens.sum(1).max())
+
+    def _move(self, rows: int, row: int) -> Move:
+        away, there = self.tokens.sum(1, keepdims=True) - self.tokens, (self.ranks - 1) * self.tokens
+        return Move("all_to_all", self.axis, rows * row, int(max(away.max(), there.max())) * row)
+
+
+def group_tokens(layout: Layout, size: int) -> NDArray[np.int64]:
+    """Tokens of each group of so many ranks that are next to one another: [groups]."""
+    held = np.array([layout.shard_size(rank) for rank in range(layout.world_size)], np.int64)
+    return held.reshape(-1, size).sum(1)

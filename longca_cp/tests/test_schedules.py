@@ -1,0 +1,171 @@
+"""Schedules say what strategies send: held against their collectives, in a world that moves nothing."""
+
+import json
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from longca import masks, registry
+from longca.discovery.loading import load_object
+from longca.kernels.traffic import Recorder
+from longca.manifests import Device, Problem
+from longca_cp.mesh import Axis
+from longca_cp.overlap import is_beside
+
+RECORDS = Path(__file__).parents[2] / "results" / "h200" / "distributed"
+SEQLEN = 384
+WORLDS = [
+    ("ulysses", {"ulysses": 1}),
+    ("ulysses", {"ulysses": 2}),
+    ("ulysses", {"ulysses": 8}),
+    ("ring_p2p", {"ring": 1}),
+    ("ring_p2p", {"ring": 4}),
+    ("ring_all_gather", {"ring": 3}),
+    ("usp", {"ring": 2, "ulysses": 2}),
+    ("usp", {"ring": 1, "ulysses": 4}),
+    ("loongtrain", {"outer": 1, "inner": 2, "heads": 2}),
+    ("loongtrain", {"outer": 2, "inner": 2, "heads": 1}),
+    ("loongtrain", {"outer": 3, "inner": 1, "heads": 2}),
+]
+MASKS = [
+    ("full", {}, "contiguous"),
+    ("causal", {}, "zigzag"),
+    ("causal", {}, "contiguous"),
+    ("causal_sliding_window", {"window": 64}, "zigzag"),
+]
+
+
+class Idle:
+    """A kernel that computes nothing."""
+
+    def plan(self, problem):
+        return SimpleNamespace(problem=problem, metadata_bytes=0)
+
+    def forward(self, q, k, v, plan, *, out=None, lse=None):
+        lse = torch.zeros(q.shape[1::-1], dtype=torch.float32) if lse is None else lse
+        return torch.empty_like(q) if out is None else out, lse
+
+    def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
+        return dq, dk, dv
+
+
+@contextmanager
+def world(rank, size, nccl):
+    dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
+    try:
+        with mock.patch.object(Axis, "by_nccl", property(lambda _: nccl)):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def schedule_of(strategy, problem, layout, nccl):
+    manifest = registry().strategy(strategy)
+    return load_object(manifest, manifest.schedule, "longca-cp")(problem, layout, nccl)
+
+
+def collectives(strategy, axis_sizes, problem, layout, rank, nccl):
+    """What one rank's call sends."""
+    with world(rank, layout.world_size, nccl):
+        mesh = init_device_mesh("cpu", tuple(axis_sizes.values()), mesh_dim_names=tuple(axis_sizes))
+        made = registry().load_strategy(strategy)(mesh)
+        plan, tokens = made.plan(problem, layout, Idle()), layout.shard_size(rank)
+        heads = problem.heads_q, problem.num_heads_kv, problem.num_heads_kv, problem.heads_q
+        dtype = getattr(torch, problem.dtype)
+        q, k, v, dout = (torch.zeros((tokens, h, problem.head_dim), dtype=dtype) for h in heads)
+        kept = []
+        with Recorder() as forward:
+            out, lse = made.forward(q, k, v, plan, kept=kept)
+        if problem.direction == "forward":
+            return forward.collectives
+        with Recorder() as backward:
+            made.backward(dout, q, k, v, out, lse, plan, kept=kept)
+        return backward.collectives
+
+
+@pytest.mark.parametrize("nccl", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("pattern", "factors", "placement"), MASKS, ids=str)
+@pytest.mark.parametrize(("strategy", "axis_sizes"), WORLDS, ids=str)
+def test_moves_are_the_collectives_of_the_rank_that_has_most(
+    strategy, axis_sizes, pattern, factors, placement, direction, nccl
+):
+    mask = masks.build(pattern, SEQLEN, **factors)
+    fields = {"heads_q": 16, "heads_kv": 4, "head_dim": 16, "dtype": "bfloat16", "direction": direction}
+    problem = Problem(mask=mask, device=Device("cpu"), **fields)
+    placement = "contiguous" if strategy == "ulysses" else placement
+    layout = registry().layout(strategy, problem, axis_sizes, placement)
+    moves = [move for phase in schedule_of(strategy, problem, layout, nccl) for move in phase.moves]
+    ranks = [collectives(strategy, axis_sizes, problem, layout, r, nccl) for r in range(layout.world_size)]
+    for of_rank in ranks:
+        assert Counter(move.kind for move in moves) == Counter(c.kind for c in of_rank)
+    # Which of two collectives under way together began first is not said: sizes are compared in their order.
+    for kind in {move.kind for move in moves}:
+        sizes = [[c.size for c in of_rank if c.kind == kind] for of_rank in ranks]
+        sent = [[c.sent for c in of_rank if c.kind == kind] for of_rank in ranks]
+        mine = [move for move in moves if move.kind == kind]
+        assert sorted(move.bytes for move in mine) == sorted(map(max, zip(*sizes, strict=True)))
+        most = sorted(map(max, zip(*sent, strict=True)))
+        assert all(said >= seen for said, seen in zip(sorted(move.sent for move in mine), most, strict=True))
+
+
+@pytest.mark.parametrize(("strategy", "axis_sizes"), WORLDS, ids=str)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_step_is_computed_once(strategy, axis_sizes, direction):
+    mask = masks.build("causal", SEQLEN)
+    fields = {"heads_q": 16, "heads_kv": 4, "head_dim": 16, "direction": direction}
+    problem = Problem(mask=mask, device=Device("cpu"), **fields)
+    layout = registry().layout(strategy, problem, axis_sizes, "contiguous")
+    shares = Counter()
+    for phase in schedule_of(strategy, problem, layout, True):
+        if phase.step is not None:
+            shares[phase.step] += phase.share
+    assert shares == dict.fromkeys(range(len(layout.steps[0])), 1)
+
+
+def test_a_hop_is_beside_all_steps_but_the_forward_of_full_cuts():
+    problem = Problem(mask=masks.build("causal", SEQLEN), heads_q=4, head_dim=16, device=Device("cpu"))
+    layout = registry().layout("ring_p2p", problem, {"ring": 4}, "contiguous")
+    phases = schedule_of("ring_p2p", problem, layout, True)
+    for rank, steps in enumerate(layout.steps):
+        for phase, step in zip(phases, steps, strict=True):
+            cut = problem.narrowed(range(4), range(4), (step.q_ranges, step.k_ranges))
+            of_rank = phase.beside if isinstance(phase.beside, bool) else phase.beside[rank]
+            assert of_rank == is_beside(cut, nccl=True)
+    assert all(phase.beside is True for phase in schedule_of("ring_p2p", problem, layout, False))
+
+
+def records():
+    """The measured calls of this code, with what they sent."""
+    for run in ("two", "four", "two-placed"):
+        for line in (RECORDS / run / "records.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            if record["status"] == "ok" and record["pattern"] in ("full", "causal"):
+                yield record
+
+
+@pytest.mark.skipif(not RECORDS.is_dir(), reason="the records are not in a wheel")
+def test_moves_are_those_of_records():
+    for record in records():
+        mask = masks.build(record["pattern"], record["seqlen"])
+        fields = {key: record[key] for key in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}
+        problem = Problem(mask=mask, device=Device("cuda", (9, 0)), **fields)
+        sizes = {axis: int(n) for axis, n in (part.split("=") for part in record["mesh"].split(","))}
+        layout = registry().layout(record["strategy"], problem, sizes, record["placed"])
+        calls, size = Counter(), Counter()
+        for phase in schedule_of(record["strategy"], problem, layout, True):
+            for move in phase.moves:
+                calls[move.kind] += 1
+                size[move.kind] += move.bytes
+        measured = {kind: found for kind, found in record["communication"].items() if kind != "all"}
+        assert calls == {kind: found["calls"] for kind, found in measured.items()}
+        for kind, found in measured.items():
+            assert found["bytes"] <= size[kind] <= 1.02 * found["bytes"]
