@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -231,6 +231,5 @@ def scene_of(strategy: str) -> Scene:
 def digest(scene: Scene) -> str:
     """A hash of all that a picture is made of: the layout, and what each rank does in which order."""
     parts = [(part.events, [astuple(move) for move in part.moves], part.calls) for part in scene.rehearsal.parts]
-    layout = replace(scene.rehearsal.layout, steps=tuple(scene.rehearsal.layout.steps))
-    text = repr((dict(scene.rehearsal.axis_sizes), layout, parts))
+    text = repr((dict(scene.rehearsal.axis_sizes), scene.rehearsal.layout, parts))
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -18,6 +18,7 @@ def test_a_table_is_the_sequence_it_was_made_of(listed):
     steps = Steps.of(listed)
     assert len(steps) == len(listed)
     assert tuple(steps) == listed
+    assert repr(steps) == repr(listed), "pictures of layouts are told apart by it"
     assert steps[1:] == listed[1:]
     assert steps[-1] == listed[-1]
     assert (steps == listed, listed == steps, hash(steps)) == (True, True, hash(Steps.of(listed)))

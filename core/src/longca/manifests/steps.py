@@ -141,4 +141,4 @@ class Steps(Sequence[tuple[Step, ...]]):
         return hash((len(self), self.heads[:1]))
 
     def __repr__(self) -> str:
-        return f"<{len(self.table)} steps of {len(self)} ranks>"
+        return repr(tuple(self))
