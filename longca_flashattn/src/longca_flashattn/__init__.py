@@ -63,6 +63,8 @@ FA2 = KernelManifest(
     upstream="https://arxiv.org/abs/2307.08691",
     license="BSD-3-Clause",
     implementation="longca_flashattn.fa2:FlashAttention2",
+    workspace="longca_flashattn.memory:fa2_workspace",
+    plan_bytes="longca_flashattn.memory:calls_plan",
     offers=_with_layers(
         **_COMMON, cuda=">=8.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
     ),
@@ -77,6 +79,8 @@ FA3 = KernelManifest(
     requires=("flash-attn-3>=3.0.0 | xformers>=0.0.34",),
     install="pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
     implementation="longca_flashattn.fa3:FlashAttention3",
+    workspace="longca_flashattn.memory:fa3_workspace",
+    plan_bytes="longca_flashattn.memory:calls_plan",
     offers=_with_layers(
         **_COMMON, cuda="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
     ),
@@ -91,6 +95,8 @@ FA4 = KernelManifest(
     requires=("flash-attn-4==4.0.0b36",),
     install="pip install 'longca-flashattn[fa4]'",
     implementation="longca_flashattn.fa4:FlashAttention4",
+    workspace="longca_flashattn.memory:fa4_workspace",
+    plan_bytes="longca_flashattn.memory:fa4_plan",
     offers=(
         *_calls(**_COMMON, cuda="==9.0", head_dims=_FA4_HEAD_DIMS, deterministic=True),
         *(Offer.model_validate({**_COMMON, **_FA4_LISTS, **row}) for row in _FA4_ROWS),

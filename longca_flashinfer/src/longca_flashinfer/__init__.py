@@ -39,6 +39,8 @@ def _manifest(name: str, title: str, implementation: str, cuda: str, *, rough_ls
         requires=("flashinfer-python==0.6.3",),
         install="pip install 'longca-flashinfer[flashinfer]'",
         implementation=f"longca_flashinfer.kernel:{implementation}",
+        workspace=f"longca_flashinfer.memory:{name.removeprefix('flashinfer_')}_workspace",
+        plan_bytes=f"longca_flashinfer.memory:{name.removeprefix('flashinfer_')}_plan",
         offers=(Offer.model_validate(offer),),
     )
 

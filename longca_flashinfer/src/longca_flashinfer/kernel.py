@@ -22,12 +22,11 @@ from longca import Problem
 from longca.kernels.base import Plan, fill, nothing_seen, torch_device, torch_dtype
 from longca.kernels.kept_blocks import kept_blocks
 from longca.masks import BlockSparseMask, Form
-from longca_flashinfer.memory import Sizes, available_bytes, check_memory, sizes_of
+from longca_flashinfer.memory import LENGTHS, Sizes, available_bytes, check_memory, sizes_of
 
 __all__ = ["FlashInferFA2", "FlashInferFA3", "FlashInferPlan"]
 
 _VERSION = "0.6.3"
-_LENGTHS = 32768  # rows that the wrapper's own buffer of lengths is for
 _SCHEDULE = 8 * 2**20  # bytes of the wrapper's own buffer of schedules
 
 
@@ -110,7 +109,7 @@ class _FlashInfer:
         if sizes.int_bytes > _SCHEDULE:
             larger = torch.empty(sizes.int_bytes, dtype=torch.uint8, device=device)
             wrapper.reset_workspace_buffer(workspace, larger)
-        if sizes.rows > _LENGTHS:
+        if sizes.rows > LENGTHS:
             wrapper._kv_lens_buffer = torch.empty(sizes.rows, dtype=torch.int32, device=device)
         rows, columns = (
             torch.from_numpy(np.diff(bounds).astype(np.int32)).to(device).expand(len(kept), -1)

@@ -43,6 +43,8 @@ VSA = KernelManifest(
     requires=_FASTVIDEO,
     install="pip install 'longca-vsa[fastvideo]'",
     implementation="longca_vsa.vsa:VideoSparseAttention",
+    workspace="longca_vsa.memory:vsa_workspace",
+    plan_bytes="longca_vsa.memory:fastvideo_plan",
     offers=(Offer.model_validate({**_VSA, "cuda": "==9.0"}),),
     **_UPSTREAM,
 )
@@ -54,6 +56,8 @@ VSA_TRITON = KernelManifest(
     requires=(*_FASTVIDEO, "triton>=3.4,<3.9"),
     install="pip install 'longca-vsa[fastvideo]' 'triton>=3.4,<3.9'",
     implementation="longca_vsa.vsa_triton:VideoSparseAttentionTriton",
+    workspace="longca_vsa.memory:vsa_triton_workspace",
+    plan_bytes="longca_vsa.memory:fastvideo_plan",
     offers=(Offer.model_validate({**_VSA, "cuda": ">=8.0"}),),
     **_UPSTREAM,
 )
@@ -67,6 +71,8 @@ FA2_SPARSE = KernelManifest(
     requires=("block-sparse-attn==0.0.2",),
     install="pip install git+https://github.com/mit-han-lab/Block-Sparse-Attention",
     implementation="longca_vsa.fa2_sparse:FA2Sparse",
+    workspace="longca_vsa.memory:fa2_sparse_workspace",
+    plan_bytes="longca_vsa.memory:fa2_sparse_plan",
     offers=(
         Offer.model_validate(
             {

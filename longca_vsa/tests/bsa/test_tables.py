@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca_vsa.bsa.tables import make_tiles, tile_array, tile_count
+from longca_vsa.bsa.configs import tile_count
+from longca_vsa.bsa.tables import make_tiles, tile_array
 
 BOUNDS = np.array([0, 3, 40, 41, 90, 97, 300])
 

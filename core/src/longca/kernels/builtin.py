@@ -30,6 +30,8 @@ NAIVE = KernelManifest(
     upstream="https://arxiv.org/abs/1706.03762",
     license="Apache-2.0",
     implementation="longca.kernels.naive:Naive",
+    workspace="longca.kernels.builtin_memory:naive_workspace",
+    plan_bytes="longca.kernels.builtin_memory:naive_plan",
     offers=_naive_offers(),
 )
 
@@ -60,6 +62,8 @@ SDPA = KernelManifest(
     upstream="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
     license="BSD-3-Clause",
     implementation="longca.kernels.sdpa:SDPA",
+    workspace="longca.kernels.builtin_memory:sdpa_workspace",
+    plan_bytes="longca.kernels.builtin_memory:sdpa_plan",
     offers=_sdpa_offers(),
 )
 

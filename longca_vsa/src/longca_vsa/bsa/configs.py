@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.kernels.flash.config import Config, Configs, by_shared_memory
-from longca_vsa.bsa.tables import tile_count
 
-__all__ = ["candidates", "choose"]
+__all__ = ["candidates", "choose", "tile_count"]
 
 
 _Table = dict[int, tuple[Config, ...]]
@@ -114,3 +113,8 @@ def choose(
         return min(candidates(kernel, head_dim, capability), key=cost)
 
     return Configs(best("forward"), best("dkdv"), best("dq"))
+
+
+def tile_count(bounds: NDArray[np.int64], packed: int, block: int) -> int:
+    """How many tiles of `block` rows there are over blocks of tokens under `packed` heads each."""
+    return int((-(-np.diff(bounds) * packed // block)).sum())

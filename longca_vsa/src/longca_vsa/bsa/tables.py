@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Tiles", "make_tiles", "tile_array", "tile_count"]
+__all__ = ["Tiles", "make_tiles", "tile_array"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,6 @@ class Tiles:
     def programs(self) -> int:
         """How many programs there are."""
         return len(self.order)
-
-
-def tile_count(bounds: NDArray[np.int64], packed: int, block: int) -> int:
-    """How many tiles of `block` rows there are over blocks of tokens under `packed` heads each."""
-    return int((-(-np.diff(bounds) * packed // block)).sum())
 
 
 def tile_array(bounds: NDArray[np.int64], packed: int, block: int) -> NDArray[np.int32]:

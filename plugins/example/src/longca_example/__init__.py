@@ -16,6 +16,8 @@ ONLINE = KernelManifest(
     upstream="https://arxiv.org/abs/2205.14135",
     license="Apache-2.0",
     implementation="longca_example.online:Online",
+    workspace="longca_example.memory:workspace",
+    plan_bytes="longca_example.memory:plan_bytes",
     offers=(
         Offer(
             form=Form.ROW_INTERVALS,

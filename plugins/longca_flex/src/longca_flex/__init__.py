@@ -57,6 +57,8 @@ FLEX = KernelManifest(
     upstream="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     license="BSD-3-Clause",
     implementation="longca_flex.flex:Flex",
+    workspace="longca_flex.memory:workspace",
+    plan_bytes="longca_flex.memory:plan_bytes",
     offers=(
         *(Offer.model_validate({**_COMMON, **_INTERVALS, **row}) for row in _ROWS),
         Offer.model_validate({**_COMMON, **_BLOCKS}),

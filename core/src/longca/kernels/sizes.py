@@ -1,0 +1,156 @@
+"""Sizes: bytes of tensors, of block lists and of intervals, for functions that say what a kernel takes. Torch-free.
+
+The lists of a block-sparse mask are as wide as the fullest row of any head. In a mask of many blocks this width is
+taken from some heads alone, which are spread evenly over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.manifests import Problem
+from longca.masks import BlockSparseMask, Mask
+from longca.masks.blocks import BlockRuns
+from longca.masks.bounds import tile_spans
+
+__all__ = ["DTYPE_BYTES", "Tensors", "Widths", "block_sparse", "counted_heads", "empty_bytes", "most_blocks", "widths"]
+
+#: Bytes of an element.
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+#: Blocks of several heads that are looked at.
+_LOOKED_AT = 2**23
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Bytes of a problem's tensors.
+
+    Attributes:
+        tokens_q: Queries.
+        tokens_k: Keys.
+        element: Bytes of an element of q.
+        q: Bytes of q, and of out, dout and dq.
+        k: Bytes of k, and of v, dk and dv.
+        lse: Bytes of the log-sum-exp.
+    """
+
+    tokens_q: int
+    tokens_k: int
+    element: int
+    q: int
+    k: int
+    lse: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Tensors:
+        """The tensors of a problem."""
+        mask, element = problem.concrete_mask, DTYPE_BYTES[problem.dtype]
+        row = problem.head_dim * element
+        return cls(
+            mask.seqlen_q,
+            mask.seqlen_k,
+            element,
+            mask.seqlen_q * problem.heads_q * row,
+            mask.seqlen_k * problem.num_heads_kv * row,
+            mask.seqlen_q * problem.heads_q * max(4, element),
+        )
+
+    @property
+    def wide_q(self) -> int:
+        """Bytes of q in float32, or in float64 where q is."""
+        return self.q * max(1, 4 // self.element)
+
+    @property
+    def wide_k(self) -> int:
+        """Bytes of k in float32, or in float64 where k is."""
+        return self.k * max(1, 4 // self.element)
+
+
+class Widths(NamedTuple):
+    """The most tiles that a row of tiles has in any head; each is at least 1.
+
+    Attributes:
+        partial: Tiles that are partly visible.
+        full: Tiles that are fully visible.
+    """
+
+    partial: int
+    full: int
+
+
+def block_sparse(problem: Problem) -> BlockSparseMask:
+    """The mask of a problem that a kernel takes as a block-sparse one."""
+    mask = problem.concrete_mask
+    assert isinstance(mask, BlockSparseMask), "the offer is of block-sparse masks"
+    return mask
+
+
+def most_blocks(runs: BlockRuns) -> Widths:
+    """The most partly and the most fully visible blocks of a row, each at least 1."""
+    return Widths(*(max(1, _most(each)) for each in (runs.partial, runs.full)))
+
+
+def widths(mask: BlockSparseMask, tile_q: int, tile_k: int, *, by_key: bool = False) -> Widths:
+    """The most tiles of a row of tiles over a block-sparse mask.
+
+    Args:
+        mask: The mask.
+        tile_q: Queries a tile.
+        tile_k: Keys a tile.
+        by_key: Whether rows are keys' tiles; else queries'.
+    """
+    return _widths(mask, tile_q, tile_k, mask.key)[1 if by_key else 0]
+
+
+def counted_heads(mask: BlockSparseMask) -> Iterator[NDArray[np.bool_]]:
+    """The kept blocks of the heads that are looked at: [query blocks, key blocks] of each."""
+    each = max(1, (len(mask.q_bounds) - 1) * (len(mask.k_bounds) - 1))
+    step = -(-mask.heads // max(1, _LOOKED_AT // each))
+    yield from (mask.kept(head) for head in range(0, mask.heads, step))
+
+
+def empty_bytes(mask: Mask) -> int:
+    """Bytes of a bool for each query of each head, where some query sees nothing; else 0."""
+    if isinstance(mask, BlockSparseMask):
+        return mask.heads * mask.seqlen_q if (mask.keys_by_block == 0).any() else 0
+    return 0 if mask.head(0).row_pieces.empty_rows() is None else mask.seqlen_q
+
+
+@lru_cache(maxsize=32)
+def _widths(mask: BlockSparseMask, tile_q: int, tile_k: int, _key: int) -> tuple[Widths, Widths]:
+    """By query and by key. The key tells apart masks that are equal but made of other blocks."""
+    found = np.ones((2, 2), np.int64)
+    for kept in counted_heads(mask):
+        touched, covered = _tiles(mask, kept, tile_q, tile_k)
+        for place, tiles in enumerate((touched & ~covered, covered)):
+            for side, axis in enumerate((1, 0)):
+                found[side, place] = max(found[side, place], int(tiles.sum(axis).max(initial=0)))
+    by_query, by_key = found.tolist()
+    return Widths(*by_query), Widths(*by_key)
+
+
+def _tiles(
+    mask: BlockSparseMask, kept: NDArray[np.bool_], tile_q: int, tile_k: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each tile has any kept block in it, and whether it has no other."""
+    if mask.block_size == tile_q == tile_k:
+        return kept, kept
+    spans_q, spans_k = (
+        tile_spans(bounds, tile).reshape(-1, 2) for bounds, tile in ((mask.q_bounds, tile_q), (mask.k_bounds, tile_k))
+    )
+    rows = np.pad(kept.cumsum(0, dtype=np.int32), ((1, 0), (0, 0)))
+    rows = rows[spans_q[:, 1]] - rows[spans_q[:, 0]]
+    both = np.pad(rows.cumsum(1, dtype=np.int32), ((0, 0), (1, 0)))
+    inside = both[:, spans_k[:, 1]] - both[:, spans_k[:, 0]]
+    return inside > 0, inside == np.diff(spans_q) * np.diff(spans_k).T
+
+
+def _most(runs: NDArray[np.int32]) -> int:
+    return int(np.bincount(runs[:, 0], weights=runs[:, 2] - runs[:, 1]).max(initial=0))

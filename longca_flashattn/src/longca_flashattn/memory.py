@@ -1,0 +1,175 @@
+"""What FlashAttention 2, 3 and 4 take beside their tensors, in bytes, for their manifests. Torch-free.
+
+A forward of one call allocates its results alone. A backward sums dq in float32, and dk and dv too where query heads
+share a KV head: FlashAttention-2 in the inputs' dtype for each query head, 3 and 4 in float32 for each KV head. With
+documents, each one is padded to a tile.
+
+Source: `mha_bwd` and `mha_varlen_bwd` of csrc/flash_attn/flash_api.cpp and hopper/flash_api.cpp, and `_flash_attn_bwd`
+of flash_attn/cute/interface.py, of https://github.com/Dao-AILab/flash-attention; held against results/h200 by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from longca.kernels.sizes import Tensors, block_sparse, most_blocks, widths
+from longca.manifests import Problem
+from longca.masks import BlockSparseMask, Form, Varlen
+from longca.masks.intervals import IntervalPieces
+
+__all__ = ["calls_plan", "fa2_workspace", "fa3_workspace", "fa4_plan", "fa4_workspace"]
+
+_TILE = 128
+_ALIGNED = (16, 32, 64)
+_PROCESSORS = 132  # of an H100 or H200: a deterministic backward of FlashAttention-2 has sums for several of them
+#: Bytes from which PyTorch sums parts in float32 in memory of its own.
+_LARGE = 2**31
+
+#: Bytes that a backward takes for a problem, its form and the documents of one call, None for a call without.
+_Backward = Callable[[Problem, Form, Varlen | None], int]
+
+
+def fa2_workspace(problem: Problem, form: Form) -> int:
+    """Bytes for FlashAttention-2, as PyTorch or `flash-attn` have it."""
+    return _workspace(problem, form, _fa2_backward, results=True)
+
+
+def fa3_workspace(problem: Problem, form: Form) -> int:
+    """Bytes for FlashAttention-3."""
+    return _workspace(problem, form, _fa3_backward, results=False)
+
+
+def fa4_workspace(problem: Problem, form: Form) -> int:
+    """Bytes for FlashAttention-4."""
+    return _workspace(problem, form, _accumulators, results=False)
+
+
+def calls_plan(problem: Problem, form: Form) -> int:
+    """Bounds of documents in each call, and which queries see nothing."""
+    mask = problem.concrete_mask
+    bounds = sum(8 * len(varlen.cu_seqlens_q) for varlen in _documents(problem, form))
+    if form in (Form.FULL, Form.CAUSAL) and mask.seqlen_q <= mask.seqlen_k:
+        return bounds
+    return bounds + (0 if mask.head(0).row_pieces.empty_rows() is None else mask.seqlen_q)
+
+
+def fa4_plan(problem: Problem, form: Form) -> int:
+    """Lists of tiles, and the intervals or bits that partly visible tiles are asked of; else as `calls_plan`."""
+    if form not in (Form.BLOCK_SPARSE, Form.ROW_INTERVALS):
+        return calls_plan(problem, form)
+    sides = (False, True) if problem.direction == "backward" else (False,)
+    bytes_of = _blocks_bytes if form is Form.BLOCK_SPARSE else _intervals_bytes
+    return sum(bytes_of(problem, by_key) for by_key in sides)
+
+
+def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bool) -> int:
+    """Bytes of a call, or of several layers whose results are merged or summed.
+
+    Args:
+        problem: The problem.
+        form: Its form.
+        backward: What a backward takes.
+        results: Whether the results of a call are tensors of their own, which are then copied.
+    """
+    tensors, calls = Tensors.of(problem), _documents(problem, form)
+    if problem.direction == "forward":
+        return len(calls) * (tensors.q + tensors.lse) if len(calls) > 1 else 0
+    if len(calls) < 2:
+        return backward(problem, form, calls[0] if calls else None)
+    gradients = tensors.q + 2 * tensors.k
+    inside = max(backward(problem, form, call) for call in calls) - (0 if results else gradients)
+    summing = 0 if len(calls) * tensors.q < _LARGE else tensors.wide_q - 2 * tensors.k
+    return len(calls) * gradients + max(inside, summing, 0)
+
+
+def _documents(problem: Problem, form: Form) -> list[Varlen]:
+    """The documents of each call that has any."""
+    mask = problem.concrete_mask.head(0)
+    if form is Form.LAYERS:
+        return list(mask.layers)
+    varlen = mask.varlen if form is Form.VARLEN else None
+    return [] if varlen is None else [varlen]
+
+
+def _fa2_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
+    tensors, documents = Tensors.of(problem), 1 if call is None else len(call.cu_seqlens_q) - 1
+    tokens = _padded(tensors.tokens_q, _TILE) if call is None else tensors.tokens_q + _TILE * documents
+    splits = -(-_PROCESSORS // (documents * problem.heads_q)) if problem.deterministic else 1
+    expanded = 2 * tensors.k * (problem.heads_q // problem.num_heads_kv) if problem.is_gqa else 0
+    return 4 * tokens * problem.heads_q * (splits * _padded(problem.head_dim, 32) + 1) + expanded
+
+
+def _fa3_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
+    """As FlashAttention-4, and a semaphore for each tile of queries."""
+    tensors, documents = Tensors.of(problem), 1 if call is None else len(call.cu_seqlens_q) - 1
+    longest = tensors.tokens_q if call is None else call.max_seqlen_q
+    return _accumulators(problem, form, call) + 4 * -(-longest // 64) * documents * problem.heads_q
+
+
+def _accumulators(problem: Problem, form: Form, call: Varlen | None) -> int:
+    """Sums of dq, and two numbers a query; with shared KV heads also sums of dk and dv."""
+    tensors, tile = Tensors.of(problem), _query_tile(problem, form, call)
+    dim = _padded(problem.head_dim, 32)
+    if call is None:
+        tokens_q, tokens_k = _padded(tensors.tokens_q, tile), _padded(tensors.tokens_k, _TILE)
+    else:
+        documents = len(call.cu_seqlens_q) - 1
+        tokens_q = _padded(tensors.tokens_q + documents * tile, tile)
+        tokens_k = _padded(tensors.tokens_k + documents * _TILE, _TILE)
+    queries = 4 * tokens_q * problem.heads_q * (dim + 2)
+    return queries + (2 * 4 * tokens_k * problem.num_heads_kv * dim if problem.is_gqa else 0)
+
+
+def _query_tile(problem: Problem, form: Form, call: Varlen | None) -> int:
+    """Queries of the backward's tiles."""
+    if problem.head_dim <= 64:
+        return 128
+    full = form is Form.FULL if call is None else call.window.left is call.window.right is None
+    return 80 if full and problem.head_dim > 96 else 64
+
+
+def _blocks_bytes(problem: Problem, by_key: bool) -> int:
+    """Lists of tiles for each query head, and beside them bits where tiles are no whole blocks."""
+    mask = block_sparse(problem)
+    size = mask.block_size
+    if size is not None and size % _TILE == 0:
+        tile = (_TILE, _TILE)
+    elif by_key:
+        tile = (_TILE if problem.head_dim <= 64 else 64, _TILE)
+    else:
+        tile = (64, 64) if size == 64 else (_TILE, _TILE)
+    exact = size is not None and all(size % side == 0 for side in tile)
+    own, tile_own = (mask.seqlen_k, tile[1]) if by_key else (mask.seqlen_q, tile[0])
+    rows, heads = -(-own // tile_own), 1 if mask.heads == 1 else problem.heads_q
+    partial, full = widths(mask, *tile, by_key=by_key)
+    if exact:
+        return 4 * heads * rows * (1 + full) + 8 * rows
+    return 4 * heads * rows * (2 + full + partial) + _table_bytes(mask, by_key)
+
+
+def _table_bytes(mask: BlockSparseMask, by_key: bool) -> int:
+    own, other = (mask.k_bounds, mask.q_bounds) if by_key else (mask.q_bounds, mask.k_bounds)
+    row = -(-(len(other) - 1) // 8)
+    if mask.block_size in _ALIGNED:
+        return mask.heads * (_padded(int(own[-1]), _TILE) // mask.block_size) * row
+    maps = 4 * (_padded(int(own[-1]), _TILE) + _padded(int(other[-1]), _TILE) + len(other))
+    return mask.heads * (len(own) - 1) * row + maps
+
+
+def _intervals_bytes(problem: Problem, by_key: bool) -> int:
+    """Lists of tiles, and the tokens' intervals where a tile is partly visible."""
+    mask = problem.concrete_mask.head(0)
+    blocks = mask.blocks(64 if by_key and problem.head_dim > 64 else _TILE, _TILE)
+    runs = blocks.by_key if by_key else blocks.by_query
+    partial, full = most_blocks(runs)
+    table = _table(mask.column_pieces if by_key else mask.row_pieces) if runs.num_partial else 0
+    return 4 * runs.num_rows * (2 + partial + full) + table
+
+
+def _table(pieces: IntervalPieces) -> int:
+    width = 1 << max(pieces.max_intervals - 1, 0).bit_length()
+    return _padded(int(pieces.rows[-1]), _TILE) * width * 2 * 4
+
+
+def _padded(size: int, tile: int) -> int:
+    return -(-size // tile) * tile

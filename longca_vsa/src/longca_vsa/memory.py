@@ -1,0 +1,142 @@
+"""What the block-sparse kernels take beside their tensors, in bytes, for their manifests. Torch-free.
+
+Lists whose length depends on the mask's blocks are counted from `longca.kernels.sizes.counted_heads`.
+
+Source: `bsa/plan.py` and `bsa/launches.py`, `fastvideo.py` and `fa2_sparse.py` beside this file; csrc/attention and
+triton_kernels of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2; held against results/h200 by a test.
+That of `fa2_sparse` is unverified, as its kernel is.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca import Problem
+from longca.kernels.sizes import Tensors, block_sparse, counted_heads, empty_bytes, widths
+from longca.masks import BlockSparseMask, Form
+from longca_vsa.bsa.configs import choose, tile_count
+
+__all__ = [
+    "bsa_plan",
+    "bsa_workspace",
+    "fa2_sparse_plan",
+    "fa2_sparse_workspace",
+    "fastvideo_plan",
+    "vsa_triton_workspace",
+    "vsa_workspace",
+]
+
+_BLOCK = 64  # tokens of fastvideo-kernel's blocks
+_CACHE = 50 * 2**20  # bytes of an H100's or H200's L2 cache, by which bsa shares the heads of a group among launches
+_SHORT = 2**16  # blocks that 16 bits tell apart
+_SMALLEST_PIECE = 16
+
+
+def bsa_workspace(problem: Problem, form: Form) -> int:
+    """In a backward two numbers a query, and sums of dk and dv where a group's heads take several launches."""
+    if problem.direction == "forward":
+        return 0
+    tensors, group = Tensors.of(problem), problem.heads_q // problem.num_heads_kv
+    multiple = max(64, 8192 // problem.head_dim)
+    prepared = 2 * 4 * problem.heads_q * (-(-tensors.tokens_q // multiple) * multiple)
+    fits = _CACHE // (4 * max(1, tensors.tokens_q) * problem.head_dim * tensors.element)
+    return prepared + (2 * tensors.wide_k if group > max(1, fits) else 0)
+
+
+def bsa_plan(problem: Problem, form: Form) -> int:
+    """Lists of runs or of blocks, their offsets and steps, and the tiles of each kernel."""
+    mask, group = block_sparse(problem), problem.heads_q // problem.num_heads_kv
+    packed = group if mask.heads in (1, problem.num_heads_kv) else 1
+    configs = choose(problem.head_dim, problem.device.capability or (0, 0), mask.q_bounds, packed, mask.k_bounds)
+    by_query = (configs.forward, configs.dq) if problem.direction == "backward" else (configs.forward,)
+    size = _lists_bytes(mask, {config.block_n for config in by_query}, by_key=False)
+    heads = problem.heads_q // packed
+    size += sum(_tiles_bytes(mask.q_bounds, packed, config.block_m, heads) for config in by_query)
+    if problem.direction == "backward":
+        size += _lists_bytes(mask, {configs.dkdv.block_m}, by_key=True)
+        size += _tiles_bytes(mask.k_bounds, 1, configs.dkdv.block_n, problem.num_heads_kv)
+    return size
+
+
+def vsa_workspace(problem: Problem, form: Form) -> int:
+    """Contiguous copies of all inputs, and in a backward all gradients in float32."""
+    tensors = _padded(problem)
+    if problem.direction == "forward":
+        return tensors.q + 2 * tensors.k
+    copies, results = 3 * tensors.q + 2 * tensors.k, tensors.q + 2 * tensors.k
+    return copies + tensors.wide_q + 2 * tensors.wide_k - results + 2 * tensors.lse
+
+
+def vsa_triton_workspace(problem: Problem, form: Form) -> int:
+    """In a forward another log-sum-exp; in a backward contiguous copies of all inputs, and one of q besides."""
+    tensors = _padded(problem)
+    if problem.direction == "forward":
+        return tensors.lse
+    return 4 * tensors.q + 2 * tensors.k + 2 * tensors.lse
+
+
+def fastvideo_plan(problem: Problem, form: Form) -> int:
+    """Lists of blocks for each query head, and the tokens of each key block."""
+    mask = block_sparse(problem)
+    sides = ((mask.q_bounds, False), (mask.k_bounds, True))
+    size = 4 * (len(mask.k_bounds) - 1)
+    for bounds, by_key in sides if problem.direction == "backward" else sides[:1]:
+        size += 4 * problem.heads_q * (len(bounds) - 1) * (1 + widths(mask, _BLOCK, _BLOCK, by_key=by_key).full)
+    return size + empty_bytes(mask) * problem.heads_q // mask.heads
+
+
+def fa2_sparse_workspace(problem: Problem, form: Form) -> int:
+    """As FlashAttention-2 on one document: in a backward sums of dq, and dk and dv for each query head."""
+    if problem.direction == "forward":
+        return 0
+    tensors = Tensors.of(problem)
+    expanded = 2 * tensors.k * (problem.heads_q // problem.num_heads_kv) if problem.is_gqa else 0
+    return 4 * (tensors.tokens_q + 128) * problem.heads_q * (problem.head_dim + 1) + expanded + tensors.lse
+
+
+def fa2_sparse_plan(problem: Problem, form: Form) -> int:
+    """A number for each block of each mask head, by rows and in a backward also by columns."""
+    mask = block_sparse(problem)
+    blocks = mask.heads * (len(mask.q_bounds) - 1) * (len(mask.k_bounds) - 1)
+    return 4 * blocks * (2 if problem.direction == "backward" else 1) + 12 * problem.heads_q + 32
+
+
+def _padded(problem: Problem) -> Tensors:
+    """The tensors in whole blocks."""
+    tensors = Tensors.of(problem)
+    rows_q, rows_k = (-(-tokens // _BLOCK) * _BLOCK for tokens in (tensors.tokens_q, tensors.tokens_k))
+    row = problem.head_dim * tensors.element
+    q, k = rows_q * problem.heads_q * row, rows_k * problem.num_heads_kv * row
+    return Tensors(rows_q, rows_k, tensors.element, q, k, 4 * rows_q * problem.heads_q)
+
+
+def _lists_bytes(mask: BlockSparseMask, steps: set[int], *, by_key: bool) -> int:
+    """Bytes of the lists that kernels of some steps walk; those whose steps allow it share one."""
+    own, other = (mask.k_bounds, mask.q_bounds) if by_key else (mask.q_bounds, mask.k_bounds)
+    rows, unit = mask.heads * (len(own) - 1), mask.block_size or 0
+    number = 2 if unit > 1 and len(other) <= _SHORT else 4
+    pieces = {_SMALLEST_PIECE <= unit < step and step % unit == 0 for step in steps}
+    found = _entries(mask, mask.key)
+    runs, blocks = found[1 if by_key else 0], found[2]
+    entries = sum(number * (1 + blocks) if piece else 2 * number * (1 + runs) for piece in pieces)
+    return entries + len(pieces) * 8 * (rows + 1) + 4 * rows * len(steps)
+
+
+@lru_cache(maxsize=32)
+def _entries(mask: BlockSparseMask, _key: int) -> tuple[int, int, int]:
+    """Runs of key blocks, runs of query blocks, and kept blocks. The key tells apart masks of other blocks."""
+    found = [(_runs(kept), _runs(kept.T), int(np.count_nonzero(kept))) for kept in counted_heads(mask)]
+    by_query, by_key, blocks = (sum(each) * mask.heads // len(found) for each in zip(*found, strict=True))
+    return by_query, by_key, blocks
+
+
+def _runs(kept: NDArray[np.bool_]) -> int:
+    """Runs of kept blocks in all rows."""
+    return int(np.count_nonzero(kept[:, 0]) + np.count_nonzero(kept[:, 1:] & ~kept[:, :-1]))
+
+
+def _tiles_bytes(bounds: NDArray[np.int64], packed: int, block: int, heads: int) -> int:
+    return tile_count(bounds, packed, block) * (16 + 4 * heads)

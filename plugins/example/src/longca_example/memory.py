@@ -1,0 +1,28 @@
+"""What online takes beside its tensors, in bytes, for its manifest. Torch-free.
+
+Source: `online.py` beside this file.
+"""
+
+from __future__ import annotations
+
+from longca import Problem
+from longca.kernels.sizes import Tensors
+from longca.masks import Form
+
+__all__ = ["plan_bytes", "workspace"]
+
+_BLOCK = 128  # queries and keys a tile
+
+
+def workspace(problem: Problem, form: Form) -> int:
+    """A few tiles of scores and blocks of queries, and in a backward the sums of dk and dv."""
+    tensors = Tensors.of(problem)
+    wide = max(4, tensors.element)
+    tiles = wide * problem.heads_q * _BLOCK * (3 * _BLOCK + 4 * problem.head_dim)
+    return tiles + (2 * tensors.wide_k if problem.direction == "backward" else 0)
+
+
+def plan_bytes(problem: Problem, form: Form) -> int:
+    """First and last key of each interval of each query."""
+    mask = problem.concrete_mask
+    return 2 * 4 * mask.count(Form.ROW_INTERVALS) * mask.seqlen_q
