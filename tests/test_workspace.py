@@ -24,13 +24,14 @@ FLOORS = {
     "masks": ("masks",),
     "manifests": ("manifests",),
     "plugins": ("hookspecs", "discovery", "plugins"),
+    "advice": ("advice",),
     "kernels": ("kernels",),
     "bench": ("bench",),
     "testing": ("testing",),
     "reports": ("reports",),
     "cli": ("cli", "__main__", ""),  # the package itself is the front door: it fetches names from every floor
 }
-TORCH_FREE = ("masks", "manifests", "plugins", "ground", "reports", "cli")
+TORCH_FREE = ("masks", "manifests", "plugins", "advice", "ground", "reports", "cli")
 
 
 def _pyproject(distribution: Path) -> dict[str, Any]:

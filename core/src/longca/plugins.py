@@ -15,7 +15,7 @@ from longca.errors import PluginError, RequestError, UnknownNameError, Unsupport
 from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
 from longca.manifests.cost import predicted_cost
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
-from longca.manifests.resolve import resolve_manifest
+from longca.manifests.resolve import resolve_anywhere, resolve_manifest
 from longca.manifests.step_cuts import distinct_steps
 
 __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
@@ -106,13 +106,16 @@ class Registry:
         """
         return self._catalogue.owner(self.strategy(name))
 
-    def resolve(self, kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:
+    def resolve(
+        self, kernel: Asked, problem: Problem, layout: Layout | None = None, *, anywhere: bool = False
+    ) -> Verdict:
         """Whether a kernel takes a problem, alone or in every step of a layout: its manifest, then its plugin's veto.
 
         Args:
             kernel: A kernel's or a pair's name; or a manifest, or two, which need not be registered.
             problem: What is asked.
             layout: Which queries, keys and heads meet where, under context parallelism.
+            anywhere: Whether to answer for a machine that has every package: one that is missing here is no reason.
 
         Raises:
             UnknownNameError: Nobody provides the kernel, or a half of the pair.
@@ -120,10 +123,10 @@ class Registry:
         """
         manifests = self._asked(kernel)
         if len(manifests) == 1:
-            return self._resolve(manifests[0], problem, layout)
+            return self._resolve(manifests[0], problem, layout, anywhere)
         # A pair is valid where each half takes what is asked of it.
         halves = zip(manifests, asked_of_halves(problem), strict=False)
-        verdicts = [self._resolve(manifest, half, layout) for manifest, half in halves]
+        verdicts = [self._resolve(manifest, half, layout, anywhere) for manifest, half in halves]
         return pair_verdict(join(manifests[0].name, manifests[-1].name), verdicts)
 
     def _asked(self, kernel: Asked) -> tuple[KernelManifest, ...]:
@@ -132,8 +135,8 @@ class Registry:
             return self.manifests(kernel)
         return (kernel,) if isinstance(kernel, KernelManifest) else kernel
 
-    def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None) -> Verdict:
-        verdict = resolve_manifest(manifest, problem, layout)
+    def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None, anywhere: bool) -> Verdict:
+        verdict = (resolve_anywhere if anywhere else resolve_manifest)(manifest, problem, layout)
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
         admission = self._catalogue.admission(manifest)

@@ -69,6 +69,7 @@ def rank_bytes(
     layout: Layout | None = None,
     training: bool = False,
     nccl: bool = True,
+    anywhere: bool = False,
 ) -> RankMemory:
     """The bytes that one attention call takes on a rank.
 
@@ -82,6 +83,7 @@ def rank_bytes(
         layout: The strategy's layout; None for its default placement's.
         training: Whether a backward follows. The result is the larger of both moments.
         nccl: Whether NCCL moves what the strategy moves.
+        anywhere: Whether packages that are missing here are no reason against a kernel.
 
     Raises:
         UnknownNameError: Nobody provides a kernel or the strategy.
@@ -95,8 +97,8 @@ def rank_bytes(
     before, after = halves(problem) if paired else (_forward(problem), replace(problem, direction="backward"))
     tokens = _tokens(problem, layout)
     # A single kernel has one plan for both directions.
-    first = _calls(registry, forward, before, layout, planned=paired or not training)
-    second = _calls(registry, backward or forward, after, layout) if training else _Calls()
+    first = _calls(registry, forward, before, layout, anywhere, planned=paired or not training)
+    second = _calls(registry, backward or forward, after, layout, anywhere) if training else _Calls()
     around = _around(registry, strategy, problem, sizes, nccl)
     tensors, gradients = tensor_bytes(problem, *tokens, training=training), gradient_bytes(problem, *tokens)
     out = tokens[0] * problem.heads_q * problem.head_dim * dtype_bytes(problem)
@@ -176,11 +178,13 @@ def _around(
     return found
 
 
-def _calls(registry: Registry, kernel: str, problem: Problem, layout: Layout | None, *, planned: bool = True) -> _Calls:
+def _calls(
+    registry: Registry, kernel: str, problem: Problem, layout: Layout | None, anywhere: bool, *, planned: bool = True
+) -> _Calls:
     """What a kernel takes in the steps of a rank, or in its only call."""
     manifest, plan, workspace = registry.manifest(kernel), 0, 0
     for step, times in _steps(problem, layout):
-        verdict = registry.resolve(kernel, step)
+        verdict = registry.resolve(kernel, step, anywhere=anywhere)
         verdict.check()
         assert verdict.offer is not None, "a kernel that takes a step has an offer for it"
         if planned:

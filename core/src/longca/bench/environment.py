@@ -17,7 +17,7 @@ from longca.manifests import Device, installed_version
 from longca.manifests.devices import driver_version
 from longca.manifests.packages import alternatives
 
-__all__ = ["environment", "surroundings"]
+__all__ = ["environment", "package_versions", "surroundings"]
 
 _PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
 
@@ -39,17 +39,23 @@ def surroundings(registry: plugins.Registry, device: Device) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "driver": driver_version(),
         "gpu": gpu_state() if device.kind == "cuda" else None,
-        "packages": {name: installed_version(name) for name in (*_PACKAGES, *_required(registry))},
+        "packages": {name: installed_version(name) for name in _package_names(registry)},
         "plugins": {p.name: {"distribution": p.distribution, "version": p.version} for p in registry.plugins},
         "git_revision": _git_revision(),
     }
 
 
-def _required(registry: plugins.Registry) -> list[str]:
-    """Packages that kernels ask for beside their distribution's own, by name."""
+def package_versions(registry: plugins.Registry) -> dict[str, str]:
+    """The versions of the packages that are installed and that results may depend on."""
+    found = {name: installed_version(name) for name in _package_names(registry)}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _package_names(registry: plugins.Registry) -> list[str]:
+    """Packages that results may depend on: the framework's, and those that kernels ask for beside their distribution's."""
     manifests = registry.kernels.values()
     texts = {text for m in manifests for text in (*m.requires, *(r for offer in m.offers for r in offer.requires))}
-    return sorted({wanted.name for text in texts for wanted in alternatives(text)} - set(_PACKAGES))
+    return [*_PACKAGES, *sorted({wanted.name for text in texts for wanted in alternatives(text)} - set(_PACKAGES))]
 
 
 def _git_revision() -> str | None:

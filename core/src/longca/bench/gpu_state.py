@@ -8,21 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["PEAKS", "gpu_state", "peak_tflops"]
-
-#: Dense matrix products, in TFLOP/s, by the vendor's datasheets: what no attention can exceed.
-PEAKS = {
-    "H100 PCIe": {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0, "float64": 51.0},
-    "H100": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
-    "H200": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
-    "A100": {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0, "float64": 19.5},
-    "B200": {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1100.0, "float64": 40.0},
-}
-
-
-def peak_tflops(device: str, dtype: str) -> float | None:
-    """The peak of a device by its name; None where it is not known."""
-    return next((peaks[dtype] for name, peaks in PEAKS.items() if name in device), None)
+__all__ = ["gpu_state"]
 
 
 def gpu_state() -> dict[str, Any] | None:

@@ -14,15 +14,18 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
+from longca.advice.devices import evidence_name, peak_tflops
+from longca.advice.evidence import Run
+from longca.advice.from_records import row_of
+from longca.advice.history import append
 from longca.bench.advice import advice
 from longca.bench.cases import Case
-from longca.bench.gpu_state import peak_tflops
+from longca.bench.environment import package_versions
 from longca.bench.interleave import Turns
 from longca.bench.messages import Outcome, Setup
 from longca.bench.pool import Worker
 from longca.bench.records import Record
 from longca.bench.suite import Suite
-from longca.kernels import history
 from longca.manifests import Device
 from longca.plugins import Registry
 
@@ -117,6 +120,8 @@ class _Run:
         self._record, self._options = record, options
         self._lock = threading.Lock()
         self._stopped = self._closed = False
+        about = {"capability": device.capability, "memory": device.memory, "packages": package_versions(registry)}
+        self._here = Run(run="this machine", device=evidence_name(device), **about)
 
     def close(self) -> None:
         """Keeps nothing from here on: what a worker that is being ended says of its case is no result."""
@@ -166,11 +171,12 @@ class _Run:
         if self._stopped:
             return finished(fields, "skipped", "an earlier case failed, and --fail-fast was asked for")
         outcome = judged(measure(case), self._device, case)
-        if outcome.status == "ok":
-            history.append(history.Entry.of(case.kernel, problem, outcome.fields["median"]))
         told = advice(outcome.status, outcome.message, verdict.form)
         fields |= {"form": verdict.form, **outcome.fields, "advice": told}
-        return finished(fields, outcome.status, outcome.message)
+        record = finished(fields, outcome.status, outcome.message)
+        if outcome.status == "ok":
+            append(row_of(record.model_dump(mode="json"), self._here, mask=case.mask))
+        return record
 
 
 def judged(outcome: Outcome, device: Device, case: Case) -> Outcome:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from longca.cli import capabilities, compare, doctor, make_lengths, plugins, report, run, show_mask, verify
+from longca.cli import capabilities, compare, doctor, make_lengths, plugins, recommend, report, run, show_mask, verify
 from longca.cli.options import NoPlugin
 from longca.errors import LongCAError, PluginError, RecordError, VerificationError
 
@@ -26,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("recommend")(recommend.recommend)
 app.command("list-capabilities")(capabilities.list_capabilities)
 app.command("plugins")(plugins.plugins)
 app.command("doctor")(doctor.doctor)

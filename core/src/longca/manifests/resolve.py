@@ -7,6 +7,7 @@ those of the nearest offer: one that takes the mask's form, if any does, and amo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
@@ -20,7 +21,7 @@ from longca.manifests.strategy import Layout
 from longca.manifests.verdict import Reason, Verdict
 from longca.masks import Form, Mask
 
-__all__ = ["resolve_manifest", "resolve_steps", "step_problems"]
+__all__ = ["resolve_anywhere", "resolve_manifest", "resolve_steps", "step_problems"]
 
 
 def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
@@ -32,6 +33,30 @@ def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout 
         layout: Which queries, keys and heads meet where, under context parallelism.
     """
     return _resolve(manifest, problem, layout, getattr(problem.mask, "key", None))
+
+
+def resolve_anywhere(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
+    """The same on a machine that has every package: one that is missing here is no reason.
+
+    Args:
+        manifest: The kernel's manifest.
+        problem: What is asked.
+        layout: Which queries, keys and heads meet where, under context parallelism.
+    """
+    without, own = _without_packages(manifest)
+    verdict = resolve_manifest(without, problem, layout)
+    offer = None if verdict.offer is None else own[verdict.offer]
+    return replace(verdict, offer=offer, offers=tuple(own[offer] for offer in verdict.offers))
+
+
+@lru_cache(maxsize=256)
+def _without_packages(manifest: KernelManifest) -> tuple[KernelManifest, dict[Offer, Offer]]:
+    """A manifest that requires nothing, and which offer of the manifest each of its offers is."""
+    offers = tuple(offer.model_copy(update={"requires": ()}) for offer in manifest.offers)
+    own: dict[Offer, Offer] = {}
+    for without, offer in zip(offers, manifest.offers, strict=True):
+        own.setdefault(without, offer)
+    return manifest.model_copy(update={"requires": (), "offers": offers}), own
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,215 @@
+"""CostModel: the seconds of kernel calls, predicted from evidence without a GPU.
+
+Evidence is grouped by device, kernel, direction, data type, head dimension and family of forms; each group has a `Fit`,
+made when it is first asked for. Where a problem lies outside what its group has seen, the prediction says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+from longca.advice.evidence import Row
+from longca.advice.fit import Call, Fit, Prediction
+from longca.advice.work import TILE, Work
+from longca.manifests import Device, installed_version
+
+__all__ = ["CostModel", "Estimate", "Key"]
+
+#: How far beyond the evidence a length or a density may lie before it counts as outside: a factor.
+_BEYOND = 1.25
+
+#: Data types that kernels compute at the same speed.
+_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """What calls have in common whose times say something of one another.
+
+    Attributes:
+        device: What the vendor calls the device.
+        kernel: The kernel.
+        direction: `forward`, or `backward` alone.
+        dtype: Data type.
+        head_dim: Head dimension.
+    """
+
+    device: str
+    kernel: str
+    direction: str
+    dtype: str
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The predicted seconds of a call.
+
+    Attributes:
+        seconds: The most likely time.
+        low: Lower end of the interval that holds the time with 90 %.
+        high: Upper end.
+        records: How many measured calls it is learnt from.
+        nearest: The measured call that is most alike: its run and case.
+        outside: In words, what lies outside the evidence; empty where nothing does.
+        versions: In words, packages whose version here is not the one that was measured with.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    records: int
+    nearest: str
+    outside: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows that are fitted together."""
+
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        return [Call(row.call_work, row.heads_q, row.heads_kv) for row in self.rows]
+
+    @cached_property
+    def fit(self) -> Fit:
+        return Fit(self.calls, [row.seconds for row in self.rows])
+
+    @cached_property
+    def lengths(self) -> tuple[float, float]:
+        found = [call.work.tokens for call in self.calls]
+        return min(found), max(found)
+
+    @cached_property
+    def densities(self) -> tuple[float, float]:
+        found = [_density(call.work) for call in self.calls]
+        return min(found), max(found)
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        return frozenset(call.work.path for call in self.calls)
+
+
+class CostModel:
+    """Predictions from some evidence.
+
+    Args:
+        rows: The evidence. Rows under a strategy say nothing of a kernel's own time, and are passed over.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows: dict[tuple[Key, str], list[Row]] = {}
+        self._groups: dict[tuple[Key, str], _Group] = {}
+        for row in rows:
+            if row.strategy is None:
+                key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim)
+                self._rows.setdefault((key, row.call_work.family), []).append(row)
+
+    @cached_property
+    def devices(self) -> Mapping[str, Device]:
+        """The devices that there is evidence of, by what their vendors call them."""
+        return {row.run.device: row.run.measured_on for rows in self._rows.values() for row in rows}
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """The kernels that there is evidence of, on any device."""
+        return frozenset(key.kernel for key, _ in self._rows)
+
+    def predictions(self, key: Key, calls: Sequence[Call]) -> list[Prediction] | None:
+        """The seconds of several calls; None where no evidence says anything of them.
+
+        Args:
+            key: What they are calls of.
+            calls: The calls, of one family.
+        """
+        if not calls:
+            return []
+        found = self._nearest_group(key, calls[0].work.family)
+        if found is None:
+            return None
+        near, group = found
+        scale = key.head_dim / near.head_dim
+        return [Prediction(*(scale * value for value in predicted)) for predicted in group.fit.predict(calls)]
+
+    def estimate(self, key: Key, call: Call) -> Estimate | None:
+        """The seconds of a call, and how they are known; None where no evidence says anything of it."""
+        found, predicted = self._nearest_group(key, call.work.family), self.predictions(key, [call])
+        if found is None or predicted is None:
+            return None
+        near, group = found
+        outside = tuple(_outside(key, near, group, call))
+        nearest = group.rows[group.fit.nearest(call)]
+        seconds, low, high = predicted[0]
+        # Outside the evidence the interval is wider on both sides: by as much again, for each thing that is outside.
+        widen = (high / seconds) ** len(outside)
+        versions = tuple(_other_versions(nearest.run.packages))
+        return Estimate(seconds, low / widen, high * widen, len(group.rows), nearest.source, outside, versions)
+
+    def _nearest_group(self, key: Key, family: str) -> tuple[Key, _Group] | None:
+        """The group of a key; else that of a data type that is as quick, and of the nearest head dimension."""
+        about = (key.device, key.kernel, key.direction)
+        dtypes = [key.dtype, *([_ALIKE[key.dtype]] if key.dtype in _ALIKE else [])]
+        known = [(k, f) for k, f in self._rows if (k.device, k.kernel, k.direction) == about and k.dtype in dtypes]
+        same = [k for k, f in known if f == family]
+        # Blocks of a size that was not measured are between those that were.
+        kind = family.partition("/")[0]
+        alike = [] if same else [k for k, f in known if kind == "block_sparse" and f.startswith(kind)]
+        if not (same or alike):
+            return None
+
+        def distance(k: Key) -> tuple[float, bool]:
+            return abs(log2(k.head_dim / key.head_dim)), k.dtype != key.dtype
+
+        near = min(same or alike, key=distance)
+        return near, self._group(near, family if same else kind)
+
+    def _group(self, key: Key, family: str) -> _Group:
+        if (key, family) not in self._groups:
+            rows = [row for (k, f), rows in self._rows.items() if k == key and f.startswith(family) for row in rows]
+            self._groups[key, family] = _Group(tuple(rows))
+        return self._groups[key, family]
+
+
+def _outside(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
+    """What of a call lies outside the evidence, in words."""
+    if near.head_dim != key.head_dim:
+        yield f"head dimension {key.head_dim}; measured is {near.head_dim}"
+    if near.dtype != key.dtype:
+        yield f"{key.dtype}; measured is {near.dtype}"
+    shortest, longest = group.lengths
+    if call.work.tokens > _BEYOND * longest:
+        yield f"{int(call.work.tokens) * TILE} tokens; measured up to {int(longest) * TILE}"
+    if call.work.tokens * _BEYOND < shortest:
+        yield f"{int(call.work.tokens) * TILE} tokens; measured from {int(shortest) * TILE}"
+    thinnest, _ = group.densities
+    if _density(call.work) * _BEYOND < thinnest:
+        yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"
+    if call.work.path.startswith("block_sparse") and call.work.path not in group.paths:
+        sizes = ", ".join(sorted(path.partition("/")[2] for path in group.paths))
+        yield f"blocks of {call.work.path.partition('/')[2]} tokens; measured are {sizes}"
+
+
+def _density(work: Work) -> float:
+    """The share of the matrix's tiles that are computed."""
+    return work.tiles / max(work.cells, 1.0)
+
+
+def _other_versions(packages: Mapping[str, str]) -> Iterable[str]:
+    """Packages that are installed here in another version than was measured with, in words."""
+    for name, measured in packages.items():
+        here = installed_version(name)
+        if name in _MATTER and here is not None and here.partition("+")[0] != measured.partition("+")[0]:
+            yield f"measured with {name} {measured}; {here} is installed"
+
+
+#: Packages whose version changes how quick kernels are.
+_MATTER = frozenset(
+    {"torch", "triton", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "flashinfer-python"}
+    | {"nvidia-cudnn-frontend", "fastvideo-kernel"}
+)

@@ -1,0 +1,93 @@
+"""Devices that can be asked about without having one: their names, compute capabilities, memory and peak rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from longca.errors import RequestError
+from longca.manifests import Device
+from longca.manifests.devices import cpu_device, current_device
+
+__all__ = ["DEVICES", "NO_DEVICE_REACHES", "PEAKS", "evidence_name", "named_device", "peak_tflops"]
+
+_GB = 10**9
+
+
+def _gpu(name: str, capability: tuple[int, int], memory: int) -> Device:
+    return Device("cuda", capability, memory, name)
+
+
+#: GPUs by the names that people use. Memory is what the driver reports where it was seen, else the vendor's figure.
+#: Sources: NVIDIA's data sheets, and its table of compute capabilities (developer.nvidia.com/cuda-gpus).
+DEVICES: Mapping[str, Device] = MappingProxyType(
+    {
+        "a100": _gpu("NVIDIA A100-SXM4-80GB", (8, 0), 80 * _GB),
+        "a100-40gb": _gpu("NVIDIA A100-SXM4-40GB", (8, 0), 40 * _GB),
+        "a6000": _gpu("NVIDIA RTX A6000", (8, 6), 48 * _GB),
+        "l40s": _gpu("NVIDIA L40S", (8, 9), 48 * _GB),
+        "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 24 * _GB),
+        "h100": _gpu("NVIDIA H100 80GB HBM3", (9, 0), 80 * _GB),
+        "gh200": _gpu("NVIDIA GH200 480GB", (9, 0), 96 * _GB),
+        "h200": _gpu("NVIDIA H200", (9, 0), 150_754_820_096),
+        "b200": _gpu("NVIDIA B200", (10, 0), 180 * _GB),
+        "gb200": _gpu("NVIDIA GB200", (10, 0), 186 * _GB),
+        "b300": _gpu("NVIDIA B300", (10, 3), 270 * _GB),
+        "rtx5090": _gpu("NVIDIA GeForce RTX 5090", (12, 0), 32 * _GB),
+    }
+)
+
+#: Dense matrix products, in TFLOP/s, by the vendor's data sheets: what no attention can exceed.
+PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "H100 PCIe": {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0, "float64": 51.0},
+        "H100": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
+        "H200": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
+        "A100": {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0, "float64": 19.5},
+        "B200": {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1100.0, "float64": 40.0},
+    }
+)
+
+#: TFLOP/s that no single device reaches.
+NO_DEVICE_REACHES = 5000.0
+
+
+def named_device(text: str | None, measured: Mapping[str, Device] = MappingProxyType({})) -> Device:
+    """A device by its name.
+
+    Args:
+        text: A name of DEVICES, what the vendor calls a device that evidence is of, `cpu`, `cuda:9.0` for a compute
+            capability, or None for this machine's.
+        measured: The devices that there is evidence of, by what their vendors call them.
+
+    Raises:
+        RequestError: Nobody knows it; the message lists the names, and says how to add one.
+    """
+    if text is None:
+        return current_device()
+    key = text.strip().lower().replace("nvidia ", "").replace(" ", "-")
+    if key in DEVICES:
+        return DEVICES[key]
+    for device in DEVICES.values():
+        if text == device.name:
+            return device
+    if text == "cpu":
+        return cpu_device()
+    if text.startswith("cuda:"):
+        return Device.parse(text)
+    if text in measured:
+        return measured[text]
+    raise RequestError(
+        f"unknown device {text!r}. Known are {', '.join(DEVICES)} and cpu. Name another one by its compute capability, "
+        "such as cuda:9.0, with --memory; or measure on it with `longca run`, and give that run's folder as --records"
+    )
+
+
+def evidence_name(device: Device) -> str:
+    """What evidence calls a device."""
+    return device.name or (cpu_device().name if device.kind == "cpu" else str(device))
+
+
+def peak_tflops(device: str, dtype: str) -> float | None:
+    """The peak of a device by its name; None where it is not known."""
+    return next((peaks[dtype] for name, peaks in PEAKS.items() if name in device), None)

@@ -1,0 +1,125 @@
+"""Evidence from the records of runs: a record says which mask it is of, and the mask is drawn again for its tiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from longca.advice.evidence import Collected, Row, Run
+from longca.advice.work import work_of
+from longca.errors import LongCAError, RequestError
+from longca.masks import PATTERNS, Form, Mask, sample
+
+__all__ = ["row_of", "rows_of_folder", "run_of"]
+
+
+def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, Any] | None = None) -> Iterator[Row]:
+    """The verified measurements of a run.
+
+    Args:
+        folder: The run's folder, with `records.jsonl` and `environment.json`.
+        name: What to call the run; None for the folder.
+        factors: By pattern, factors that the records do not name because they are older than that field.
+
+    Raises:
+        RequestError: A file cannot be read, or a line is no record; the message names the line.
+    """
+    records, environment = folder / "records.jsonl", folder / "environment.json"
+    try:
+        lines = records.read_text(encoding="utf-8").splitlines()
+        run = run_of(json.loads(environment.read_text(encoding="utf-8")), name or str(folder))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{folder} is no folder of a run: {error}. Give one that `longca run` wrote") from None
+    latest: dict[str, Row | None] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or "status" not in record:
+                raise ValueError("it is no record")
+            given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
+            latest[record["case"]] = row_of(record, run, given) if record["status"] == "ok" else None
+        except ValidationError as error:
+            first = error.errors()[0]
+            said = f"{'.'.join(map(str, first['loc'])) or 'record'}: {first['msg'].removeprefix('Value error, ')}"
+            raise RequestError(f"{records}, line {number}: {said}. Correct or remove the line") from None
+        except (ValueError, KeyError, TypeError, LongCAError) as error:
+            raise RequestError(f"{records}, line {number}: {error}. Correct or remove the line") from None
+    yield from (row for row in latest.values() if row is not None)
+
+
+def run_of(environment: Mapping[str, Any], name: str) -> Run:
+    """A run by what was captured of its environment.
+
+    Args:
+        environment: What `environment.json` holds.
+        name: What to call the run.
+
+    Raises:
+        ValueError: It says nothing of a device.
+    """
+    device, packages = environment.get("device"), environment.get("packages")
+    if not isinstance(device, dict) or not isinstance(packages, dict):
+        raise ValueError("environment.json names no device or no packages")
+    versions = {package: version for package, version in packages.items() if version is not None}
+    known = device["name"] or device["kind"]
+    about = {"capability": device.get("capability"), "memory": device.get("memory")}
+    return Run(run=name, device=known, packages=versions, **about)
+
+
+def row_of(
+    record: Mapping[str, Any], run: Run, factors: Mapping[str, Any] | None = None, mask: Mask | None = None
+) -> Row:
+    """A verified record as evidence.
+
+    Args:
+        record: The record.
+        run: Where it comes from.
+        factors: Factors of its mask that it does not name.
+        mask: Its mask; None to draw it again.
+
+    Raises:
+        ValueError: The mask that is drawn is not the one that was measured.
+    """
+    same = ("case", "kernel", "direction", "pattern", "seqlen", "density", "heads_q", "heads_kv", "head_dim", "dtype")
+    about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
+    if record.get("strategy") is None:
+        drawn = mask or _drawn(record, factors or {})
+        # A pair's forward is its first kernel's, and its backward its second's.
+        half = 0 if record["direction"] == "forward" else -1
+        kernel, form = (record[name].split("+")[half].strip() for name in ("kernel", "form"))
+        values = vars(work_of(drawn, Form(form))).values()
+        return Row(**{**about, "kernel": kernel}, work=tuple(values), run=run)
+    kinds = {kind: found for kind, found in record["communication"].items() if kind != "all"}
+    return Row(
+        **about,
+        strategy=record["strategy"],
+        placed=record["placed"],
+        mesh=record["mesh"],
+        compute=max(record["rank_compute_seconds"]),
+        communication={
+            kind: Collected(calls=found["calls"], bytes=found["bytes"], seconds=found["seconds"])
+            for kind, found in kinds.items()
+        },
+        run=run,
+    )
+
+
+def _drawn(record: Mapping[str, Any], factors: Mapping[str, Any]) -> Mask:
+    given = {**factors, **record.get("factors", {})}
+    if PATTERNS[record["pattern"]].per_head:
+        given.setdefault("heads", record["heads_kv"])
+    text = json.dumps(given, sort_keys=True)
+    mask = _sampled(record["pattern"], record["seqlen"], record["lengths"], record["seed"], text)
+    if mask.digest != record["mask_digest"]:
+        raise ValueError("the mask cannot be drawn again; it is of other lengths or of another version of LongCA")
+    return mask
+
+
+@lru_cache(maxsize=4)
+def _sampled(pattern: str, seqlen: int, lengths: str, seed: int, factors: str) -> Mask:
+    return sample(pattern, seqlen, lengths=lengths, seed=seed, **json.loads(factors))

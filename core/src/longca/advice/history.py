@@ -1,0 +1,72 @@
+"""History: the evidence of this machine. `longca run` adds a line for each verified measurement.
+
+The file is `evidence.jsonl` in the user's data folder, or what LONGCA_HISTORY names. The full records are in each run's
+own folder.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import platformdirs
+
+from longca.advice.evidence import Row, parse, to_line
+from longca.errors import RequestError
+
+__all__ = ["History", "append", "history", "history_path"]
+
+
+class History(NamedTuple):
+    """What the file holds.
+
+    Attributes:
+        rows: Its measurements, oldest first.
+        wrong: What is wrong with lines that are no measurements. They are left out.
+    """
+
+    rows: tuple[Row, ...]
+    wrong: tuple[str, ...]
+
+
+def history_path() -> Path:
+    """Where this machine's evidence is kept."""
+    named = os.environ.get("LONGCA_HISTORY")
+    return Path(named) if named else platformdirs.user_data_path("longca") / "evidence.jsonl"
+
+
+def append(row: Row) -> None:
+    """Adds a measurement. A folder that cannot be written to is no error: the run's own records are elsewhere."""
+    path = history_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            # One who was killed while writing left a line without an end; this one must not be lost with it.
+            torn = file.tell() > 0 and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
+            file.write(b"\n" * torn + to_line(row).encode() + b"\n")
+    except OSError:
+        return
+
+
+def history() -> History:
+    """This machine's measurements. The file is read again only when it has changed."""
+    path = history_path()
+    try:
+        status = path.stat()
+        return _read(path, status.st_mtime_ns, status.st_size)
+    except OSError:
+        return History((), ())
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, _changed: int, _size: int) -> History:
+    rows: list[Row] = []
+    wrong: list[str] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            rows += parse([line], str(path), first=number)
+        except RequestError as error:
+            wrong.append(str(error))
+    return History(tuple(rows), tuple(wrong))

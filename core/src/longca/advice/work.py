@@ -1,0 +1,188 @@
+"""Work: what one kernel call has to compute, as a few sums over the mask's tiles of 128 × 128 tokens.
+
+The sums are the features of the cost model. They need neither torch nor a device. A kernel that packs documents tiles
+each document from its own first token, so documents are counted on a grid where each one begins at a tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.masks import BlockSparseMask, Form, Mask, SliceMask
+from longca.masks.blocks import BlockRuns
+from longca.masks.forms import Varlen, Window
+from longca.masks.slices import UNBOUNDED, tighten
+
+__all__ = ["TILE", "Work", "work_of"]
+
+#: Tokens along each side of a tile.
+TILE = 128
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call computes for one head. Tiles are 128 × 128 tokens; several heads with own masks are averaged.
+
+    Attributes:
+        path: The form and what kernels tell apart within it, such as `varlen/causal` or `block_sparse/64`.
+        full: Tiles that are visible as a whole. In a block-sparse mask: the visible area, in tiles.
+        partial: Tiles that are visible in part. In a block-sparse mask: the touched tiles beyond the visible area.
+        rows: Rows of tiles with something visible.
+        longest: Tiles of the longest row.
+        longest_column: Tiles of the longest column.
+        calls: Calls of the kernel: more than 1 for layers.
+        grid: Tiles of queries that are launched, with those of shorter documents that end at once; 0 without documents.
+        tokens: Rows of tiles that the call has, with the empty ones.
+        cells: Tiles of the whole matrix.
+    """
+
+    path: str
+    full: float
+    partial: float
+    rows: float
+    longest: float
+    longest_column: float
+    calls: int
+    grid: float
+    tokens: float
+    cells: float
+
+    @property
+    def family(self) -> str:
+        """Paths whose calls say something of one another: those of one family."""
+        return self.path if self.path.startswith(("dense", "block_sparse")) else "slices"
+
+    @property
+    def tiles(self) -> float:
+        """Tiles that are computed."""
+        return self.full + self.partial
+
+    def __add__(self, other: Work) -> Work:
+        """One call after another; both are of one path."""
+        sums = (a + b for a, b in zip(astuple(self)[1:], astuple(other)[1:], strict=True))
+        return Work(self.path, *sums)
+
+
+def work_of(mask: Mask, form: Form) -> Work:
+    """The work of a call that takes a mask in a form that it admits.
+
+    Args:
+        mask: The mask.
+        form: The form of the offer that takes it.
+    """
+    return _work_of(mask.key, form, mask)
+
+
+@lru_cache(maxsize=1024)
+def _work_of(_key: int, form: Form, mask: Mask) -> Work:
+    """The key tells apart equal masks that are made of other blocks."""
+    if form is Form.DENSE or mask.is_empty:
+        return _everything(mask)
+    if form is Form.BLOCK_SPARSE:
+        assert isinstance(mask, BlockSparseMask), "no other mask admits the form"
+        return _of_blocks(mask)
+    single = mask.head(0)
+    if form in (Form.VARLEN, Form.LAYERS):
+        whole, *others = [_of_documents(varlen, form) for varlen in single.layers]
+        for layer in others:
+            whole = whole + layer
+        return replace(whole, tokens=_tiles(mask.seqlen_q), cells=_cells(mask))
+    return _of_slices(single, _path(form, single.window if form is Form.WINDOW else None))
+
+
+def _everything(mask: Mask) -> Work:
+    """Every cell is computed, whatever the mask shows."""
+    rows, columns = _tiles(mask.seqlen_q), _tiles(mask.seqlen_k)
+    return Work(str(Form.DENSE), rows * columns, 0, rows, columns, rows, 1, 0, rows, rows * columns)
+
+
+def _of_blocks(mask: BlockSparseMask) -> Work:
+    size = mask.block_size
+    area = mask.area / TILE**2 / mask.heads
+    touched = area / mask.tile_efficiency()
+    sees = mask.keys_by_block > 0
+    # A row of blocks is as many rows of tiles as its queries need.
+    heights = -(-np.diff(mask.q_bounds) // TILE)
+    return Work(
+        path=f"{Form.BLOCK_SPARSE}/{size or 'variable'}",
+        full=area,
+        partial=max(touched - area, 0.0),
+        rows=float((sees * heights).sum()) / mask.heads,
+        longest=float(mask.keys_by_block.max()) / TILE,
+        longest_column=_tiles(mask.seqlen_q) * mask.density,
+        calls=1,
+        grid=0,
+        tokens=_tiles(mask.seqlen_q),
+        cells=_cells(mask),
+    )
+
+
+def _of_documents(varlen: Varlen, form: Form) -> Work:
+    """One varlen call."""
+    queries, keys = (np.diff(bounds).astype(np.int64) for bounds in (varlen.cu_seqlens_q, varlen.cu_seqlens_k))
+    longest = _tiles(max(queries.max(initial=0), keys.max(initial=0)))
+    path = str(form) if form is Form.LAYERS else _path(form, varlen.window)
+    work = _of_slices(_apart(queries, keys, varlen.window), path)
+    return replace(work, grid=float(len(queries) * longest))
+
+
+def _apart(queries: NDArray[np.int64], keys: NDArray[np.int64], window: Window) -> SliceMask:
+    """Documents moved apart, so that each begins at a tile."""
+    seen = (queries > 0) & (keys > 0)
+    queries, keys = queries[seen], keys[seen]
+    q_tiles, k_tiles = -(-queries // TILE) * TILE, -(-keys // TILE) * TILE
+    q0, k0 = np.cumsum(q_tiles) - q_tiles, np.cumsum(k_tiles) - k_tiles
+    corner = (k0 + keys) - (q0 + queries)
+    lo = np.full_like(corner, -UNBOUNDED) if window.left is None else corner - window.left
+    hi = np.full_like(corner, UNBOUNDED) if window.right is None else corner + window.right
+    slices = np.stack([q0, q0 + queries, k0, k0 + keys, lo, hi], axis=1)
+    return SliceMask(tighten(slices), int(q_tiles.sum()), int(k_tiles.sum()))
+
+
+def _of_slices(mask: SliceMask, path: str) -> Work:
+    blocks = mask.blocks(TILE, TILE)
+    full, partial = (_by_row(blocks.by_query, kind) for kind in ("full", "partial"))
+    columns = sum(_by_row(blocks.by_key, kind) for kind in ("full", "partial"))
+    row = full + partial
+    return Work(
+        path=path,
+        full=float(full.sum()),
+        partial=float(partial.sum()),
+        rows=float(np.count_nonzero(row)),
+        longest=float(row.max(initial=0)),
+        longest_column=float(np.max(columns, initial=0)),
+        calls=1,
+        grid=0,
+        tokens=_tiles(mask.seqlen_q),
+        cells=_cells(mask),
+    )
+
+
+def _by_row(runs: BlockRuns, kind: str) -> NDArray[np.float64]:
+    """Tiles of each row of tiles."""
+    row, start, stop = getattr(runs, kind).T.astype(np.int64)
+    return np.bincount(row, weights=stop - start, minlength=runs.num_rows).astype(np.float64)
+
+
+def _path(form: Form, window: Window | None) -> str:
+    """Kernels have code of their own for masks without bounds, causal ones, and windows of one side and of two."""
+    if window is None or form is Form.LAYERS:
+        return str(form)
+    kind = {(False, False): "full", (False, True): "causal", (True, False): "right", (True, True): "window"}[
+        window.left is not None, window.right is not None
+    ]
+    if kind == "window" and window.right == 0:
+        kind = "left"
+    return f"{form}/{kind}"
+
+
+def _tiles(tokens: int | np.int64) -> float:
+    return float(-(-int(tokens) // TILE))
+
+
+def _cells(mask: Mask) -> float:
+    return _tiles(mask.seqlen_q) * _tiles(mask.seqlen_k)

@@ -1,0 +1,51 @@
+"""Writes the table of evidence that comes with LongCA, from the records of H200s in this folder.
+
+python results/make_evidence.py            # write it
+python results/make_evidence.py --check    # compare it with what is there; exit code 1 where they differ
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from longca.advice.evidence import Row, to_lines
+from longca.advice.from_records import rows_of_folder
+from longca.bench.suite import load_suite
+
+RESULTS = Path(__file__).parent
+TABLE = RESULTS.parent / "core" / "src" / "longca" / "advice" / "evidence.jsonl"
+
+#: Runs that no prediction is to be learnt from, each with the reason.
+LEFT_OUT = {"h200/distributed/chunked32k": "an earlier schedule: transfers of full masks beside the kernel"}
+
+
+def rows() -> Iterator[Row]:
+    """The rows of all runs, run by run."""
+    quick = load_suite("quick").sweep[0].factors
+    for file in sorted(RESULTS.glob("h200/*/*/records.jsonl")):
+        name = file.parent.relative_to(RESULTS).as_posix()
+        if name not in LEFT_OUT:
+            early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
+            yield from rows_of_folder(file.parent, f"results/{name}", early)
+
+
+def main() -> int:
+    """Writes or checks the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    check = parser.parse_args().check
+    text = "".join(line + "\n" for line in to_lines(rows()))
+    if not check:
+        TABLE.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{len(text.splitlines())} lines, {len(text) / 1e3:.0f} kB\n")
+        return 0
+    same = TABLE.read_text(encoding="utf-8") == text
+    sys.stdout.write("the table is as the records say\n" if same else "the table differs; write it again\n")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
