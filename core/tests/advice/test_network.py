@@ -1,0 +1,140 @@
+"""What collectives take: fitted to measured ones, and by a link's figures between hosts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca.advice.network import Link, Network, Topology, Transferred, fit_links, transferred
+from longca.errors import RequestError, UnsupportedError
+from longca.manifests.schedule import MOVES, Move
+
+INSIDE = {kind: {4: Link(200e9, 50e-6)} for kind in MOVES}
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "bandwidth", "latency"),
+    [
+        ("400Gb", 50e9, 0),
+        ("400 Gb/s", 50e9, 0),
+        ("200Gbps", 25e9, 0),
+        ("50GB/s", 50e9, 0),
+        ("50GB/s,5µs", 50e9, 5e-6),
+        ("50GB/s, 5us", 50e9, 5e-6),
+        ("12.5GB, 0.1ms", 12.5e9, 1e-4),
+        ("1.6Tbit/s,800ns", 200e9, 8e-7),
+        ("100Mb", 12.5e6, 0),
+    ],
+)
+def test_a_link_is_read_from_words(text, bandwidth, latency):
+    link = Link.parse(text)
+    assert link.bandwidth == pytest.approx(bandwidth)
+    assert link.latency == pytest.approx(latency)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "400", "400 Gm", "50GB/s,", "50GB/s,5", "50GB/s,5µs,6µs", "-4Gb", "5µs"])
+def test_other_words_are_refused_with_what_to_give(text):
+    with pytest.raises(RequestError, match="Give the bandwidth that each GPU has"):
+        Link.parse(text)
+
+
+def test_a_network_needs_a_bandwidth():
+    with pytest.raises(RequestError, match="above 0"):
+        Link.parse("0Gb")
+
+
+rates = st.floats(1e9, 1e12)
+
+
+@given(
+    rates,
+    st.floats(1e-6, 1e-3),
+    st.lists(st.tuples(st.integers(1, 8), st.integers(MIB, 2**32)), min_size=2, max_size=9),
+)
+def test_a_fit_finds_what_made_the_seconds(bandwidth, latency, calls):
+    rows = [Transferred("p2p", 2, n, size, n * latency + size / bandwidth) for n, size in calls]
+    link = fit_links(rows)["p2p"][2]
+    for row in rows:
+        assert row.calls * link.latency + row.sent / link.bandwidth == pytest.approx(row.seconds, rel=1e-3)
+
+
+def test_each_kind_and_number_of_ranks_has_a_link():
+    rows = [
+        Transferred("p2p", 2, 1, 100 * MIB, 1e-3),
+        Transferred("p2p", 4, 1, 100 * MIB, 2e-3),
+        Transferred("all_gather", 4, 1, 100 * MIB, 3e-3),
+        Transferred("all_to_all", 1, 1, 0, 1e-3),
+    ]
+    links = fit_links(rows)
+    assert {kind: sorted(found) for kind, found in links.items()} == {"p2p": [2, 4], "all_gather": [4]}
+    assert links["p2p"][2].bandwidth > links["p2p"][4].bandwidth
+
+
+@pytest.mark.parametrize(("ranks", "seconds"), [(2, 1), (3, 2), (4, 2), (64, 2)])
+def test_other_numbers_of_ranks_take_the_nearest_ones_link(ranks, seconds):
+    network = Network({"p2p": {2: Link(MIB), 4: Link(MIB / 2)}})
+    assert network.seconds(Move("p2p", "ring", MIB, MIB), Topology((("ring", ranks),))) == seconds
+
+
+def test_within_a_host_it_is_latency_and_bytes_that_leave():
+    topology = Topology((("ring", 4),), ranks_per_host=8)
+    for kind in MOVES:
+        assert Network(INSIDE).seconds(Move(kind, "ring", 400 * MIB, 200 * MIB), topology) == pytest.approx(
+            50e-6 + 200 * MIB / 200e9
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        ("p2p", 1e-5 + 1e9 / 50e9),
+        ("all_to_all", 1e-5 + 1e9 * 8 / 15 / 50e9),
+        ("all_gather", 1e-5 + 1e9 / 8 / 50e9),
+        ("reduce_scatter", 1e-5 + 1e9 / 8 / 50e9),
+    ],
+)
+def test_between_hosts_the_network_of_each_gpu_counts(kind, seconds):
+    fast = {kind: {8: Link(1e15)}}
+    topology = Topology((("ring", 16),), ranks_per_host=8)
+    network = Network(fast, Link(50e9, 1e-5))
+    assert network.seconds(Move(kind, "ring", 0, 10**9), topology) == pytest.approx(seconds)
+
+
+def test_what_is_within_a_host_is_under_way_beside_what_is_between():
+    topology = Topology((("ring", 16),), ranks_per_host=8)
+    network = Network({"all_gather": {8: Link(100e9)}}, Link(50e9))
+    assert network.seconds(Move("all_gather", "ring", 0, 10**9), topology) == pytest.approx(1e9 / 100e9)
+
+
+@pytest.mark.parametrize(
+    ("order", "shared"),
+    [(None, {"ring": 1, "ulysses": 8}), (("ulysses", "ring"), {"ring": 4, "ulysses": 2})],
+)
+def test_the_innermost_axis_shares_hosts_first(order, shared):
+    topology = Topology((("ring", 4), ("ulysses", 8)), ranks_per_host=8, mesh_order=order)
+    assert {axis: topology.shared(axis) for axis in shared} == shared
+
+
+def test_without_a_host_size_all_are_in_one():
+    assert Topology((("ring", 512),)).shared("ring") == 512
+
+
+def test_what_is_not_known_is_said():
+    topology = Topology((("ring", 16),), ranks_per_host=8)
+    move = Move("p2p", "ring", 1, 1)
+    with pytest.raises(UnsupportedError, match="no p2p was measured"):
+        Network({}).seconds(move, topology)
+    with pytest.raises(UnsupportedError, match=r"axis ring has 16 ranks, 8 of them on a host, .* such as 400Gb"):
+        Network(INSIDE).seconds(move, topology)
+    with pytest.raises(RequestError, match="axes"):
+        Topology((("ring", 2),), mesh_order=("heads",))
+    with pytest.raises(RequestError, match="1 or more"):
+        Topology((("ring", 2),), ranks_per_host=0)
+
+
+def test_measured_calls_give_collectives_by_axis():
+    kinds = {"p2p": (3, 100, 2e-3), "all_to_all": (2, 100, 1e-3), "all": (5, 200, 3e-3)}
+    assert list(transferred("ring=2,ulysses=4", kinds)) == [
+        Transferred("p2p", 2, 3, 100, 2e-3),
+        Transferred("all_to_all", 4, 2, 75, 1e-3),
+    ]
