@@ -2,8 +2,8 @@
 
 A fit is a sum and a correction. The sum is a non-negative combination of the features of `Work`, fitted by least
 squares on the relative error. Large errors weigh less (Huber), so that one odd record does not bend it. The correction
-is a Gaussian process over the logarithm of what is left: calls that look alike are off by the same factor. It also says how
-sure it is. Where nothing alike was measured, the correction is none and the interval is wide.
+is a Gaussian process over the logarithm of what is left: calls that look alike are off by the same factor. It also says
+how sure it is. Where nothing alike was measured, there is no correction and the interval is wide.
 
 Source: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23; Rasmussen and Williams, Gaussian Processes
 for Machine Learning (2006), algorithm 2.1.

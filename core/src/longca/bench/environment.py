@@ -52,7 +52,7 @@ def package_versions(registry: plugins.Registry) -> dict[str, str]:
 
 
 def _package_names(registry: plugins.Registry) -> list[str]:
-    """Packages that results may depend on: the framework's, and those that kernels ask for beside their distribution's."""
+    """Packages that results may depend on: those of the core, and those that kernels ask for."""
     manifests = registry.kernels.values()
     texts = {text for m in manifests for text in (*m.requires, *(r for offer in m.offers for r in offer.requires))}
     return [*_PACKAGES, *sorted({wanted.name for text in texts for wanted in alternatives(text)} - set(_PACKAGES))]

@@ -120,8 +120,13 @@ class _Run:
         self._record, self._options = record, options
         self._lock = threading.Lock()
         self._stopped = self._closed = False
-        about = {"capability": device.capability, "memory": device.memory, "packages": package_versions(registry)}
-        self._here = Run(run="this machine", device=evidence_name(device), **about)
+        self._here = Run(
+            run="this machine",
+            device=evidence_name(device),
+            capability=device.capability,
+            memory=device.memory,
+            packages=package_versions(registry),
+        )
 
     def close(self) -> None:
         """Keeps nothing from here on: what a worker that is being ended says of its case is no result."""
