@@ -47,3 +47,19 @@ def test_every_way_of_overlapping_is_timed(tmp_path):
     ordered = [f"{name} {order}" for name in ("ring_p2p", "usp", "loongtrain") for order in ("beside", "before")]
     assert forward == ["alone", "abreast", *chunked, *ordered]
     assert all(row["milliseconds"] > 0 and row["of_alone"] > 0 for row in found)
+
+
+RECORDS = Path(__file__).parents[2] / "results" / "h200" / "distributed"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RECORDS.is_dir(), reason="the records are not in a wheel")
+def test_predictions_are_as_good_as_promised(tmp_path):
+    out = tmp_path / "predicted.json"
+    runs = [str(RECORDS / run) for run in ("two", "four", "two-placed")]
+    command = [sys.executable, str(BENCHMARKS / "predict.py"), *runs, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    found = json.loads(out.read_text())
+    assert [(row["fitted_to"], row["tried_on"]) for row in found["crossed"]] == [(2, 2), (2, 4), (4, 2), (4, 4)]
+    assert all(row["median"] <= 0.02 and row["p90"] <= 0.06 for row in found["crossed"])
