@@ -131,9 +131,20 @@ def test_every_step_is_computed_once(strategy, axis_sizes, direction):
     assert shares == dict.fromkeys(range(len(layout.steps[0])), 1)
 
 
-def test_a_hop_is_beside_all_steps_but_the_forward_of_full_cuts():
-    problem = Problem(mask=masks.build("causal", SEQLEN), heads_q=4, head_dim=16, device=Device("cpu"))
-    layout = registry().layout("ring_p2p", problem, {"ring": 4}, "contiguous")
+@pytest.mark.parametrize("placement", ["contiguous", "zigzag"])
+@pytest.mark.parametrize(
+    ("pattern", "factors"),
+    [
+        ("full", {}),
+        ("causal", {}),
+        ("full_document", {"documents": (96, 288)}),
+        ("causal_sliding_window", {"window": 64}),
+    ],
+)
+def test_a_hop_is_beside_all_steps_but_the_forward_of_full_cuts(pattern, factors, placement):
+    mask = masks.build(pattern, SEQLEN, **factors)
+    problem = Problem(mask=mask, heads_q=4, head_dim=16, device=Device("cpu"))
+    layout = registry().layout("ring_p2p", problem, {"ring": 4}, placement)
     phases = schedule_of("ring_p2p", problem, layout, True)
     for rank, steps in enumerate(layout.steps):
         for phase, step in zip(phases, steps, strict=True):

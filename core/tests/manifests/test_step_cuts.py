@@ -11,7 +11,14 @@ from longca import masks
 from longca.errors import MaskError
 from longca.manifests import Device, Layout, Offer, Problem, Reason, Step, Verdict, resolve_manifest
 from longca.manifests.resolve import resolve_steps
-from longca.manifests.step_cuts import distinct_steps, rank_areas, stacked_problems, step_kinds, step_problems
+from longca.manifests.step_cuts import (
+    distinct_steps,
+    rank_areas,
+    stacked_problems,
+    step_areas,
+    step_kinds,
+    step_problems,
+)
 from longca.masks import Form
 
 from ..fake_manifests import fake_manifest
@@ -91,6 +98,8 @@ def test_areas_and_distinct_steps_are_those_of_the_cuts(case, data):
     problem, layout = asked(case.mask), data.draw(layouts(case.mask))
     parts = step_problems(problem, layout)
     assert rank_areas(problem, layout) == [sum(part.area for part in rank if part) for rank in parts]
+    each = [part.concrete_mask.area if part else 0 for rank in parts for part in rank]
+    assert step_areas(problem, layout).tolist() == each
     assert list(stacked_problems(problem, layout)) == list(parts)
     shown = [part for rank in parts for part in rank if part]
     found = list(distinct_steps(problem, layout))
