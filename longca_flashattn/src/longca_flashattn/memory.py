@@ -84,11 +84,13 @@ def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bo
 
 def _documents(problem: Problem, form: Form) -> list[Varlen]:
     """The documents of each call that has any."""
+    if form not in (Form.VARLEN, Form.LAYERS):
+        return []
     mask = problem.concrete_mask.head(0)
     if form is Form.LAYERS:
         return list(mask.layers)
-    varlen = mask.varlen if form is Form.VARLEN else None
-    return [] if varlen is None else [varlen]
+    assert mask.varlen is not None, "the mask admits the form"
+    return [mask.varlen]
 
 
 def _fa2_backward(problem: Problem, form: Form, call: Varlen | None) -> int:

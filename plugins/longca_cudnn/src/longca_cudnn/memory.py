@@ -38,8 +38,8 @@ def plan_bytes(problem: Problem, form: Form) -> int:
     if found is None or found.are_one_dense or not found.count:
         return 0
     batch = bucket(found.count, 1)
-    offsets = 3 if problem.is_gqa else 2
-    return 8 * (batch + 1) * (2 + offsets + 1) + 2 * 4 * batch
+    # First query and key of each, and what that is in queries, in keys and in the log-sum-exp.
+    return 8 * (batch + 1) * (2 + 3) + 2 * 4 * batch
 
 
 def _documents(problem: Problem, form: Form) -> Documents | None:

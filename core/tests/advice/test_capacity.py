@@ -1,0 +1,72 @@
+"""Capacities: their names, and what fits."""
+
+import pytest
+
+from longca import masks
+from longca.advice.capacity import RESERVED, Capacity, fewest_ranks, longest_sequence
+from longca.advice.memory import gradient_bytes, tensor_bytes
+from longca.errors import RequestError, UnsupportedError
+from longca.manifests import Device, Problem
+
+PROBLEM = Problem(
+    mask=masks.build("causal", seqlen=10**9), heads_q=64, heads_kv=8, device=Device("cuda", (9, 0)), head_dim=128
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("80GB", 80 * 10**9),
+        ("141 GB", 141 * 10**9),
+        ("80GiB", 80 * 2**30),
+        ("1.5TB", 15 * 10**11),
+        ("24576MiB", 24 * 2**30),
+        ("80gb", 80 * 10**9),
+    ],
+)
+def test_a_size_has_a_unit(text, size):
+    assert Capacity.parse(text) == Capacity(size)
+
+
+@pytest.mark.parametrize("text", ["", "80", "GB", "80 apples", "-80GB", "80G B", "8e1GB", "80kB"])
+def test_anything_else_is_refused(text):
+    with pytest.raises(RequestError, match="80GB"):
+        Capacity.parse(text)
+
+
+def test_some_bytes_are_reserved():
+    assert Capacity(80 * 10**9).usable == 80 * 10**9 - RESERVED
+    with pytest.raises(RequestError, match="reserved"):
+        Capacity(RESERVED)
+
+
+def test_a_device_whose_memory_is_known():
+    assert Capacity.of(Device("cuda", (9, 0), 10**11)) == Capacity(10**11)
+    assert Capacity.of(Device("cuda", (9, 0))) is None
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_the_longest_sequence_fits_and_one_more_token_a_rank_does_not(ranks, training):
+    capacity = Capacity.parse("80GB")
+    tokens = longest_sequence(PROBLEM, capacity, ranks=ranks, training=training) // ranks
+
+    def size(count):
+        gradients = gradient_bytes(PROBLEM, count, count) if training else 0
+        return tensor_bytes(PROBLEM, count, count, training=training) + gradients
+
+    assert capacity.fits(size(tokens))
+    assert not capacity.fits(size(tokens + 1))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_fewest_ranks_fit_and_one_less_does_not(training):
+    capacity = Capacity.parse("141GB")
+    ranks = fewest_ranks(PROBLEM, capacity, training=training)
+    assert longest_sequence(PROBLEM, capacity, ranks=ranks, training=training) >= 10**9
+    assert longest_sequence(PROBLEM, capacity, ranks=ranks - 1, training=training) < 10**9
+
+
+def test_a_token_that_does_not_fit():
+    with pytest.raises(UnsupportedError, match="one token"):
+        fewest_ranks(PROBLEM, Capacity(RESERVED + 1))
