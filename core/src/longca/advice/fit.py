@@ -37,6 +37,9 @@ _IRREGULAR = 1.5
 #: Fewer measured calls than this say how long a tile takes, and no more.
 _FEW = 4
 
+#: Seconds that every call takes: beginning one takes as long, whatever it computes.
+_LEAST = 1e-6
+
 #: Standard deviations on either side of the prediction that hold 90 % of a normal distribution.
 _NINETY = 1.645
 
@@ -71,7 +74,7 @@ class _Sum:
     cells: bool
 
     def seconds(self, calls: Sequence[Call]) -> _Floats:
-        return _features(calls, self.cells) @ self.weights
+        return np.maximum(_features(calls, self.cells) @ self.weights, _LEAST)
 
 
 class Fit:
