@@ -1,0 +1,195 @@
+"""Fits: what measured calls of one kernel say of its other calls."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longca import masks
+from longca.advice.fit import Call, Fit, non_negative
+from longca.advice.work import Work, work_of
+from longca.masks import Form
+
+#: Seconds of a tile, of a row of tiles and of a call, of a kernel that is a plain sum.
+TILE, ROW, CALL = 1e-6, 3e-6, 2e-5
+
+
+def seconds(call):
+    """What the plain kernel takes."""
+    return call.heads_q * (TILE * call.work.tiles + ROW * call.work.rows) + CALL
+
+
+@cache
+def banded(pattern, seqlen, window=None, documents=None):
+    given = {"window": window, "documents": documents}
+    factors = {name: value for name, value in given.items() if value is not None}
+    return work_of(masks.build(pattern, seqlen, **factors), Form.ROW_INTERVALS)
+
+
+def measured():
+    """Calls of several patterns, lengths and heads."""
+    calls = []
+    for seqlen in (1024, 2048, 4096, 8192, 16384):
+        works = [
+            banded("full", seqlen),
+            banded("causal", seqlen),
+            banded("causal_sliding_window", seqlen, window=1000),
+            banded("causal_document", seqlen, documents=(seqlen // 4,) * 4),
+        ]
+        calls += [Call(work, *heads) for work in works for heads in ((8, 8), (32, 4))]
+    return calls
+
+
+@st.composite
+def any_calls(draw):
+    """Calls of any work, with nothing in them and with far more than fits a device."""
+    amounts = st.one_of(st.just(0.0), st.floats(0, 1e10, allow_subnormal=False))
+    work = Work(
+        draw(st.sampled_from(["full", "varlen/causal", "layers", "never/measured"])),
+        *(draw(amounts) for _ in range(5)),
+        draw(st.integers(1, 64)),
+        *(draw(amounts) for _ in range(3)),
+    )
+    return Call(work, *draw(st.sampled_from([(1, 1), (8, 1), (64, 8), (64, 64)])))
+
+
+@st.composite
+def systems(draw):
+    """Small systems of equations, with columns that are equal or 0."""
+    rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    values = st.integers(-5, 5)
+    matrix = draw(st.lists(values, min_size=rows * columns, max_size=rows * columns))
+    wanted = draw(st.lists(values, min_size=rows, max_size=rows))
+    return np.array(matrix, float).reshape(rows, columns), np.array(wanted, float)
+
+
+def by_trying(matrix, wanted):
+    """The least squared error of non-negative unknowns: each choice of those above 0, one after another."""
+    found = [float(wanted @ wanted)]
+    indices = range(matrix.shape[1])
+    for active in chain.from_iterable(combinations(indices, size) for size in range(1, len(indices) + 1)):
+        columns = matrix[:, list(active)]
+        x = np.linalg.lstsq(columns, wanted, rcond=None)[0]
+        if (x >= -1e-12).all():
+            found.append(float(((columns @ x - wanted) ** 2).sum()))
+    return min(found)
+
+
+@given(systems())
+def test_non_negative_unknowns_are_as_good_as_any(system):
+    matrix, wanted = system
+    x = non_negative(matrix, wanted)
+    assert (x >= 0).all()
+    assert ((matrix @ x - wanted) ** 2).sum() == pytest.approx(by_trying(matrix, wanted), abs=1e-8)
+
+
+def test_a_plain_sum_is_found_and_told_of_lengths_and_heads_that_were_not_measured():
+    calls = measured()
+    fit = Fit(calls, [seconds(call) for call in calls])
+    new = [Call(banded("causal", 32768), 32, 4), Call(banded("full", 65536), 8, 8), Call(banded("full", 512), 16, 2)]
+    for call, found in zip(new, fit.predict(new), strict=True):
+        assert found.seconds == pytest.approx(seconds(call), rel=0.01)
+        assert found.low < found.seconds < found.high
+
+
+def test_measured_calls_are_predicted_as_they_were_measured():
+    calls = measured()
+    taken = [seconds(call) for call in calls]
+    found = [one.seconds for one in Fit(calls, taken).predict(calls)]
+    assert found == pytest.approx(taken, rel=0.005)
+
+
+@pytest.mark.parametrize("odd", range(0, 40, 7))
+@pytest.mark.parametrize("factor", [0.3, 5.0])
+def test_an_odd_record_hardly_bends_the_sum(odd, factor):
+    calls = measured()
+    true = [seconds(call) for call in calls]
+    fit = Fit(calls, [taken * factor if index == odd else taken for index, taken in enumerate(true)])
+    found = np.array([one.seconds for one in fit.predict(calls)]) / true - 1
+    assert np.median(np.abs(found)) < 0.02
+    far = Call(banded("full", 2**18), 1, 1)  # nothing alike was measured: no correction, the sum alone
+    assert fit.predict([far])[0].seconds == pytest.approx(seconds(far), rel=0.1)
+
+
+@pytest.mark.parametrize("times", [0.2, 6.0])
+def test_a_path_of_other_code_moves_no_other_path(times):
+    calls = measured()
+    taken = [seconds(call) for call in calls]
+    others = [call._replace(work=replace(call.work, path="slow")) for call in calls[::5]]
+    alone = Fit(calls, taken)
+    both = Fit([*calls, *others], [*taken, *(times * seconds(call) for call in others)])
+    new = [Call(banded("causal", 12288), 32, 4), Call(banded("full", 3072), 8, 8)]
+    for one, two in zip(alone.predict(new), both.predict(new), strict=True):
+        assert two.seconds == pytest.approx(one.seconds, rel=1e-6)
+    slow = [call._replace(work=replace(call.work, path="slow")) for call in new]
+    for call, found in zip(slow, both.predict(slow), strict=True):
+        assert found.seconds == pytest.approx(times * seconds(call), rel=0.1)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (64, 8)])
+def test_one_record_scales_by_its_tiles(heads):
+    short, long = (Call(banded("full", seqlen), *heads) for seqlen in (2048, 32768))
+    near, far = Fit([short], [1e-3]).predict([short, long])
+    assert near.seconds == pytest.approx(1e-3)
+    assert far.seconds == pytest.approx(0.256)
+    assert far.high / far.low > near.high / near.low
+
+
+def test_a_few_records_scale_by_their_tiles_too():
+    calls = [Call(banded("full", seqlen), 8, 8) for seqlen in (1024, 2048, 2048)]
+    (far,) = Fit(calls, [2.5e-4, 1e-3, 1.02e-3]).predict([Call(banded("full", 32768), 8, 8)])
+    assert far.seconds == pytest.approx(0.256, rel=0.03)
+
+
+def test_more_of_the_same_makes_the_interval_narrower():
+    call = Call(banded("causal", 4096), 8, 8)
+    (one,) = Fit([call], [1e-3]).predict([call])
+    (five,) = Fit([call] * 5, [1e-3] * 5).predict([call])
+    assert five.seconds == pytest.approx(one.seconds)
+    assert five.high / five.low < one.high / one.low
+
+
+def test_intervals_hold_most_calls_that_were_left_out_and_say_something():
+    noise = np.random.default_rng(7)
+    calls = measured()
+    taken = [seconds(call) * math.exp(noise.normal(0, 0.03)) for call in calls]
+    within, widths = [], []
+    for index, call in enumerate(calls):
+        rest = [other for other in range(len(calls)) if other != index]
+        (found,) = Fit([calls[i] for i in rest], [taken[i] for i in rest]).predict([call])
+        within.append(found.low <= taken[index] <= found.high)
+        widths.append(found.high / found.low)
+    assert np.mean(within) >= 0.85
+    assert np.median(widths) < 1.25
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(any_calls(), st.floats(1e-7, 1e4)), min_size=1, max_size=8),
+    st.lists(any_calls(), min_size=1, max_size=4),
+)
+def test_every_prediction_is_positive_and_finite(known, asked):
+    calls, taken = zip(*known, strict=True)
+    fit = Fit(calls, taken)
+    for call, found in zip(asked, fit.predict(asked), strict=True):
+        assert 0 < found.low <= found.seconds <= found.high < math.inf
+        assert 0 <= fit.nearest(call) < len(calls)
+
+
+def test_nothing_asked_is_nothing_predicted():
+    call = Call(banded("full", 1024), 1, 1)
+    assert Fit([call], [1.0]).predict([]) == []
+
+
+def test_the_nearest_call_is_of_the_same_path_and_size():
+    calls = measured()
+    taken = [seconds(call) for call in calls]
+    fit = Fit(calls, taken)
+    assert [fit.nearest(call) for call in calls] == [calls.index(call) for call in calls]
+    other = Call(banded("causal", 7000), 32, 4)
+    assert calls[fit.nearest(other)] == Call(banded("causal", 8192), 32, 4)
