@@ -98,7 +98,9 @@ class Fit:
         if self._alone and regular:
             self._common = _fit_sum([self._calls[i] for i in regular], taken[regular])
         self._residual = np.log(taken / self._sum(self._calls))
-        covariance = self._covariance(self._places, self._paths) + _NOISE**2 * np.eye(len(taken))
+        # What is off by more than the correction can be is odd: the calls beside it are not to follow it.
+        odd = np.maximum(np.abs(self._residual) - 3 * _AMPLITUDE, 0)
+        covariance = self._covariance(self._places, self._paths) + np.diag(_NOISE**2 + odd**2)
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ self._residual
 
