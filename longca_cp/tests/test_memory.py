@@ -3,6 +3,7 @@
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from math import prod
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from longca import masks, registry
+from longca.advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 from longca.errors import UnknownNameError
 from longca.kernels.accumulate import Accumulator, Sum
 from longca.manifests import Device, Problem
@@ -146,3 +148,36 @@ def test_of_a_strategy_of_another_distribution_nothing_is_known():
         peak_bytes("elsewhere", problem_of(), {"ring": 2})
     with pytest.raises(UnknownNameError, match="elsewhere"):
         kept_bytes("elsewhere", problem_of(), {"ring": 2})
+
+
+@pytest.mark.parametrize("nccl", [False, True])
+@pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
+def test_manifests_name_the_formulas(strategy, axis_sizes, nccl):
+    problem = problem_of((16, 4))
+    module, _, name = registry().strategy(strategy).memory.partition(":")
+    stated = getattr(import_module(module), name)(problem, axis_sizes, nccl)
+    backward = replace(problem, direction="backward")
+    assert stated.forward == peak_bytes(strategy, problem, axis_sizes, nccl)
+    assert stated.backward == peak_bytes(strategy, backward, axis_sizes, nccl)
+    assert stated.kept == kept_bytes(strategy, problem, axis_sizes)
+
+
+def test_a_rank_takes_its_tensors_and_what_the_strategy_allocates():
+    problem = problem_of((16, 4))
+    found = rank_bytes(registry(), problem, "sdpa", strategy="ring_p2p", axis_sizes={"ring": 2}, training=True)
+    tokens, backward = SEQLEN // 2, replace(problem, direction="backward")
+    gradients = gradient_bytes(problem, tokens, tokens)
+    assert found.unknown == ()
+    assert found.parts["tensors"] == tensor_bytes(problem, tokens, tokens, training=True)
+    assert found.parts["gradients"] + found.parts["strategy"] == peak_bytes("ring_p2p", backward, {"ring": 2}, True)
+    assert found.parts["gradients"] == gradients
+    assert "kept" not in found.parts
+
+
+def test_a_strategy_that_does_not_say_is_unknown(monkeypatch):
+    strategies = registry()
+    silent = strategies.strategy("usp").model_copy(update={"memory": None})
+    monkeypatch.setitem(strategies.strategies, "usp", silent)
+    sizes = {"ring": 2, "ulysses": 2}
+    found = rank_bytes(strategies, problem_of((16, 4)), "sdpa", strategy="usp", axis_sizes=sizes)
+    assert found.unknown == ("memory of usp",)
