@@ -48,7 +48,7 @@ def measured():
 @st.composite
 def any_calls(draw):
     """Calls of any work, with nothing in them and with far more than fits a device."""
-    amounts = st.one_of(st.just(0.0), st.floats(0, 1e10, allow_subnormal=False))
+    amounts = st.one_of(st.just(0.0), st.floats(2**-14, 1e10))  # one visible pair is 2⁻¹⁴ tiles
     work = Work(
         draw(st.sampled_from(["full", "varlen/causal", "layers", "never/measured"])),
         *(draw(amounts) for _ in range(5)),
@@ -111,7 +111,9 @@ def test_an_odd_record_hardly_bends_the_sum(odd, factor):
     true = [seconds(call) for call in calls]
     fit = Fit(calls, [taken * factor if index == odd else taken for index, taken in enumerate(true)])
     found = np.array([one.seconds for one in fit.predict(calls)]) / true - 1
-    assert np.median(np.abs(found)) < 0.02
+    others = np.delete(np.abs(found), odd)
+    assert np.median(others) < 0.02
+    assert others.max() < 0.1
     far = Call(banded("full", 2**18), 1, 1)  # nothing alike was measured: no correction, the sum alone
     assert fit.predict([far])[0].seconds == pytest.approx(seconds(far), rel=0.1)
 
