@@ -89,5 +89,5 @@ def evidence_name(device: Device) -> str:
 
 
 def peak_tflops(device: str, dtype: str) -> float | None:
-    """The peak of a device by its name; None where it is not known."""
-    return next((peaks[dtype] for name, peaks in PEAKS.items() if name in device), None)
+    """The peak of a device by its name, for a data type; None where it is not known."""
+    return next((peaks.get(dtype) for name, peaks in PEAKS.items() if name in device), None)
