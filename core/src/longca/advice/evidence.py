@@ -19,12 +19,15 @@ from longca.advice.devices import NO_DEVICE_REACHES, peak_tflops
 from longca.advice.work import Work
 from longca.errors import RequestError
 from longca.manifests import Device
+from longca.manifests.offers import DType
+from longca.masks import MAX_SEQLEN
 
 __all__ = ["Collected", "Row", "Run", "parse", "shipped", "to_line", "to_lines"]
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=2**16)]
 
 
 class Run(BaseModel):
@@ -100,17 +103,17 @@ class Row(BaseModel):
     direction: Literal["forward", "backward"]
     seconds: Seconds
     pattern: str | None = None
-    seqlen: Annotated[int, Field(ge=1)]
+    seqlen: Annotated[int, Field(ge=1, le=MAX_SEQLEN)]
     density: Annotated[float, Field(ge=0, le=1)]
-    heads_q: Annotated[int, Field(ge=1)]
-    heads_kv: Annotated[int, Field(ge=1)]
-    head_dim: Annotated[int, Field(ge=1)]
-    dtype: Name
+    heads_q: Count
+    heads_kv: Count
+    head_dim: Count
+    dtype: DType
     mask: str = ""
     work: tuple[str | Amount, ...] = ()
     strategy: str | None = None
     placed: str | None = None
-    mesh: str | None = None
+    mesh: Annotated[str, Field(pattern=r"^\w+=[1-9]\d{0,5}(,\w+=[1-9]\d{0,5})*$")] | None = None
     compute: Seconds | None = None
     communication: dict[str, Collected] = {}
     run: Run = Run(run="this machine", device="unknown")
@@ -119,6 +122,8 @@ class Row(BaseModel):
     def _plausible(self) -> Row:
         if self.strategy is None and len(self.work) != len(Work.__dataclass_fields__):
             raise ValueError(f"work has {len(self.work)} values; it needs {len(Work.__dataclass_fields__)}")
+        if [isinstance(value, str) for value in self.work] != [place == 0 for place in range(len(self.work))]:
+            raise ValueError("work is a path and then numbers")
         rate = 1e-12 * self.flops / self.seconds / self.ranks
         if rate > (peak_tflops(self.run.device, self.dtype) or NO_DEVICE_REACHES):
             raise ValueError(f"{self.seconds} seconds would be {rate:.0f} TFLOP/s, more than the device can do")
@@ -184,7 +189,7 @@ def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:
             where = ".".join(map(str, found["loc"])) or "row"
             said = found["msg"].removeprefix("Value error, ")
             raise RequestError(f"{source}, line {number}: {where}: {said}. Correct or remove the line") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"{source}, line {number}: not JSON: {error}. Correct or remove the line") from None
 
 
