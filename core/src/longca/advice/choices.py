@@ -20,6 +20,7 @@ class Seconds:
         total: Of both.
         low: Lower end of the interval that holds the total with 90 %.
         high: Upper end.
+        intervals: The interval of each direction, the forward's first; empty where only the total's is known.
     """
 
     forward: float
@@ -27,6 +28,7 @@ class Seconds:
     total: float
     low: float
     high: float
+    intervals: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)

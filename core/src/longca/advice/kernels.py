@@ -110,6 +110,7 @@ def _choice(asked: Asked, found: list[_Half]) -> Choice:
             total=total,
             low=sum(estimate.low for estimate in estimates),
             high=sum(estimate.high for estimate in estimates),
+            intervals=tuple((estimate.low, estimate.high) for estimate in estimates),
         ),
         bytes_per_rank=memory.total,
         fits=asked.fits(memory.total),

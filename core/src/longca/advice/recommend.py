@@ -44,6 +44,7 @@ def recommend(
     kernels: Sequence[str] = (),
     strategies: Sequence[str] = (),
     plugins: Registry | None = None,
+    unseen: bool = False,
 ) -> Recommendation:
     """Ranks the valid ways to compute attention by their predicted time. It runs no kernel.
 
@@ -63,6 +64,7 @@ def recommend(
         kernels: Kernels to choose from; empty for all.
         strategies: Strategies to choose from; empty for all.
         plugins: Whose kernels and strategies there are; None for all that are installed.
+        unseen: Whether to answer as if the problem had not been measured: its own measurements are no evidence.
 
     Returns:
         The recommendation. Where nothing fits it has no choice that does, and says what would.
@@ -74,6 +76,8 @@ def recommend(
     """
     _check_ranks(ranks, per_node)
     rows, notes = evidence(tuple(map(str, records)))
+    if unseen:
+        rows = _of_others(rows, mask, heads, head_dim, ranks)
     costs = _cost_model(rows)
     where = device if isinstance(device, Device) else named_device(device, costs.devices)
     known = plugins or registry()
@@ -132,6 +136,12 @@ def _cost_model(rows: tuple[Row, ...]) -> CostModel:
         _MODELS.clear()
         _MODELS[id(rows)] = rows, CostModel(rows)  # holding the rows keeps their identity theirs
     return _MODELS[id(rows)][1]
+
+
+def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim: int, ranks: int) -> tuple[Row, ...]:
+    """The evidence without measurements of a mask by as many heads and ranks, in any data type."""
+    same = (mask.digest, *heads, head_dim, ranks)
+    return tuple(row for row in rows if (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks) != same)
 
 
 def _check_ranks(ranks: int, per_node: int) -> None:
