@@ -1,0 +1,143 @@
+"""Evidence: what is written is read back, and what cannot be a measurement is refused by its line."""
+
+import json
+import re
+
+import pytest
+
+from longca.advice.evidence import Collected, Row, Run, parse, to_line, to_lines
+from longca.errors import RequestError
+
+from .rows import RUN, row
+
+H200 = Run(run="another", device="NVIDIA H200", capability=(9, 0))
+
+
+def shared():
+    """A row of several ranks."""
+    known = row().model_dump(exclude={"work", "run", "communication"})
+    collected = {"send_recv": Collected(calls=3, bytes=2**20, seconds=1e-4)}
+    about = {"strategy": "ring_p2p", "placed": "zigzag", "mesh": "ring=2,ulysses=2", "compute": 1e-3}
+    return Row(**{**known, **about}, communication=collected, run=RUN)
+
+
+def fields(**other):
+    """The fields of a line, some of them others."""
+    return {**json.loads(to_line(row(run=Row.model_fields["run"].default))), **other}
+
+
+def refused(line, source="some.jsonl"):
+    """What is said of a line that is no row."""
+    with pytest.raises(RequestError) as error:
+        list(parse([line], source, first=7))
+    message = str(error.value)
+    assert message.startswith(f"{source}, line 7: ")
+    assert message.endswith(". Correct or remove the line")
+    return message
+
+
+def test_what_is_written_is_read_back():
+    rows = [row(), row(direction="backward", dtype="float32"), row(run=H200, seconds=1.0), shared()]
+    lines = list(to_lines(rows))
+    assert list(parse(lines, "somewhere")) == rows
+    assert len(lines) == 4 + 3, "a line before each run's rows"
+
+
+def test_a_line_alone_says_where_it_is_from():
+    one = row()
+    assert list(parse([to_line(one)], "somewhere")) == [one]
+
+
+def test_a_run_is_that_of_the_rows_after_it():
+    alone = to_line(row(run=Row.model_fields["run"].default))
+    found = list(parse([alone, to_line(RUN), alone, "", alone, to_line(H200), to_line(row()), "  "], "somewhere"))
+    assert [one.run.run for one in found] == ["this machine", "a run", "a run", "a run"]
+    assert [one.run.device for one in found] == ["unknown", "Some GPU", "Some GPU", "Some GPU"]
+    (after,) = parse([to_line(H200), json.dumps(fields(seconds=1.0))], "somewhere")
+    assert after.run == H200
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-Infinity", "-0.001", "0", '"soon"', "null", "90000", "[1]"])
+def test_times_that_none_can_be_are_refused(seconds):
+    line = json.dumps(fields(seconds=12345.0)).replace("12345.0", seconds)
+    assert seconds in line
+    assert "seconds: " in refused(line)
+
+
+def test_a_time_that_the_device_cannot_reach_is_refused():
+    tera = 4 * 128 * 8 * 4096**2 / 1e12
+    for device, most in (("NVIDIA H200", 989), ("NVIDIA A100-SXM4-80GB", 312), ("Some GPU", 5000)):
+        run = to_line(Run(run="x", device=device, capability=(9, 0)))
+        (kept,) = parse([run, json.dumps(fields(seconds=1.01 * tera / most))], "somewhere")
+        assert kept.flops == tera * 1e12
+        with pytest.raises(RequestError, match=r"line 2: .* TFLOP/s, more than the device can do"):
+            list(parse([run, json.dumps(fields(seconds=0.99 * tera / most))], "somewhere"))
+
+
+def test_ranks_share_a_call():
+    one = shared()
+    assert one.ranks == 4
+    line = json.loads(to_line(one)) | {"seconds": one.flops / (3.9 * 5000e12)}
+    assert next(parse([json.dumps(line)], "x")).ranks == 4
+    with pytest.raises(RequestError, match="TFLOP/s"):
+        list(parse([json.dumps({**line, "mesh": "ring=2"})], "x"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
+        ({"direction": "both"}, "direction: "),
+        ({"dtype": "float7"}, "dtype: "),
+        ({"seqlen": 0}, "seqlen: "),
+        ({"seqlen": 10**400}, "seqlen: "),
+        ({"density": 1.5}, "density: "),
+        ({"heads_q": 0}, "heads_q: "),
+        ({"head_dim": -128}, "head_dim: "),
+        ({"kernel": ""}, "kernel: "),
+        ({"work": []}, "row: work has 0 values; it needs 10"),
+        ({"work": [1] * 10}, "row: work is a path and then numbers"),
+        ({"work": ["full", "many", *[1] * 8]}, "row: work is a path and then numbers"),
+        ({"work": ["full", -1, *[1] * 8]}, "work.1"),
+        ({"mesh": "ring=0", "strategy": "s"}, "mesh: "),
+        ({"mesh": "ring", "strategy": "s"}, "mesh: "),
+        ({"mesh": "ring=two", "strategy": "s"}, "mesh: "),
+        ({"compute": -1.0}, "compute: "),
+        ({"communication": {"all_to_all": {"calls": 0, "bytes": 1, "seconds": 1}}}, "communication.all_to_all.calls: "),
+        ({"run": {"run": "x"}}, "run.device: "),
+    ],
+    ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+)
+def test_fields_that_no_measurement_has_are_refused(change, said):
+    assert said in refused(json.dumps(fields(**change)))
+
+
+@pytest.mark.parametrize("name", ["kernel", "seconds", "seqlen", "density", "heads_q", "dtype", "direction"])
+def test_a_line_that_lacks_a_field_is_refused(name):
+    line = fields()
+    del line[name]
+    # A line without a kernel begins a run, and then it is none of a run.
+    assert "line 7: " in refused(json.dumps(line))
+
+
+@pytest.mark.parametrize("line", ["{", "[1, 2]", "7", "null", "nonsense", "\x00", "[" * 100_000, '{"seqlen": 1e'])
+def test_lines_that_are_no_objects_are_refused(line):
+    assert re.search("line 7: not JSON", refused(line))
+
+
+def test_rows_before_a_wrong_line_are_read():
+    found = parse([to_line(row()), "{"], "x")
+    assert next(found) == row()
+    with pytest.raises(RequestError, match="x, line 2"):
+        next(found)
+
+
+def test_a_source_names_the_run_and_the_case():
+    assert row(case="abc").source == "a run abc"
+    assert row(case="").source == "a run"
+
+
+def test_a_run_knows_its_device():
+    assert str(RUN.measured_on) == "Some GPU (compute capability 9.0)"
+    assert RUN.measured_on.memory == 80 * 10**9
+    assert Run(run="x", device="Some CPU").measured_on.kind == "cpu"
