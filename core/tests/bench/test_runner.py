@@ -2,13 +2,14 @@ import statistics
 
 import pytest
 
+from longca.advice.devices import evidence_name
+from longca.advice.history import history
 from longca.bench.cases import Case, Selection, expand
 from longca.bench.interleave import ROUNDS
 from longca.bench.messages import Outcome
 from longca.bench.runner import Options, judged, run_cases
 from longca.bench.suite import load_suite
 from longca.bench.timing import LEAST
-from longca.kernels import history as history_module
 from longca.manifests import Device
 
 CPU = Device("cpu")
@@ -93,8 +94,8 @@ def test_a_pair_is_measured_as_a_kernel_is(core):
 
 def test_history_is_kept(core):
     run(core, kernels=("sdpa",))
-    entries = list(history_module.entries())
-    assert [(e.kernel, e.pattern, e.seqlen, e.direction) for e in entries] == [
+    assert [(row.kernel, row.pattern, row.seqlen, row.direction) for row in history().rows] == [
         ("sdpa", "causal", 96, "forward"),
         ("sdpa", "causal", 96, "backward"),
     ]
+    assert {row.run.device for row in history().rows} == {evidence_name(CPU)}

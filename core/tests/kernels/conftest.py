@@ -5,6 +5,7 @@ import torch
 
 from longca import plugins
 from longca.kernels import attention as attention_module
+from longca.kernels import choice as choice_module
 
 
 def pytest_runtest_setup(item):
@@ -22,7 +23,8 @@ def history(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def plans(monkeypatch):
-    """No plans and no announcements of an earlier test."""
+    """No plans of an earlier test, and nothing that it logged."""
+    monkeypatch.setattr(choice_module, "_LOGGED", set())
     fresh = attention_module._Plans()
     monkeypatch.setattr(attention_module, "_PLANS", fresh)
     return fresh

@@ -14,13 +14,12 @@ from torch.autograd import gradcheck
 import longca
 from longca import masks, plugins
 from longca.errors import MaskError, RequestError, UnknownNameError, UnsupportedError
-from longca.kernels import history as history_module
-from longca.kernels.history import Entry
 from longca.manifests import Backward, Device
+from longca.masks import Form
 
 from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem, truth
 from .reference import BOUNDS, Result, assert_close
-from .toys import Counting, Differentiable, Toys, manifest
+from .toys import Counting, Differentiable, Toys, manifest, measured
 
 KERNELS = ("naive", "sdpa")
 
@@ -265,9 +264,9 @@ def test_auto_says_once_what_it_chose(caplog):
     for seed in range(3):
         mask = pattern_mask("causal")
         longca.attention(*inputs(mask, 4, 2, seed=seed)[:3], mask)
-    assert [r.getMessage() for r in caplog.records] == [
-        "attention: sdpa for causal of 70 tokens: the first valid kernel; `longca run` measures which is fastest"
-    ]
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert record.getMessage().startswith("attention: sdpa for causal of 70 tokens: the first valid kernel. No measur")
     other = pattern_mask("full")
     longca.attention(*inputs(other, 4, 2)[:3], other)
     assert len(caplog.records) == 2
@@ -284,13 +283,39 @@ def test_auto_follows_the_history(caplog):
     caplog.set_level(logging.INFO, "longca")
     mask = pattern_mask("causal")
     given = inputs(mask, 4, 2)
-    for kernel, seconds in (("naive", 1.0), ("sdpa", 2.0)):
-        history_module.append(Entry.of(kernel, problem(mask, given, "forward"), seconds))
+    for kernel, form, seconds in (("naive", Form.ROW_INTERVALS, 1.0), ("sdpa", Form.CAUSAL, 2.0)):
+        measured(kernel, seconds, problem(mask, given, "forward"), form)
     longca.attention(*given[:3], mask)
-    assert "attention: naive for causal of 70 tokens: the fastest measured here" in caplog.text
+    assert "attention: naive for causal of 70 tokens: predicted to take 1 s" in caplog.text
     qkv, _ = leaves(mask)
     longca.attention(*qkv, mask)  # no backward was measured
-    assert "attention: sdpa for causal of 70 tokens: the first valid kernel" in caplog.text
+    assert "attention: sdpa for causal of 70 tokens in training: the first valid kernel" in caplog.text
+
+
+def test_auto_runs_a_pair_where_it_is_faster(caplog):
+    caplog.set_level(logging.INFO, "longca")
+    mask = pattern_mask("causal")
+    _, given = leaves(mask, 8)
+    forward, backward = (problem(mask, given, direction) for direction in ("forward", "backward"))
+    for kernel, form, times in (("naive", Form.ROW_INTERVALS, (1.0, 9.0)), ("sdpa", Form.CAUSAL, (4.0, 2.0))):
+        measured(kernel, times[0], forward, form)
+        measured(kernel, times[1], backward, form)
+    result, given = attend(mask, "auto")
+    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
+    (record,) = caplog.records
+    assert "naive+sdpa for causal of 70 tokens in training: predicted to take 3 s" in record.getMessage()
+
+
+def test_what_is_wrong_with_the_history_is_said_once(history, caplog):
+    history.parent.mkdir(parents=True)
+    history.write_text('{"kernel": "naive"}\n')
+    for pattern in ("causal", "full"):
+        mask = pattern_mask(pattern)
+        longca.attention(*inputs(mask, 4, 2)[:3], mask)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "left out of this machine's evidence" in record.getMessage()
+    assert "line 1" in record.getMessage()
 
 
 # What is refused

@@ -1,17 +1,18 @@
-"""kernel="auto": what was measured here decides, else a stated order."""
+"""kernel="auto": the cost model decides where something was measured, else a stated order."""
 
-import dataclasses
+import json
+import logging
 
 import pytest
 
 from longca import masks
+from longca.advice.history import history as read_history
 from longca.errors import UnsupportedError
-from longca.kernels import history as history_module
-from longca.kernels.choice import choose
-from longca.kernels.history import Entry
+from longca.kernels.choice import choose, log
 from longca.manifests import Backward, Device, Problem, Reason, Verdict
+from longca.masks import Form
 
-from .toys import Toys, manifest
+from .toys import Toys, manifest, measured
 
 MASK = masks.build("causal_document", 1024, documents=[300, 724])
 TOYS = Toys(
@@ -29,14 +30,19 @@ def problem(mask=MASK, **more):
     return Problem(mask=mask, **more)
 
 
-def measured(kernel, seconds, asked=None, **changes):
-    """Appends a measurement of a problem, some of its facts changed."""
-    entry = Entry.of(kernel, asked or problem(), seconds)
-    history_module.append(dataclasses.replace(entry, **changes))
+def here(kernel, seconds, asked=None, **changes):
+    """A measurement of a problem, some of its facts changed."""
+    measured(kernel, seconds, asked or problem(), **changes)
 
 
-def chosen(asked=None):
-    return choose(asked or problem(), TOYS).kernel
+def both(kernel, forward, backward):
+    """Measurements of both directions."""
+    here(kernel, forward)
+    here(kernel, backward, problem(direction="backward"))
+
+
+def chosen(asked=None, toys=TOYS):
+    return choose(asked or problem(), toys).kernel
 
 
 # Without measurements
@@ -45,14 +51,19 @@ def chosen(asked=None):
 def test_unmeasured_lean_kernels_come_first_in_their_order():
     assert chosen() == "forward_only"
     assert chosen(problem(direction="backward")) == "lean"
-    assert "first valid kernel" in choose(problem(), TOYS).announcement
 
 
 def test_unmeasured_naive_comes_last():
-    assert choose(problem(), Toys(manifest("naive"), manifest("quadratic", metadata="O(S²)"))).kernel == "quadratic"
-    assert choose(problem(), Toys(manifest("naive"), manifest("lean"))).kernel == "lean"
-    quadratic = [manifest(name, metadata="O(S²)") for name in ("b", "a")]
-    assert choose(problem(), Toys(*quadratic)).kernel == "b"
+    assert chosen(toys=Toys(manifest("naive"), manifest("quadratic", metadata="O(S²)"))) == "quadratic"
+    assert chosen(toys=Toys(manifest("naive"), manifest("lean"))) == "lean"
+    assert chosen(toys=Toys(*(manifest(name, metadata="O(S²)") for name in ("b", "a")))) == "b"
+
+
+def test_the_stated_order_is_named_as_such():
+    choice = choose(problem(), TOYS)
+    assert choice.announcement.startswith("attention: forward_only for causal_document of 1024 tokens: the first valid")
+    assert "`longca run` measures them" in choice.reason
+    assert choice.level == logging.INFO
 
 
 def test_the_cores_own(core):
@@ -72,137 +83,234 @@ def test_where_nothing_is_valid_everyone_says_why():
 
 
 def test_the_fastest_on_the_same_problem_is_taken():
-    measured("quadratic", 3.0)
-    measured("naive", 1.0)
-    measured("lean", 2.0)
+    here("quadratic", 3.0)
+    here("naive", 1.0)
+    here("lean", 2.0)
     choice = choose(problem(), TOYS)
     assert choice.kernel == "naive"
-    assert "naive for causal_document of 1024 tokens: the fastest measured here on" in choice.announcement
-    assert "causal_document of 1024 tokens, heads 8:2, head_dim 64" in choice.announcement
+    assert choice.level == logging.INFO
+    assert "naive for causal_document of 1024 tokens: predicted to take 1 s (" in choice.announcement
+    assert "learnt from 1 measured calls, the nearest in this machine" in choice.reason
+    assert "Next is lean with 2 s (" in choice.reason
 
 
-def test_the_nearest_point_counts_not_the_fastest_anywhere():
-    measured("lean", 1.0, seqlen=1500)
-    measured("naive", 2.0, seqlen=1500)
-    measured("quadratic", 1e-6, seqlen=8192)
-    measured("quadratic", 1e-6, seqlen=256)
-    assert chosen() == "lean"
+def test_of_equal_kernels_the_first_one_is_taken():
+    for name in ("leaner", "lean", "quadratic"):
+        here(name, 1.0)
+    assert chosen() == "quadratic"
+
+
+def test_a_kernel_without_measurements_is_not_preferred_to_a_slow_one():
+    here("naive", 100.0)
+    choice = choose(problem(), TOYS)
+    assert choice.kernel == "naive"
+    assert "Nothing else has a prediction" in choice.reason
+
+
+def _swept(lengths=(256, 512, 1024, 2048)):
+    """naive computes every cell, in 1 µs a tile; lean takes 2 ms for a call, and computes what is visible."""
+    for length in lengths:
+        asked = problem(masks.build("causal_sliding_window", length, window=100))
+        tiles = (length / 128) ** 2
+        here("naive", 1e-6 * tiles, asked, form=Form.ROW_INTERVALS)
+        here("lean", 2e-3 + 1e-6 * (2 * length / 128), asked, form=Form.ROW_INTERVALS)
+    return Toys(*(manifest(name, form=Form.ROW_INTERVALS) for name in ("naive", "lean")))
+
+
+def test_what_short_masks_take_does_not_decide_for_long_ones():
+    toys = _swept()
+    short, long = (problem(masks.build("causal_sliding_window", n, window=100)) for n in (2048, 32768))
+    assert chosen(short, toys) == "naive"
+    choice = choose(long, toys)
+    assert choice.kernel == "lean"
+    assert choice.level == logging.WARNING
+    assert "The prediction extrapolates: 32768 tokens; measured up to 2048" in choice.reason
 
 
 @pytest.mark.parametrize(
-    ("near", "far"),
+    ("change", "says"),
     [
-        ({"seqlen": 2048}, {"seqlen": 256}),
-        ({"head_dim": 128}, {"head_dim": 8}),
-        ({"heads_q": 16}, {"heads_q": 64}),
-        ({"heads_kv": 1}, {"heads_kv": 8}),
-        ({"density": 0.25}, {"density": 0.01}),
-        ({"seqlen": 2048}, {"seqlen": 2048, "head_dim": 128}),
-        ({}, {"seqlen": 1025}),
+        ({"head_dim": 128}, "head dimension 64; measured is 128"),
+        ({"dtype": "float16"}, "bfloat16; measured is float16"),
     ],
-)
-@pytest.mark.parametrize("far_first", [True, False])
-def test_what_near_means(near, far, far_first):
-    points = [("lean", near), ("leaner", far)]
-    for name, changes in reversed(points) if far_first else points:
-        measured(name, 1.0, **changes)
-    assert chosen() == "lean"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"pattern": "causal"}, {"pattern": None}, {"device": "NVIDIA H200"}, {"dtype": "float16"}],
     ids=str,
 )
-def test_pattern_device_and_dtype_must_match(changes):
-    measured("quadratic", 1e-9, **changes)
+def test_what_lies_outside_the_evidence_is_a_warning(change, says):
+    here("leaner", 1.0, **change)
+    choice = choose(problem(), TOYS)
+    assert (choice.kernel, choice.level) == ("leaner", logging.WARNING)
+    assert f"The prediction extrapolates: {says}" in choice.reason
+
+
+@pytest.mark.parametrize("changes", [{"device": "NVIDIA H200"}, {"dtype": "float32"}], ids=str)
+def test_device_and_dtype_must_match(changes):
+    here("quadratic", 1e-3, **changes)
     assert chosen() == "forward_only"
-    measured("naive", 1.0, seqlen=10**6)
+    here("naive", 1.0)
+    assert chosen() == "naive"
+
+
+def test_other_patterns_say_something_too():
+    here("naive", 1.0, problem(masks.build("causal", 2048)))
     assert chosen() == "naive"
 
 
 def test_a_gpu_is_its_name():
     gpu = problem(device=Device("cuda", (9, 0), None, "NVIDIA H200"))
     toys = Toys(*(manifest(name, cuda=">=9.0") for name in ("a", "b")))
-    measured("b", 1.0, gpu, device="NVIDIA H100")
-    assert choose(gpu, toys).kernel == "a"
-    measured("b", 1.0, gpu)
-    assert choose(gpu, toys).kernel == "b"
+    here("b", 1.0, gpu, device="NVIDIA H100")
+    assert chosen(gpu, toys) == "a"
+    here("b", 1.0, gpu)
+    assert chosen(gpu, toys) == "b"
 
 
 def test_masks_of_no_pattern_learn_from_one_another():
     cut = problem(MASK.cut([(0, 500)], [(0, 1024)]))
-    measured("naive", 1.0, problem(MASK.cut([(1, 500)], [(0, 1024)])))
+    here("naive", 1.0, problem(MASK.cut([(1, 500)], [(0, 1024)])))
     assert chosen(cut) == "naive"
 
 
 def test_a_kernel_that_is_not_valid_or_not_there_does_not_count():
-    measured("gpu_only", 1e-9)
-    measured("gone", 1e-9)
+    here("gpu_only", 1e-3)
+    here("gone", 1e-3)
     assert chosen() == "forward_only"
-    measured("quadratic", 1.0, seqlen=4096)
+    here("quadratic", 1.0)
     assert chosen() == "quadratic"
 
 
-def test_training_goes_by_both_directions_together():
-    asked = problem(direction="backward")
-    for name, forward, backward in (("lean", 1.0, 5.0), ("leaner", 3.0, 2.0), ("naive", 0.5, 6.0)):
-        measured(name, forward, direction="forward")
-        measured(name, backward, direction="backward")
-    measured("forward_only", 0.1, direction="forward")
-    assert chosen(asked) == "leaner"
-    assert chosen() == "forward_only"
-
-
-def test_training_needs_both_directions_measured():
-    asked = problem(direction="backward")
-    measured("quadratic", 0.1, direction="forward")
-    measured("naive", 0.1, direction="backward")
-    assert chosen(asked) == "lean"
-    measured("leaner", 9.0, direction="forward", seqlen=512)
-    measured("leaner", 9.0, direction="backward", seqlen=512)
-    assert chosen(asked) == "leaner"
-
-
-def test_inference_goes_by_forwards_alone():
-    measured("naive", 1e-9, direction="backward")
-    assert chosen() == "forward_only"
-    for name, forward, backward in (("lean", 2.0, 1.0), ("leaner", 1.0, 9.0)):
-        measured(name, forward, direction="forward")
-        measured(name, backward, direction="backward")
-    assert chosen() == "leaner"
-
-
-def test_a_later_measurement_of_the_same_replaces_the_earlier():
-    measured("naive", 1.0)
-    measured("lean", 2.0)
-    measured("naive", 3.0)
-    assert chosen() == "lean"
-
-
-def test_torn_lines_do_not_count(history):
-    measured("quadratic", 1.0)
-    measured("naive", 0.1)
-    text = history.read_text()
-    history.write_text("{\n" + text[:-20])  # the last measurement lost its end
-    assert chosen() == "quadratic"
+def test_a_kernel_that_is_not_installed_is_not_taken():
+    lacking = manifest("lacking").model_copy(update={"requires": ("no-such-package-of-anyone",)})
+    here("lacking", 1e-3)
+    here("lean", 1.0)
+    assert chosen(toys=Toys(lacking, manifest("lean"))) == "lean"
 
 
 def test_the_history_is_read_anew():
     assert chosen() == "forward_only"
-    measured("naive", 1.0)
+    here("naive", 1.0)
     assert chosen() == "naive"
+
+
+def test_a_later_measurement_of_the_same_case_replaces_the_earlier():
+    here("naive", 1.0, case="a")
+    here("lean", 2.0, case="b")
+    here("naive", 3.0, case="a")
+    assert chosen() == "lean"
 
 
 def test_an_empty_mask_is_no_stumbling_block():
     empty = problem(MASK.cut([(0, 10)], [(500, 510)]))
-    measured("naive", 1.0, empty)
+    here("naive", 1.0, empty)
     assert chosen(empty) == "naive"
+
+
+# Training
+
+
+def test_training_goes_by_both_directions_together():
+    toys = Toys(*(manifest(name, backward=Backward.OWN) for name in ("lean", "leaner", "naive")))
+    for name, forward, backward in (("lean", 1.0, 5.0), ("leaner", 3.0, 2.0), ("naive", 0.5, 6.0)):
+        both(name, forward, backward)
+    assert chosen(problem(direction="backward"), toys) == "leaner"
+    assert chosen(toys=toys) == "naive"
+
+
+def test_training_needs_both_directions_measured():
+    asked = problem(direction="backward")
+    here("forward_only", 0.1)
+    assert chosen(asked) == "lean"
+    here("leaner", 9.0, asked)
+    here("leaner", 9.0)
+    assert "leaner" in chosen(asked)
+
+
+def test_inference_goes_by_forwards_alone():
+    here("naive", 1e-3, problem(direction="backward"))
+    assert chosen() == "forward_only"
+    both("lean", 2.0, 1.0)
+    both("leaner", 1.0, 9.0)
+    assert chosen() == "leaner"
+
+
+def test_a_pair_is_taken_where_it_is_faster_than_its_kernels():
+    asked = problem(direction="backward")
+    both("lean", 1.0, 5.0)
+    both("leaner", 3.0, 2.0)
+    choice = choose(asked, TOYS)
+    assert choice.kernel == "lean+leaner"
+    assert "lean+leaner for causal_document of 1024 tokens in training: predicted to take 3 s" in choice.announcement
+    assert "Next is leaner with 5 s" in choice.reason
+    assert chosen() == "lean"
+
+
+def test_a_pair_may_have_a_half_that_has_no_backward():
+    here("forward_only", 1.0)
+    both("lean", 5.0, 2.0)
+    assert chosen(problem(direction="backward")) == "forward_only+lean"
+
+
+def test_a_pair_that_is_not_valid_is_not_taken():
+    toys = Toys(manifest("lean"), manifest("own", backward=Backward.OWN))
+    both("lean", 1.0, 5.0)
+    both("own", 3.0, 2.0)
+    assert chosen(problem(direction="backward"), toys) == "own"
+
+
+# Memory
+
+
+def large(problem, form):
+    """A kernel's workspace: a TiB."""
+    return 2**40
+
+
+def test_what_does_not_fit_is_passed_over_unless_nothing_fits():
+    fast = manifest("fast").model_copy(update={"workspace": f"{__name__}:large"})
+    asked = problem(device=Device("cpu", memory=2**37))
+    here("fast", 1.0, asked)
+    here("lean", 2.0, asked)
+    choice = choose(asked, Toys(fast, manifest("lean")))
+    assert (choice.kernel, choice.level) == ("lean", logging.INFO)
+    assert "fast is passed over: it needs 1024.0 GiB of the device's 127.0 GiB" in choice.reason
+    alone = choose(asked, Toys(fast))
+    assert (alone.kernel, alone.level) == ("fast", logging.WARNING)
+    assert "No choice fits into the memory. This one needs 1024.0 GiB" in alone.reason
+
+
+# The history's lines
+
+
+def test_torn_lines_do_not_count(history):
+    here("quadratic", 1.0)
+    here("naive", 0.1)
+    text = history.read_text()
+    history.write_text("{\n" + text[:-20])  # the last measurement lost its end
+    choice = choose(problem(), TOYS)
+    assert choice.kernel == "quadratic"
+    assert len(choice.wrong) == 2
+
+
+@pytest.mark.parametrize("seconds", [1e-12, float("nan"), float("inf"), 0.0, -1.0, 1e9])
+def test_impossible_times_do_not_count(history, seconds):
+    here("naive", 1.0)
+    here("lean", 2.0)
+    first, second = map(json.loads, history.read_text().splitlines())
+    history.write_text(f"{json.dumps({**first, 'seconds': seconds})}\n{json.dumps(second)}\n")
+    choice = choose(problem(), TOYS)
+    assert choice.kernel == "lean"
+    (said,) = choice.wrong
+    assert said.startswith("left out of this machine's evidence: ")
+    assert f"{history}, line 1" in said
+    assert [row.kernel for row in read_history().rows] == ["lean"]
+
+
+# Under a layout
 
 
 def test_verdicts_of_a_layout_decide_where_they_are_given():
     refused = Verdict("lean", None, (Reason("layout", "a ring was tried", "lean takes no such steps"),))
     verdicts = {"lean": refused, "leaner": TOYS.resolve("leaner", problem())}
+    here("lean", 1.0)
     assert choose(problem(), TOYS, verdicts).kernel == "leaner"
     with pytest.raises(UnsupportedError, match="lean takes no such steps"):
         choose(problem(), TOYS, {"lean": refused})
@@ -210,5 +318,37 @@ def test_verdicts_of_a_layout_decide_where_they_are_given():
 
 def test_one_step_with_quadratic_metadata_counts_for_all():
     lean, quadratic = (TOYS.kernels[name].offers[0] for name in ("lean", "quadratic"))
+    toys = Toys(manifest("mixed"), manifest("lean"))
     verdicts = {"mixed": Verdict("mixed", None, (), (lean, quadratic)), "lean": Verdict("lean", lean)}
-    assert choose(problem(), TOYS, verdicts).kernel == "lean"
+    assert choose(problem(), toys, verdicts).kernel == "lean"
+
+
+def test_under_a_layout_the_whole_mask_is_predicted_for_single_kernels():
+    asked = problem(direction="backward")
+    both("lean", 1.0, 5.0)
+    both("leaner", 3.0, 2.0)
+    verdicts = {name: TOYS.resolve(name, asked) for name in ("lean", "leaner")}
+    assert choose(asked, TOYS, verdicts).kernel == "leaner"
+
+
+# What is logged
+
+
+def test_a_choice_is_logged_once_for_masks_that_look_alike(caplog):
+    caplog.set_level(logging.INFO, "longca")
+    here("lean", 1.0)
+    for documents in ([300, 724], [301, 723]):
+        log(choose(problem(masks.build("causal_document", 1024, documents=documents)), TOYS))
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    log(choose(problem(masks.build("causal_document", 16384, documents=[16384])), TOYS))
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+
+
+def test_what_is_wrong_with_the_history_is_logged_once(history, caplog):
+    here("lean", 1.0)
+    history.write_text(history.read_text() + "{}\n")
+    for _ in range(2):
+        log(choose(problem(), TOYS))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "line 2" in record.getMessage()

@@ -2,6 +2,11 @@
 
 import torch
 
+from longca.advice.devices import evidence_name
+from longca.advice.evidence import Row, Run
+from longca.advice.history import append
+from longca.advice.work import work_of
+from longca.discovery.catalogue import PluginInfo
 from longca.errors import UnknownNameError
 from longca.kernels.base import Plan, fill
 from longca.kernels.lse_grad import backward_through_lse
@@ -34,6 +39,27 @@ def manifest(name, **offer):
     )
 
 
+def measured(kernel, seconds, problem, form=Form.DENSE, **changes):
+    """Adds a measurement of a problem's direction to this machine's history, some of its facts changed."""
+    device, mask = problem.device, problem.concrete_mask
+    run = Run(run="this machine", device=changes.pop("device", evidence_name(device)), capability=device.capability)
+    facts = {
+        "kernel": kernel,
+        "direction": problem.direction,
+        "seconds": seconds,
+        "pattern": mask.pattern,
+        "seqlen": mask.seqlen_q,
+        "density": mask.density,
+        "heads_q": problem.heads_q,
+        "heads_kv": problem.num_heads_kv,
+        "head_dim": problem.head_dim,
+        "dtype": problem.dtype,
+        "work": tuple(vars(work_of(mask, form)).values()),
+        "run": run,
+    }
+    append(Row(**{**facts, **changes}))
+
+
 class Toys:
     """A registry of toys: as much of `longca.plugins.Registry` as attention asks for."""
 
@@ -41,10 +67,16 @@ class Toys:
         self.kernels = {m.name: m for m in manifests}
         self.implementations = implementations
 
-    def resolve(self, kernel, problem):
+    def manifest(self, kernel):
         if kernel not in self.kernels:
             raise UnknownNameError("kernel", kernel, self.kernels)
-        return resolve_manifest(self.kernels[kernel], problem)
+        return self.kernels[kernel]
+
+    def provider(self, kernel):
+        return PluginInfo("toys", "toys", "1", "toys")
+
+    def resolve(self, kernel, problem, layout=None, *, anywhere=False):
+        return resolve_manifest(self.manifest(kernel), problem, layout)
 
     def load(self, kernel):
         return self.implementations[kernel]

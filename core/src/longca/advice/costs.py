@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import log2
 
 from longca.advice.evidence import Row
@@ -20,6 +20,9 @@ __all__ = ["CostModel", "Estimate", "Key"]
 
 #: How far beyond the evidence a length or a density may lie before it counts as outside: a factor.
 _BEYOND = 1.25
+
+#: Estimates that are kept: a model's layers ask again for those of their mask.
+_KEPT = 4096
 
 #: Data types that kernels compute at the same speed.
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}
@@ -106,6 +109,8 @@ class CostModel:
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows: dict[tuple[Key, str], list[Row]] = {}
         self._groups: dict[tuple[Key, str], _Group] = {}
+        self._estimates = lru_cache(maxsize=_KEPT)(self._estimate)
+        self._nearest_group = lru_cache(maxsize=_KEPT)(self._find_group)
         for row in rows:
             if row.strategy is None:
                 key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim)
@@ -120,6 +125,10 @@ class CostModel:
     def kernels(self) -> frozenset[str]:
         """The kernels that there is evidence of, on any device."""
         return frozenset(key.kernel for key, _ in self._rows)
+
+    def knows(self, key: Key) -> bool:
+        """Whether any evidence may say something of a kernel's calls: of some form, head dimension and data type."""
+        return (key.device, key.kernel, key.direction) in self._measured
 
     def predictions(self, key: Key, calls: Sequence[Call]) -> list[Prediction] | None:
         """The seconds of several calls; None where no evidence says anything of them.
@@ -139,6 +148,9 @@ class CostModel:
 
     def estimate(self, key: Key, call: Call) -> Estimate | None:
         """The seconds of a call, and how they are known; None where no evidence says anything of it."""
+        return self._estimates(key, call)
+
+    def _estimate(self, key: Key, call: Call) -> Estimate | None:
         found, predicted = self._nearest_group(key, call.work.family), self.predictions(key, [call])
         if found is None or predicted is None:
             return None
@@ -151,7 +163,11 @@ class CostModel:
         versions = tuple(_other_versions(nearest.run.packages))
         return Estimate(seconds, low / widen, high * widen, len(group.rows), nearest.source, outside, versions)
 
-    def _nearest_group(self, key: Key, family: str) -> tuple[Key, _Group] | None:
+    @cached_property
+    def _measured(self) -> frozenset[tuple[str, str, str]]:
+        return frozenset((key.device, key.kernel, key.direction) for key, _ in self._rows)
+
+    def _find_group(self, key: Key, family: str) -> tuple[Key, _Group] | None:
         """The group of a key; else that of a data type that is as quick, and of the nearest head dimension."""
         about = (key.device, key.kernel, key.direction)
         dtypes = [key.dtype, *([_ALIKE[key.dtype]] if key.dtype in _ALIKE else [])]

@@ -88,6 +88,7 @@ class Fit:
     def __init__(self, calls: Sequence[Call], seconds: Sequence[float]) -> None:
         self._calls, taken = list(calls), np.array(seconds, np.float64)
         self._paths = [call.work.path for call in self._calls]
+        self._known_paths = np.array(self._paths)
         self._places = _places(self._calls)
         self._alone: dict[str, _Sum] = {}
         self._common = _fit_sum(self._calls, taken)
@@ -97,6 +98,7 @@ class Fit:
         regular = [index for index, path in enumerate(self._paths) if path not in self._alone]
         if self._alone and regular:
             self._common = _fit_sum([self._calls[i] for i in regular], taken[regular])
+        self._known_alone = np.array([path in self._alone for path in self._paths])
         self._residual = np.log(taken / self._sum(self._calls))
         # What is off by more than the correction can be is odd: the calls beside it are not to follow it.
         odd = np.maximum(np.abs(self._residual) - 3 * _AMPLITUDE, 0)
@@ -120,16 +122,18 @@ class Fit:
 
     def nearest(self, call: Call) -> int:
         """The index of the measured call that is most alike."""
-        shared = self._covariance(_places([call]), [call.work.path])[0]
         distance = ((self._places - _places([call])) ** 2).sum(-1)
-        return int(np.lexsort((distance, -shared))[0])
+        same = self._known_paths == call.work.path
+        related = self._known_alone == (call.work.path in self._alone)
+        return int(np.lexsort((distance, distance + _OTHER_PATH * ~same, ~related))[0])
 
     def _irregular(self, taken: _Floats) -> list[str]:
         """Paths whose calls take another time than the common sum says, all in all."""
         off = np.abs(np.log(taken / self._common.seconds(self._calls)))
-        paths = np.array(self._paths)
-        several = dict.fromkeys(self._paths)
-        return [path for path in several if len(several) > 1 and np.median(off[paths == path]) > math.log(_IRREGULAR)]
+        several = len(set(self._paths)) > 1
+        # A path that is alone needs enough calls to tell that it computes cells that the mask does not show.
+        enough = [path for path in dict.fromkeys(self._paths) if several or len(off) >= _FEW]
+        return [path for path in enough if np.median(off[self._known_paths == path]) > math.log(_IRREGULAR)]
 
     def _sum(self, calls: Sequence[Call]) -> _Floats:
         seconds = self._common.seconds(calls)
@@ -140,10 +144,8 @@ class Fit:
 
     def _covariance(self, places: _Floats, paths: Sequence[str]) -> _Floats:
         distance = ((places[:, None] - self._places[None]) ** 2).sum(-1)
-        other = np.array([[mine != theirs for theirs in self._paths] for mine in paths], np.float64)
-        apart = np.array(
-            [[(mine in self._alone) != (theirs in self._alone) for theirs in self._paths] for mine in paths]
-        )
+        other = np.array(paths)[:, None] != self._known_paths
+        apart = np.array([path in self._alone for path in paths])[:, None] != self._known_alone
         return np.where(apart, 0.0, _AMPLITUDE**2 * np.exp(-(distance + _OTHER_PATH * other) / 2))
 
 

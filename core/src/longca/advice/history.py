@@ -7,9 +7,9 @@ own folder.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import platformdirs
 
@@ -19,16 +19,20 @@ from longca.errors import RequestError
 __all__ = ["History", "append", "history", "history_path"]
 
 
-class History(NamedTuple):
-    """What the file holds.
+@dataclass(frozen=True, eq=False)
+class History:
+    """What the file holds. It is equal to itself alone, so that models can be kept by it.
 
     Attributes:
-        rows: Its measurements, oldest first.
+        rows: Its measurements, oldest first. A later measurement of a case replaces the earlier one.
         wrong: What is wrong with lines that are no measurements. They are left out.
     """
 
     rows: tuple[Row, ...]
     wrong: tuple[str, ...]
+
+
+_NOTHING = History((), ())
 
 
 def history_path() -> Path:
@@ -57,16 +61,19 @@ def history() -> History:
         status = path.stat()
         return _read(path, status.st_mtime_ns, status.st_size)
     except OSError:
-        return History((), ())
+        return _NOTHING
 
 
 @lru_cache(maxsize=1)
 def _read(path: Path, _changed: int, _size: int) -> History:
-    rows: list[Row] = []
+    rows: dict[tuple[str, str, str, str], Row] = {}
     wrong: list[str] = []
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            rows += parse([line], str(path), first=number)
+            for row in parse([line], str(path), first=number):
+                case = (row.run.device, row.case or f"line {number}", row.kernel, row.direction)
+                rows.pop(case, None)
+                rows[case] = row
         except RequestError as error:
             wrong.append(str(error))
-    return History(tuple(rows), tuple(wrong))
+    return History(tuple(rows.values()), tuple(wrong))

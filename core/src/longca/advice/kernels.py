@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -14,9 +14,18 @@ from longca.advice.memory import RankMemory, rank_bytes
 from longca.advice.work import work_of
 from longca.manifests import Problem, Verdict
 from longca.manifests.pairs import halves, join
-from longca.masks import Form
 
-__all__ = ["Ranking", "advise", "rank_kernels"]
+__all__ = [
+    "Candidate",
+    "Half",
+    "Ranking",
+    "advise",
+    "choice_of",
+    "pair_candidates",
+    "proof_of",
+    "rank_kernels",
+    "single_candidates",
+]
 
 
 @dataclass(frozen=True)
@@ -35,12 +44,37 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class _Half:
-    """A kernel that is valid for one direction, and its prediction."""
+class Half:
+    """A kernel that is valid for one direction, and its prediction.
+
+    Attributes:
+        kernel: The kernel.
+        estimate: Its predicted seconds in that direction.
+    """
 
     kernel: str
-    form: Form
-    estimate: Estimate | None
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel or a pair of kernels that takes a problem and has a prediction.
+
+    Attributes:
+        halves: The kernel of the forward, and in training that of the backward.
+    """
+
+    halves: tuple[Half, ...]
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel, or of the pair."""
+        return join(self.halves[0].kernel, self.halves[-1].kernel)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time of all directions."""
+        return sum(half.estimate.seconds for half in self.halves)
 
 
 def rank_kernels(asked: Asked) -> Ranking:
@@ -53,51 +87,77 @@ def rank_kernels(asked: Asked) -> Ranking:
     """
     problem = replace(asked.problem, direction="backward" if asked.training else "forward")
     verdicts = {name: asked.resolve(name, problem) for name in asked.kernels}
-    choices, unmeasured = [], []
+    alone = single_candidates(asked, verdicts)
+    measured = {candidate.kernel for candidate in alone}
+    choices = tuple(choice_of(asked, candidate) for candidate in (*alone, *pair_candidates(asked, alone)))
+    why = f"no evidence on {asked.device_name}"
+    unmeasured = tuple(
+        Unmeasured(name, why, None, asked.install(name, verdict))
+        for name, verdict in verdicts.items()
+        if verdict and name not in measured
+    )
+    refused = tuple(_refused(asked, name, verdict) for name, verdict in verdicts.items() if not verdict)
+    return Ranking(choices, unmeasured, refused)
+
+
+def single_candidates(asked: Asked, verdicts: Mapping[str, Verdict]) -> list[Candidate]:
+    """The kernels that take a problem alone and have a prediction for each direction, in the order of the verdicts.
+
+    Args:
+        asked: What was asked.
+        verdicts: Whether each kernel takes the problem, by kernel.
+    """
+    found = []
     for name, verdict in verdicts.items():
-        if not verdict:
-            continue
-        found = [_half(asked, name, verdict, direction) for direction in asked.directions]
-        if all(half.estimate is not None for half in found):
-            choices.append(_choice(asked, found))
-        else:
-            why = f"no evidence on {asked.device_name}"
-            unmeasured.append(Unmeasured(name, why, None, asked.install(name, verdict)))
-    if asked.training:
-        choices += _pairs(asked, {choice.kernel: choice.seconds.total for choice in choices})
-    refused = [_refused(asked, name, verdict) for name, verdict in verdicts.items() if not verdict]
-    return Ranking(tuple(choices), tuple(unmeasured), tuple(refused))
+        halves_of = (_half(asked, name, verdict, direction) for direction in asked.directions if verdict)
+        known = tuple(half for half in halves_of if half is not None)
+        if len(known) == len(asked.directions):
+            found.append(Candidate(known))
+    return found
 
 
-def _half(asked: Asked, kernel: str, verdict: Verdict, direction: str) -> _Half:
-    assert verdict.offer is not None, "a kernel that is valid on one device has one offer"
-    form = verdict.offer.form
-    problem = asked.problem
-    call = Call(work_of(problem.concrete_mask, form), problem.heads_q, problem.num_heads_kv)
-    return _Half(kernel, form, asked.costs.estimate(asked.key(kernel, direction), call))
+def pair_candidates(asked: Asked, alone: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Pairs that are quicker than each of their kernels alone, or whose kernels do not do alone.
 
-
-def _pairs(asked: Asked, alone: Mapping[str, float]) -> Iterator[Choice]:
-    """Pairs that are quicker than each of their kernels alone, or whose kernels do not do alone."""
-    found: list[list[_Half]] = []
+    Args:
+        asked: What was asked. Without training there are no pairs.
+        alone: The kernels that do alone.
+    """
+    if not asked.training:
+        return
+    seconds = {candidate.kernel: candidate.seconds for candidate in alone}
+    found: list[list[Half]] = []
     for half, direction in zip(halves(asked.problem), asked.directions, strict=True):
-        verdicts = ((name, asked.resolve(name, half)) for name in asked.kernels)
+        measured = [name for name in asked.kernels if asked.costs.knows(asked.key(name, direction))]
+        verdicts = ((name, asked.resolve(name, half)) for name in measured)
         valid = (_half(asked, name, verdict, direction) for name, verdict in verdicts if verdict)
-        found.append([one for one in valid if one.estimate is not None])
-    for forward, backward in product(*found):
-        if forward.kernel == backward.kernel:
-            continue
-        assert forward.estimate is not None
-        assert backward.estimate is not None
-        total = forward.estimate.seconds + backward.estimate.seconds
-        if total < min(alone.get(name, float("inf")) for name in (forward.kernel, backward.kernel)):
-            yield _choice(asked, [forward, backward])
+        found.append([one for one in valid if one is not None])
+    for pair in product(*found):
+        candidate = Candidate(pair)
+        if pair[0].kernel != pair[1].kernel and candidate.seconds < min(
+            seconds.get(half.kernel, float("inf")) for half in pair
+        ):
+            yield candidate
 
 
-def _choice(asked: Asked, found: list[_Half]) -> Choice:
-    estimates = [half.estimate for half in found if half.estimate is not None]
-    forward, backward = found[0].kernel, found[1].kernel if asked.training else None
-    name = join(forward, backward or forward)
+def _half(asked: Asked, kernel: str, verdict: Verdict, direction: str) -> Half | None:
+    """A kernel with its prediction; None where there is none."""
+    assert verdict.offer is not None, "a kernel that is valid on one device has one offer"
+    problem = asked.problem
+    call = Call(work_of(problem.concrete_mask, verdict.offer.form), problem.heads_q, problem.num_heads_kv)
+    estimate = asked.costs.estimate(asked.key(kernel, direction), call)
+    return None if estimate is None else Half(kernel, estimate)
+
+
+def choice_of(asked: Asked, candidate: Candidate) -> Choice:
+    """A candidate as a choice, with its memory.
+
+    Args:
+        asked: What was asked.
+        candidate: A kernel or a pair that takes it.
+    """
+    estimates = [half.estimate for half in candidate.halves]
+    forward, backward = candidate.halves[0].kernel, candidate.halves[1].kernel if asked.training else None
     memory = _memory(asked, forward, backward)
     total = sum(estimate.seconds for estimate in estimates)
     flops = asked.flops
@@ -115,7 +175,7 @@ def _choice(asked: Asked, found: list[_Half]) -> Choice:
         bytes_per_rank=memory.total,
         fits=asked.fits(memory.total),
         proof=proof_of(estimates),
-        call=f"longca.attention(q, k, v, mask, kernel={name!r})",
+        call=f"longca.attention(q, k, v, mask, kernel={candidate.kernel!r})",
         tflops=1e-12 * flops / total,
         install=asked.install_of(forward, backward),
         unknown=memory.unknown,
@@ -131,7 +191,9 @@ def proof_of(estimates: list[Estimate]) -> Proof:
 
 
 def _memory(asked: Asked, forward: str, backward: str | None) -> RankMemory:
-    return rank_bytes(asked.registry, asked.problem, forward, backward, training=asked.training, anywhere=True)
+    return rank_bytes(
+        asked.registry, asked.problem, forward, backward, training=asked.training, anywhere=asked.anywhere
+    )
 
 
 def _refused(asked: Asked, name: str, verdict: Verdict) -> Refused:

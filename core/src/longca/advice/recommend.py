@@ -13,7 +13,7 @@ from longca.advice.costs import CostModel
 from longca.advice.devices import named_device
 from longca.advice.evidence import Row, shipped
 from longca.advice.from_records import rows_of_folder
-from longca.advice.history import history
+from longca.advice.history import History, history
 from longca.advice.kernels import Ranking, rank_kernels
 from longca.advice.memory import gradient_bytes, tensor_bytes
 from longca.errors import RequestError, UnsupportedError
@@ -22,7 +22,7 @@ from longca.manifests.offers import DType
 from longca.masks import Mask
 from longca.plugins import Registry, registry
 
-__all__ = ["MAX_RANKS", "evidence", "recommend"]
+__all__ = ["MAX_RANKS", "cost_model", "evidence", "recommend"]
 
 #: More ranks than anyone has.
 MAX_RANKS = 2**14
@@ -75,10 +75,11 @@ def recommend(
         UnknownNameError: A kernel or a strategy that nobody provides.
     """
     _check_ranks(ranks, per_node)
-    rows, notes = evidence(tuple(map(str, records)))
+    named = tuple(map(str, records))
+    (rows, notes), (costs, _) = evidence(named), cost_model(named)
     if unseen:
         rows = _of_others(rows, mask, heads, head_dim, ranks)
-    costs = _cost_model(rows)
+        costs = CostModel(rows)
     where = device if isinstance(device, Device) else named_device(device, costs.devices)
     known = plugins or registry()
     problem = Problem(
@@ -117,31 +118,38 @@ def evidence(records: tuple[str, ...] = ()) -> tuple[tuple[Row, ...], tuple[str,
         RequestError: A folder that is none of a run, or a line that is no record.
     """
     here = history()
-    wrong = tuple(f"left out of this machine's evidence: {text}" for text in here.wrong)
-    return _rows(here.rows, records), wrong
+    return _collected(here, records)[0], _wrong(here)
+
+
+def cost_model(records: tuple[str, ...] = ()) -> tuple[CostModel, tuple[str, ...]]:
+    """The cost model of all evidence, kept with its fits until this machine's evidence changes; and what is wrong.
+
+    Args:
+        records: Folders of runs.
+
+    Raises:
+        RequestError: A folder that is none of a run, or a line that is no record.
+    """
+    here = history()
+    return _collected(here, records)[1], _wrong(here)
 
 
 @lru_cache(maxsize=4)
-def _rows(here: tuple[Row, ...], records: tuple[str, ...]) -> tuple[Row, ...]:
+def _collected(here: History, records: tuple[str, ...]) -> tuple[tuple[Row, ...], CostModel]:
+    """All evidence, and its model."""
     named = (row for folder in records for row in rows_of_folder(Path(folder)))
-    return (*shipped(), *here, *named)
-
-
-_MODELS: dict[int, tuple[tuple[Row, ...], CostModel]] = {}
-
-
-def _cost_model(rows: tuple[Row, ...]) -> CostModel:
-    """The model of some evidence; the last one is kept, with the fits that it made."""
-    if id(rows) not in _MODELS:
-        _MODELS.clear()
-        _MODELS[id(rows)] = rows, CostModel(rows)  # holding the rows keeps their identity theirs
-    return _MODELS[id(rows)][1]
+    rows = (*shipped(), *here.rows, *named)
+    return rows, CostModel(rows)
 
 
 def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim: int, ranks: int) -> tuple[Row, ...]:
     """The evidence without measurements of a mask by as many heads and ranks, in any data type."""
     same = (mask.digest, *heads, head_dim, ranks)
     return tuple(row for row in rows if (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks) != same)
+
+
+def _wrong(here: History) -> tuple[str, ...]:
+    return tuple(f"left out of this machine's evidence: {text}" for text in here.wrong)
 
 
 def _check_ranks(ranks: int, per_node: int) -> None:

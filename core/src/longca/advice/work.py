@@ -91,7 +91,13 @@ def _work_of(_key: int, form: Form, mask: Mask) -> Work:
         for layer in others:
             whole = whole + layer
         return replace(whole, tokens=_tiles(mask.seqlen_q), cells=_cells(mask))
-    return _of_slices(single, _path(form, single.window if form is Form.WINDOW else None))
+    return replace(_of_intervals(mask.key, single), path=_path(form, single.window if form is Form.WINDOW else None))
+
+
+@lru_cache(maxsize=1024)
+def _of_intervals(_key: int, mask: SliceMask) -> Work:
+    """What is alike in all forms that take a mask by its slices."""
+    return _of_slices(mask, "")
 
 
 def _everything(mask: Mask) -> Work:

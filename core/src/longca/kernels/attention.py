@@ -6,7 +6,6 @@ around it: the mask travels as its key, in a tensor of one number, and is planne
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from torch import Tensor
 from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes
-from longca.kernels.choice import choose
+from longca.kernels.choice import choose, log
 from longca.kernels.flash.buffers import on_device_of
 from longca.manifests import Layout, Problem
 from longca.masks import Mask
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["attention"]
-
-_log = logging.getLogger("longca")
 
 
 def attention(
@@ -60,8 +57,8 @@ def attention(
         v: Values: [Tk, Hkv, D].
         mask: Which keys each query sees; Tq × Tk.
         kernel: Name of a kernel, or of a pair such as `fa3+fa4`: the forward of one and the backward of the other.
-            `auto` takes the kernel that this machine's records show fastest on the nearest problem, or else the first
-            valid one (`longca.kernels.choice` has the order), and logs which.
+            `auto` takes the valid kernel or pair with the least predicted time, or else the first valid kernel
+            (`longca.kernels.choice` has the order), and logs the choice and its reason.
         softmax_scale: Factor on the scores; None for 1/√D.
         deterministic: Take only an offer whose results are bit-identical from run to run.
         return_lse: Return the log-sum-exp too.
@@ -207,7 +204,6 @@ class _Plans:
     def __init__(self) -> None:
         self._plans: OrderedDict[tuple[Any, ...], tuple[Kernel, Plan]] = OrderedDict()
         self._lock = threading.Lock()
-        self._announced: set[str] = set()
 
     def get(
         self,
@@ -244,9 +240,7 @@ class _Plans:
         registry = plugins.registry()
         if name == "auto":
             choice = choose(problem, registry)
-            if choice.announcement not in self._announced:
-                self._announced.add(choice.announcement)
-                _log.info(choice.announcement)
+            log(choice)
             name = choice.kernel
         else:
             verdict = registry.resolve(name, problem)

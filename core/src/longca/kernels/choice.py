@@ -1,93 +1,175 @@
-"""Choosing a kernel: by what was measured here, else in a stated order.
+"""Choosing a kernel, or a pair of kernels, for a problem: by the cost model, else in a stated order.
 
-By measurement: of the problems in this machine's history that have the same device, dtype and directions, the nearest
-one on which a kernel that is valid now was measured; and on it the fastest of these kernels. Near is a small sum of
-|log₂| ratios of sequence length, density, head dimension and heads, with a mask of the same pattern.
+By the cost model: among the kernels and pairs that are valid and installed here, the one with the least predicted time
+is taken. The time is that of the forward, and in training that of forward and backward together. The predictions come
+from `longca.advice`: the table that is shipped with LongCA, and what was measured on this machine. A kernel without a
+prediction is not compared with the others. A choice that does not fit into the device's memory is passed over, unless
+nothing fits.
 
-Without measurements: kernels whose mask metadata is not quadratic come first, `naive` last, and otherwise the order
+Without any prediction: kernels whose mask metadata is not quadratic come first, `naive` last, and otherwise the order
 is that of `longca plugins`.
 """
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
-from longca.kernels.history import Entry, entries
+from longca.advice.asked import Asked
+from longca.advice.capacity import Capacity
+from longca.advice.choices import Choice as Predicted
+from longca.advice.kernels import Candidate, choice_of, pair_candidates, proof_of, single_candidates
+from longca.advice.recommend import cost_model
 from longca.manifests import Problem, Verdict
+from longca.manifests.devices import cpu_device
 from longca.plugins import Registry
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "log"]
 
-_Point = tuple[str | None, int, float, int, int, int]
+_log = logging.getLogger("longca")
+
+#: What was logged already: the subjects of choices, and sentences on this machine's history.
+_LOGGED: set[tuple[str, int]] = set()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel chosen, and why."""
+    """The kernel chosen, and why.
+
+    Attributes:
+        kernel: Name of the kernel, or of the pair.
+        subject: What was chosen for which mask.
+        reason: Why, in sentences.
+        level: How loud it is said: WARNING where the prediction extrapolates or nothing fits, else INFO.
+        wrong: What is wrong with lines of this machine's history, in sentences.
+    """
 
     kernel: str
-    announcement: str
+    subject: str
+    reason: str
+    level: int = logging.INFO
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def announcement(self) -> str:
+        """The choice and its reason."""
+        return f"attention: {self.subject}: {self.reason}"
 
 
 def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict] | None = None) -> Choice:
-    """The kernel to run a problem with.
+    """The kernel or the pair to run a problem with.
 
     Args:
         problem: What is asked.
         registry: Whose kernels to choose from.
-        verdicts: Whether each kernel takes it, where that is more than the registry says of the problem alone: under
-            context parallelism.
+        verdicts: Under context parallelism, whether each kernel takes every step. The kernels are then compared by
+            their predictions for the whole mask on one device. Pairs and memory are not looked at.
 
     Raises:
         UnsupportedError: No kernel takes it; the message gives each one's reasons.
+        RequestError: The table that is shipped with LongCA cannot be read.
     """
-    verdicts = verdicts or {name: registry.resolve(name, problem) for name in registry.kernels}
-    valid = [name for name, verdict in verdicts.items() if verdict]
+    costs, wrong = cost_model()
+    sharded, training = verdicts is not None, problem.direction == "backward"
+    capacity = None if sharded else _capacity(problem)
+    asked = Asked(problem, training, registry, costs, capacity, tuple(verdicts or registry.kernels), anywhere=False)
+    alone = {name: registry.resolve(name, problem) for name in asked.kernels}
+    valid = [name for name, verdict in (verdicts or alone).items() if verdict]
+    candidates = single_candidates(asked, {name: alone[name] for name in valid})
+    if not sharded:
+        candidates += pair_candidates(asked, candidates)
+    if candidates:
+        choice = _predicted(asked, sorted(candidates, key=lambda candidate: candidate.seconds))
+    else:
+        choice = _first(asked, verdicts or alone, valid)
+    return replace(choice, wrong=wrong)
+
+
+def log(choice: Choice) -> None:
+    """Logs a choice and its reason; of several alike, the first alone. Also what is wrong with the history, once."""
+    for text in choice.wrong:
+        _say(text, logging.WARNING, text)
+    _say(choice.subject, choice.level, choice.announcement)
+
+
+def _say(subject: str, level: int, text: str) -> None:
+    if (subject, level) not in _LOGGED:
+        _LOGGED.add((subject, level))
+        _log.log(level, text)
+
+
+def _capacity(problem: Problem) -> Capacity | None:
+    """The memory of the problem's device; a CPU's is this machine's."""
+    device = problem.device
+    return Capacity.of(cpu_device() if device.kind == "cpu" and device.memory is None else device)
+
+
+def _first(asked: Asked, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:
+    """The first valid kernel in the stated order."""
     if not valid:
         reasons = tuple(reason for verdict in verdicts.values() for reason in verdict.reasons)
         replace(next(iter(verdicts.values())), reasons=reasons).check()
-    label = problem.mask.label
-    if (measured := _fastest(problem, valid)) is not None:
-        kernel, point = measured
-        return Choice(kernel, f"attention: {kernel} for {label}: the fastest measured here on {point}")
 
     def order(name: str) -> tuple[bool, bool]:
-        verdict = verdicts[name]
-        offers = verdict.offers or (verdict.offer,)
+        offers = verdicts[name].offers or (verdicts[name].offer,)
         return name == "naive", any(offer is not None and offer.metadata == "O(S²)" for offer in offers)
 
     kernel = min(valid, key=order)
-    return Choice(
-        kernel, f"attention: {kernel} for {label}: the first valid kernel; `longca run` measures which is fastest"
+    reason = (
+        f"the first valid kernel. No measurement on {asked.device_name} says how fast the valid kernels are; "
+        "`longca run` measures them"
     )
+    return Choice(kernel, _subject(asked, kernel), reason)
 
 
-def _fastest(problem: Problem, valid: list[str]) -> tuple[str, str] | None:
-    """The fastest valid kernel on the nearest point where all directions were measured, and the point in words."""
-    directions = {"forward"} if problem.direction == "forward" else {"forward", "backward"}
-    now = Entry.of("", problem, 0.0)
-    points: dict[_Point, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    for entry in entries():
-        comparable = (entry.device, entry.dtype) == (now.device, now.dtype) and entry.pattern == now.pattern
-        if comparable and entry.kernel in valid and entry.direction in directions:
-            points[_point(entry)][entry.kernel][entry.direction] = entry.seconds
-    nearest: tuple[float, str, _Point] | None = None
-    for point, kernels in points.items():
-        whole = {name: sum(times.values()) for name, times in kernels.items() if set(times) == directions}
-        if whole and (nearest is None or _distance(point, _point(now)) < nearest[0]):
-            nearest = _distance(point, _point(now)), min(whole, key=whole.__getitem__), point
-    if nearest is None:
-        return None
-    pattern, seqlen, _, heads_q, heads_kv, head_dim = nearest[2]
-    return nearest[1], f"{pattern or 'a mask'} of {seqlen} tokens, heads {heads_q}:{heads_kv}, head_dim {head_dim}"
+def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
+    """The first candidate that fits, or the first one where none does. The candidates come with the fastest first."""
+    too_large = _too_large(asked, ranked)
+    fitting = ranked[len(too_large) :]
+    winner, *others = fitting or ranked
+    proof = proof_of([half.estimate for half in winner.halves])
+    sentences = [
+        f"predicted to take {_interval(winner)}, learnt from {proof.records} measured calls, the nearest in "
+        f"{proof.nearest}",
+        f"Next is {others[0].kernel} with {_interval(others[0])}" if others else "Nothing else has a prediction",
+    ]
+    if fitting:
+        sentences += [f"{choice.kernel} is passed over: it needs {_memory(asked, choice)}" for choice in too_large]
+    else:
+        sentences.append(f"No choice fits into the memory. This one needs {_memory(asked, too_large[0])}")
+    if proof.outside:
+        sentences.append(f"The prediction extrapolates: {'; '.join(proof.outside)}")
+    if proof.versions:
+        sentences.append(f"The versions differ: {'; '.join(proof.versions)}")
+    level = logging.WARNING if proof.outside or not fitting else logging.INFO
+    return Choice(winner.kernel, _subject(asked, winner.kernel), ". ".join(sentences), level)
 
 
-def _point(entry: Entry) -> _Point:
-    return entry.pattern, entry.seqlen, entry.density, entry.heads_q, entry.heads_kv, entry.head_dim
+def _too_large(asked: Asked, ranked: Sequence[Candidate]) -> list[Predicted]:
+    """The candidates that do not fit into the memory, up to the first one that does."""
+    if asked.capacity is None:
+        return []
+    choices = (choice_of(asked, candidate) for candidate in ranked)
+    return list(takewhile(lambda choice: not choice.fits, choices))
 
 
-def _distance(a: _Point, b: _Point) -> float:
-    return sum(abs(math.log2(max(x, 1e-9) / max(y, 1e-9))) for x, y in zip(a[1:], b[1:], strict=True))
+def _subject(asked: Asked, kernel: str) -> str:
+    training = " in training" if asked.training else ""
+    return f"{kernel} for {asked.problem.mask.label}{training}"
+
+
+def _interval(candidate: Candidate) -> str:
+    low = sum(half.estimate.low for half in candidate.halves)
+    high = sum(half.estimate.high for half in candidate.halves)
+    return f"{_time(candidate.seconds)} ({_time(low)} to {_time(high)})"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def _memory(asked: Asked, choice: Predicted) -> str:
+    assert asked.capacity is not None, "without a capacity everything fits"
+    return f"{choice.bytes_per_rank / 2**30:.1f} GiB of the device's {asked.capacity.usable / 2**30:.1f} GiB"

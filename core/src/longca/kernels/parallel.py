@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import in_given_dtypes
-from longca.kernels.choice import choose
+from longca.kernels.choice import choose, log
 from longca.kernels.layout_checks import check_layout
 from longca.kernels.layouts import AUTO, groups_of, placed
 from longca.kernels.meshes import axis_sizes, rank_in
@@ -106,7 +106,9 @@ def _ready(
         layout = placed(problem, strategy, mesh, kernel, placement)
     if kernel == AUTO:
         verdicts = {name: registry.resolve(name, problem, layout) for name in registry.kernels}
-        kernel = choose(problem, registry, verdicts).kernel
+        choice = choose(problem, registry, verdicts)
+        log(choice)
+        kernel = choice.kernel
     elif not (verdict := registry.resolve(kernel, problem, layout)):
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     made = _strategy(registry, strategy, mesh, groups)

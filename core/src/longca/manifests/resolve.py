@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from packaging.specifiers import SpecifierSet
 
@@ -139,12 +139,17 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
         yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices ({_capabilities(offer)})")
     elif device.kind == "cuda" and offer.cuda is None:
         yield Reason("device", f"this device is {device}", f"{name} runs on CPUs")
-    elif device.kind == "cuda" and not SpecifierSet(offer.cuda or "").contains(device.capability_text or "0.0"):
+    elif device.kind == "cuda" and not _covers(offer.cuda or "", device.capability_text or "0.0"):
         yield Reason(
             "device",
             f"this device has {device.capability_text or 'none known'}",
             f"{name} needs {_capabilities(offer)}",
         )
+
+
+@cache
+def _covers(capabilities: str, capability: str) -> bool:
+    return SpecifierSet(capabilities).contains(capability)
 
 
 def _capabilities(offer: Offer) -> str:

@@ -150,7 +150,7 @@ class SliceMask(Mask):
             case Form.FULL:
                 return self.area == self.seqlen_q * self.seqlen_k
             case Form.CAUSAL:
-                return self._is_causal()
+                return self._is_causal
             case Form.WINDOW:
                 return self.window is not None
             case Form.VARLEN:
@@ -162,6 +162,7 @@ class SliceMask(Mask):
             case Form.LAYERS | Form.ROW_INTERVALS | Form.COLUMN_INTERVALS:
                 return True
 
+    @cached_property
     def _is_causal(self) -> bool:
         shift = self.seqlen_k - self.seqlen_q
         causal = from_slices([Slice(0, self.seqlen_q, 0, self.seqlen_k, hi=shift)])
