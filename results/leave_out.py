@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from longca.advice.costs import CostModel, Key
 from longca.advice.evidence import Row, shipped
 from longca.advice.fit import Call
 
-__all__ = ["Left", "by_kernel", "coverage", "errors", "leave_out", "pattern", "regrets", "structure"]
+__all__ = ["Left", "by_kernel", "coverage", "errors", "leave_out", "pattern", "regret", "regrets", "structure"]
 
 
 class Left(NamedTuple):
@@ -106,10 +106,16 @@ def regrets(left: Sequence[Left]) -> dict[str, dict[str, float]]:
         if np.isfinite(one.predicted):
             times[problem][row.kernel, row.direction].append((row.seconds, one.predicted))
     merged = [{k: np.median(np.array(v), axis=0) for k, v in found.items()} for found in times.values()]
-    return {kind: _regret(merged, kind) for kind in ("forward", "backward", "training", "pairs")}
+    return {kind: regret(merged, kind) for kind in ("forward", "backward", "training", "pairs")}
 
 
-def _regret(problems: Sequence[dict[tuple[str, str], Any]], kind: str) -> dict[str, float]:
+def regret(problems: Sequence[Mapping[tuple[str, str], Any]], kind: str) -> dict[str, float]:
+    """How much longer what is predicted fastest takes than what is fastest.
+
+    Args:
+        problems: For each problem, measured and predicted seconds by kernel and direction.
+        kind: One of the kinds of `regrets`.
+    """
     lost = []
     for times in problems:
         options = np.array(list(_options(times, kind)))
@@ -124,7 +130,7 @@ def _regret(problems: Sequence[dict[tuple[str, str], Any]], kind: str) -> dict[s
     }
 
 
-def _options(times: dict[tuple[str, str], Any], kind: str) -> Iterator[Any]:
+def _options(times: Mapping[tuple[str, str], Any], kind: str) -> Iterator[Any]:
     """Measured and predicted seconds of each choice."""
     if kind in ("forward", "backward"):
         yield from (seconds for (_, direction), seconds in times.items() if direction == kind)

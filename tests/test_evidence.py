@@ -1,0 +1,119 @@
+"""The evidence that comes with LongCA: it is what the records say, and predictions from it are as good as is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from longca.advice.evidence import shipped
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def module(name):
+    """A script of the results."""
+    spec = importlib.util.spec_from_file_location(f"results_{name}", RESULTS / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def leave_out():
+    return module("leave_out")
+
+
+@pytest.fixture(scope="module")
+def left(leave_out):
+    """Every call, predicted without those that look like it."""
+    return leave_out.leave_out(shipped())
+
+
+@pytest.mark.slow
+def test_the_table_is_what_the_records_say():
+    from longca.advice.evidence import to_lines
+
+    make = module("make_evidence")
+    assert "".join(line + "\n" for line in to_lines(make.rows())) == make.TABLE.read_text(encoding="utf-8")
+
+
+def test_the_table_is_small():
+    assert module("make_evidence").TABLE.stat().st_size < 1_000_000
+
+
+def test_every_verified_record_is_in_the_table():
+    apart = module("make_evidence").LEFT_OUT
+    expected = Counter()
+    for file in RESULTS.glob("h200/*/*/records.jsonl"):
+        run = f"results/{file.parent.relative_to(RESULTS).as_posix()}"
+        latest = {record["case"]: record for record in map(json.loads, file.read_text("utf-8").splitlines())}
+        verified = [case for case, record in latest.items() if record["status"] == "ok"]
+        if run.removeprefix("results/") not in apart and verified:
+            expected[run] = len(verified)
+    assert Counter(row.run.run for row in shipped()) == expected
+    assert sum(expected.values()) > 1500
+    assert all((RESULTS / name / "records.jsonl").exists() for name in apart), "what is left out is there"
+
+
+def test_predictions_without_calls_like_it_are_close(leave_out, left):
+    found = leave_out.errors(left)
+    assert found["calls"] > 1400
+    assert found["unpredicted"] == 0
+    assert found["median"] <= 0.025
+    assert found["p90"] <= 0.08
+
+
+def test_what_is_recommended_is_hardly_slower_than_the_fastest(leave_out, left):
+    found = leave_out.regrets(left)
+    assert set(found) == {"forward", "backward", "training", "pairs"}
+    for kind, regret in found.items():
+        assert regret["problems"] > 100, kind
+        assert 0 <= regret["mean"] <= 0.01, kind
+        assert regret["p95"] <= 0.05, kind
+
+
+def test_intervals_hold_about_as_many_calls_as_they_say(leave_out, left):
+    assert 0.85 <= leave_out.coverage(left) <= 0.97
+
+
+def test_no_call_like_it_is_among_what_a_call_is_predicted_from(leave_out):
+    rows = [row for row in shipped() if row.strategy is None and row.kernel == "fa3"]
+    other = [row.model_copy(update={"seconds": 10 * row.seconds}) if row.pattern == "causal" else row for row in rows]
+
+    def predicted(of):
+        return [one.predicted for one in leave_out.leave_out(of) if one.record.pattern == "causal"]
+
+    assert len(predicted(rows)) > 5
+    assert predicted(other) == predicted(rows), "a call's own pattern has no say in its prediction"
+
+
+def test_the_regret_of_a_choice_is_how_much_longer_it_takes(leave_out):
+    row = next(row for row in shipped() if row.strategy is None and row.direction == "forward")
+    fast, slow = (row.model_copy(update={"kernel": name, "seconds": s}) for name, s in (("fast", 1.0), ("slow", 1.5)))
+
+    def left(of_fast, of_slow):
+        return [leave_out.Left(fast, of_fast, 0.0, 1.2), leave_out.Left(slow, of_slow, 0.0, 1.2)]
+
+    def lost(times):
+        problems = [{("fast", "forward"): (1.0, times[0]), ("slow", "forward"): (1.5, times[1])}]
+        return leave_out.regret(problems, "forward")["max"]
+
+    assert lost((1.1, 1.4)) == 0
+    assert lost((1.6, 1.4)) == pytest.approx(0.5)
+    assert leave_out.errors(left(1.1, 1.5))["max"] == pytest.approx(0.1)
+    assert leave_out.coverage(left(1.1, 1.5)) == 0.5
+
+
+def test_the_tables_that_are_kept_are_of_this_evidence(leave_out):
+    """Written by `python results/leave_out.py --out results/h200/advice/leave_out.json`."""
+    kept = json.loads((RESULTS / "h200" / "advice" / "leave_out.json").read_text("utf-8"))
+    found = leave_out.report()
+    assert set(kept) == set(found)
+    for name in ("all", "dense", "block-sparse"):
+        assert kept["errors"][name]["calls"] == found["errors"][name]["calls"], f"{name}: write the tables again"
+        for quantile in ("median", "p90"):
+            assert kept["errors"][name][quantile] == pytest.approx(found["errors"][name][quantile], abs=0.01)
