@@ -17,6 +17,9 @@ from longca.masks import PATTERNS, Form, Mask, sample
 
 __all__ = ["row_of", "rows_of_folder", "run_of"]
 
+#: What a line of another shape raises.
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
 
 def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, Any] | None = None) -> Iterator[Row]:
     """The verified measurements of a run.
@@ -47,7 +50,7 @@ def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, 
             first = error.errors()[0]
             said = f"{'.'.join(map(str, first['loc'])) or 'record'}: {first['msg'].removeprefix('Value error, ')}"
             raise RequestError(f"{records}, line {number}: {said}. Correct or remove the line") from None
-        except (ValueError, KeyError, TypeError, LongCAError) as error:
+        except (*_WRONG, LongCAError) as error:
             raise RequestError(f"{records}, line {number}: {error}. Correct or remove the line") from None
     yield from (row for row in latest.values() if row is not None)
 
@@ -62,11 +65,14 @@ def run_of(environment: Mapping[str, Any], name: str) -> Run:
     Raises:
         ValueError: It says nothing of a device.
     """
-    device, packages = environment.get("device"), environment.get("packages")
+    held = environment if isinstance(environment, dict) else {}
+    device, packages = held.get("device"), held.get("packages")
     if not isinstance(device, dict) or not isinstance(packages, dict):
         raise ValueError("environment.json names no device or no packages")
     versions = {package: version for package, version in packages.items() if version is not None}
-    known = device["name"] or device["kind"]
+    known = device.get("name") or device.get("kind")
+    if not known:
+        raise ValueError("environment.json names no device")
     about = {"capability": device.get("capability"), "memory": device.get("memory")}
     return Run(run=name, device=known, packages=versions, **about)
 
