@@ -1,0 +1,195 @@
+"""Evidence from runs: verified records become rows, and lines that were edited by hand do not."""
+
+import json
+import math
+
+import pytest
+
+from longca import masks
+from longca.advice.evidence import Run
+from longca.advice.from_records import row_of, rows_of_folder, run_of
+from longca.advice.work import work_of
+from longca.errors import RequestError
+from longca.masks import Form
+
+ENVIRONMENT = {
+    "device": {"kind": "cuda", "name": "Some GPU", "capability": [9, 0], "memory": 80 * 10**9},
+    "packages": {"torch": "2.0", "triton": None},
+}
+
+MASK = masks.sample("causal_document", 2048, seed=3)
+
+
+def record(**fields):
+    """A verified record of a forward on one device."""
+    usual = {
+        "case": "c0", "status": "ok", "kernel": "k", "form": "varlen", "direction": "forward",
+        "pattern": "causal_document", "seqlen": 2048, "lengths": "auto", "seed": 3,
+        "heads_q": 8, "heads_kv": 2, "head_dim": 64, "dtype": "bfloat16",
+        "median": 0.01, "mask_digest": MASK.digest, "density": MASK.density,
+    }  # fmt: skip
+    return {**usual, **fields}
+
+
+def parallel(**fields):
+    """A verified record of four ranks."""
+    communication = {
+        "all": {"calls": 6, "bytes": 9, "seconds": 2e-3},
+        "send_recv": {"calls": 3, "bytes": 5, "seconds": 1e-3},
+    }
+    shared = {"strategy": "ring_p2p", "placed": "zigzag", "mesh": "ring=4", "communication": communication}
+    return record(**{**shared, "rank_compute_seconds": [1e-3, 4e-3, 2e-3, 3e-3], **fields})
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_run(*records, environment=ENVIRONMENT, folder="a run"):
+        path = tmp_path / folder
+        path.mkdir(exist_ok=True)
+        lines = [one if isinstance(one, str) else json.dumps(one) for one in records]
+        (path / "records.jsonl").write_text("".join(line + "\n" for line in lines), "utf-8")
+        (path / "environment.json").write_text(json.dumps(environment), "utf-8")
+        return path
+
+    return write_run
+
+
+def refused(folder):
+    with pytest.raises(RequestError) as error:
+        list(rows_of_folder(folder))
+    return str(error.value)
+
+
+def test_a_verified_record_is_a_row_with_the_work_of_its_mask(write):
+    folder = write(record())
+    (row,) = rows_of_folder(folder)
+    assert row.call_work == work_of(MASK, Form.VARLEN)
+    assert (row.kernel, row.direction, row.seconds, row.mask) == ("k", "forward", 0.01, MASK.digest)
+    assert (row.seqlen, row.heads_q, row.heads_kv, row.head_dim, row.dtype) == (2048, 8, 2, 64, "bfloat16")
+    run = Run(run=str(folder), device="Some GPU", capability=(9, 0), memory=80 * 10**9, packages={"torch": "2.0"})
+    assert row.run == run
+    (named,) = rows_of_folder(folder, "its name")
+    assert named.run.run == "its name"
+
+
+def test_what_was_not_verified_is_no_evidence(write):
+    others = [record(case=status, status=status, median=None) for status in ("wrong", "unsupported", "oom", "failed")]
+    assert [row.case for row in rows_of_folder(write(*others, record()))] == ["c0"]
+
+
+def test_the_latest_record_of_a_case_counts(write):
+    again = [record(), record(case="c1"), record(median=0.02)]
+    assert {row.case: row.seconds for row in rows_of_folder(write(*again))} == {"c0": 0.02, "c1": 0.01}
+    failed = [record(), record(status="failed", median=None)]
+    assert list(rows_of_folder(write(*failed))) == []
+
+
+@pytest.mark.parametrize(("direction", "kernel", "form"), [("forward", "one", "varlen"), ("backward", "two", "dense")])
+def test_a_pairs_record_counts_for_the_half_that_was_timed(write, direction, kernel, form):
+    folder = write(record(kernel="one+two", form="varlen + dense", direction=direction))
+    (row,) = rows_of_folder(folder)
+    assert row.kernel == kernel
+    assert row.call_work == work_of(MASK, Form(form))
+
+
+def test_several_ranks_are_a_row_without_work(write):
+    (row,) = rows_of_folder(write(parallel()))
+    assert (row.strategy, row.placed, row.mesh, row.ranks, row.work) == ("ring_p2p", "zigzag", "ring=4", 4, ())
+    assert row.compute == 4e-3
+    assert {kind: found.model_dump() for kind, found in row.communication.items()} == {
+        "send_recv": {"calls": 3, "bytes": 5, "seconds": 1e-3}
+    }
+
+
+@pytest.mark.parametrize("median", [math.nan, math.inf, -0.01, 0, 1e9, "soon", None])
+def test_times_that_were_edited_are_refused_by_their_line(write, median):
+    message = refused(write(record(), record(case="c1", median=median)))
+    assert "records.jsonl, line 2: seconds: " in message
+    assert message.endswith("Correct or remove the line")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2: "),
+        ("[1]", "line 2: it is no record"),
+        ("{}", "line 2: it is no record"),
+        ('{"status": "ok"}', "line 2: "),
+        (record(pattern="cosal"), "line 2: "),
+        (record(seed="x"), "line 2: "),
+        (record(seqlen=-1), "line 2: "),
+        (record(form="round"), "line 2: "),
+        (record(median=1e-9), "TFLOP/s, more than the device can do"),
+        (record(heads_q=0), "line 2: heads_q: "),
+        (parallel(rank_compute_seconds=[]), "line 2: "),
+        (parallel(mesh="ring=0"), "line 2: mesh: "),
+        (parallel(communication={"send_recv": 7}), "line 2: "),
+    ],
+    ids=range(13),
+)
+def test_lines_that_are_no_records_are_refused_by_their_number(write, line, said):
+    assert said in refused(write(record(), line))
+
+
+def test_a_mask_that_cannot_be_drawn_again_is_said(write):
+    message = refused(write(record(seed=4)))
+    assert "line 1: the mask cannot be drawn again; it is of other lengths or of another version of LongCA" in message
+
+
+def test_factors_of_old_records_are_given_by_pattern(write):
+    windowed = masks.sample("causal_sliding_window", 2048, window=100)
+    old = record(pattern="causal_sliding_window", form="window", mask_digest=windowed.digest, density=windowed.density)
+    assert "cannot be drawn again" in refused(write(old))
+    given = {"causal_sliding_window": {"window": 100}}
+    (row,) = rows_of_folder(write(old), factors=given)
+    assert row.call_work == work_of(windowed, Form.WINDOW)
+    # A record that names its factors has them all.
+    new = {**old, "factors": {"window": 100}}
+    (row,) = rows_of_folder(write(new), factors={"causal_sliding_window": {"window": 7}})
+    assert row.mask == windowed.digest
+
+
+def test_masks_per_head_are_drawn_for_each_kv_head(write):
+    mask = masks.sample("uniform_block_sparse", 2048, block=64, kept=0.5, heads=2, seed=3)
+    about = {"pattern": "uniform_block_sparse", "form": "block_sparse", "mask_digest": mask.digest}
+    (row,) = rows_of_folder(write(record(**about, density=mask.density, factors={"block": 64, "kept": 0.5})))
+    assert row.call_work == work_of(mask, Form.BLOCK_SPARSE)
+
+
+def test_a_mask_that_is_at_hand_is_not_drawn_again():
+    run = Run(run="x", device="Some GPU")
+    row = row_of(record(seed=4), run, mask=MASK)
+    assert row.call_work == work_of(MASK, Form.VARLEN)
+
+
+@pytest.mark.parametrize("missing", ["records.jsonl", "environment.json"])
+def test_a_folder_that_is_none_of_a_run_is_refused(write, missing):
+    folder = write(record())
+    (folder / missing).unlink()
+    message = refused(folder)
+    assert message.startswith(f"{folder} is no folder of a run: ")
+    assert "longca run" in message
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        [],
+        {"device": None, "packages": {}},
+        {"device": {"kind": "cpu"}, "packages": {}},
+        {"device": {"name": ""}, "packages": {}},
+        {"device": {"kind": "cuda", "name": "x", "capability": "new"}, "packages": {}},
+        {"device": {"kind": "cuda", "name": "x"}, "packages": {"torch": 2}},
+    ],
+    ids=range(7),
+)
+def test_an_environment_without_a_device_is_refused(write, environment):
+    assert "is no folder of a run" in refused(write(record(), environment=environment))
+
+
+def test_a_run_is_named_by_its_device():
+    cpu = {"device": {"kind": "cpu", "name": "Some CPU", "capability": None, "memory": 5}, "packages": {"a": "1"}}
+    assert run_of(cpu, "x") == Run(run="x", device="Some CPU", memory=5, packages={"a": "1"})
+    unnamed = {"device": {"kind": "cpu", "name": "", "capability": None, "memory": None}, "packages": {}}
+    assert run_of(unnamed, "x").device == "cpu"
