@@ -207,7 +207,7 @@ def _outside(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     if _density(call.work) * _BEYOND < thinnest:
         yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"
     if call.work.path.startswith("block_sparse") and call.work.path not in group.paths:
-        sizes = ", ".join(sorted(path.partition("/")[2] for path in group.paths))
+        sizes = ", ".join(sorted((path.partition("/")[2] for path in group.paths), key=lambda size: (len(size), size)))
         yield f"blocks of {call.work.path.partition('/')[2]} tokens; measured are {sizes}"
 
 
