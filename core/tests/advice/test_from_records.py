@@ -177,7 +177,7 @@ def test_a_folder_that_is_none_of_a_run_is_refused(write, missing):
         {},
         [],
         {"device": None, "packages": {}},
-        {"device": {"kind": "cpu"}, "packages": {}},
+        {"device": {}, "packages": {}},
         {"device": {"name": ""}, "packages": {}},
         {"device": {"kind": "cuda", "name": "x", "capability": "new"}, "packages": {}},
         {"device": {"kind": "cuda", "name": "x"}, "packages": {"torch": 2}},

@@ -1,0 +1,157 @@
+"""CostModel: which evidence answers for a call, and what is said where none quite does."""
+
+import pytest
+
+from longca import masks
+from longca.advice import costs
+from longca.advice.costs import CostModel, Key
+from longca.advice.evidence import Row, Run
+from longca.advice.fit import Call
+from longca.advice.work import work_of
+from longca.masks import Form
+
+from .rows import RUN, TILE, row
+
+LENGTHS = (2048, 4096, 8192, 16384)
+
+
+def evidence(**fields):
+    """Rows of full and causal masks at some lengths."""
+    return [row(pattern=pattern, seqlen=seqlen, **fields) for pattern in ("full", "causal") for seqlen in LENGTHS]
+
+
+def key(**fields):
+    usual = {"device": "Some GPU", "kernel": "plain", "direction": "forward", "dtype": "bfloat16", "head_dim": 128}
+    return Key(**{**usual, **fields})
+
+
+def call(pattern="causal", seqlen=6144, form=Form.ROW_INTERVALS, **factors):
+    return Call(work_of(masks.sample(pattern, seqlen, **factors), form), 8, 2)
+
+
+def expected(asked, times=1.0):
+    return times * TILE * asked.heads_q * asked.work.tiles
+
+
+def test_a_call_within_the_evidence_is_predicted_without_a_word():
+    asked = call()
+    found = CostModel(evidence()).estimate(key(), asked)
+    assert found.seconds == pytest.approx(expected(asked), rel=0.02)
+    assert found.low < found.seconds < found.high
+    assert (found.records, found.outside, found.versions) == (8, (), ())
+    assert found.nearest.startswith("a run plain causal ")
+
+
+@pytest.mark.parametrize("other", [{"device": "Other"}, {"kernel": "other"}, {"direction": "backward"}])
+def test_what_was_not_measured_is_not_predicted(other):
+    model = CostModel(evidence())
+    assert model.estimate(key(**other), call()) is None
+    assert model.predictions(key(**other), [call()]) is None
+
+
+def test_directions_and_kernels_are_apart():
+    model = CostModel([*evidence(), *evidence(direction="backward"), *evidence(kernel="other", seconds=1.0)])
+    asked = call()
+    assert model.estimate(key(), asked).records == 8
+    assert model.estimate(key(direction="backward"), asked).seconds == pytest.approx(expected(asked, 2), rel=0.02)
+    assert model.kernels == {"plain", "other"}
+
+
+def test_float16_answers_for_bfloat16_and_says_so():
+    model = CostModel(evidence(dtype="float16"))
+    found = model.estimate(key(), call())
+    assert found.outside == ("bfloat16; measured is float16",)
+    assert found.seconds == model.estimate(key(dtype="float16"), call()).seconds
+    assert model.estimate(key(dtype="float32"), call()) is None
+
+
+def test_the_nearest_head_dimension_answers_in_proportion():
+    model = CostModel([*evidence(head_dim=64), *evidence(head_dim=128)])
+    asked = call()
+    found = model.estimate(key(head_dim=256), asked)
+    assert found.outside == ("head dimension 256; measured is 128",)
+    assert found.seconds == pytest.approx(expected(asked, 2), rel=0.02)
+    assert model.estimate(key(head_dim=48), asked).outside == ("head dimension 48; measured is 64",)
+
+
+def test_the_same_head_dimension_goes_before_the_same_dtype():
+    model = CostModel([*evidence(head_dim=64), *evidence(head_dim=128, dtype="float16")])
+    assert model.estimate(key(), call()).outside == ("bfloat16; measured is float16",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (call(seqlen=16384), ()),
+        (call(seqlen=20480), ()),  # by a quarter, and no more
+        (call(seqlen=32768), ("32768 tokens; measured up to 16384",)),
+        (call(seqlen=1024), ("1024 tokens; measured from 2048",)),
+        (call("causal_sliding_window", 8192, window=256), ("4.6% of the tiles; measured from 50.4%",)),
+    ],
+    ids=range(5),
+)
+def test_what_lies_outside_the_evidence_is_said(asked, said):
+    assert CostModel(evidence()).estimate(key(), asked).outside == said
+
+
+def test_each_thing_outside_widens_the_interval():
+    model = CostModel([*evidence(), *evidence(dtype="float16", head_dim=64)])
+    asked = call()
+    inside, outside = model.estimate(key(), asked), model.estimate(key(head_dim=32), asked)
+    (within,) = model.predictions(key(head_dim=32), [asked])
+    assert len(outside.outside) == 2
+    assert inside.high / inside.seconds == pytest.approx(model.predictions(key(), [asked])[0].high / inside.seconds)
+    ratio = within.high / within.seconds
+    assert outside.high / outside.seconds == pytest.approx(ratio**3)
+    assert outside.seconds / outside.low == pytest.approx(ratio**3)
+
+
+def test_blocks_of_a_size_that_was_not_measured_are_between_those_that_were():
+    about = {"pattern": "uniform_block_sparse", "form": Form.BLOCK_SPARSE, "kept": 0.5, "heads": 2}
+    rows = [row(seqlen=seqlen, block=block, **about) for seqlen in (2048, 4096, 8192) for block in (64, 256)]
+    model = CostModel([*rows, *evidence()])
+    same = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=64, kept=0.5, heads=2)
+    assert model.estimate(key(), same).records == 3
+    assert model.estimate(key(), same).outside == ()
+    between = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=128, kept=0.5, heads=2)
+    found = model.estimate(key(), between)
+    assert found.records == 6
+    assert found.outside == ("blocks of 128 tokens; measured are 64, 256",)
+    assert found.seconds == pytest.approx(expected(between), rel=0.1)
+
+
+def test_dense_attention_says_nothing_of_sparse_blocks():
+    sparse = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=64, kept=0.5, heads=2)
+    assert CostModel(evidence()).estimate(key(), sparse) is None
+    assert CostModel(evidence()).estimate(key(), call(form=Form.DENSE)) is None
+
+
+def test_rows_of_several_ranks_say_nothing_of_a_kernel():
+    known = row().model_dump(exclude={"work", "run"})
+    shared = Row(**{**known, "strategy": "s", "placed": "p", "mesh": "ring=2"}, run=RUN)
+    model = CostModel([shared])
+    assert model.kernels == frozenset()
+    assert model.devices == {}
+    assert model.estimate(key(), call()) is None
+
+
+def test_devices_are_those_of_the_rows():
+    other = Run(run="b", device="Some CPU", memory=5)
+    devices = CostModel([row(), row(run=other)]).devices
+    assert devices == {"Some GPU": RUN.measured_on, "Some CPU": other.measured_on}
+
+
+def test_versions_that_differ_here_are_named(monkeypatch):
+    measured = {"torch": "2.0+cu1", "triton": "3.0", "numpy": "1.0", "flash-attn": "2.8"}
+    here = {"torch": "2.1+cpu", "triton": "3.0+x", "numpy": "2.0", "flash-attn": None}
+    monkeypatch.setattr(costs, "installed_version", here.get)
+    model = CostModel(evidence(run=RUN.model_copy(update={"packages": measured})))
+    assert model.estimate(key(), call()).versions == ("measured with torch 2.0+cu1; 2.1+cpu is installed",)
+
+
+def test_several_calls_are_predicted_as_each_alone():
+    model = CostModel(evidence())
+    asked = [call(seqlen=3000), call("full", 5000)]
+    found = model.predictions(key(), asked)
+    assert [one.seconds for one in found] == pytest.approx([model.estimate(key(), one).seconds for one in asked])
+    assert model.predictions(key(), []) == []
