@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from longca.manifests import Device
     from longca.plugins import Registry
 
-__all__ = ["advise", "problems", "suite_of_ways"]
+__all__ = ["advise", "problems", "suite_of_ways", "with_cases"]
 
 
 def problems(suite: Suite) -> Iterator[Sweep]:
@@ -70,10 +70,31 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
         plugins=registry,
         unseen=True,
     )
-    outcome = _chosen(found, problem, most)
-    sweeps = [_sweep(problem, way) for way in outcome.ways]
-    ways = (_with_cases(way, sweep, device, registry, ranks) for way, sweep in zip(outcome.ways, sweeps, strict=True))
-    return outcome.model_copy(update={"ways": tuple(ways)})
+    return with_cases(problem, _chosen(found, problem, most), device, registry, ranks)
+
+
+def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Registry, ranks: int | None) -> Outcome:
+    """An outcome whose times know the cases that measure them.
+
+    Args:
+        problem: The sweep of the problem.
+        outcome: Its outcome.
+        device: What it is to be measured on.
+        registry: Where kernels and strategies come from.
+        ranks: Ranks of the job; None without one.
+
+    Raises:
+        UnknownNameError: A kernel or a strategy of the outcome is not here.
+    """
+
+    def known(way: Way) -> Way:
+        suite = Suite(name="problem", version=1, sweep=(_sweep(problem, way),))
+        cases = expand(suite, registry.kernels, strategies=registry.strategies, ranks=ranks)
+        digests = {str(case.direction): case.digest(str(device)) for case in cases}
+        times = {name: time.model_copy(update={"case": digests.get(name)}) for name, time in way.times.items()}
+        return way.model_copy(update={"times": times})
+
+    return outcome.model_copy(update={"ways": tuple(known(way) for way in outcome.ways)})
 
 
 def suite_of_ways(suite: Suite, outcomes: Sequence[Outcome]) -> Suite:
@@ -154,12 +175,3 @@ def _sweep(problem: Sweep, way: Way) -> Sweep:
         about["placements"] = (way.placement or AUTO,)
         about["meshes"] = {way.strategy: (way.mesh,)} if way.mesh else {}
     return problem.model_copy(update=about)
-
-
-def _with_cases(way: Way, sweep: Sweep, device: Device, registry: Registry, ranks: int | None) -> Way:
-    """A way whose times know the cases that measure them."""
-    suite = Suite(name="problem", version=1, sweep=(sweep,))
-    cases = expand(suite, registry.kernels, strategies=registry.strategies, ranks=ranks)
-    digests = {str(case.direction): case.digest(str(device)) for case in cases}
-    times = {name: time.model_copy(update={"case": digests.get(name)}) for name, time in way.times.items()}
-    return way.model_copy(update={"times": times})

@@ -12,7 +12,7 @@ from longca.bench.records import Record
 
 __all__ = ["Outcome", "Timed", "Way"]
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid")
+_FROZEN = ConfigDict(frozen=True)  # the JSON form has more, which follows from the rest
 
 
 class Timed(BaseModel):
@@ -85,6 +85,8 @@ class Way(BaseModel):
         for name, (low, high) in zip(times, seconds.intervals, strict=False):
             times[name] = times[name].model_copy(update={"low": low, "high": high})
         times["total"] = Timed(predicted=seconds.total, low=seconds.low, high=seconds.high)
+        if seconds.backward is None:
+            times["forward"] = times["total"]
         outside = (f"outside the evidence: {text}" for text in proof.outside)
         rests = f"learnt from {proof.records} measured calls; most alike is {proof.nearest}"
         return cls(

@@ -14,6 +14,7 @@ import typer
 
 from longca.cli import capabilities, compare, doctor, make_lengths, plugins, recommend, report, run, show_mask, verify
 from longca.cli.options import NoPlugin
+from longca.cli.run_advised import RunCommand
 from longca.errors import LongCAError, PluginError, RecordError, VerificationError
 
 __all__ = ["app", "main"]
@@ -30,7 +31,7 @@ app.command("recommend")(recommend.recommend)
 app.command("list-capabilities")(capabilities.list_capabilities)
 app.command("plugins")(plugins.plugins)
 app.command("doctor")(doctor.doctor)
-app.command("run")(run.run)
+app.command("run", cls=RunCommand)(run.run)
 app.command("verify")(verify.verify)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)

@@ -22,12 +22,14 @@ from longca.cli.mask_options import (
     say_lengths,
 )
 from longca.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, count_workers, open_registry
+from longca.cli.run_advised import advised, print_advised
 from longca.cli.run_request import Described, Limits, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from longca.bench.distributed.leader import Leader
+    from longca.bench.outcome import Outcome
     from longca.manifests import Device
     from longca.plugins import Registry
 
@@ -93,6 +95,15 @@ def run(
     ab: Annotated[
         tuple[str, str] | None, typer.Option("--ab", metavar="KERNEL_A KERNEL_B", help="Have two kernels take turns.")
     ] = None,
+    recommended: Annotated[
+        int | None,
+        typer.Option(
+            metavar="[N]",
+            help="Measure the N choices that are predicted fastest for a pattern's problem, and hold the predictions "
+            "against that. (N: 3)",
+            min=1,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
@@ -104,7 +115,10 @@ def run(
     the problem are listed as unsupported.
     """
     from longca.bench.cases import Selection
+    from longca.errors import RequestError
 
+    if recommended is not None and ab is not None:
+        raise RequestError("--recommended chooses the kernels, and --ab names them; leave out one of them")
     selection = Selection(
         kernels=_kernels(tuple(kernel or ()), ab),
         patterns=tuple(mask or ()),
@@ -127,7 +141,7 @@ def run(
     described = Described(factors, mask_heads, lengths, tuple(head_dim or ()), tuple(dtype or ()))
     disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
     limits = Limits(timeout, None if memory is None else int(memory * 2**30), fail_fast, disabled)
-    wanted = Request(suite, selection, described, limits, device, nproc, out, resume, dry_run, as_json, ab)
+    wanted = Request(suite, selection, described, limits, device, nproc, out, resume, dry_run, as_json, ab, recommended)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
@@ -170,13 +184,19 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     ranks = wanted.nproc if leader is None else leader.size
     (suite, selection), where = chosen_suite(wanted, ranks), chosen_device(wanted.device)
     _check(wanted, where, ranks)
+    leads = wanted.dry_run or leader is not None or ranks is None
+    outcomes: list[Outcome] = []
+    if wanted.recommended is not None and leads:
+        suite, outcomes = advised(wanted, suite, where, registry, ranks)
     cases = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks)
-    if wanted.dry_run or leader is not None or ranks is None:
+    if leads:
         if wanted.described.lengths is not None:
             say_lengths(wanted.described.lengths)
         for name, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():
             typer.echo(f"{name} is left out: {advice}", err=True)
-    if wanted.dry_run:
+    if wanted.dry_run and outcomes:
+        print_advised(outcomes, as_json=wanted.as_json)
+    elif wanted.dry_run:
         from longca.cli.run_plan import print_plan
 
         print_plan(registry, cases, where, wanted.as_json)
@@ -188,7 +208,7 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     else:
         from longca.cli.run_measure import measure
 
-        measure(wanted, suite, cases, where, registry, leader)
+        measure(wanted, suite, cases, where, registry, leader, outcomes)
 
 
 def _check(wanted: Request, where: Device, ranks: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from longca.cli.options import count_workers, print_json
+from longca.cli.run_advised import measured_outcomes, print_advised, write_outcomes
 
 if TYPE_CHECKING:
     from longca.bench.cases import Case
     from longca.bench.distributed.leader import Leader
+    from longca.bench.outcome import Outcome
     from longca.bench.records import Record
     from longca.bench.run_folder import RunFolder
     from longca.bench.suite import Suite
@@ -26,7 +29,13 @@ __all__ = ["measure"]
 
 
 def measure(
-    wanted: Request, suite: Suite, cases: list[Case], where: Device, registry: Registry, leader: Leader | None
+    wanted: Request,
+    suite: Suite,
+    cases: list[Case],
+    where: Device,
+    registry: Registry,
+    leader: Leader | None,
+    outcomes: Sequence[Outcome] = (),
 ) -> None:
     """Measures cases and prints their records.
 
@@ -37,6 +46,7 @@ def measure(
         where: What they run on.
         registry: Where kernels and strategies come from.
         leader: The leader of the job of ranks; None without one.
+        outcomes: What was predicted of the cases; empty without --recommended.
 
     Raises:
         RequestError: A mask that cannot be made as asked, or a folder that cannot be used.
@@ -54,6 +64,8 @@ def measure(
     if leader is not None:
         surroundings["ranks"] = leader.size
     folder = RunFolder(_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)
+    if outcomes:
+        write_outcomes(folder.path, outcomes)
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
     _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
     progress = Progress(len(left), quiet=wanted.as_json)
@@ -79,10 +91,14 @@ def measure(
         folder.close()
         progress.stop()
     records = list({record.case: record for record in (*folder.earlier, *new)}.values())
-    if wanted.as_json:
+    if outcomes:
+        outcomes = measured_outcomes(folder.path, outcomes, records)
+    if wanted.as_json and outcomes:
+        print_advised(outcomes, as_json=True)
+    elif wanted.as_json:
         print_json([record.model_dump(mode="json") for record in records])
     else:
-        _print_records(records, folder.records, wanted.ab)
+        _print_records(records, folder.records, wanted.ab, outcomes)
     if failed(records):
         raise typer.Exit(1)
 
@@ -113,7 +129,7 @@ def _say_interrupted(folder: Path, done: int, total: int) -> None:
     )
 
 
-def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None) -> None:
+def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None, outcomes: Sequence[Outcome]) -> None:
     from longca.reports.comparison import compare_kernels
     from longca.reports.comparison_table import print_comparison
     from longca.reports.run_table import print_run
@@ -124,4 +140,6 @@ def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None
     if ab is not None:
         out.print(f"\nA is {safe(ab[0])}, B is {safe(ab[1])}; they took turns on each case.\n")
         print_comparison(out, compare_kernels(records, *ab))
+    if outcomes:
+        print_advised(outcomes, as_json=False)
     out.print(f"records: {safe(path)}", soft_wrap=True)

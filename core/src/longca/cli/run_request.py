@@ -71,6 +71,7 @@ class Request:
         dry_run: Whether only to say what would be measured.
         as_json: Whether to print JSON.
         ab: Two kernels that take turns.
+        recommended: How many recommended choices to measure; None to measure every kernel.
     """
 
     subject: str
@@ -84,3 +85,4 @@ class Request:
     dry_run: bool
     as_json: bool
     ab: tuple[str, str] | None
+    recommended: int | None = None

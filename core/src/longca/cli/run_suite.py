@@ -34,7 +34,7 @@ def chosen_suite(wanted: Request, ranks: int | None) -> tuple[Suite, Selection]:
 
     name, suites = wanted.subject, builtin_suites()
     if name in suites or Path(name).suffix == ".toml":
-        _check_of_a_suite(name, wanted.described)
+        _check_of_a_suite(name, wanted)
         return load_suite(name), wanted.selection
     if name not in PATTERNS:
         raise RequestError(
@@ -45,10 +45,15 @@ def chosen_suite(wanted: Request, ranks: int | None) -> tuple[Suite, Selection]:
     return _suite_of_pattern(name, wanted.selection, wanted.described, ranks), Selection()
 
 
-def _check_of_a_suite(name: str, described: Described) -> None:
+def _check_of_a_suite(name: str, wanted: Request) -> None:
     from longca.errors import RequestError
 
-    if given := described.options:
+    if wanted.recommended is not None:
+        raise RequestError(
+            f"{name} is a suite, and --recommended is for one problem; leave that out, or give a mask pattern, such as "
+            "causal_document, instead of the suite"
+        )
+    if given := wanted.described.options:
         raise RequestError(
             f"{name} is a suite, which says itself what {', '.join(given)} would; leave that out, or measure one "
             "problem: give a mask pattern, such as causal_document, instead of the suite"
