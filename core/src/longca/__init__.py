@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longca import masks
+    from longca.advice.recommend import recommend
     from longca.hookspecs import hookimpl
     from longca.kernels.attention import attention
     from longca.kernels.choose_blocks import choose_blocks
@@ -48,6 +49,7 @@ __all__ = [
     "hookimpl",
     "layout",
     "masks",
+    "recommend",
     "registry",
     "resolve",
 ]
@@ -57,6 +59,7 @@ _HOMES = {
     "choose_blocks": "longca.kernels.choose_blocks",
     "hookimpl": "longca.hookspecs",
     "layout": "longca.kernels.layouts",
+    "recommend": "longca.advice.recommend",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",
 }
