@@ -61,6 +61,9 @@ def print_why(console: Console, found: Recommendation, kernel: str) -> None:
         kernel: The name of a kernel, a pair or a strategy.
     """
     lines = list(_about(found, kernel))
+    if not lines and "+" in kernel:
+        lines = [f"{kernel} is not listed: a pair is, where both take the problem and it is quicker than each alone"]
+        lines += [line for half in kernel.split("+") for line in _about(found, half.strip())]
     for line in lines or [f"nothing of {kernel} was looked at; --all lists what was"]:
         console.print(printable(line), soft_wrap=True, markup=False)
 
@@ -108,6 +111,8 @@ def _nothing(found: Recommendation) -> str:
             f"No choice fits {_devices(found)}: the leanest takes {least / 2**30:.1f} GiB of "
             f"{found.problem['memory'] / 2**30:.1f}. Take fewer tokens or more devices."
         )
+    if any(refused.kernel is None and refused.strategy is None for refused in found.refused):
+        return f"Nothing fits {_devices(found)}."
     if found.unmeasured:
         return f"Valid on {_devices(found)}, without evidence of how fast, and so not ranked:"
     return f"Nothing is valid on {_devices(found)}."
