@@ -90,7 +90,7 @@ def rank_kernels(asked: Asked) -> Ranking:
     alone = single_candidates(asked, verdicts)
     measured = {candidate.kernel for candidate in alone}
     choices = tuple(choice_of(asked, candidate) for candidate in (*alone, *pair_candidates(asked, alone)))
-    why = f"no evidence on {asked.device_name}"
+    why = f"no evidence of such a call on {asked.device_name}"
     unmeasured = tuple(
         Unmeasured(name, why, None, asked.install(name, verdict))
         for name, verdict in verdicts.items()
