@@ -134,6 +134,10 @@ def parse_heads(text: str) -> tuple[int, int]:
     from longca.errors import RequestError
 
     query, colon, kv = text.partition(":")
-    if not query.isdecimal() or (colon and not kv.isdecimal()):
+    if not _is_count(query) or (colon and not _is_count(kv)):
         raise RequestError(f"--heads is {text!r}; give query heads and KV heads, such as 64:8")
     return int(query), int(kv or query)
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) < 10
