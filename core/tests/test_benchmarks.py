@@ -68,3 +68,17 @@ def test_samples_end_with_their_budget(plan_costs, monkeypatch):
     assert len(plan_costs.repeated(lambda: None, CPU)["samples"]) == 5
     monkeypatch.setattr(plan_costs, "BUDGET", 1e-9)
     assert len(plan_costs.repeated(lambda: None, CPU)["samples"]) == 1
+
+
+def test_advice_keeps_what_was_measured(tmp_path):
+    tiny = ("--device", "cpu", "--scale", 256, "--most", 2, "--only", "full 20000", "causal 3000")
+    printed = run("advice.py", *tiny, "--out", tmp_path / "run", "--history", tmp_path / "history.jsonl")
+    found = json.loads((tmp_path / "run" / "problems.json").read_text(encoding="utf-8"))
+    assert [row["name"] for row in found["problems"]] == ["causal 11 32:8", "full 78 8:1"]
+    assert found["summary"]["ways_measured"] == 4
+    assert len((tmp_path / "run" / "records.jsonl").read_text(encoding="utf-8").splitlines()) == 8
+    assert len(printed.splitlines()) == 4
+    run("advice.py", *tiny, "--seconds", 0, "--out", tmp_path / "again", "--history", tmp_path / "history.jsonl")
+    found = json.loads((tmp_path / "again" / "problems.json").read_text(encoding="utf-8"))
+    assert len((tmp_path / "again" / "records.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+    assert {row["ranked"] for row in found["problems"]} == {True}, "the other problem's records are evidence"
