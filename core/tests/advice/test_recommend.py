@@ -1,0 +1,225 @@
+"""recommend: what is asked is answered from evidence, the quickest first, and what does not fit says what would."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from longca import masks
+from longca.advice import recommend as module
+from longca.advice.capacity import RESERVED
+from longca.advice.devices import DEVICES
+from longca.advice.evidence import to_line
+from longca.advice.recommend import evidence, recommend
+from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.manifests import Device, Problem
+
+from .rows import row
+
+CAUSAL = masks.build("causal", 8192)
+SPARSE = masks.sample("uniform_block_sparse", 8192, block=64, kept=0.2, heads=8)
+
+
+@pytest.fixture(autouse=True)
+def history(tmp_path, monkeypatch):
+    """This machine's evidence, of which there is none."""
+    path = tmp_path / "history.jsonl"
+    monkeypatch.setenv("LONGCA_HISTORY", str(path))
+    return path
+
+
+def ask(mask=CAUSAL, **options):
+    return recommend(mask, **{"heads": (32, 8), "device": "h200", **options})
+
+
+@pytest.mark.parametrize("mask", [CAUSAL, masks.sample("causal_document", 16384), SPARSE], ids=lambda mask: mask.label)
+@pytest.mark.parametrize("training", [True, False])
+def test_what_fits_comes_first_and_the_quickest_of_it(mask, training):
+    found = ask(mask, training=training)
+    assert len(found.choices) > 2
+    order = [(choice.fits is False, choice.seconds.total) for choice in found.choices]
+    assert order == sorted(order)
+    assert found.best == found.choices[0]
+    for choice in found.choices:
+        seconds = choice.seconds
+        assert 0 < seconds.low < seconds.total < seconds.high
+        assert seconds.total == pytest.approx(seconds.forward + (seconds.backward or 0))
+        assert (choice.backward is not None) == (seconds.backward is not None) == training
+        flops = 4 * 128 * 32 * mask.area / mask.heads * (3.5 if training else 1)
+        assert choice.tflops == pytest.approx(1e-12 * flops / seconds.total)
+
+
+def test_every_kernel_is_a_choice_unmeasured_or_refused():
+    found = ask()
+    alone = [choice.kernel for choice in found.choices if "+" not in choice.kernel]
+    told = [*alone, *(one.kernel for one in found.unmeasured), *(one.kernel for one in found.refused)]
+    assert sorted(told) == sorted(module.registry().kernels)
+    assert all(refused.reasons for refused in found.refused)
+
+
+def test_a_pair_is_quicker_than_either_of_its_kernels_alone():
+    found = ask(masks.build("full", 8192))
+    totals = {choice.kernel: choice.seconds.total for choice in found.choices}
+    for choice in found.choices:
+        if choice.forward != choice.backward:
+            assert choice.kernel == f"{choice.forward}+{choice.backward}"
+            alone = [totals[name] for name in (choice.forward, choice.backward) if name in totals]
+            assert all(choice.seconds.total < total for total in alone)
+    assert not any("+" in choice.kernel for choice in ask(training=False).choices)
+
+
+def test_ties_are_those_within_the_best_ones_interval():
+    found = ask()
+    assert found.ties
+    for choice in found.choices[1:]:
+        assert (choice in found.ties) == (choice.seconds.total <= found.best.seconds.high)
+
+
+def test_the_line_to_paste_names_the_kernel():
+    for choice in ask().choices:
+        assert choice.call == f"longca.attention(q, k, v, mask, kernel={choice.kernel!r})"
+
+
+def test_only_the_kernels_asked_for_are_looked_at():
+    found = ask(kernels=("fa3", "vsa"))
+    assert [choice.kernel for choice in found.choices] == ["fa3"]
+    assert [one.kernel for one in found.refused] == ["vsa"]
+    with pytest.raises(UnknownNameError, match="nobody"):
+        ask(kernels=("nobody",))
+    with pytest.raises(UnknownNameError, match="nobody"):
+        ask(strategies=("nobody",))
+
+
+def test_a_device_without_evidence_lists_what_is_valid_in_the_plugins_order():
+    for device in ("b200", "cuda:9.0"):
+        found = ask(device=device)
+        assert found.choices == ()
+        assert found.best is None
+        names = [one.kernel for one in found.unmeasured]
+        assert len(names) > 2
+        assert names == [name for name in module.registry().kernels if name in names]
+        (note,) = [text for text in found.notes if "no evidence" in text]
+        assert "plugins' order and not ranked" in note
+        assert "evidence on NVIDIA H200" in note
+
+
+def test_calls_of_which_nothing_is_known_are_not_told_of_a_device_without_evidence():
+    found = ask(head_dim=100)
+    assert not found.choices
+    assert "no evidence of such calls on NVIDIA H200" in found.notes[-1]
+
+
+def test_memory_decides_what_fits():
+    found = ask(memory="1500MB")
+    least, most = (pick(choice.bytes_per_rank for choice in found.choices) for pick in (min, max))
+    between = RESERVED + (least + most) // 2
+    some = ask(memory=between)
+    assert {choice.fits for choice in some.choices} == {True, False}
+    for choice in some.choices:
+        assert choice.fits == (choice.bytes_per_rank <= between - RESERVED)
+    assert some.best.fits
+    assert all(choice.fits for choice in ask().choices)
+    everything = ask(device="cuda:9.0")
+    assert everything.problem["memory"] is None
+
+
+def test_tensors_that_are_too_large_say_how_many_tokens_and_devices_fit():
+    found = ask(masks.build("causal", 2**20), memory="4GB")
+    assert found.choices == ()
+    (refused,) = found.refused
+    assert (refused.kernel, refused.strategy) == (None, None)
+    assert "1048576 tokens on 1 device" in refused.reasons[0]
+    words = refused.advice.split()
+    tokens, devices = int(words[3]), int(words[-2])
+    fitting, above = (ask(masks.build("causal", length), memory="4GB") for length in (tokens, tokens + 1))
+    assert fitting.choices
+    assert not above.choices
+    assert devices == -(-(2**20) // tokens)
+
+
+def test_the_longest_mask_is_answered_at_once_and_too_large():
+    found = ask(masks.build("causal", 10**9))
+    assert not found.choices
+    assert "tokens" in found.refused[0].advice
+
+
+@pytest.mark.parametrize("memory", ["lots", "80", "", "-80GB", "0GB", "nanGB", "1GiB"])
+def test_a_memory_that_is_none_is_refused(memory):
+    with pytest.raises(RequestError, match=r"memory|bytes"):
+        ask(memory=memory)
+
+
+@pytest.mark.parametrize("ranks", [0, -1, True, 1.0, 2**20])
+def test_ranks_that_none_has_are_refused(ranks):
+    with pytest.raises(RequestError, match="ranks is"):
+        ask(ranks=ranks)
+    with pytest.raises(RequestError, match="per_node is"):
+        ask(per_node=ranks)
+
+
+def test_what_is_measured_on_this_machine_is_evidence(history):
+    rows = [row("naive", "causal", length, seconds=length / 1e5) for length in (2048, 4096, 8192, 16384)]
+    history.write_text("".join(to_line(one) + "\n" for one in rows), "utf-8")
+    found = ask(device="Some GPU", heads=(8, 2), training=False)
+    assert [choice.kernel for choice in found.choices] == ["naive"]
+    assert found.best.seconds.total == pytest.approx(0.082, rel=0.05)
+    assert found.best.proof.nearest == "a run naive causal 8192 forward"
+    assert "a run" in {one.run.run for one in evidence()[0]}
+
+
+def test_a_wrong_line_of_this_machines_evidence_is_left_out_and_said(history):
+    history.write_text("nonsense\n", "utf-8")
+    (note,) = [text for text in ask().notes if "this machine" in text]
+    assert f"{history}, line 1" in note
+
+
+def test_a_named_device_and_a_device_are_the_same():
+    device = Device("cuda", (9, 0), 150_754_820_096, "NVIDIA H200")
+    assert ask(device=device) == ask(device="h200")
+    with pytest.raises(RequestError, match="unknown device"):
+        ask(device="h2000")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"heads": (7, 3)}, RequestError),
+        ({"heads": (0, 1)}, RequestError),
+        ({"head_dim": 0}, RequestError),
+        ({"dtype": "float7"}, UnknownNameError),
+        ({"records": ["/nowhere/at/all"]}, RequestError),
+    ],
+)
+def test_a_problem_that_is_none_is_refused(options, error):
+    with pytest.raises(error):
+        ask(**options)
+
+
+def test_the_answer_is_json():
+    for found in (ask(), ask(device="b200"), ask(masks.build("causal", 2**26)), ask(SPARSE, training=False)):
+        read = json.loads(json.dumps(found.as_json(), allow_nan=False))
+        assert [choice["seconds"]["total"] for choice in read["choices"]] == [c.seconds.total for c in found.choices]
+        assert [refused["kernel"] for refused in read["refused"]] == [refused.kernel for refused in found.refused]
+
+
+def test_what_is_recommended_is_what_takes_the_problem():
+    found = ask(SPARSE)
+    problem = Problem(mask=SPARSE, heads_q=32, heads_kv=8, device=DEVICES["h200"], direction="backward")
+    known = module.registry()
+    for choice in found.choices:
+        if choice.forward == choice.backward:
+            assert known.resolve(choice.kernel, problem, anywhere=True)
+    for refused in found.refused:
+        with pytest.raises(UnsupportedError):
+            known.resolve(refused.kernel, problem, anywhere=True).check()
+
+
+def test_no_torch_is_imported():
+    code = (
+        "import sys; from longca import masks; from longca.advice.recommend import recommend;"
+        "found = recommend(masks.build('causal', 8192), heads=(32, 8), device='h200');"
+        "print(len(found.choices) > 2, 'torch' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["True", "False"]
