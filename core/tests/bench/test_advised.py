@@ -131,6 +131,22 @@ def test_ranks_get_a_sweep_for_each_way():
     ]  # fmt: skip
 
 
+def test_a_strategy_without_evidence_gets_the_first_kernel_that_takes_the_problem(core, found, monkeypatch):
+    monkeypatch.setattr(advised, "with_cases", lambda problem, outcome, *_: outcome)
+    found(unmeasured=[Unmeasured("any kernel", "no evidence", "usp")], ranks=2)
+    for kernels, taken in ((("*",), "naive"), (("sdpa",), "sdpa")):
+        said = advise(one(strategies=["*"], kernels=kernels), CPU, core, most=3, ranks=2)
+        assert [(way.kernel, way.strategy, way.placement) for way in said.ways] == [(taken, "usp", None)]
+
+
+def test_a_placement_that_was_asked_for_is_measured_without_evidence_too():
+    suite = problem_suite("causal", seqlens=[64], strategies=["*"], placements=["zigzag"], **SHAPE)
+    ways = (Way(kernel="naive", strategy="ring_p2p"),)
+    outcome = Outcome(problem={}, device="cpu", ranks=2, asked=3, ranked=False, ways=ways)
+    cases = expand(suite_of_ways(suite, [outcome]), ["naive"], strategies=STRATEGIES, ranks=2)
+    assert {case.parallel.placement for case in cases} == {"zigzag"}
+
+
 def test_placements_narrow_the_choices(core, found, monkeypatch):
     monkeypatch.setattr(advised, "with_cases", lambda problem, outcome, *_: outcome)
     about = {"strategy": "ring_p2p", "mesh": "ring=2"}

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from longca.advice.recommend import recommend
 from longca.bench.cases import Case, expand
 from longca.bench.outcome import Outcome, Way
-from longca.bench.parallel_cases import AUTO
 from longca.bench.suite import Suite, Sweep
 from longca.errors import RequestError
 from longca.manifests.pairs import split
 
 if TYPE_CHECKING:
-    from longca.advice.choices import Recommendation
-    from longca.manifests import Device
+    from longca.advice.choices import Recommendation, Unmeasured
+    from longca.manifests import Device, Problem
     from longca.plugins import Registry
 
 __all__ = ["advise", "problems", "suite_of_ways", "with_cases"]
@@ -70,7 +70,9 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
         plugins=registry,
         unseen=True,
     )
-    return with_cases(problem, _chosen(found, problem, most), device, registry, ranks)
+    unmeasured = tuple(_unmeasured(found, problem, case.problem(device), registry))
+    outcome = _chosen(replace(found, unmeasured=unmeasured), problem, most)
+    return with_cases(problem, outcome, device, registry, ranks)
 
 
 def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Registry, ranks: int | None) -> Outcome:
@@ -121,10 +123,21 @@ def _check(problem: Sweep) -> None:
 
 
 def _case(problem: Sweep) -> Case:
-    """A case of the problem, for its mask and shape."""
+    """The problem's last case, for its mask and shape: the backward's, where there is one."""
     alone = {"strategies": (), "placements": ("auto",), "meshes": {}, "kernels": ("any",)}
     sweep = problem.model_copy(update=alone)
-    return expand(Suite(name="problem", version=1, sweep=(sweep,)), ("any",))[0]
+    return expand(Suite(name="problem", version=1, sweep=(sweep,)), ("any",))[-1]
+
+
+def _unmeasured(found: Recommendation, problem: Sweep, asked: Problem, registry: Registry) -> Iterator[Unmeasured]:
+    """What is valid without evidence; a strategy that names no kernel with the first kernel that takes the problem."""
+    taking = (name for name in registry.kernels if {name, "*"} & set(problem.kernels) and registry.resolve(name, asked))
+    first = next(taking, None)
+    for one in found.unmeasured:
+        if one.strategy is None or one.kernel in registry.kernels:
+            yield one
+        elif first is not None:
+            yield replace(one, kernel=first)
 
 
 def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
@@ -172,6 +185,6 @@ def _sweep(problem: Sweep, way: Way) -> Sweep:
     about: dict[str, Any] = {"kernels": (way.kernel,)}
     if way.strategy is not None:
         about["strategies"] = (way.strategy,)
-        about["placements"] = (way.placement or AUTO,)
+        about["placements"] = (way.placement,) if way.placement else problem.placements[:1]
         about["meshes"] = {way.strategy: (way.mesh,)} if way.mesh else {}
     return problem.model_copy(update=about)
