@@ -127,6 +127,7 @@ class Board:
         path: The file that it is written to.
         head: What else is in the file.
         predicted: Outcomes without measurements, or messages, by problem.
+        records: Records by their case.
     """
 
     path: Path
@@ -240,8 +241,8 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    """Predicts, measures, and prints the table."""
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the records and problems.json")
     parser.add_argument("--most", type=int, default=4, help="choices to measure of each problem")
@@ -251,7 +252,12 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=1, help="divide lengths by this")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     parser.add_argument("--history", type=Path, help="evidence beside LongCA's own; a run adds its records")
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Predicts, measures, and prints the table."""
+    asked = arguments()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["LONGCA_HISTORY"] = str(asked.history or Path(scratch) / "evidence.jsonl")
         device, scale = chosen_device(asked.device), asked.scale
@@ -262,9 +268,9 @@ def main() -> None:
             if isinstance(said, str):
                 say(f"{problem.name}: {said}")
         if not known:
-            parser.error("no problem has a way that can be measured here")
-        all_problems = Suite(name="advice", version=1, sweep=tuple(sweep for sweep, _ in known))
-        suite = suite_of_ways(all_problems, [outcome for _, outcome in known])
+            sys.exit("no problem has a way that can be measured here")
+        sweeps, outcomes = zip(*known, strict=True)
+        suite = suite_of_ways(Suite(name="advice", version=1, sweep=sweeps), outcomes)
         asked.out.mkdir(parents=True, exist_ok=True)
         head = {"environment": environment(registry(), suite, device), "most": asked.most, "scale": scale}
         board = Board(asked.out / "problems.json", head, {problem.name: said for problem, _, said in found})
