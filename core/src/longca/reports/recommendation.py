@@ -71,8 +71,8 @@ def print_why(console: Console, found: Recommendation, kernel: str) -> None:
 def time_text(seconds: float) -> str:
     """A time with three digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}" if seconds < 999.5 * size or unit == "s" else f"{seconds:.3g} s"
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:{'.3g' if seconds < 999.5 * size else '.0f'}} {unit}"
     return f"{seconds * 1e6:.2g} µs"
 
 
