@@ -1,0 +1,122 @@
+"""Ranking kernels on one device, by evidence of kernels whose times are made up."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from longca import masks, plugins
+from longca.advice.asked import Asked
+from longca.advice.costs import CostModel, Estimate
+from longca.advice.evidence import Run
+from longca.advice.kernels import advise, proof_of, rank_kernels
+from longca.manifests import Device, Problem, Verdict
+
+from .rows import row
+
+CPU = Device("cpu", None, 2**40, "Some CPU")
+RUN = Run(run="a run", device="Some CPU", memory=2**40)
+KERNELS = ("naive", "sdpa")
+
+
+@pytest.fixture(scope="module")
+def core():
+    """The registry with the core's plugin alone, whatever else is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LONGCA_PLUGINS", "")
+        return plugins.Registry()
+
+
+@pytest.fixture
+def rank(core):
+    """The ranking of a causal mask by kernels that take so many times what they are expected to, in each direction."""
+
+    def ranked(forward, backward, *, training=True, kernels=KERNELS):
+        rows = [
+            row(kernel, "causal", length, direction, run=RUN, dtype="float32", form=form, seconds=times * length**2)
+            for direction, taken in (("forward", forward), ("backward", backward))
+            for kernel, times in taken.items()
+            for form in ("row_intervals", "causal", "dense")
+            for length in (1024, 2048, 4096)
+        ]
+        problem = Problem(mask=masks.build("causal", 2048), heads_q=8, heads_kv=2, dtype="float32", device=CPU)
+        return rank_kernels(Asked(problem, training, core, CostModel(rows), None, kernels))
+
+    return ranked
+
+
+def seconds(ranking):
+    return {choice.kernel: choice.seconds for choice in ranking.choices}
+
+
+def test_kernels_alone_take_both_directions(rank):
+    found = seconds(rank({"naive": 1e-8, "sdpa": 3e-8}, {"naive": 2e-8, "sdpa": 6e-8}))
+    assert set(found) == {"naive", "sdpa"}
+    assert found["naive"].forward == pytest.approx(1e-8 * 2048**2, rel=0.1)
+    assert found["naive"].backward == pytest.approx(2e-8 * 2048**2, rel=0.1)
+    for one in found.values():
+        assert one.total == pytest.approx(one.forward + one.backward)
+
+
+def test_a_pair_is_listed_where_it_is_quicker_than_each_of_its_kernels(rank):
+    found = rank({"naive": 1e-8, "sdpa": 3e-8}, {"naive": 6e-8, "sdpa": 2e-8})
+    assert set(seconds(found)) == {"naive", "sdpa", "naive+sdpa"}
+    pair = next(choice for choice in found.choices if choice.kernel == "naive+sdpa")
+    assert (pair.forward, pair.backward) == ("naive", "sdpa")
+    alone = seconds(found)
+    assert pair.seconds.forward == alone["naive"].forward
+    assert pair.seconds.backward == alone["sdpa"].backward
+
+
+def test_a_kernel_that_was_measured_in_one_direction_is_chosen_in_a_pair_alone(rank):
+    found = rank({"naive": 1e-8, "sdpa": 3e-8}, {"sdpa": 2e-8})
+    assert set(seconds(found)) == {"sdpa", "naive+sdpa"}
+    assert {one.kernel for one in found.unmeasured} == {"naive"}
+
+
+def test_a_forward_has_no_pairs(rank):
+    found = rank({"naive": 1e-8, "sdpa": 3e-8}, {"naive": 6e-8, "sdpa": 2e-8}, training=False)
+    assert set(seconds(found)) == {"naive", "sdpa"}
+    assert all(choice.backward is None for choice in found.choices)
+
+
+def test_only_what_is_asked_for_is_ranked(rank):
+    found = rank({"naive": 1e-8, "sdpa": 3e-8}, {"naive": 6e-8, "sdpa": 2e-8}, kernels=("sdpa",))
+    assert set(seconds(found)) == {"sdpa"}
+    assert (found.unmeasured, found.refused) == ((), ())
+
+
+def test_what_has_no_evidence_is_listed_in_the_order_asked(rank):
+    found = rank({}, {}, kernels=("sdpa", "naive"))
+    assert found.choices == ()
+    assert [one.kernel for one in found.unmeasured] == ["sdpa", "naive"]
+    assert {one.why for one in found.unmeasured} == {"no evidence of such a call on Some CPU"}
+
+
+def test_several_estimates_rest_on_the_weakest_and_on_all_that_is_outside():
+    strong = Estimate(1.0, 0.9, 1.1, 50, "many", ("long", "thin"), ("torch",))
+    weak = Estimate(2.0, 1.0, 4.0, 3, "few", ("thin", "wide"), ("torch", "triton"))
+    for estimates in ([strong, weak], [weak, strong]):
+        proof = proof_of(estimates)
+        assert (proof.records, proof.nearest) == (3, "few")
+        assert set(proof.outside) == {"long", "thin", "wide"}
+        assert set(proof.versions) == {"torch", "triton"}
+        assert len(proof.outside) + len(proof.versions) == 5
+        assert proof.extrapolates
+    assert not proof_of([Estimate(1.0, 0.9, 1.1, 50, "many")]).extrapolates
+
+
+@pytest.mark.parametrize(
+    ("code", "direction", "said"),
+    [
+        ("direction", "backward", "kernel='k+...'"),
+        ("direction", "forward", ""),
+        ("mask_heads", "forward", "one mask"),
+        ("gqa", "backward", "Repeat keys and values"),
+        ("device", "backward", ""),
+    ],
+)
+def test_what_can_be_done_about_a_refusal_is_said(code, direction, said):
+    problem = Problem(mask=masks.build("causal", 8), heads_q=1, device=CPU, direction=direction)
+    advice = advise(problem, Verdict("k", reasons=(SimpleNamespace(code=code),)))
+    assert said in advice
+    assert bool(said) == bool(advice)
