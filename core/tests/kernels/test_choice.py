@@ -127,6 +127,16 @@ def test_what_short_masks_take_does_not_decide_for_long_ones():
     assert "The prediction extrapolates: 32768 tokens; measured up to 2048" in choice.reason
 
 
+def test_naive_comes_after_what_may_be_as_fast_where_the_prediction_extrapolates():
+    toys = Toys(*(manifest(name, form=Form.ROW_INTERVALS) for name in ("naive", "lean", "leaner")))
+    for name, seconds in (("naive", 1.0), ("lean", 1.01), ("leaner", 9.0)):
+        here(name, seconds, problem(masks.build("causal", 2048)), form=Form.ROW_INTERVALS)
+    assert chosen(problem(masks.build("causal", 2048)), toys) == "naive"
+    choice = choose(problem(masks.build("causal", 32768)), toys)
+    assert choice.kernel == "lean"
+    assert "Next is naive" in choice.reason
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -272,6 +282,8 @@ def test_what_does_not_fit_is_passed_over_unless_nothing_fits():
     choice = choose(asked, Toys(fast, manifest("lean")))
     assert (choice.kernel, choice.level) == ("lean", logging.INFO)
     assert "fast is passed over: it needs 1024.0 GiB of the device's 127.0 GiB" in choice.reason
+    tiny = problem(device=Device("cpu", memory=2**20))
+    assert chosen(tiny, Toys(fast, manifest("lean"))) == "fast", "no memory is known to be there for attention"
     alone = choose(asked, Toys(fast))
     assert (alone.kernel, alone.level) == ("fast", logging.WARNING)
     assert "No choice fits into the memory. This one needs 1024.0 GiB" in alone.reason
@@ -328,7 +340,9 @@ def test_under_a_layout_the_whole_mask_is_predicted_for_single_kernels():
     both("lean", 1.0, 5.0)
     both("leaner", 3.0, 2.0)
     verdicts = {name: TOYS.resolve(name, asked) for name in ("lean", "leaner")}
-    assert choose(asked, TOYS, verdicts).kernel == "leaner"
+    choice = choose(asked, TOYS, verdicts)
+    assert choice.kernel == "leaner"
+    assert choice.reason.endswith("Times are those of the whole mask on one device")
 
 
 # What is logged

@@ -76,6 +76,21 @@ class Candidate:
         """The predicted time of all directions."""
         return sum(half.estimate.seconds for half in self.halves)
 
+    @property
+    def low(self) -> float:
+        """Lower end of the interval that holds the time with 90 %."""
+        return sum(half.estimate.low for half in self.halves)
+
+    @property
+    def high(self) -> float:
+        """Upper end."""
+        return sum(half.estimate.high for half in self.halves)
+
+    @property
+    def proof(self) -> Proof:
+        """What the prediction rests on."""
+        return proof_of([half.estimate for half in self.halves])
+
 
 def rank_kernels(asked: Asked) -> Ranking:
     """The kernels that take a problem on one device, and their pairs.
@@ -159,7 +174,7 @@ def choice_of(asked: Asked, candidate: Candidate) -> Choice:
     estimates = [half.estimate for half in candidate.halves]
     forward, backward = candidate.halves[0].kernel, candidate.halves[1].kernel if asked.training else None
     memory = _memory(asked, forward, backward)
-    total = sum(estimate.seconds for estimate in estimates)
+    total = candidate.seconds
     flops = asked.flops
     return Choice(
         forward=forward,
@@ -168,13 +183,13 @@ def choice_of(asked: Asked, candidate: Candidate) -> Choice:
             forward=estimates[0].seconds,
             backward=estimates[1].seconds if asked.training else None,
             total=total,
-            low=sum(estimate.low for estimate in estimates),
-            high=sum(estimate.high for estimate in estimates),
+            low=candidate.low,
+            high=candidate.high,
             intervals=tuple((estimate.low, estimate.high) for estimate in estimates),
         ),
         bytes_per_rank=memory.total,
         fits=asked.fits(memory.total),
-        proof=proof_of(estimates),
+        proof=candidate.proof,
         call=f"longca.attention(q, k, v, mask, kernel={candidate.kernel!r})",
         tflops=1e-12 * flops / total,
         install=asked.install_of(forward, backward),

@@ -4,7 +4,7 @@ By the cost model: among the kernels and pairs that are valid and installed here
 is taken. The time is that of the forward, and in training that of forward and backward together. The predictions come
 from `longca.advice`: the table that is shipped with LongCA, and what was measured on this machine. A kernel without a
 prediction is not compared with the others. A choice that does not fit into the device's memory is passed over, unless
-nothing fits.
+nothing fits. Where the least time goes beyond the measurements, `naive` comes after all that lie within its interval.
 
 Without any prediction: kernels whose mask metadata is not quadratic come first, `naive` last, and otherwise the order
 is that of `longca plugins`.
@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from longca.advice.asked import Asked
-from longca.advice.capacity import Capacity
+from longca.advice.capacity import RESERVED, Capacity
 from longca.advice.choices import Choice as Predicted
-from longca.advice.kernels import Candidate, choice_of, pair_candidates, proof_of, single_candidates
+from longca.advice.kernels import Candidate, choice_of, pair_candidates, single_candidates
 from longca.advice.recommend import cost_model
 from longca.manifests import Problem, Verdict
 from longca.manifests.devices import cpu_device
@@ -79,12 +79,13 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     valid = [name for name, verdict in (verdicts or alone).items() if verdict]
     candidates = single_candidates(asked, {name: alone[name] for name in valid})
     if not sharded:
-        candidates += pair_candidates(asked, candidates)
-    if candidates:
-        choice = _predicted(asked, sorted(candidates, key=lambda candidate: candidate.seconds))
-    else:
-        choice = _first(asked, verdicts or alone, valid)
-    return replace(choice, wrong=wrong)
+        candidates = [*candidates, *pair_candidates(asked, candidates)]
+    if not candidates:
+        return replace(_first(asked, verdicts or alone, valid), wrong=wrong)
+    fastest_first = sorted(candidates, key=lambda candidate: candidate.seconds)
+    choice = _predicted(asked, _reference_last(fastest_first))
+    about = ". Times are those of the whole mask on one device" if sharded else ""
+    return replace(choice, reason=choice.reason + about, wrong=wrong)
 
 
 def log(choice: Choice) -> None:
@@ -101,9 +102,10 @@ def _say(subject: str, level: int, text: str) -> None:
 
 
 def _capacity(problem: Problem) -> Capacity | None:
-    """The memory of the problem's device; a CPU's is this machine's."""
+    """The memory of the problem's device; a CPU's is this machine's. None where it is not known or all reserved."""
     device = problem.device
-    return Capacity.of(cpu_device() if device.kind == "cpu" and device.memory is None else device)
+    memory = cpu_device().memory if device.kind == "cpu" and device.memory is None else device.memory
+    return Capacity(memory) if memory is not None and memory > RESERVED else None
 
 
 def _first(asked: Asked, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:
@@ -125,11 +127,11 @@ def _first(asked: Asked, verdicts: Mapping[str, Verdict], valid: Sequence[str]) 
 
 
 def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
-    """The first candidate that fits, or the first one where none does. The candidates come with the fastest first."""
+    """The first candidate that fits, or the first one where none does."""
     too_large = _too_large(asked, ranked)
     fitting = ranked[len(too_large) :]
     winner, *others = fitting or ranked
-    proof = proof_of([half.estimate for half in winner.halves])
+    proof = winner.proof
     sentences = [
         f"predicted to take {_interval(winner)}, learnt from {proof.records} measured calls, the nearest in "
         f"{proof.nearest}",
@@ -147,6 +149,23 @@ def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
     return Choice(winner.kernel, _subject(asked, winner.kernel), ". ".join(sentences), level)
 
 
+def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The candidates with `naive` after those that may be as fast, where the fastest prediction extrapolates.
+
+    `naive` is written to be right, not to be fast. Its time for a tile grows where its blocks outgrow a cache, which
+    measurements of short masks do not show.
+    """
+    first = ranked[0]
+    if not first.proof.extrapolates:
+        return ranked
+
+    def order(candidate: Candidate) -> tuple[bool, bool]:
+        tied = candidate.seconds <= first.high
+        return not tied, tied and any(half.kernel == "naive" for half in candidate.halves)
+
+    return sorted(ranked, key=order)
+
+
 def _too_large(asked: Asked, ranked: Sequence[Candidate]) -> list[Predicted]:
     """The candidates that do not fit into the memory, up to the first one that does."""
     if asked.capacity is None:
@@ -161,9 +180,7 @@ def _subject(asked: Asked, kernel: str) -> str:
 
 
 def _interval(candidate: Candidate) -> str:
-    low = sum(half.estimate.low for half in candidate.halves)
-    high = sum(half.estimate.high for half in candidate.halves)
-    return f"{_time(candidate.seconds)} ({_time(low)} to {_time(high)})"
+    return f"{_time(candidate.seconds)} ({_time(candidate.low)} to {_time(candidate.high)})"
 
 
 def _time(seconds: float) -> str:
