@@ -7,13 +7,16 @@ python results/make_evidence.py --check    # compare it with what is there; exit
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from longca.advice.evidence import Row, to_lines
-from longca.advice.from_records import rows_of_folder
+from longca.advice.from_records import rows_of_folder, with_observed
 from longca.bench.suite import load_suite
+from longca.plugins import registry
 
 RESULTS = Path(__file__).parent
 TABLE = RESULTS.parent / "core" / "src" / "longca" / "advice" / "evidence.jsonl"
@@ -25,11 +28,16 @@ LEFT_OUT = {"h200/distributed/chunked32k": "an earlier schedule: transfers of fu
 def rows() -> Iterator[Row]:
     """The rows of all runs, run by run."""
     quick = load_suite("quick").sweep[0].factors
+    found: list[Row] = []
+    records: dict[str, dict[str, Any]] = {}
     for file in sorted(RESULTS.glob("h200/*/*/records.jsonl")):
         name = file.parent.relative_to(RESULTS).as_posix()
         if name not in LEFT_OUT:
             early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
-            yield from rows_of_folder(file.parent, f"results/{name}", early)
+            found += rows_of_folder(file.parent, f"results/{name}", early)
+            parsed = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+            records |= {record["case"]: record for record in parsed if record["status"] == "ok"}
+    yield from with_observed(found, registry(), records)
 
 
 def main() -> int:

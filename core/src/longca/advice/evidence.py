@@ -93,6 +93,8 @@ class Row(BaseModel):
         mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
         compute: Time of the slowest rank's kernel calls alone.
         communication: The collectives by kind.
+        observed: What its timeline says without rates, as the values of `Observed` after the seconds; empty where the
+            strategy's schedule is not known.
         run: Where the row comes from.
     """
 
@@ -116,6 +118,7 @@ class Row(BaseModel):
     mesh: Annotated[str, Field(pattern=r"^\w+=[1-9]\d{0,5}(,\w+=[1-9]\d{0,5})*$")] | None = None
     compute: Seconds | None = None
     communication: dict[str, Collected] = {}
+    observed: tuple[Amount, ...] = ()
     run: Run = Run(run="this machine", device="unknown")
 
     @model_validator(mode="after")

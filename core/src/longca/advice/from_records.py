@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from longca.advice.calls import StrategyCall, schedule_of
 from longca.advice.evidence import Collected, Row, Run
+from longca.advice.links import links_of
+from longca.advice.network import Network, Topology, fit_links
 from longca.advice.work import work_of
 from longca.errors import LongCAError, RequestError
+from longca.manifests import Device, Problem
 from longca.masks import PATTERNS, Form, Mask, sample
+from longca.plugins import Registry
 
-__all__ = ["row_of", "rows_of_folder", "run_of"]
+__all__ = ["row_of", "rows_of_folder", "run_of", "strategy_call", "with_observed"]
 
 #: What a line of another shape raises.
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -113,6 +119,45 @@ def row_of(
         },
         run=run,
     )
+
+
+def strategy_call(registry: Registry, record: Mapping[str, Any]) -> StrategyCall | None:
+    """The call of a strategy that a record measured, with its mask drawn again; None where its schedule is not known.
+
+    Args:
+        registry: Knows the strategy.
+        record: The record, of several ranks.
+
+    Raises:
+        ValueError: The mask that is drawn is not the one that was measured.
+        UnknownNameError: Nobody provides the strategy.
+    """
+    about = {name: record[name] for name in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}
+    problem = Problem(mask=_drawn(record, {}), device=Device("cuda", (9, 0)), **about)
+    sizes = {axis: int(ranks) for axis, _, ranks in (part.partition("=") for part in record["mesh"].split(","))}
+    layout = registry.layout(record["strategy"], problem, sizes, record["placed"])
+    schedule = schedule_of(registry, problem, layout, nccl=True)
+    return None if schedule is None else StrategyCall(problem, layout, schedule, Topology(tuple(sizes.items())))
+
+
+def with_observed(rows: Iterable[Row], registry: Registry, records: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    """Rows, those under a strategy with what its timeline says: what `Rates` are fitted to.
+
+    Args:
+        rows: All rows of a device, since its network is fitted to them.
+        registry: Knows the strategies.
+        records: The records of the rows, by case.
+    """
+    kept = list(rows)
+    network = Network(fit_links(list(links_of(kept))))
+    for row in kept:
+        call = strategy_call(registry, records[row.case]) if row.strategy is not None else None
+        if call is None:
+            yield row
+            continue
+        compute = call.by_step(records[row.case]["rank_compute_seconds"])
+        found = call.observed(row.seconds, compute, network)
+        yield row.model_copy(update={"observed": astuple(found)[1:]})
 
 
 def _drawn(record: Mapping[str, Any], factors: Mapping[str, Any]) -> Mask:

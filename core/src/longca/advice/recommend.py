@@ -15,7 +15,11 @@ from longca.advice.evidence import Row, shipped
 from longca.advice.from_records import rows_of_folder
 from longca.advice.history import History, history
 from longca.advice.kernels import Ranking, rank_kernels
+from longca.advice.links import network_of, rates_of
 from longca.advice.memory import gradient_bytes, tensor_bytes
+from longca.advice.network import Link
+from longca.advice.strategies import rank_strategies
+from longca.advice.ways import Links
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests import Device, Problem
 from longca.manifests.offers import DType
@@ -103,7 +107,9 @@ def recommend(
     if ranks == 1:
         found = rank_kernels(asked)
     else:
-        raise NotImplementedError
+        between = None if network is None else Link.parse(network)
+        links = Links(network_of(rows, asked.device_name, between), rates_of(rows, asked.device_name), per_node)
+        found = rank_strategies(asked, ranks, links, tuple(strategies or known.strategies))
     notes = (*notes, *_about_evidence(asked, found))
     return Recommendation(about, str(where), ranks, _sorted(found.choices), found.unmeasured, found.refused, notes)
 

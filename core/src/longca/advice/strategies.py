@@ -1,0 +1,283 @@
+"""Ranking strategies: every strategy, mesh and placement on some ranks, each with its quickest kernels.
+
+All ways are weighed by the tiles of the whole mask first, which takes no cut. The most promising ones are then weighed
+exactly, from the cut of each step, and their kernels are checked, until as many are known as an answer shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.advice.asked import Asked
+from longca.advice.calls import StrategyCall
+from longca.advice.choices import Choice, Proof, Refused, Seconds, Unmeasured
+from longca.advice.costs import Estimate
+from longca.advice.fit import Call
+from longca.advice.kernels import Ranking, proof_of
+from longca.advice.memory import rank_bytes
+from longca.advice.timeline import Timeline
+from longca.advice.ways import Links, Role, Way, of_role, ways_of
+from longca.advice.work import work_of
+from longca.errors import UnsupportedError
+from longca.manifests.pairs import join
+from longca.masks import Form
+
+__all__ = ["rank_strategies"]
+
+_Floats = NDArray[np.float64]
+
+#: Ways that are weighed exactly: at least, where there are as many, and at most.
+_EXACT, _AT_MOST = 8, 12
+
+#: By how much predictions of strategies are wider than those of their kernels, on either side: a factor.
+_STRATEGY = 1.06
+
+#: How much slower than the quickest a kernel may look and be weighed exactly all the same: a factor.
+_SLOWER = 1.6
+
+#: Waiting for other hosts from which on a ring is advised against: a share of the time.
+_MUCH = 0.25
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """A way with its quickest kernels, and what each direction's time goes to."""
+
+    way: Way
+    kernels: tuple[str, ...]
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(timeline.seconds for timeline in self.timelines)
+
+
+def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Ranking:
+    """The strategies that take a problem on some ranks, each mesh and placement with its quickest kernels.
+
+    Args:
+        asked: What was asked.
+        ranks: Ranks, 2 or more.
+        links: What they are linked by.
+        strategies: Strategies to choose from.
+    """
+    refused: list[Refused] = []
+    unmeasured: dict[str, Unmeasured] = {}
+    rough: list[_Weighed] = []
+    for way in ways_of(asked, ranks, links, strategies):
+        if isinstance(way, Refused):
+            refused.append(way)
+            continue
+        try:
+            rough.append(_roughly(way))
+        except _NotKnownError as error:
+            unmeasured.setdefault(way.strategy, Unmeasured("any kernel", str(error), way.strategy))
+        except UnsupportedError as error:
+            unmeasured.setdefault(way.strategy, Unmeasured("any kernel", str(error).rstrip("."), way.strategy))
+    exact, more = _refined(sorted(rough, key=lambda one: one.total))
+    choices: list[Choice] = []
+    for one in exact:
+        try:
+            choices.append(_choice(one))
+        except (
+            UnsupportedError
+        ) as error:  # where not every step was checked, the rank that needs most memory may say no
+            refused.append(Refused(None, _name(one.way), (str(error),)))
+    known = {choice.strategy for choice in choices}
+    without = tuple(one for name, one in unmeasured.items() if name not in known)
+    return Ranking(tuple(choices), without, (*refused, *more, *_waiting(exact)))
+
+
+class _NotKnownError(UnsupportedError):
+    """There is no prediction, for want of evidence or of what the strategy says."""
+
+
+def _calls(way: Way) -> list[StrategyCall]:
+    """The calls of all directions."""
+    calls = [way.call(direction) for direction in way.asked.directions]
+    found = [call for call in calls if call is not None]
+    if len(found) < len(calls):
+        raise _NotKnownError(f"{way.strategy} does not say what it moves")
+    return found
+
+
+def _roughly(way: Way) -> _Weighed:
+    """A way with the kernels that are quickest by the tiles of the whole mask.
+
+    Raises:
+        UnsupportedError: There is no prediction.
+    """
+    names, timelines = [], []
+    for call in _calls(way):
+        seconds = {name: way.rough(name, call.problem.direction) for name in way.asked.kernels}
+        steps = {name: way.pairs.seconds(taken) for name, taken in seconds.items() if taken is not None}
+        if not steps:
+            raise _NotKnownError(f"no evidence on {way.asked.device_name}")
+        # Of kernels on the same layout, the one whose slowest rank computes least is the quickest.
+        best = min(steps, key=lambda name: float(steps[name].sum(axis=1).max()))
+        names.append(best)
+        timelines.append(call.takes(steps[best], way.links.network, way.links.rates))
+    return _Weighed(way, tuple(names), tuple(timelines))
+
+
+def _refined(rough: Sequence[_Weighed]) -> tuple[list[_Weighed], list[Refused]]:
+    """The best ways exactly: until enough are known, and what is left is predicted to be slower than these."""
+    known: list[_Weighed] = []
+    refused: list[Refused] = []
+    for one in rough:
+        enough = len(known) >= _EXACT and one.total > sorted(found.total for found in known)[_EXACT - 1]
+        if enough or len(known) == _AT_MOST:
+            break
+        found = _exactly(one.way)
+        known += [] if isinstance(found, Refused) else [found]
+        refused += [found] if isinstance(found, Refused) else []
+    return sorted(known, key=lambda found: found.total), refused
+
+
+def _exactly(way: Way) -> _Weighed | Refused:
+    """A way with its quickest valid kernels; or why there are none."""
+    calls = _calls(way)
+    kernels = _promising(way)
+    roles: tuple[Role, ...] = ("forward", "backward", "both") if way.asked.training else ("forward",)
+    refusals = {(name, role): way.refusal(name, role) for name, role in product(kernels, roles)}
+    valid = {role: [name for name in kernels if refusals[name, role] is None] for role in roles}
+    timelines: dict[tuple[str, str, str], Timeline] = {}
+    for role, call in product(roles, calls):
+        direction = call.problem.direction
+        if role in ("both", direction):
+            for name in valid[role]:
+                if (taken := way.exact(name, role, direction)) is not None:
+                    steps = way.pairs.seconds(taken)
+                    timelines[name, role, direction] = call.takes(steps, way.links.network, way.links.rates)
+    found = list(_combinations(way, timelines))
+    if found:
+        return min(found, key=lambda one: one.total)
+    reasons = dict.fromkeys(
+        f"{name}: {reason}" for (name, _), verdict in refusals.items() if verdict for reason in verdict.reasons
+    )
+    return Refused(None, _name(way), tuple(reasons) or ("no evidence",))
+
+
+def _name(way: Way) -> str:
+    return f"{way.strategy} ({way.mesh}, {way.placement})"
+
+
+def _promising(way: Way) -> list[str]:
+    """Kernels that may be the quickest in a direction: those that are not much slower by the tiles of the whole mask."""
+    found: dict[str, None] = {}
+    for direction in way.asked.directions:
+        taken = {name: way.rough(name, direction) for name in way.asked.kernels}
+        sums = {name: float(way.pairs.seconds(each).sum(1).max()) for name, each in taken.items() if each is not None}
+        found |= dict.fromkeys(name for name, total in sums.items() if total <= _SLOWER * min(sums.values()))
+    return list(found)
+
+
+def _combinations(way: Way, timelines: dict[tuple[str, str, str], Timeline]) -> Iterator[_Weighed]:
+    """A way with each kernel and each pair that takes it."""
+    directions = way.asked.directions
+    if len(directions) == 1:
+        for (name, _, _), timeline in timelines.items():
+            yield _Weighed(way, (name,), (timeline,))
+        return
+    for name in dict.fromkeys(name for name, role, _ in timelines if role == "both"):
+        both = [timelines.get((name, "both", direction)) for direction in directions]
+        found = tuple(timeline for timeline in both if timeline is not None)
+        if len(found) == len(directions):
+            yield _Weighed(way, (name, name), found)
+    firsts = [(name, timeline) for (name, role, _), timeline in timelines.items() if role == "forward"]
+    seconds = [(name, timeline) for (name, role, _), timeline in timelines.items() if role == "backward"]
+    for (forward, before), (backward, after) in product(firsts, seconds):
+        if forward != backward:
+            yield _Weighed(way, (forward, backward), (before, after))
+
+
+def _choice(one: _Weighed) -> Choice:
+    way, asked = one.way, one.way.asked
+    forward, backward = one.kernels[0], one.kernels[1] if asked.training else None
+    memory = rank_bytes(
+        asked.registry,
+        asked.problem,
+        forward,
+        backward,
+        way.strategy,
+        way.sizes,
+        way.layout,
+        asked.training,
+        nccl=asked.problem.device.kind == "cuda",
+        anywhere=True,
+    )
+    estimates = [_whole(way, name, direction) for name, direction in zip(one.kernels, asked.directions, strict=True)]
+    known = [estimate for estimate in estimates if estimate is not None]
+    low = min((estimate.low / estimate.seconds for estimate in known), default=0.8) / _STRATEGY
+    high = max((estimate.high / estimate.seconds for estimate in known), default=1.25) * _STRATEGY
+    proof = proof_of(known) if known else Proof(0, "")
+    notes = (*proof.notes, *filter(None, [way.checked]))
+    return Choice(
+        forward=forward,
+        backward=backward,
+        seconds=Seconds(
+            forward=one.timelines[0].seconds,
+            backward=one.timelines[1].seconds if asked.training else None,
+            total=one.total,
+            low=one.total * low,
+            high=one.total * high,
+        ),
+        bytes_per_rank=memory.total,
+        fits=asked.fits(memory.total),
+        proof=Proof(proof.records, proof.nearest, proof.outside, proof.versions, notes),
+        call=_call_text(one),
+        tflops=1e-12 * asked.flops / one.total / way.layout.world_size,
+        strategy=way.strategy,
+        placement=way.placement,
+        mesh=way.mesh,
+        install=asked.install_of(forward, backward),
+        unknown=memory.unknown,
+    )
+
+
+def _whole(way: Way, kernel: str, direction: str) -> Estimate | None:
+    """What is known of a kernel, by its largest step."""
+    largest = max((step for step in way.steps if step is not None), key=lambda step: step.area)
+    verdict = way.asked.resolve(kernel, of_role(largest, "forward" if direction == "forward" else "backward"))
+    form = verdict.offer.form if verdict.offer else Form.ROW_INTERVALS
+    call = Call(work_of(largest.concrete_mask, form), *way.pairs.heads)
+    return way.asked.costs.estimate(way.asked.key(kernel, direction), call)
+
+
+def _call_text(one: _Weighed) -> str:
+    """The lines to paste."""
+    way = one.way
+    sizes = ", ".join(map(str, way.sizes.values()))
+    names = ", ".join(f'"{axis}"' for axis in way.sizes)
+    comma = "," if len(way.sizes) == 1 else ""
+    kernel = join(one.kernels[0], one.kernels[-1])
+    kind = way.asked.problem.device.kind
+    return (
+        f'mesh = init_device_mesh("{kind}", ({sizes}{comma}), mesh_dim_names=({names}{comma}))\n'
+        f"longca.attention(q, k, v, mask, kernel={kernel!r}, strategy={way.strategy!r}, mesh=mesh, "
+        f"placement={way.placement!r})"
+    )
+
+
+def _waiting(weighed: Iterable[_Weighed]) -> Iterator[Refused]:
+    """Advice on ways whose transfers between hosts take much of the time."""
+    for one in weighed:
+        topology, last = one.way.topology, one.timelines[-1]
+        across = [axis for axis in topology.sizes if topology.shared(axis) < topology.sizes[axis]]
+        if across and last.exposed > _MUCH * last.seconds:
+            link = one.way.links.network.between
+            have = "" if link is None else f" of {link.bandwidth / 1e9:.0f} GB/s"
+            # Moves that now take the exposed time beside the kernels' would have to fit behind the kernels.
+            factor = (last.compute + last.exposed) / max(last.compute, 1e-12)
+            need = "" if link is None else f" It would wait little with {factor * link.bandwidth / 1e9:.0f} GB/s."
+            yield Refused(
+                None,
+                _name(one.way),
+                (f"waits {last.exposed / last.seconds:.0%} of the time for links between hosts{have}.{need}",),
+                "Keep the axis that moves most within a host: take a hybrid such as usp with its inner axis there",
+            )

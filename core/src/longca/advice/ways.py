@@ -1,0 +1,247 @@
+"""Ways: one strategy on one mesh with one placement, and what its steps cost by a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.advice.asked import Asked
+from longca.advice.calls import StrategyCall, schedule_of
+from longca.advice.choices import Refused
+from longca.advice.fit import Call
+from longca.advice.meshes import mesh_text, meshes
+from longca.advice.network import Network, Topology
+from longca.advice.rates import Rates
+from longca.advice.step_works import Pairs, PairTiles, pair_tiles, pairs_of
+from longca.advice.work import Work, work_of
+from longca.errors import UnsupportedError
+from longca.manifests import Layout, Problem, Verdict
+from longca.manifests.pairs import halves
+from longca.masks import Form
+
+__all__ = ["Links", "Role", "Way", "of_role", "ways_of"]
+
+_Floats = NDArray[np.float64]
+
+#: What a kernel computes: the forward or the backward of a pair, or both directions by itself.
+Role = Literal["forward", "backward", "both"]
+
+#: Pairs of the largest layouts whose every pair is cut, steps of the largest ones that are all checked, and how many
+#: are checked of larger ones.
+_CUT, _ALL, _CHECKED = 100, 2**13, 64
+
+#: Forms that take any cut of a mask, the most common first.
+_GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN, Form.DENSE)
+
+
+@dataclass(frozen=True)
+class Links:
+    """What ranks are linked by.
+
+    Attributes:
+        network: Links within a host and between hosts.
+        rates: What a call costs beside its kernels and its collectives.
+        per_host: Ranks of a host.
+    """
+
+    network: Network
+    rates: Rates
+    per_host: int
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """One strategy on one mesh with one placement.
+
+    Attributes:
+        asked: What was asked.
+        links: What ranks are linked by.
+        strategy: The strategy.
+        sizes: Ranks along each of its axes.
+        placement: The placement.
+        layout: Who holds and computes what.
+    """
+
+    asked: Asked
+    links: Links
+    strategy: str
+    sizes: dict[str, int]
+    placement: str
+    layout: Layout
+
+    @property
+    def mesh(self) -> str:
+        """The mesh as records have it."""
+        return mesh_text(self.sizes)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The queries and keys that meet."""
+        return pairs_of(self.layout)
+
+    @property
+    def cuts_all(self) -> bool:
+        """Whether the mask is cut for every pair when the way is weighed exactly."""
+        return len(self.pairs.parts) <= _CUT
+
+    @property
+    def checks_all(self) -> bool:
+        """Whether validity is checked on every step."""
+        return len(self.layout.table.table) <= _ALL
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Where the ranks are."""
+        hosts = self.layout.world_size > self.links.per_host
+        return Topology(tuple(self.sizes.items()), self.links.per_host if hosts else None)
+
+    def call(self, direction: str) -> StrategyCall | None:
+        """The call in a direction; None where the strategy does not say what it does."""
+        problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
+        schedule = schedule_of(self.asked.registry, problem, self.layout, nccl=problem.device.kind == "cuda")
+        return None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
+
+    def rough(self, kernel: str, direction: str) -> _Floats | None:
+        """The seconds of each pair by the tiles of the whole mask; None where the kernel does not take such masks."""
+        form = self._rough_form(kernel, direction)
+        if form is None:
+            return None
+        works, which = self._rough_works(form)
+        found = self._seconds(kernel, direction, works)
+        return None if found is None else found[which]
+
+    def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
+        """The seconds of each pair by its cut of the mask; None without evidence.
+
+        Args:
+            kernel: A kernel that takes every pair in its role, as `refusal` says.
+            role: What it computes.
+            direction: The direction that is weighed.
+        """
+        if not self.cuts_all:
+            return self.rough(kernel, direction)
+        steps = self._roles[role]
+        works = [None if step is None else work_of(step.concrete_mask, self._form(kernel, step)) for step in steps]
+        return self._seconds(kernel, direction, works)
+
+    def refusal(self, kernel: str, role: Role) -> Verdict | None:
+        """The verdict against a kernel that does not take every step in a role; None where it does."""
+        if not self.cuts_all and self.checks_all:
+            verdict = self.asked.resolve(kernel, of_role(self.asked.problem, role), self.layout)
+            return None if verdict else verdict
+        for step in self._roles[role]:
+            if step is not None and not (verdict := self.asked.resolve(kernel, step)):
+                return verdict
+        return None
+
+    @property
+    def checked(self) -> str:
+        """In words, how many steps were checked; empty where all were."""
+        if self.cuts_all or self.checks_all:
+            return ""
+        return f"validity was checked on {len(self.steps)} of {len(self.pairs.parts)} steps that differ"
+
+    @cached_property
+    def steps(self) -> list[Problem | None]:
+        """What each pair asks; None where it shows nothing. Of a large layout, what some pairs ask."""
+        parts, (heads_q, heads_kv) = self.layout.table.parts, self.pairs.heads
+        rows = self.pairs.parts
+        if not self.cuts_all:
+            rows = rows[np.linspace(0, len(rows) - 1, _CHECKED).astype(np.int64)]
+        whole = self.asked.problem
+        steps = [
+            whole.narrowed(range(heads_q), range(heads_kv), (parts[q], parts[k]))
+            if len(rows) > 1
+            else whole.narrowed(range(heads_q), range(heads_kv))
+            for q, k in rows.tolist()
+        ]
+        composed = self.pairs.index.shape[1] > 1
+        return [None if step.concrete_mask.is_empty else replace(step, composed=composed) for step in steps]
+
+    @cached_property
+    def _roles(self) -> dict[Role, list[Problem | None]]:
+        """What the steps ask of a kernel in each role."""
+        roles: tuple[Role, ...] = ("forward", "backward", "both")
+        return {role: [None if step is None else of_role(step, role) for step in self.steps] for role in roles}
+
+    def _form(self, kernel: str, step: Problem) -> Form:
+        offer = self.asked.resolve(kernel, step).offer
+        assert offer is not None, "a kernel is weighed where it takes every step"
+        return offer.form
+
+    def _rough_form(self, kernel: str, direction: str) -> Form | None:
+        """A form in which a kernel is likely to take the steps."""
+        if len(self.pairs.parts) == 1 and self.steps[0] is not None:
+            verdict = self.asked.resolve(kernel, replace(self.steps[0], direction="forward"))
+            return verdict.offer.form if verdict.offer else None
+        offers = self.asked.registry.manifest(kernel).offers
+        forms = {offer.form for offer in offers if direction in offer.directions}
+        return next((form for form in _GENERAL if form in forms), None)
+
+    def _rough_works(self, form: Form) -> tuple[list[Work | None], NDArray[np.int64]]:
+        if len(self.pairs.parts) == 1 and self.steps[0] is not None:
+            return [work_of(self.steps[0].concrete_mask, form)], np.zeros(1, np.int64)
+        return self._tiles.works(str(form))
+
+    @cached_property
+    def _tiles(self) -> PairTiles:
+        return pair_tiles(self.asked.problem.concrete_mask, self.layout, self.pairs)
+
+    def _seconds(self, kernel: str, direction: str, works: Sequence[Work | None]) -> _Floats | None:
+        found, heads = np.zeros(len(works)), self.pairs.heads
+        families: dict[str, list[tuple[int, Call]]] = {}
+        for index, work in enumerate(works):
+            if work is not None:
+                families.setdefault(work.family, []).append((index, Call(work, *heads)))
+        for members in families.values():
+            predicted = self.asked.costs.predictions(self.asked.key(kernel, direction), [call for _, call in members])
+            if predicted is None:
+                return None
+            found[[index for index, _ in members]] = [one.seconds for one in predicted]
+        return found
+
+
+def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Iterator[Way | Refused]:
+    """Every layout there is, each once; and of what has none, why.
+
+    Args:
+        asked: What was asked.
+        ranks: Ranks, 2 or more.
+        links: What they are linked by.
+        strategies: Strategies to choose from.
+    """
+    for name in strategies:
+        manifest = asked.registry.strategy(name)
+        sizes_of_all = list(meshes(ranks, manifest.axes))
+        if not sizes_of_all:
+            axes = " × ".join(manifest.axes)
+            yield Refused(None, name, (f"{ranks} ranks cannot be split into {axes} of 2 or more each",))
+        refusals: dict[str, None] = {}
+        for sizes in sizes_of_all:
+            seen: set[Layout] = set()
+            for placement in manifest.placements:
+                try:
+                    layout = asked.registry.layout(name, asked.problem, sizes, placement)
+                except UnsupportedError as error:
+                    refusals[str(error)] = None
+                    continue
+                if layout not in seen:
+                    seen.add(layout)
+                    yield Way(asked, links, name, sizes, placement, layout)
+        if refusals:
+            yield Refused(None, name, tuple(refusals))
+
+
+def of_role(step: Problem, role: Role) -> Problem:
+    """What a step asks of a kernel in a role."""
+    if role == "both":
+        return replace(step, direction="backward")
+    forward, backward = halves(step)
+    if role == "forward":
+        return replace(forward, composed=step.composed)
+    return backward
