@@ -17,6 +17,7 @@ from typing_extensions import is_protocol
 _DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(_DOCS))
 
+import choosing_page  # noqa: E402
 import dense_page  # noqa: E402
 import parallel_page  # noqa: E402
 import reference  # noqa: E402
@@ -66,7 +67,12 @@ pygments_dark_style = "monokai"
 
 
 #: Pages with measured parts, and what fills them.
-_MEASURED = {"context-parallel": parallel_page.fill, "dense": dense_page.fill, "sparse": sparse_page.fill}
+_MEASURED = {
+    "choosing": choosing_page.fill,
+    "context-parallel": parallel_page.fill,
+    "dense": dense_page.fill,
+    "sparse": sparse_page.fill,
+}
 
 
 def _fill(app: Sphinx, page: str, source: list[str]) -> None:

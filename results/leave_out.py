@@ -1,7 +1,7 @@
 """How good predictions are: each measured call is predicted from the evidence without the calls that look like it.
 
 python results/leave_out.py                                          # print the tables
-python results/leave_out.py --out results/h200/advice/leave_out.json # write them too
+python results/leave_out.py --out results/h200/advice/leave_out.json # write them too, and leave_out.csv beside them
 
 A dense call is predicted without the calls on its mask pattern. A block-sparse call is predicted without the calls on
 its pattern, block size and kept share. Leaving out the whole pattern of block-sparse masks leaves some kernels with no
@@ -11,6 +11,7 @@ evidence at all, so that figure is reported apart.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from collections import defaultdict
@@ -24,7 +25,9 @@ from longca.advice.costs import CostModel, Key
 from longca.advice.evidence import Row, shipped
 from longca.advice.fit import Call
 
-__all__ = ["Left", "by_kernel", "coverage", "errors", "leave_out", "pattern", "regret", "regrets", "structure"]
+__all__ = [
+    "Left", "by_kernel", "coverage", "errors", "leave_out", "pattern", "points", "regret", "regrets", "structure",
+]  # fmt: skip
 
 
 class Left(NamedTuple):
@@ -153,9 +156,22 @@ def _sparse(row: Row) -> bool:
     return row.call_work.path.startswith("block_sparse")
 
 
-def report() -> dict[str, Any]:
-    """All tables, of the evidence that comes with LongCA."""
-    left = leave_out(shipped())
+def points(left: Iterable[Left]) -> Iterator[dict[str, object]]:
+    """A row for each call: what it is, and its measured and predicted milliseconds with four digits."""
+    for one in left:
+        row, seconds = one.record, (one.record.seconds, one.predicted, one.low, one.high)
+        times = (f"{1e3 * value:.4g}" for value in seconds)
+        about = {"kernel": row.kernel, "direction": row.direction, "pattern": row.pattern, "seqlen": row.seqlen}
+        yield {**about, **dict(zip(("measured", "predicted", "low", "high"), times, strict=True))}
+
+
+def report(left: Sequence[Left] | None = None) -> dict[str, Any]:
+    """All tables.
+
+    Args:
+        left: The predictions; None for those of every call of the evidence that comes with LongCA.
+    """
+    left = leave_out(shipped()) if left is None else left
     whole = [one for one in leave_out(shipped(), pattern) if _sparse(one.record)]
     return {
         "errors": by_kernel(left),
@@ -170,11 +186,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file to write the tables to")
     out = parser.parse_args().out
-    found = report()
+    left = leave_out(shipped())
+    found = report(left)
     sys.stdout.writelines(_lines(found))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        _write_points(out.with_suffix(".csv"), left)
+
+
+def _write_points(path: Path, left: Iterable[Left]) -> None:
+    rows = list(points(left))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

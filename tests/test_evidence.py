@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 from collections import Counter
@@ -117,3 +118,14 @@ def test_the_tables_that_are_kept_are_of_this_evidence(leave_out):
         assert kept["errors"][name]["calls"] == found["errors"][name]["calls"], f"{name}: write the tables again"
         for quantile in ("median", "p90"):
             assert kept["errors"][name][quantile] == pytest.approx(found["errors"][name][quantile], abs=0.01)
+
+
+def test_every_call_that_is_kept_is_of_this_evidence(left):
+    with (RESULTS / "h200" / "advice" / "leave_out.csv").open(encoding="utf-8", newline="") as file:
+        kept = list(csv.DictReader(file))
+    assert len(kept) == len(left), "write the tables again"
+    for row, one in zip(kept, left, strict=True):
+        record = one.record
+        assert (row["kernel"], row["direction"], row["pattern"]) == (record.kernel, record.direction, record.pattern)
+        assert float(row["measured"]) == pytest.approx(1e3 * record.seconds, rel=1e-3)
+        assert float(row["predicted"]) == pytest.approx(1e3 * one.predicted, rel=0.05)
