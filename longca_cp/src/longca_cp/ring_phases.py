@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from longca.manifests import Layout, Problem
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca.manifests.step_cuts import step_areas
+from longca.masks import SliceMask
 from longca_cp.sizes import Sizes, group_tokens
+from longca_cp.whole import whole_pairs
 
 __all__ = ["Ring", "double_ring", "double_ring_backward", "ring", "ring_backward"]
 
@@ -123,13 +125,13 @@ def _beside(problem: Problem, layout: Layout, nccl: bool, steps: int) -> tuple[_
     """Of each step whether what moves is beside it, which is what `longca_cp.overlap.is_beside` says of its cut."""
     if problem.direction == "backward" or not nccl or steps == 1:
         return (True,) * steps
-    table = layout.table
-    tokens = np.array([np.diff(part).sum() for part in table.arrays], np.int64)
-    cells = tokens[table.table[:, 0]] * tokens[table.table[:, 1]]
-    whole = (step_areas(problem, layout) == cells) & (cells > 0)
-    return tuple(_same([not each for each in column]) for column in whole.reshape(-1, steps).T.tolist())
+    mask = problem.concrete_mask
+    assert isinstance(mask, SliceMask), "rings cut masks of slices alone"
+    q, k, _ = layout.table.table.T
+    beside = ~whole_pairs(mask, layout.table)[q, k].reshape(-1, steps)
+    return tuple(map(_same, beside.T))
 
 
-def _same(of_ranks: list[bool]) -> _Beside:
+def _same(of_ranks: NDArray[np.bool_]) -> _Beside:
     """One answer where all ranks have the same."""
-    return of_ranks[0] if len(set(of_ranks)) == 1 else tuple(of_ranks)
+    return bool(of_ranks[0]) if of_ranks.all() or not of_ranks.any() else tuple(of_ranks.tolist())

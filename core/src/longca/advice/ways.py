@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from longca.advice.asked import Asked
 from longca.advice.calls import StrategyCall, schedule_of
 from longca.advice.choices import Refused
-from longca.advice.fit import Call
 from longca.advice.meshes import mesh_text, meshes
 from longca.advice.network import Network, Topology
 from longca.advice.rates import Rates
-from longca.advice.step_works import Pairs, PairTiles, pair_tiles, pairs_of
+from longca.advice.step_works import Pairs, PairTiles, pair_tiles, pairs_of, seconds_of
 from longca.advice.work import Work, work_of
 from longca.errors import UnsupportedError
 from longca.manifests import Layout, Problem, Verdict
@@ -111,9 +110,9 @@ class Way:
         form = self._rough_form(kernel, direction)
         if form is None:
             return None
-        works, which = self._rough_works(form)
-        found = self._seconds(kernel, direction, works)
-        return None if found is None else found[which]
+        if len(self.pairs.parts) == 1 and self.steps[0] is not None:
+            return self._seconds(kernel, direction, [work_of(self.steps[0].concrete_mask, form)])
+        return self._tiles.seconds(self.asked.costs, self.asked.key(kernel, direction), str(form), self.pairs.heads)
 
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
         """The seconds of each pair by its cut of the mask; None without evidence.
@@ -183,27 +182,12 @@ class Way:
         forms = {offer.form for offer in offers if direction in offer.directions}
         return next((form for form in _GENERAL if form in forms), None)
 
-    def _rough_works(self, form: Form) -> tuple[list[Work | None], NDArray[np.int64]]:
-        if len(self.pairs.parts) == 1 and self.steps[0] is not None:
-            return [work_of(self.steps[0].concrete_mask, form)], np.zeros(1, np.int64)
-        return self._tiles.works(str(form))
-
     @cached_property
     def _tiles(self) -> PairTiles:
         return pair_tiles(self.asked.problem.concrete_mask, self.layout, self.pairs)
 
     def _seconds(self, kernel: str, direction: str, works: Sequence[Work | None]) -> _Floats | None:
-        found, heads = np.zeros(len(works)), self.pairs.heads
-        families: dict[str, list[tuple[int, Call]]] = {}
-        for index, work in enumerate(works):
-            if work is not None:
-                families.setdefault(work.family, []).append((index, Call(work, *heads)))
-        for members in families.values():
-            predicted = self.asked.costs.predictions(self.asked.key(kernel, direction), [call for _, call in members])
-            if predicted is None:
-                return None
-            found[[index for index, _ in members]] = [one.seconds for one in predicted]
-        return found
+        return seconds_of(self.asked.costs, self.asked.key(kernel, direction), works, self.pairs.heads)
 
 
 def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Iterator[Way | Refused]:

@@ -1,0 +1,122 @@
+"""Pair sums: how many tiles of a mask each part of its queries has with each part of its keys, without a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.advice.work import TILE
+from longca.masks.blocks import BlockRuns
+
+__all__ = ["Owned", "pair_sums", "tiles_before"]
+
+_Floats = NDArray[np.float64]
+_Shares = NDArray[np.float32]
+_Ints = NDArray[np.int64]
+
+#: Entries of the largest table of tiles that is made at a time.
+_CELLS = 2**21
+
+
+@dataclass(frozen=True, eq=False)
+class Owned:
+    """The rows of tiles that parts hold tokens of. A row at a seam is there for each part that holds some of it.
+
+    Attributes:
+        tile: The row of tiles: [entries].
+        part: The part: [entries].
+        share: The share of the row's tokens: [entries].
+        parts: How many parts there are.
+    """
+
+    tile: _Ints
+    part: _Ints
+    share: _Shares
+    parts: int
+
+    @classmethod
+    def of(cls, parts: Sequence[_Ints]) -> Owned:
+        """The rows of tiles of parts, which are ranges of tokens: [parts][ranges, 2]."""
+        flat = np.concatenate([np.zeros((0, 2), np.int64), *parts])
+        owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        first, last = flat[:, 0] // TILE, -(-flat[:, 1] // TILE)
+        counts = last - first
+        begin = np.cumsum(counts) - counts
+        tile = np.arange(counts.sum()) - np.repeat(begin - first, counts)
+        start, stop = (np.repeat(bound, counts) for bound in flat.T)
+        tokens = np.minimum(stop, (tile + 1) * TILE) - np.maximum(start, tile * TILE)
+        return cls(tile, np.repeat(owner, counts), (tokens / TILE).astype(np.float32), len(parts))
+
+    def between(self, first: int, last: int) -> Owned:
+        """Those of some rows, part after part."""
+        mine = np.flatnonzero((self.tile >= first) & (self.tile < last))
+        mine = mine[np.argsort(self.part[mine], kind="stable")]
+        return Owned(self.tile[mine], self.part[mine], self.share[mine], self.parts)
+
+
+def tiles_before(parts: Sequence[_Ints], tokens: int) -> _Shares:
+    """The tiles that each part holds before each column of tiles: [columns + 1, parts].
+
+    Args:
+        parts: Ranges of tokens, which parts may share: [parts][ranges, 2].
+        tokens: Tokens of all parts together.
+    """
+    owned = np.zeros((-(-tokens // TILE) + 2, len(parts)), np.float32)
+    flat = np.concatenate([np.zeros((0, 2), np.int64), *parts])
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    # What a part holds of a column rises where a range begins and falls where it ends, in one column or in two.
+    for bound, sign in ((flat[:, 0], 1), (flat[:, 1], -1)):
+        column, beyond = np.divmod(bound, TILE)
+        np.add.at(owned, (column + 1, owner), sign * (TILE - beyond) / np.float32(TILE))
+        inside = column + 2 < len(owned)
+        np.add.at(owned, (column[inside] + 2, owner[inside]), sign * beyond[inside] / np.float32(TILE))
+    for _ in range(2):  # rises add up to what is held, and that to what is held before; row by row is quickest
+        for row, above in zip(owned[1:], owned, strict=False):
+            row += above
+    return owned[:-1]
+
+
+def pair_sums(
+    runs: BlockRuns, owned: Owned, before: _Shares, met: _Ints | None = None
+) -> tuple[_Floats, _Floats, _Floats]:
+    """Full and partial tiles of each part of queries with each part of keys, and the most in one row of tiles.
+
+    Args:
+        runs: The tiles of the whole mask.
+        owned: The rows of the parts of queries.
+        before: What the parts of keys hold, as `tiles_before` has it.
+        met: The part of keys that each part of queries meets; None for all.
+
+    Returns:
+        Three tables: [parts of queries, parts of keys], or with a single column where each meets one.
+    """
+    full, partial, longest = np.zeros((3, owned.parts, before.shape[1] if met is None else 1))
+    step = max(1, _CELLS // max(1, before.shape[1]))
+    for first in range(0, runs.num_rows, step):
+        rows = range(first, min(first + step, runs.num_rows))
+        mine = owned.between(rows.start, rows.stop)
+        if not len(mine.part):
+            continue
+        parts, starts = np.unique(mine.part, return_index=True)
+        seen = np.zeros((len(mine.part), full.shape[1]), np.float32)
+        for total, kind in ((full, runs.full), (partial, runs.partial)):
+            tiles = _by_row(kind, rows, before)
+            held = tiles[mine.tile - first] if met is None else tiles[mine.tile - first, met[mine.part]][:, None]
+            seen += held
+            total[parts] += np.add.reduceat(held * mine.share[:, None], starts, axis=0)
+        longest[parts] = np.maximum(longest[parts], np.maximum.reduceat(seen, starts, axis=0))
+    return full, partial, longest
+
+
+def _by_row(kind: NDArray[np.int32], rows: range, before: _Shares) -> _Shares:
+    """Tiles of one kind in some rows of tiles, for each part of keys: [rows, parts]."""
+    found = np.zeros((len(rows), before.shape[1]), np.float32)
+    mine = kind[np.searchsorted(kind[:, 0], rows.start) : np.searchsorted(kind[:, 0], rows.stop)]
+    if len(mine):
+        some, starts = np.unique(mine[:, 0] - rows.start, return_index=True)
+        tiles = before[mine[:, 2]] - before[mine[:, 1]]
+        found[some] = tiles if len(some) == len(mine) else np.add.reduceat(tiles, starts, axis=0)
+    return found

@@ -1,0 +1,92 @@
+"""Whole pairs: which parts of queries see all tokens of which parts of keys, without cutting the mask for each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.manifests.steps import Steps
+from longca.masks import SliceMask
+from longca.masks.stack import MaskStack
+
+__all__ = ["whole_pairs"]
+
+_Ints = NDArray[np.int64]
+_Bools = NDArray[np.bool_]
+
+#: Slices times parts that are cut together.
+_CELLS = 2**20
+
+
+def whole_pairs(mask: SliceMask, steps: Steps) -> _Bools:
+    """Whether each part of a layout's queries sees all tokens of each part of keys; the latest answers are kept.
+
+    A pair is whole where one slice holds the corners of the rectangle around it, because a slice is convex. It is not
+    where a corner is not visible, because the pair has a token there. Only the pairs between the two are cut.
+
+    Args:
+        mask: The mask of all tokens.
+        steps: The steps, whose parts are asked about.
+
+    Returns:
+        [parts, parts]; False for a part without tokens.
+    """
+    return _whole_pairs(_Parts(mask, steps))
+
+
+class _Parts:
+    """A mask and a layout's parts, equal to others of the same mask and parts."""
+
+    def __init__(self, mask: SliceMask, steps: Steps) -> None:
+        self.mask, self.steps = mask, steps
+        self._key = mask.key, steps.parts
+
+    def __hash__(self) -> int:
+        return hash((self._key[0], len(self._key[1]), self._key[1][:1]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Parts) and self._key == other._key
+
+
+@lru_cache(maxsize=32)
+def _whole_pairs(parts: _Parts) -> _Bools:
+    arrays = parts.steps.arrays
+    shown = np.array([len(array) > 0 for array in arrays], np.bool_)
+    ends = np.array([(array[0, 0], array[-1, 1] - 1) if len(array) else (0, 0) for array in arrays], np.int64)
+    # The slice at each corner of the rectangle around a pair: [first or last query, part, first or last key, part].
+    corners = _slices_at(parts.mask, ends.T.ravel()).reshape(2, len(arrays), 2, len(arrays))
+    seen = (corners > 0).all(axis=(0, 2)) & shown[:, None] & shown
+    whole: _Bools = seen & (corners == corners[:1, :, :1]).all(axis=(0, 2))
+    unsettled = np.argwhere(seen & ~whole)
+    if len(unsettled):
+        whole[tuple(unsettled.T)] = np.concatenate(list(_cut(parts.mask, arrays, unsettled)))
+    return whole
+
+
+def _slices_at(mask: SliceMask, positions: _Ints) -> _Ints:
+    """The slice, from 1, that shows each of some queries each of the same keys; 0 for none: [positions, positions]."""
+    q0, q1, k0, k1, lo, hi = mask.array.T
+    order = np.argsort(positions, kind="stable")
+    keys = positions[order]
+    changes = np.zeros((len(positions), len(positions) + 1), np.int64)
+    for row, query in enumerate(positions.tolist()):
+        mine = np.flatnonzero((q0 <= query) & (query < q1))
+        start, stop = np.maximum(k0[mine], query + lo[mine]), np.minimum(k1[mine], query + hi[mine] + 1)
+        np.add.at(changes[row], np.searchsorted(keys, start), mine + 1)
+        np.add.at(changes[row], np.searchsorted(keys, np.maximum(start, stop)), -mine - 1)
+    found = np.empty((len(positions), len(positions)), np.int64)
+    found[:, order] = np.cumsum(changes, axis=1)[:, :-1]
+    return found
+
+
+def _cut(mask: SliceMask, arrays: tuple[_Ints, ...], pairs: _Ints) -> Iterator[_Bools]:
+    """Whether pairs are whole, by the areas of their cuts."""
+    tokens = np.array([np.diff(array).sum() for array in arrays], np.int64)
+    most = max(1, _CELLS // max(1, len(mask.array)))
+    for first in range(0, len(pairs), most):
+        some = pairs[first : first + most]
+        cells = tokens[some].prod(axis=1)
+        yield MaskStack.of_cuts(mask, arrays, arrays, some).areas == cells
