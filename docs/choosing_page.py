@@ -11,14 +11,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from choosing_chart import Point, draw
 from measured_page import DOCS, filled, link, table
 
 from longca.reports.recommendation import time_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: What makes each record, and what it says.
 _MADE_BY = {
@@ -32,24 +30,8 @@ _MADE_BY = {
         "python core/benchmarks/advice.py --out {folder}",
     ),
 }
-#: Families of patterns, for the chart: each with its colour and marker.
-_FAMILIES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
-    "full and causal": ("#120b7a", "o", ("full", "causal")),
-    "documents": ("#c28e24", "s", ("full_document", "causal_document", "block_causal_document")),
-    "windows": (
-        "#a4c025",
-        "^",
-        ("full_sliding_window", "causal_sliding_window", "global_sliding_window"),
-    ),
-    "prefixes and blockwise": (
-        "#7f2117",
-        "D",
-        ("prefix_lm_causal", "prefix_lm_document", "shared_question", "causal_blockwise"),
-    ),
-    "block-sparse": ("#0ec7de", "v", ("uniform_block_sparse", "variable_block_sparse")),
-}
+_NAMED = 3  # problems that are named
 _WORST = 5  # calls that are listed
-_FONT = 7.0
 
 
 @dataclass(frozen=True)
@@ -63,32 +45,6 @@ class Places:
 
     records: Path = DOCS.parent / "results" / "h200" / "advice"
     charts: Path = DOCS / "_build" / "charts"
-
-
-@dataclass(frozen=True)
-class Point:
-    """A call that was predicted without the calls that look like it, in milliseconds.
-
-    Attributes:
-        kernel: Its kernel.
-        direction: `forward`, or `backward` alone.
-        pattern: The mask's pattern.
-        seqlen: Tokens.
-        measured: What it takes.
-        predicted: What is predicted.
-    """
-
-    kernel: str
-    direction: str
-    pattern: str
-    seqlen: int
-    measured: float
-    predicted: float
-
-    @property
-    def ratio(self) -> float:
-        """Measured over predicted time."""
-        return self.measured / self.predicted
 
 
 Row = Mapping[str, Any]
@@ -137,7 +93,7 @@ def chart(places: Places) -> str:
         return _absent(places, "leave_out.json")
     places.charts.mkdir(parents=True, exist_ok=True)
     path = places.charts / "predicted.png"
-    draw(found, path)
+    draw(found, later(places), path)
     return f"![Predicted over measured milliseconds, a point for each measured call]({link(path)})"
 
 
@@ -183,6 +139,8 @@ def problems(places: Places) -> str:
             f"on average, and {_percent(about['worst_regret'])} at worst. It was the fastest in "
             f"{_share(about['fastest_was_first'])} of {about['problems_with_regret']} problems."
         )
+    wrong = sorted((row for row in found["problems"] if "ways" in row), key=lambda row: -abs(_first(row)["error"] or 0))
+    said += f" The first choices that are furthest off: {', '.join(map(_off, wrong[:_NAMED]))}."
     heads = ("problem", "first choice", "predicted", "measured", "error", "fastest", "regret")
     return f"{said}\n\n{table(heads, _problem_rows(found['problems']), left=(0, 1, 5))}"
 
@@ -201,39 +159,17 @@ def points(places: Places) -> list[Point]:
     ]
 
 
-def draw(found: Sequence[Point], path: Path) -> None:
-    """Predicted over measured milliseconds, one panel a direction; a line where both are equal."""
-    from matplotlib.figure import Figure
-
-    directions = [name for name in ("forward", "backward") if any(point.direction == name for point in found)]
-    figure = Figure(figsize=(3.7 * len(directions) + 0.2, 4.2), dpi=200, layout="constrained")
-    times = [time for point in found for time in (point.measured, point.predicted)]
-    span = min(times) / 1.5, max(times) * 1.5
-    handles: dict[str, Any] = {}
-    panels = figure.subplots(1, len(directions), squeeze=False, sharex=True, sharey=True)[0]
-    for axes, direction in zip(panels, directions, strict=True):
-        _draw_panel(axes, [point for point in found if point.direction == direction], span, handles)
-        axes.set_title(direction, fontsize=_FONT + 1.5, loc="left")
-    panels[0].set_ylabel("predicted, ms", fontsize=_FONT + 1)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False, fontsize=_FONT + 0.5)
-    figure.savefig(path)
-
-
-def _draw_panel(axes: Axes, found: Sequence[Point], span: tuple[float, float], handles: dict[str, Any]) -> None:
-    (handles["predicted = measured"],) = axes.plot(span, span, color="black", linewidth=0.8, zorder=1)
-    half, twice = ([factor * value for value in span] for factor in (0.5, 2))
-    handles["within a factor of 2"] = axes.fill_between(span, half, twice, color="#eceff2", zorder=0)
-    for family, (colour, marker, patterns) in _FAMILIES.items():
-        mine = [point for point in found if point.pattern in patterns]
-        across, up = [point.measured for point in mine], [point.predicted for point in mine]
-        handles[family] = axes.scatter(across, up, s=9, color=colour, marker=marker, alpha=0.6, linewidths=0, zorder=2)
-    axes.set(xscale="log", yscale="log", xlim=span, ylim=span, aspect="equal")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel("measured, ms", fontsize=_FONT + 1)
-    axes.tick_params(labelsize=_FONT)
-    axes.grid(color="#e3e6ea", linewidth=0.5)
-    axes.set_axisbelow(True)
+def later(places: Places) -> list[Point]:
+    """The calls of the problems that were measured after they were predicted."""
+    found = _json(places, "problems/problems.json")
+    rows = [row for row in found["problems"] if "ways" in row] if found else []
+    return [
+        Point(way["kernel"], direction, row["problem"]["mask"], row["problem"]["seqlen"], *_milliseconds(time))
+        for row in rows
+        for way in row["ways"]
+        for direction, time in way["times"].items()
+        if direction != "total" and time["measured"] and time["predicted"]
+    ]
 
 
 def _errors(rows: Mapping[str, Row], name: str = "calls by") -> str:
@@ -260,16 +196,30 @@ def _problem_rows(rows: Sequence[Row]) -> Iterator[list[str]]:
         if "ways" not in row:
             yield [row["name"], row["message"], *[""] * 5]
             continue
-        first = row["ways"][0]
-        total = first["times"]["total"]
+        first, total = row["ways"][0], _first(row)
         error = "–" if total["error"] is None else f"{total['error']:+.1%}"
         seconds = ("–" if total[name] is None else time_text(total[name]) for name in ("predicted", "measured"))
         fastest = f"`{row['fastest']}`" if row["fastest"] else "–"
         yield [row["name"], f"`{first['title']}`", *seconds, error, fastest, _share(row["regret"], 1)]
 
 
+def _first(row: Row) -> Row:
+    """Predicted and measured time of a problem's first choice, both directions together."""
+    total: Row = row["ways"][0]["times"]["total"]
+    return total
+
+
+def _off(row: Row) -> str:
+    error = _first(row)["error"]
+    return f"{row['name']} ({'not measured' if error is None else f'{error:+.1%}'})"
+
+
 def _times(point: Point) -> tuple[str, str]:
     return time_text(point.predicted / 1e3), time_text(point.measured / 1e3)
+
+
+def _milliseconds(time: Row) -> tuple[float, float]:
+    return 1e3 * time["measured"], 1e3 * time["predicted"]
 
 
 def _pair(row: Mapping[str, str]) -> tuple[str, str]:

@@ -139,9 +139,9 @@ def test_every_share_is_in_its_record(tmp_path, name):
 
 
 def test_figures_of_the_page_are_generated():
-    """Outside of outputs and generated parts there are no times and no shares but the interval's."""
+    """Outside of outputs and generated parts there are no times and no shares but the interval's and the band's."""
     text = re.sub(r"^```.*?^```$", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    assert set(re.findall(r"\d[\d.]*\s?(?:%|ms\b|µs\b|s\b|TFLOP|×(?! \d))", text)) <= {"90 %"}
+    assert set(re.findall(r"\d[\d.]*\s?(?:%|ms\b|µs\b|s\b|TFLOP|×(?! \d))", text)) <= {"90 %", "10 %"}
 
 
 def test_the_calls_that_are_furthest_off_are_those_of_the_record(tmp_path):
@@ -166,7 +166,7 @@ def test_the_chart_has_every_call_and_every_pattern(tmp_path):
     assert re.fullmatch(r"!\[.*\]\(.*charts/predicted\.png\)", text)
     with Image.open(tmp_path / "charts" / "predicted.png") as picture:
         assert picture.width > 1000
-    patterns = [name for *_, names in page()._FAMILIES.values() for name in names]
+    patterns = [name for *_, names in docs_module("choosing_chart").FAMILIES.values() for name in names]
     assert sorted(patterns) == sorted(PATTERNS)
     calls = json.loads((RECORDS / "leave_out.json").read_text("utf-8"))["errors"]["all"]["calls"]
     assert len(page().points(page().Places())) == calls
@@ -177,8 +177,14 @@ def write_problems(folder: Path) -> None:
         "problems": 2, "problems_with_regret": 1, "ways_compared": 3, "median_error": 0.021, "p90_error": 0.062,
         "totals_inside": 2 / 3, "mean_regret": 0.013, "worst_regret": 0.013, "fastest_was_first": 0.0,
     }  # fmt: skip
-    way = {"title": "fa3", "times": {"total": {"predicted": 0.0102, "measured": 0.01, "error": 0.02}}}
-    rows = [{"name": "causal 3000", "ways": [way], "fastest": "fa4", "regret": 0.013}, {"name": "x", "message": "no"}]
+    time = {"predicted": 0.0102, "measured": 0.01, "error": 0.02}
+    way = {
+        "kernel": "fa3",
+        "title": "fa3",
+        "times": {"forward": time, "backward": {**time, "measured": None}, "total": time},
+    }
+    asked = {"name": "causal 3000", "problem": {"mask": "causal", "seqlen": 3000}, "fastest": "fa4", "regret": 0.013}
+    rows = [{**asked, "ways": [way]}, {"name": "x", "message": "no"}]
     (folder / "problems").mkdir(parents=True)
     (folder / "problems" / "problems.json").write_text(json.dumps({"summary": about, "problems": rows}), "utf-8")
 
@@ -189,7 +195,11 @@ def test_problems_that_were_measured_after_they_were_predicted(tmp_path):
     assert "off by 2.1% in the median and 6.2% at the 90th percentile; 67% lie in their interval." in text
     assert "The first choice took 1.3% longer" in text
     assert "| causal 3000 | `fa3` | 10.2 ms | 10 ms | +2.0% | `fa4` | 1.3% |" in text
+    assert "furthest off: causal 3000 (+2.0%)." in text
     assert "| x | no |" in text
+    (point,) = page().later(page().Places(tmp_path, tmp_path))
+    assert (point.kernel, point.direction, point.pattern, point.seqlen) == ("fa3", "forward", "causal", 3000)
+    assert (point.measured, point.predicted) == (10.0, pytest.approx(10.2))
 
 
 def test_strategies_have_the_form_of_kernels(tmp_path):
