@@ -13,7 +13,7 @@ from parallel_sheet import Sheet
 from longca import masks, registry
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Layout, Problem
-from longca.manifests.cost import imbalance
+from longca.advice.nominal import imbalance
 from longca.masks import Mask
 
 STRATEGY, RANKS, SEQLEN = "ring_p2p", 4, 512

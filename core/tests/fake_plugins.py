@@ -20,6 +20,53 @@ def offer(form="full", **fields):
     return Offer(**{"form": form, "dtypes": ("bfloat16", "float32"), "cpu": True, "metadata": "O(1)", **fields})
 """
 
+#: A kernel that takes causal masks, and any others by intervals.
+KERNEL = """
+@hookimpl
+def provide_kernel():
+    return kernel("{name}", offer("causal"), offer("row_intervals", unequal_lengths=True), {fields})
+"""
+
+
+def provides(name, **fields):
+    return KERNEL.format(name=name, fields=", ".join(f"{key}={value!r}" for key, value in fields.items()))
+
+
+#: A hook that may refuse masks, and a body of one that does.
+VETO = """
+@hookimpl
+def supports_mask(kernel, problem):
+    {body}
+"""
+NO = 'return Verdict(kernel, None, (Reason("plugin", "this one was asked", kernel + " takes no such mask"),))'
+
+#: A strategy of one axis with four placements, one of which has no layout, and two the same.
+STRATEGY = """
+@hookimpl
+def provide_cp_strategy():
+    return StrategyManifest(name="round", title="Round", upstream="-", license="MIT", axes=("ring",),
+        placements=("halves", "stripes", "again", "nowhere"), implementation="round_strategy:Round",
+        layout="round_strategy:layout")
+
+import sys, types
+module = sys.modules.setdefault("round_strategy", types.ModuleType("round_strategy"))
+class Round: ...
+module.Round = Round
+def layout(problem, axis_sizes, placement):
+    from longca import Layout, Step
+    from longca.errors import UnsupportedError
+    if placement == "nowhere" or axis_sizes["ring"] > 4:
+        raise UnsupportedError("too many")
+    if axis_sizes["ring"] == 3:
+        return None
+    if axis_sizes["ring"] == 4:
+        return Layout(((),), (((0, 64),),))
+    stripes = tuple(tuple((i, i + 16) for i in range(16 * r, 64, 32)) for r in range(2))
+    shards = (((0, 32),), ((32, 64),)) if placement == "halves" else stripes
+    return Layout(tuple((Step(shard, ((0, 64),), (0, 4), (0, 4)),) for shard in shards), shards)
+module.layout = layout
+"""
+
 
 class FakePlugins:
     """Temporary distributions, and a Python that sees them beside what is installed."""

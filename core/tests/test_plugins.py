@@ -9,7 +9,6 @@ import torch
 
 import longca
 from longca import masks, plugins
-from longca.discovery import catalogue
 from longca.errors import (
     MissingPackageError,
     PluginError,
@@ -20,39 +19,11 @@ from longca.errors import (
 from longca.manifests import Device, Layout, Problem, Step, resolve_manifest
 from longca.plugins import Registry
 
-
-@pytest.fixture
-def open_registry(fakes, monkeypatch, tmp_path):
-    """Adds plugins and opens a registry that sees them, the core, and nothing else that is installed."""
-
-    def opened(**codes):
-        monkeypatch.setattr(catalogue, "probe_all", lambda candidates, again: {})
-        monkeypatch.setenv("LONGCA_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.setenv("LONGCA_PLUGINS", ",".join(codes))
-        for name, code in codes.items():
-            monkeypatch.syspath_prepend(fakes.add(name, code))
-        return Registry()
-
-    before = set(sys.modules)
-    yield opened
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in sys.modules[name].__file__:
-            del sys.modules[name]
+from .fake_plugins import NO, VETO, provides
 
 
 def problem(pattern="causal", **fields):
     return Problem(**{"mask": masks.build(pattern, 64), "heads_q": 4, "device": Device("cpu"), **fields})
-
-
-KERNEL = """
-@hookimpl
-def provide_kernel():
-    return kernel("{name}", offer("causal"), offer("row_intervals", unequal_lengths=True), {fields})
-"""
-
-
-def provides(name, **fields):
-    return KERNEL.format(name=name, fields=", ".join(f"{key}={value!r}" for key, value in fields.items()))
 
 
 def test_the_core_comes_first_then_by_distribution(open_registry):
@@ -91,14 +62,6 @@ def test_resolving_is_the_manifests(open_registry):
     assert registry.resolve("plain", problem(dtype="float16")).reasons[0].code == "dtype"
     unregistered = registry.manifest("plain").model_copy(update={"name": "other"})
     assert registry.resolve(unregistered, problem()) == resolve_manifest(unregistered, problem())
-
-
-VETO = """
-@hookimpl
-def supports_mask(kernel, problem):
-    {body}
-"""
-NO = 'return Verdict(kernel, None, (Reason("plugin", "this one was asked", kernel + " takes no such mask"),))'
 
 
 def test_a_veto_is_heard_for_ones_own_kernels_alone(open_registry):
@@ -297,42 +260,6 @@ def test_a_forward_alone_and_a_backward_alone_are_trained_with(open_registry, mo
             gradients(alone)
 
 
-STRATEGY = """
-@hookimpl
-def provide_cp_strategy():
-    return StrategyManifest(name="round", title="Round", upstream="-", license="MIT", axes=("ring",),
-        placements=("halves", "stripes", "again", "nowhere"), implementation="round_strategy:Round",
-        layout="round_strategy:layout")
-
-import sys, types
-module = sys.modules.setdefault("round_strategy", types.ModuleType("round_strategy"))
-class Round: ...
-module.Round = Round
-def layout(problem, axis_sizes, placement):
-    from longca import Layout, Step
-    from longca.errors import UnsupportedError
-    if placement == "nowhere" or axis_sizes["ring"] > 4:
-        raise UnsupportedError("too many")
-    if axis_sizes["ring"] == 3:
-        return None
-    if axis_sizes["ring"] == 4:
-        return Layout(((),), (((0, 64),),))
-    stripes = tuple(tuple((i, i + 16) for i in range(16 * r, 64, 32)) for r in range(2))
-    shards = (((0, 32),), ((32, 64),)) if placement == "halves" else stripes
-    return Layout(tuple((Step(shard, ((0, 64),), (0, 4), (0, 4)),) for shard in shards), shards)
-module.layout = layout
-"""
-
-
-FUSSY = f"if problem.mask.seqlen_q != problem.mask.seqlen_k: {NO}"
-
-
-@pytest.fixture
-def rounds(open_registry):
-    yield open_registry(rounds=STRATEGY, plain=provides("plain"), fussy=provides("fussy") + VETO.format(body=FUSSY))
-    sys.modules.pop("round_strategy", None)
-
-
 def test_strategies_and_their_layouts(rounds):
     assert list(rounds.strategies) == ["round"]
     assert rounds.load_strategy("round").__name__ == "Round"
@@ -351,37 +278,6 @@ def test_strategies_and_their_layouts(rounds):
 def test_a_layout_is_of_the_strategys_axes(rounds, sizes):
     with pytest.raises(RequestError, match=r"round was given axes .*; it needs a size of at least 1 for each of ring"):
         rounds.layout("round", problem(), sizes)
-
-
-def test_the_quickest_placement_is_the_first_of_equals(rounds):
-    placement, layout = rounds.place("round", "plain", problem(), {"ring": 2})
-    assert placement == "halves", "64 tokens are one tile, however they are placed"
-    assert layout == rounds.layout("round", problem(), {"ring": 2}, "halves")
-
-
-def test_a_pair_is_placed_where_both_halves_take_every_step(rounds):
-    assert rounds.place("round", "naive+sdpa", problem(direction="backward"), {"ring": 2})[0] == "halves"
-    with pytest.raises(UnsupportedError, match=r"no placement of round does for naive\+plain\. .*backward half: plain"):
-        rounds.place("round", "naive+plain", problem(direction="backward"), {"ring": 2})
-    assert rounds.place("round", "naive+plain", problem(), {"ring": 2})[0] == "halves"
-
-
-def test_a_placement_that_the_kernel_refuses_is_left_out(rounds):
-    stripes = masks.SliceMask([masks.Slice(0, 16, 0, 64), masks.Slice(32, 48, 0, 64)], 64, 64)
-    full = rounds.manifest("plain").offers[0].model_copy(update={"form": masks.Form.FULL, "unequal_lengths": True})
-    unregistered = rounds.manifest("plain").model_copy(update={"offers": (full,)})
-    placement, _ = rounds.place("round", unregistered, problem().with_mask(stripes), {"ring": 2})
-    assert placement == "stripes", "rank 0 sees everything, rank 1 nothing"
-    assert rounds.place("round", "plain", problem().with_mask(stripes), {"ring": 2})[0] == "halves"
-
-
-def test_no_placement_does_and_why(rounds):
-    with pytest.raises(UnsupportedError) as caught:
-        rounds.place("round", "fussy", problem(), {"ring": 2})
-    reason = "fussy takes no such mask; this one was asked."
-    assert str(caught.value) == (
-        f"no placement of round does for fussy. halves, stripes, again: {reason} nowhere: too many"
-    )
 
 
 def test_the_registry_is_one_a_process():

@@ -31,9 +31,10 @@ from rich.console import Console
 from rich.table import Table
 
 from longca import KernelManifest, Offer, Problem, masks, registry
+from longca.advice.nominal import imbalance, predicted_cost
+from longca.advice.placing import place
 from longca.errors import UnsupportedError
 from longca.manifests import Device
-from longca.manifests.cost import imbalance, predicted_cost
 
 MAX_SECONDS, RUNS = 0.5, 3
 NATIVE = ("full", "causal", "window", "varlen")
@@ -74,7 +75,7 @@ def choose(pattern: str, strategy: str, manifest: KernelManifest, seqlen: int, w
         problem = fresh(pattern, seqlen)
         start = time.perf_counter()
         try:
-            placement, layout = registry().place(strategy, manifest, problem, sizes)
+            placement, layout = place(registry(), strategy, manifest, problem, sizes)
         except UnsupportedError:
             placement, layout = None, None
         seconds.append(time.perf_counter() - start)
@@ -102,8 +103,8 @@ def main() -> int:
     parser.add_argument("--world-size", type=int, default=8, help="ranks, an even number")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
-    registry().place(
-        "usp", KERNELS[0], fresh("full", 128), {"ring": 1, "ulysses": 1}
+    place(
+        registry(), "usp", KERNELS[0], fresh("full", 128), {"ring": 1, "ulysses": 1}
     )  # imports what there is to import
     rows = [
         choose(name, strategy, manifest, options.seqlen, options.world_size)

@@ -28,6 +28,7 @@ from peers import case_of, draw
 from torch import Tensor
 
 import longca
+from longca.advice.placing import place
 from longca.bench.environment import surroundings
 from longca.bench.parallel_cases import equal_mesh
 from longca.kernels.meshes import rank_in
@@ -81,12 +82,12 @@ class Varied:
         axes = registry.strategy(way.strategy).axes
         sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
         mesh = ranks.mesh(sizes)
-        _, layout = registry.place(way.strategy, case.kernel, case.problem, dict(sizes))
+        _, layout = place(registry, way.strategy, case.kernel, case.problem, dict(sizes))
         self._made = registry.load_strategy(way.strategy)(mesh)
         with way.taken():
             self._plan = self._made.plan(case.problem, layout, registry.load(case.kernel))
-        place = rank_in(mesh, axes)
-        self._q, self._k, self._v, self._dout = (layout.shard(each, place) for each in (x.q, x.k, x.v, x.dout))
+        rank = rank_in(mesh, axes)
+        self._q, self._k, self._v, self._dout = (layout.shard(each, rank) for each in (x.q, x.k, x.v, x.dout))
 
     def forward(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """out, lse, and what is kept."""

@@ -12,6 +12,7 @@ from peer_ranks import Ranks
 from torch import Tensor
 
 import longca
+from longca.advice.placing import place
 from longca.bench.distributed.alone import equal_share
 from longca.bench.inputs import Inputs
 from longca.bench.parallel_cases import equal_mesh
@@ -200,7 +201,7 @@ def ours(strategy: str, case: Case) -> Subject:
     axes = registry.strategy(strategy).axes
     sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
     mesh = ranks.mesh(sizes)
-    placement, layout = registry.place(strategy, case.kernel, case.problem, dict(sizes))
+    placement, layout = place(registry, strategy, case.kernel, case.problem, dict(sizes))
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = longca.attention(q, k, v, mask, kernel=case.kernel, strategy=strategy, mesh=mesh, placement=layout)

@@ -142,18 +142,18 @@ def test_sizes_of_one_axis_may_have_any_name(placement):
 
 
 def test_auto_does_not_ask_for_gradients_where_there_are_none(monkeypatch):
-    from longca.plugins import Registry
+    from longca.kernels import sharing
 
     seen = []
-    place = Registry.place
+    place = sharing.place
 
-    def refuse_backward(self, strategy, kernel, problem, axis_sizes):
+    def refuse_backward(registry, strategy, kernel, problem, axis_sizes):
         seen.append(problem.direction)
         if problem.direction == "backward":
             raise UnsupportedError("no backward")
-        return place(self, strategy, kernel, problem, axis_sizes)
+        return place(registry, strategy, kernel, problem, axis_sizes)
 
-    monkeypatch.setattr(Registry, "place", refuse_backward)
+    monkeypatch.setattr(sharing, "place", refuse_backward)
     assert lay_out(masks.build("causal", 77), kernel="naive").num_tokens == 77
     assert seen == ["backward", "forward"]
 

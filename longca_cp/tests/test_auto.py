@@ -3,9 +3,10 @@
 import pytest
 
 from longca import masks, registry
+from longca.advice.nominal import imbalance, predicted_cost
+from longca.advice.placing import place
 from longca.errors import UnsupportedError
 from longca.manifests import KernelManifest, Offer
-from longca.manifests.cost import imbalance, predicted_cost
 from longca_cp import RING_P2P
 
 from .cases import problem
@@ -60,7 +61,7 @@ def asked(pattern):
 
 def choice(strategy, manifest, pattern, sizes):
     try:
-        return registry().place(strategy, manifest, asked(pattern), sizes)[0]
+        return place(registry(), strategy, manifest, asked(pattern), sizes)[0]
     except UnsupportedError:
         return None
 
@@ -123,7 +124,7 @@ def test_balanced_chunks_shatter_a_causal_mask():
 
 def test_a_refusal_names_every_placement():
     with pytest.raises(UnsupportedError) as caught:
-        registry().place("ring_p2p", LAYERED, asked("block_causal_document"), {"ring": RANKS})
+        place(registry(), "ring_p2p", LAYERED, asked("block_causal_document"), {"ring": RANKS})
     said = str(caught.value)
     assert said.startswith("no placement of ring_p2p does for layered. contiguous")
     assert all(placement in said for placement in RING_P2P.placements)
@@ -132,9 +133,9 @@ def test_a_refusal_names_every_placement():
 
 def test_heads_that_do_not_divide_are_refused_as_such():
     with pytest.raises(UnsupportedError, match="do not divide among the 3 ranks of axis ulysses"):
-        registry().place("ulysses", INTERVALS, asked("causal"), {"ulysses": 3})
+        place(registry(), "ulysses", INTERVALS, asked("causal"), {"ulysses": 3})
 
 
 def test_a_rank_alone_takes_the_first():
-    assert registry().place("ring_p2p", INTERVALS, asked("causal"), {"ring": 1})[0] == "contiguous"
-    assert registry().place("ulysses", LAYERED, asked("causal"), {"ulysses": 4})[0] == "contiguous"
+    assert place(registry(), "ring_p2p", INTERVALS, asked("causal"), {"ring": 1})[0] == "contiguous"
+    assert place(registry(), "ulysses", LAYERED, asked("causal"), {"ulysses": 4})[0] == "contiguous"

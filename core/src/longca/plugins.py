@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 from longca.discovery.admission import can_veto, veto
 from longca.discovery.catalogue import PluginInfo, collect
 from longca.discovery.loading import instantiate, load_object, make_pair
-from longca.errors import PluginError, RequestError, UnknownNameError, UnsupportedError
+from longca.errors import PluginError, RequestError, UnknownNameError
 from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
-from longca.manifests.cost import predicted_cost
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest
 from longca.manifests.step_cuts import distinct_steps
@@ -209,49 +207,6 @@ class Registry:
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
             raise PluginError(f"{manifest.layout} of plugin {distribution} returned a layout of {of}")
         return layout.made_by(strategy, tuple((axis, axis_sizes[axis]) for axis in manifest.axes))
-
-    def place(
-        self, strategy: str, kernel: Asked, problem: Problem, axis_sizes: Mapping[str, int]
-    ) -> tuple[str, Layout]:
-        """The placement of a strategy that is likely to be quickest with a kernel; what `placement="auto"` takes.
-
-        Of the placements with which the kernel takes every step, it is the one with the least predicted cost
-        (`longca.manifests.cost`), and of equals the first in the strategy's manifest.
-
-        Args:
-            strategy: The strategy's name.
-            kernel: A kernel's or a pair's name; or a manifest, or two, which need not be registered.
-            problem: What is asked.
-            axis_sizes: Ranks along each of the strategy's axes.
-
-        Returns:
-            The placement's name, and its layout.
-
-        Raises:
-            UnknownNameError: Unknown strategy or kernel.
-            RequestError: Sizes for other axes than the strategy's, or below 1.
-            UnsupportedError: There is no placement with which the kernel takes every step; with the reasons of each.
-            PluginError: The layout function cannot be imported, or returns something else.
-        """
-        manifests = self._asked(kernel)
-        fitting: dict[Layout, str] = {}
-        refusals: dict[str, list[str]] = {}
-        for placement in self.strategy(strategy).placements:
-            try:
-                layout = self.layout(strategy, problem, axis_sizes, placement)
-                self.resolve(manifests, problem, layout).check()
-            except UnsupportedError as error:
-                refusals.setdefault(str(error), []).append(placement)
-            else:
-                fitting.setdefault(layout, placement)
-        if not fitting:
-            reasons = " ".join(f"{', '.join(placements)}: {reason}" for reason, placements in refusals.items())
-            name = join(manifests[0].name, manifests[-1].name)
-            raise UnsupportedError(f"no placement of {strategy} does for {name}. {reasons}")
-        # The prediction is of a forward, which a pair's first kernel computes.
-        costed = problem if len(manifests) == 1 else replace(problem, direction="forward")
-        best = min(fitting, key=lambda layout: predicted_cost(manifests[0], costed, layout))
-        return fitting[best], best
 
 
 def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> Registry:

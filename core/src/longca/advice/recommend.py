@@ -26,7 +26,7 @@ from longca.manifests.offers import DType
 from longca.masks import Mask
 from longca.plugins import Registry, registry
 
-__all__ = ["MAX_RANKS", "cost_model", "evidence", "recommend"]
+__all__ = ["MAX_RANKS", "cost_model", "evidence", "links_here", "recommend"]
 
 #: More ranks than anyone has.
 MAX_RANKS = 2**14
@@ -138,6 +138,22 @@ def cost_model(records: tuple[str, ...] = ()) -> tuple[CostModel, tuple[str, ...
     """
     here = history()
     return _collected(here, records)[1], _wrong(here)
+
+
+def links_here(device: str, ranks: int) -> Links:
+    """What all evidence says of some devices of one host: their links, and what calls cost beside kernels.
+
+    Args:
+        device: What evidence calls the device.
+        ranks: Devices of the host.
+    """
+    return _links(history(), device, ranks)
+
+
+@lru_cache(maxsize=16)
+def _links(here: History, device: str, ranks: int) -> Links:
+    rows = _collected(here, ())[0]
+    return Links(network_of(rows, device, None), rates_of(rows, device), ranks)
 
 
 @lru_cache(maxsize=4)

@@ -24,10 +24,11 @@ from longca.advice.timeline import Timeline
 from longca.advice.ways import Links, Role, Way, of_role, ways_of
 from longca.advice.work import work_of
 from longca.errors import UnsupportedError
+from longca.manifests import Problem
 from longca.manifests.pairs import join
 from longca.masks import Form
 
-__all__ = ["rank_strategies"]
+__all__ = ["known_of", "rank_strategies", "span"]
 
 _Floats = NDArray[np.float64]
 
@@ -168,7 +169,7 @@ def _name(way: Way) -> str:
 
 
 def _promising(way: Way) -> list[str]:
-    """Kernels that may be the quickest in a direction: those that are not much slower by the tiles of the whole mask."""
+    """Kernels that may be the quickest in a direction: not much slower by the tiles of the whole mask."""
     found: dict[str, None] = {}
     for direction in way.asked.directions:
         taken = {name: way.rough(name, direction) for name in way.asked.kernels}
@@ -211,10 +212,8 @@ def _choice(one: _Weighed) -> Choice:
         nccl=asked.problem.device.kind == "cuda",
         anywhere=True,
     )
-    estimates = [_whole(way, name, direction) for name, direction in zip(one.kernels, asked.directions, strict=True)]
-    known = [estimate for estimate in estimates if estimate is not None]
-    low = min((estimate.low / estimate.seconds for estimate in known), default=0.8) / _STRATEGY
-    high = max((estimate.high / estimate.seconds for estimate in known), default=1.25) * _STRATEGY
+    known = known_of(way, one.kernels)
+    low, high = span(known)
     proof = proof_of(known) if known else Proof(0, "")
     notes = (*proof.notes, *filter(None, [way.checked]))
     return Choice(
@@ -240,9 +239,23 @@ def _choice(one: _Weighed) -> Choice:
     )
 
 
-def _whole(way: Way, kernel: str, direction: str) -> Estimate | None:
-    """What is known of a kernel, by its largest step."""
-    largest = max((step for step in way.steps if step is not None), key=lambda step: step.area)
+def known_of(way: Way, kernels: Sequence[str]) -> list[Estimate]:
+    """What is known of a way's kernels, each in its direction, by the largest step."""
+    largest = max((step for step in way.steps if step is not None), key=lambda step: step.area, default=None)
+    if largest is None:
+        return []
+    estimates = (_whole(way, largest, *each) for each in zip(kernels, way.asked.directions, strict=True))
+    return [estimate for estimate in estimates if estimate is not None]
+
+
+def span(known: Sequence[Estimate]) -> tuple[float, float]:
+    """The ends of the interval of a strategy's time, as factors on it, from what is known of its kernels."""
+    low = min((estimate.low / estimate.seconds for estimate in known), default=0.8)
+    high = max((estimate.high / estimate.seconds for estimate in known), default=1.25)
+    return low / _STRATEGY, high * _STRATEGY
+
+
+def _whole(way: Way, largest: Problem, kernel: str, direction: str) -> Estimate | None:
     verdict = way.asked.resolve(kernel, of_role(largest, "forward" if direction == "forward" else "backward"))
     form = verdict.offer.form if verdict.offer else Form.ROW_INTERVALS
     call = Call(work_of(largest.concrete_mask, form), *way.pairs.heads)

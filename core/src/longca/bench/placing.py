@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
+from longca.advice.placing import place
 from longca.bench.cases import Case
 from longca.bench.parallel_cases import AUTO
 from longca.errors import UnsupportedError
@@ -25,11 +27,19 @@ def placed(registry: Registry, case: Case, problem: Problem) -> tuple[str, Layou
     assert parallel is not None, "a job takes cases with a strategy"
     name, sizes, placement = parallel.strategy, parallel.axis_sizes, parallel.placement
     if placement == AUTO:
-        trained = replace(problem, direction="backward")
-        try:
-            placement, _ = registry.place(name, case.kernel, trained, sizes)
-        except UnsupportedError:
-            placement, _ = registry.place(name, case.kernel, problem, sizes)
+        about = registry, name, case.kernel, tuple(sizes.items()), problem.concrete_mask.key
+        placement = _auto(replace(problem, direction="backward"), *about)
     layout = registry.layout(name, problem, sizes, placement)
     registry.resolve(case.kernel, problem, layout).check()
     return placement, layout
+
+
+@lru_cache(maxsize=64)
+def _auto(
+    trained: Problem, registry: Registry, strategy: str, kernel: str, sizes: tuple[tuple[str, int], ...], _key: int
+) -> str:
+    """What `auto` comes to. The key tells apart equal masks of other blocks."""
+    try:
+        return place(registry, strategy, kernel, trained, dict(sizes))[0]
+    except UnsupportedError:
+        return place(registry, strategy, kernel, replace(trained, direction="forward"), dict(sizes))[0]

@@ -62,9 +62,10 @@ def attention(
         softmax_scale: Factor on the scores; None for 1/√D.
         deterministic: Take only an offer whose results are bit-identical from run to run.
         return_lse: Return the log-sum-exp too.
-        strategy: Name of a context-parallel strategy; None for one device.
+        strategy: Name of a context-parallel strategy; None for one device. `auto` takes the strategy that is predicted
+            quickest on the mesh (`longca.kernels.sharing` says how), or that of the layout given as placement.
         mesh: The device mesh it runs on, with dims named as its axes.
-        placement: How the strategy places tokens on ranks: a placement's name; `auto` for what is likely to be quickest
+        placement: How the strategy places tokens on ranks: a placement's name; `auto` for what is predicted quickest
             with the kernel; or what `longca.layout` returned, which leaves no doubt.
 
     Returns:
@@ -125,7 +126,8 @@ def _in_parallel(
 
     from longca.kernels.parallel import parallel_attention
 
-    plugins.registry().strategy(strategy)  # an unknown one is refused as such, whatever the mesh
+    if strategy != "auto":
+        plugins.registry().strategy(strategy)  # an unknown one is refused as such, whatever the mesh
     if not isinstance(mesh, DeviceMesh):
         given = "" if mesh is None else f", and mesh is a {type(mesh).__name__}"
         raise RequestError(

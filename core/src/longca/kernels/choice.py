@@ -20,13 +20,14 @@ from itertools import takewhile
 from longca.advice.asked import Asked
 from longca.advice.capacity import RESERVED, Capacity
 from longca.advice.choices import Choice as Predicted
+from longca.advice.choices import Proof
 from longca.advice.kernels import Candidate, choice_of, pair_candidates, single_candidates
 from longca.advice.recommend import cost_model
 from longca.manifests import Problem, Verdict
 from longca.manifests.devices import cpu_device
 from longca.plugins import Registry
 
-__all__ = ["Choice", "choose", "log"]
+__all__ = ["Choice", "capacity_of", "choose", "interval", "log", "proven"]
 
 _log = logging.getLogger("longca")
 
@@ -73,7 +74,7 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     """
     costs, wrong = cost_model()
     sharded, training = verdicts is not None, problem.direction == "backward"
-    capacity = None if sharded else _capacity(problem)
+    capacity = None if sharded else capacity_of(problem)
     asked = Asked(problem, training, registry, costs, capacity, tuple(verdicts or registry.kernels), anywhere=False)
     alone = {name: registry.resolve(name, problem) for name in asked.kernels}
     valid = [name for name, verdict in (verdicts or alone).items() if verdict]
@@ -101,7 +102,7 @@ def _say(subject: str, level: int, text: str) -> None:
         _log.log(level, text)
 
 
-def _capacity(problem: Problem) -> Capacity | None:
+def capacity_of(problem: Problem) -> Capacity | None:
     """The memory of the problem's device; a CPU's is this machine's. None where it is not known or all reserved."""
     device = problem.device
     memory = cpu_device().memory if device.kind == "cpu" and device.memory is None else device.memory
@@ -133,8 +134,7 @@ def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
     winner, *others = fitting or ranked
     proof = winner.proof
     sentences = [
-        f"predicted to take {_interval(winner)}, learnt from {proof.records} measured calls, the nearest in "
-        f"{proof.nearest}",
+        proven((winner.low, winner.high), winner.seconds, proof),
         f"Next is {others[0].kernel} with {_interval(others[0])}" if others else "Nothing else has a prediction",
     ]
     if fitting:
@@ -180,7 +180,24 @@ def _subject(asked: Asked, kernel: str) -> str:
 
 
 def _interval(candidate: Candidate) -> str:
-    return f"{_time(candidate.seconds)} ({_time(candidate.low)} to {_time(candidate.high)})"
+    return interval(candidate.seconds, candidate.low, candidate.high)
+
+
+def interval(seconds: float, low: float, high: float) -> str:
+    """A predicted time and its interval in words."""
+    return f"{_time(seconds)} ({_time(low)} to {_time(high)})"
+
+
+def proven(ends: tuple[float, float], seconds: float, proof: Proof) -> str:
+    """A predicted time and what it rests on, in words.
+
+    Args:
+        ends: The ends of its interval.
+        seconds: The time.
+        proof: What it rests on.
+    """
+    about = f"learnt from {proof.records} measured calls, the nearest in {proof.nearest}"
+    return f"predicted to take {interval(seconds, *ends)}, {about}"
 
 
 def _time(seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""layout: which tokens each rank holds under a strategy; and which placement `auto` is.
+"""layout: which tokens each rank holds under a strategy; and which strategy and placement all ranks take for `auto`.
 
-A placement is found once for a mask, strategy and kernel, whether gradients are asked for or not, so that a model is
+What `auto` is is found once for a mask, mesh and kernel, whether gradients are asked for or not, so that a model is
 trained and evaluated on the same shards.
 """
 
@@ -18,15 +18,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca import plugins
 from longca.errors import RequestError, UnsupportedError
 from longca.kernels.base import check_mask, device_of
-from longca.kernels.choice import choose
-from longca.kernels.meshes import axis_sizes, check_member, named_sizes
-from longca.manifests import Device, Layout, Problem, Reason, Verdict
+from longca.kernels.choice import log
+from longca.kernels.meshes import axis_sizes, check_member, named_sizes, one_host, runnable
+from longca.kernels.sharing import AUTO, Arrangement, arrange
+from longca.manifests import Device, Layout, Problem
 from longca.masks import Mask
 from longca.plugins import Registry
 
 __all__ = ["AUTO", "groups_of", "layout", "placed"]
 
-AUTO = "auto"
+#: Strategies to choose from, each with the ranks along its axes.
+_Wanted = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 
 def layout(
@@ -47,14 +49,15 @@ def layout(
 
     Args:
         mask: The mask of all tokens; as many queries as keys.
-        strategy: Name of a strategy.
+        strategy: Name of a strategy; `auto` for the one that is predicted quickest on the mesh, which
+            `Layout.strategy` names.
         mesh: A device mesh whose dims are named as the strategy's axes; or, to ask without processes, the number of
             ranks along each axis. For a strategy of one axis a mesh of one dim may have any name.
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type of q, k and v.
         kernel: Name of the kernel or pair that will run; `auto` as in `longca.attention`.
-        placement: How the strategy places tokens; `auto` for what is likely to be quickest with the kernel.
+        placement: How the strategy places tokens; `auto` for what is predicted quickest with the kernel.
         device: What it will run on; needed where `mesh` is no device mesh.
 
     Raises:
@@ -89,15 +92,24 @@ def placed(
 ) -> Layout:
     """The layout of a problem, the same for both of its directions; see `layout`."""
     registry = plugins.registry()
-    manifest = registry.strategy(strategy)
-    sizes = axis_sizes(mesh, manifest.axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, manifest.axes)
-    if placement == AUTO and len(manifest.placements) == 1:
-        placement = manifest.placements[0]
-    elif placement == AUTO:
+    wanted = _wanted(registry, strategy, mesh)
+    if strategy != AUTO and placement == AUTO and len(only := registry.strategy(strategy).placements) == 1:
+        placement = only[0]
+    if AUTO in (strategy, placement):
         trained = replace(problem, direction="backward", softmax_scale=None, deterministic=False)
-        about = registry, trained, strategy, tuple(sizes.items()), kernel, problem.concrete_mask.key
-        placement = _agreed(*about, mesh, groups_of(mesh)) if isinstance(mesh, DeviceMesh) else _auto(*about)
-    return registry.layout(strategy, problem, sizes, placement)
+        frozen = tuple((name, tuple(sizes.items())) for name, sizes in wanted.items())
+        about = registry, trained, frozen, kernel, placement, one_host(mesh), problem.concrete_mask.key
+        agreed = _agreed(*about, mesh, groups_of(mesh)) if isinstance(mesh, DeviceMesh) else _auto(*about)
+        strategy, placement = agreed
+    return registry.layout(strategy, problem, wanted[strategy], placement)
+
+
+def _wanted(registry: Registry, strategy: str, mesh: DeviceMesh | Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """The strategies to choose from, each with the ranks along its axes."""
+    if strategy == AUTO:
+        return runnable({name: manifest.axes for name, manifest in registry.strategies.items()}, mesh)
+    axes = registry.strategy(strategy).axes
+    return {strategy: axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, axes)}
 
 
 def groups_of(mesh: DeviceMesh) -> tuple[dist.ProcessGroup, ...]:
@@ -117,15 +129,19 @@ def groups_of(mesh: DeviceMesh) -> tuple[dist.ProcessGroup, ...]:
 def _agreed(
     registry: Registry,
     problem: Problem,
-    strategy: str,
-    sizes: tuple[tuple[str, int], ...],
+    wanted: _Wanted,
     kernel: str,
+    placement: str,
+    one_host: bool,
     _key: int,
     mesh: DeviceMesh,
     _groups: tuple[dist.ProcessGroup, ...],
-) -> str:
-    """The placement to take, the same on all ranks of a mesh."""
-    return _agree(mesh, _chosen(registry, problem, strategy, sizes, kernel))
+) -> tuple[str, str]:
+    """The strategy and the placement to take, the same on all ranks of a mesh."""
+    made = _arranged(registry, problem, wanted, kernel, placement, one_host)
+    if not any(check_member(mesh)):
+        log(made.choice)
+    return _agree(mesh, (made.strategy, made.placement))
 
 
 # Its keys hold process groups, whose threads abort the process if they need Python when it has ended.
@@ -134,43 +150,26 @@ atexit.register(_agreed.cache_clear)
 
 @lru_cache(maxsize=64)
 def _auto(
-    registry: Registry, problem: Problem, strategy: str, sizes: tuple[tuple[str, int], ...], kernel: str, _key: int
-) -> str:
-    """The placement to take by what this process knows. The key tells apart equal masks of other blocks."""
-    return _chosen(registry, problem, strategy, sizes, kernel)
+    registry: Registry, problem: Problem, wanted: _Wanted, kernel: str, placement: str, one_host: bool, _key: int
+) -> tuple[str, str]:
+    """The same by what this process knows. The key tells apart equal masks of other blocks."""
+    made = _arranged(registry, problem, wanted, kernel, placement, one_host)
+    log(made.choice)
+    return made.strategy, made.placement
 
 
-def _chosen(
-    registry: Registry, problem: Problem, strategy: str, sizes: tuple[tuple[str, int], ...], kernel: str
-) -> str:
+def _arranged(
+    registry: Registry, problem: Problem, wanted: _Wanted, kernel: str, placement: str, one_host: bool
+) -> Arrangement:
+    """What to take for training; or, where no kernel has a backward, for a forward."""
+    sizes = {name: dict(of_axes) for name, of_axes in wanted}
     try:
-        return _best(registry, problem, strategy, dict(sizes), kernel)
+        return arrange(registry, problem, sizes, kernel, placement, one_host)
     except UnsupportedError:
-        return _best(registry, replace(problem, direction="forward"), strategy, dict(sizes), kernel)
+        return arrange(registry, replace(problem, direction="forward"), sizes, kernel, placement, one_host)
 
 
-def _best(registry: Registry, problem: Problem, strategy: str, sizes: Mapping[str, int], kernel: str) -> str:
-    if kernel == AUTO:
-        verdicts = {name: _anywhere(registry, name, problem, strategy, sizes) for name in registry.kernels}
-        kernel = choose(problem, registry, verdicts).kernel
-    return registry.place(strategy, kernel, problem, sizes)[0]
-
-
-def _anywhere(registry: Registry, kernel: str, problem: Problem, strategy: str, sizes: Mapping[str, int]) -> Verdict:
-    """Whether a kernel takes a problem under any placement of a strategy."""
-    refused = []
-    for placement in registry.strategy(strategy).placements:
-        try:
-            verdict = registry.resolve(kernel, problem, registry.layout(strategy, problem, sizes, placement))
-        except UnsupportedError as error:
-            verdict = Verdict(kernel, None, (Reason("layout", f"{placement} was tried", str(error).rstrip(".")),))
-        if verdict:
-            return verdict
-        refused.append(verdict)
-    return refused[0]
-
-
-def _agree(mesh: DeviceMesh, choice: str) -> str:
+def _agree(mesh: DeviceMesh, choice: tuple[str, str]) -> tuple[str, str]:
     """The choice of the mesh's first rank. Ranks on several machines may have measured other kernels as fastest."""
     said = [choice]
     for dim in range(mesh.ndim):

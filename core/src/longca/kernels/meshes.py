@@ -6,13 +6,18 @@ say how its ranks are numbered.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 
-__all__ = ["axis_sizes", "check_member", "mesh_dims", "named_sizes", "rank_in"]
+__all__ = ["axis_sizes", "check_member", "mesh_dims", "named_sizes", "one_host", "rank_in", "runnable"]
+
+#: Ranks of a host where nobody says how many there are.
+_PER_HOST = 8
 
 
 def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
@@ -51,6 +56,46 @@ def named_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> dict[str, int]
     Those of other axes are returned as they are; the registry refuses them with what the strategy needs.
     """
     return dict(zip(axes, sizes.values(), strict=True)) if len(axes) == len(sizes) == 1 else dict(sizes)
+
+
+def runnable(
+    strategies: Mapping[str, Sequence[str]], mesh: DeviceMesh | Mapping[str, int]
+) -> dict[str, dict[str, int]]:
+    """The strategies that a mesh is for, by its dims, each with the ranks along its axes.
+
+    A mesh of one dim of any name is for the strategies of one axis. A mesh of several is for those whose axes its dims
+    are named as.
+
+    Args:
+        strategies: The axes of each strategy.
+        mesh: A device mesh, or the number of ranks along each axis.
+
+    Raises:
+        RequestError: The mesh is for none of the strategies.
+    """
+    names = tuple(mesh.mesh_dim_names or ()) if isinstance(mesh, DeviceMesh) else tuple(mesh)
+    dims = mesh.ndim if isinstance(mesh, DeviceMesh) else len(mesh)
+    found = {
+        name: axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, axes)
+        for name, axes in strategies.items()
+        if (len(axes) == 1 if dims == 1 else sorted(names) == sorted(axes))
+    }
+    if not found:
+        known = "; ".join(f"{name} over {', '.join(axes)}" for name, axes in strategies.items())
+        dims_text = f"{dims} dims, {', '.join(names) or 'of no name'}"
+        raise RequestError(f"no strategy runs on a mesh of {dims_text}. There are {known or 'none'}")
+    return found
+
+
+def one_host(mesh: DeviceMesh | Mapping[str, int]) -> bool:
+    """Whether all ranks of a mesh are likely to be of one host.
+
+    `torchrun` says how many ranks a host has; otherwise hosts are taken to have 8.
+    """
+    per_host = int(os.environ.get("LOCAL_WORLD_SIZE", _PER_HOST))
+    if not isinstance(mesh, DeviceMesh):
+        return prod(mesh.values()) <= per_host
+    return len({rank // per_host for rank in mesh.mesh.flatten().tolist()}) == 1
 
 
 def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:

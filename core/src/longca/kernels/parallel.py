@@ -20,10 +20,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import in_given_dtypes
-from longca.kernels.choice import choose, log
+from longca.kernels.choice import log
 from longca.kernels.layout_checks import check_layout
-from longca.kernels.layouts import AUTO, groups_of, placed
+from longca.kernels.layouts import groups_of, placed
 from longca.kernels.meshes import axis_sizes, rank_in
+from longca.kernels.sharing import AUTO, choose_kernel
 from longca.kernels.strategy import Strategy, StrategyPlan
 from longca.manifests import Layout, Problem
 from longca.plugins import Registry
@@ -50,7 +51,7 @@ def parallel_attention(
         k: This rank's keys: [Tl, Hkv, D].
         v: This rank's values: [Tl, Hkv, D].
         problem: What is asked of all ranks together.
-        strategy: Name of the strategy.
+        strategy: Name of the strategy, or `auto`.
         mesh: Whose dims are named as the strategy's axes.
         kernel: Name of the kernel or pair, or `auto`.
         placement: Name of the placement, `auto`, or a layout of the strategy.
@@ -98,15 +99,13 @@ def _ready(
     _key: int,
 ) -> _Ready:
     """What a call needs, made at its first use. The key tells apart equal masks of other blocks."""
+    layout = placement.layout if isinstance(placement, _Same) else placed(problem, strategy, mesh, kernel, placement)
+    strategy = _named(strategy, layout)
     axes = registry.strategy(strategy).axes
     if isinstance(placement, _Same):
-        layout = placement.layout
         check_layout(layout, problem, strategy, axis_sizes(mesh, axes))
-    else:
-        layout = placed(problem, strategy, mesh, kernel, placement)
     if kernel == AUTO:
-        verdicts = {name: registry.resolve(name, problem, layout) for name in registry.kernels}
-        choice = choose(problem, registry, verdicts)
+        choice = choose_kernel(registry, problem, layout)
         log(choice)
         kernel = choice.kernel
     elif not (verdict := registry.resolve(kernel, problem, layout)):
@@ -114,6 +113,21 @@ def _ready(
     made = _strategy(registry, strategy, mesh, groups)
     plan = made.plan(problem, layout, registry.load(kernel))
     return _Ready(made, plan, layout, rank_in(mesh, axes))
+
+
+def _named(strategy: str, layout: Layout) -> str:
+    """The strategy by its name: `auto` is that of the layout.
+
+    Raises:
+        RequestError: The layout was made by hand, and does not say of which strategy it is.
+    """
+    if strategy != AUTO:
+        return strategy
+    if layout.strategy is None:
+        raise RequestError(
+            "strategy='auto' takes the strategy of the layout, and this one was made by hand; name the strategy"
+        )
+    return layout.strategy
 
 
 @lru_cache(maxsize=64)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from longca import plugins
+from longca.advice.nominal import imbalance
 from longca.bench.cases import Case
 from longca.bench.distributed.alone import Alone, equal_share, lone_call, verify_alone
 from longca.bench.distributed.common import Common, Commons
@@ -30,7 +31,6 @@ from longca.bench.verify import Finding, Verification
 from longca.kernels.meshes import rank_in
 from longca.kernels.traffic import Collective, Recorder, sent_by_kind
 from longca.manifests import Device, Problem
-from longca.manifests.cost import imbalance
 
 __all__ = ["RankBench"]
 

@@ -1,4 +1,4 @@
-"""What a layout costs with a kernel, predicted: enough to choose between placements, not to promise a time.
+"""What a layout costs with a kernel, nominally: enough to choose between placements where there is no evidence.
 
 A rank's step costs the area of the tiles of 128 × 128 that its mask touches (area over tile efficiency), in scores: one
 query, one key, one query head. To that is added what the offer that takes it makes of it, and keys and values of
