@@ -14,10 +14,13 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import longca
 from longca import masks
 from longca.errors import UnsupportedError
+from longca.kernels import layouts
 from longca.kernels.base import Plan, fill
+from longca.kernels.choice import Choice
 from longca.kernels.layouts import _agree
 from longca.kernels.lse_grad import backward_through_lse
 from longca.kernels.naive import Naive
+from longca.kernels.sharing import Arrangement
 from longca.kernels.traffic import Recorder, sent_by_kind
 from longca.manifests import Device, Problem
 from longca_cp.mesh import Axis, axes_of
@@ -429,3 +432,23 @@ def vanish():
     if dist.get_rank() == dist.get_world_size() - 1:
         os._exit(3)
     dist.barrier()
+
+
+def by_auto(size):
+    """The strategy that auto is, and the largest errors of calls with it: placed alike, and by the layout."""
+    mask, mesh = mask_of("causal", 60, ()), mesh_of((("cp", size),))
+    given = inputs(60, (4, 2), "float64")
+    layout = longca.layout(mask, strategy="auto", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64", kernel="naive")
+    mine = [layout.shard(x, mesh.get_rank()) for x in given]
+    about, alone = {"strategy": "auto", "mesh": mesh, "kernel": "naive"}, attend(mask, given)
+    results = (attend(mask, mine, **about, placement=placement) for placement in ("auto", layout))
+    return layout.strategy, [max(errors(result, alone, layout, mesh.get_rank())) for result in results]
+
+
+def arranged_by_the_first(size):
+    """The strategy that auto is where each rank would take another."""
+    mask, mesh = mask_of("causal", 64, ()), mesh_of((("cp", size),))
+    mine = ("ulysses", "ring_p2p")[mesh.get_rank()], "contiguous"
+    made = Arrangement(*mine, Choice("naive", "a test's", "it says so"))
+    with mock.patch.object(layouts, "arrange", return_value=made):
+        return longca.layout(mask, strategy="auto", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64").strategy

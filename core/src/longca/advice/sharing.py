@@ -26,8 +26,8 @@ from longca.manifests.pairs import join, split
 
 __all__ = ["Shared", "quickest"]
 
-#: How much slower than the quickest something may look and be weighed exactly: a factor; and how many are at most.
-_ALIKE, _EXACT = 1.2, 6
+#: How much slower than the quickest a way may look and be weighed exactly: a factor; and how many ways are at most.
+_ALIKE, _WAYS = 1.2, 3
 
 #: What the kernels of a pair compute.
 _HALVES: tuple[Role, Role] = ("forward", "backward")
@@ -105,7 +105,10 @@ def quickest(asked: Asked, ways: Iterable[Way], kernel: str | None = None) -> Sh
         for names in contenders
         if (seconds := scale.total(names, exactly=False)) is not None
     ]
-    found = sorted(_exactly(sorted(rough, key=lambda one: one[0])), key=lambda one: one.seconds)
+    # Of ways that take equally long, the first is taken.
+    place = {scale.way: index for index, scale in enumerate(scales)}
+    weighed = _exactly(sorted(rough, key=lambda one: one[0]))
+    found = sorted(weighed, key=lambda one: (float(f"{one.seconds:.6g}"), place[one.way]))
     first = next((one for one in found if one.fits()), next(iter(found), None))
     if first is None:
         return None
@@ -130,12 +133,15 @@ def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
 
 def _exactly(rough: Sequence[tuple[float, _Scale, tuple[str, ...]]]) -> Iterator[Shared]:
     """What looks quickest, weighed exactly, without what is not valid."""
-    limit, count = float("inf"), 0
+    limit, cut = float("inf"), set[_Scale]()
     for total, scale, names in rough:
-        if total > limit or count == _EXACT:
+        if total > limit:
             return
+        if len(cut) == _WAYS and scale not in cut:
+            continue
         if scale.takes(names) and (seconds := scale.total(names, exactly=True)) is not None:
-            limit, count = min(limit, _ALIKE * total), count + 1
+            limit = min(limit, _ALIKE * total)
+            cut.add(scale)
             yield Shared(scale.way, names, seconds)
 
 

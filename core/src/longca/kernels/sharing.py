@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from longca.advice.devices import evidence_name
+from longca.advice.meshes import mesh_text
 from longca.advice.placing import Laid, laid_out, place, predicted
 from longca.advice.recommend import cost_model
 from longca.advice.sharing import Shared
@@ -27,6 +28,9 @@ from longca.plugins import Registry
 __all__ = ["AUTO", "Arrangement", "arrange", "choose_kernel"]
 
 AUTO = "auto"
+
+#: What a placement is called whose layout was given.
+_AS_GIVEN = "as given"
 
 #: The strategies that are taken first without evidence.
 _FIRST = ("ulysses", "ring_all_gather")
@@ -95,9 +99,9 @@ def choose_kernel(registry: Registry, problem: Problem, layout: Layout) -> Choic
         RequestError: Evidence that cannot be read.
     """
     if layout.strategy is not None:
-        laid = Laid(layout.strategy, dict(layout.axis_sizes), "as given", layout)
+        laid = Laid(layout.strategy, dict(layout.axis_sizes), _AS_GIVEN, layout)
         if (found := _predicted(registry, problem, [laid], AUTO)) is not None:
-            return replace(_chosen(problem, found), subject=f"{found.kernel} with {_about(problem, layout.strategy)}")
+            return _chosen(problem, found)
     return choose(problem, registry, {name: registry.resolve(name, problem, layout) for name in registry.kernels})
 
 
@@ -118,21 +122,25 @@ def _chosen(problem: Problem, found: Shared) -> Choice:
     if found.proof.versions:
         sentences.append(f"The versions differ: {'; '.join(found.proof.versions)}")
     level = logging.WARNING if found.proof.outside or not fits else logging.INFO
-    subject = f"{found.kernel} with {_about(problem, found.way.strategy)}, placed {found.way.placement}"
-    return Choice(found.kernel, subject, ". ".join(sentences), level, cost_model()[1])
+    title = _title(found.kernel, found.way.strategy, found.way.sizes, found.way.placement)
+    return Choice(found.kernel, _subject(problem, title), ". ".join(sentences), level, cost_model()[1])
 
 
 def _next(found: Shared) -> str:
     if not found.others:
         return "Nothing else was about as quick"
     other = found.others[0]
-    name = f"{other.kernel} with {other.way.strategy}, placed {other.way.placement},"
-    return f"Next is {name} with {interval(other.seconds, *other.interval)}"
+    way = other.way
+    name = _title(other.kernel, way.strategy, way.sizes, way.placement)
+    return f"Next is {name}: {interval(other.seconds, *other.interval)}"
 
 
-def _about(problem: Problem, strategy: str) -> str:
-    training = " in training" if problem.direction == "backward" else ""
-    return f"{strategy} for {problem.concrete_mask.label}{training}"
+def _subject(problem: Problem, title: str) -> str:
+    return f"{title} for {problem.concrete_mask.label}{' in training' * (problem.direction == 'backward')}"
+
+
+def _title(kernel: str, strategy: str, sizes: Mapping[str, int], placement: str) -> str:
+    return f"{kernel} with {strategy} ({mesh_text(dict(sizes))}, {placement})"
 
 
 def _in_order(
@@ -144,19 +152,19 @@ def _in_order(
     one_host: bool,
 ) -> Arrangement:
     """The first valid strategy in the stated order."""
-    refusals: list[UnsupportedError] = []
+    refusals: dict[str, UnsupportedError] = {}
     for name in sorted(wanted, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
         try:
             taken, found = _nominal(registry, problem, name, wanted[name], kernel, placement)
         except UnsupportedError as error:
-            refusals.append(error)
+            refusals[name] = error
             continue
-        where = f"{taken} with {_about(problem, name)}, placed {found}"
+        subject = _subject(problem, _title(taken, name, wanted[name], found))
         reason = _unranked(problem, len(wanted), one_host)
-        return Arrangement(name, found, Choice(taken, where, reason, wrong=cost_model()[1]))
+        return Arrangement(name, found, Choice(taken, subject, reason, wrong=cost_model()[1]))
     if len(refusals) == 1:
-        raise refusals[0]
-    raise UnsupportedError(" ".join(f"{name}: {error}" for name, error in zip(wanted, refusals, strict=True)))
+        raise next(iter(refusals.values()))
+    raise UnsupportedError(" ".join(f"{name}: {error}" for name, error in refusals.items()))
 
 
 def _unranked(problem: Problem, strategies: int, one_host: bool) -> str:

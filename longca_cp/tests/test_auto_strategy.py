@@ -1,0 +1,127 @@
+"""Which strategy `auto` is: the one that is predicted quickest, or the first valid one where nothing is known."""
+
+import logging
+
+import pytest
+
+import longca
+from longca import Device, masks
+from longca.advice.devices import DEVICES
+from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.kernels import choice, layouts
+
+from .test_strategies import EXACT, sizes
+
+H200, CPU = DEVICES["h200"], Device("cpu")
+RING, PAIR = {"cp": 8}, {"ring": 4, "ulysses": 2}
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    """Nothing was chosen, said or measured here before."""
+    monkeypatch.setattr(choice, "_LOGGED", set())
+    monkeypatch.setenv("LONGCA_HISTORY", str(tmp_path / "evidence.jsonl"))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    layouts._auto.cache_clear()
+    yield
+    layouts._auto.cache_clear()
+
+
+def lay_out(mask=None, mesh=RING, heads=(64, 8), device=H200, kernel="sdpa", **more):
+    mask = mask or masks.build("causal", 16384)
+    return longca.layout(mask, strategy="auto", mesh=mesh, heads=heads, device=device, kernel=kernel, **more)
+
+
+@pytest.mark.parametrize("pattern", ["full", "causal"])
+def test_the_quickest_strategy_is_that_of_a_recommendation(pattern):
+    mask = masks.build(pattern, 16384)
+    single = ("ulysses", "ring_p2p", "ring_all_gather")
+    asked = {"heads": (64, 8), "device": H200, "ranks": 8, "kernels": ("sdpa",), "strategies": single}
+    assert lay_out(mask).strategy == longca.recommend(mask, **asked).best.strategy
+
+
+@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather"])
+def test_the_quickest_placement_is_that_of_a_recommendation(strategy):
+    mask = masks.build("causal", 16384)
+    asked = {"heads": (64, 8), "device": H200, "ranks": 8, "kernels": ("sdpa",), "strategies": (strategy,)}
+    times = {choice.placement: choice.seconds.total for choice in longca.recommend(mask, **asked).choices}
+    about = {"strategy": strategy, "mesh": {"ring": 8}, "heads": (64, 8), "device": H200, "kernel": "sdpa"}
+    taken = longca.layout(mask, **about)
+    placement = next(name for name in times if longca.layout(mask, **about, placement=name) == taken)
+    assert times[placement] <= 1.01 * min(times.values()), "what looks slow by whole tiles is not weighed exactly"
+
+
+def test_of_placements_that_take_equally_long_it_is_the_first():
+    mask, about = masks.build("full", 16384), {"strategy": "ring_p2p", "mesh": {"ring": 8}, "kernel": "sdpa"}
+    about |= {"heads": (64, 8), "device": H200}
+    assert longca.layout(mask, **about) == longca.layout(mask, **about, placement="contiguous")
+
+
+def test_the_choice_is_said_once(caplog):
+    caplog.set_level(logging.INFO, "longca")
+    layout = lay_out()
+    assert lay_out() is not None
+    (record,) = caplog.records
+    title = f"attention: sdpa with {layout.strategy} ("
+    assert record.getMessage().startswith(title)
+    assert "for causal of 16384 tokens in training: predicted to take " in record.getMessage()
+    assert record.levelname == "INFO"
+
+
+def test_a_prediction_that_extrapolates_is_a_warning(caplog):
+    lay_out(masks.build("full", 2**20))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "The prediction extrapolates: 1048576 tokens; measured up to " in record.getMessage()
+
+
+def test_the_dims_of_a_mesh_say_which_strategies_there_are():
+    assert lay_out(mesh=PAIR).strategy == "usp"
+    assert lay_out(mesh=PAIR, device=CPU).strategy == "usp"
+    assert lay_out(mesh={"outer": 2, "inner": 1, "heads": 2}, device=CPU).strategy == "loongtrain"
+    with pytest.raises(RequestError, match=r"no strategy runs on a mesh of 2 dims, x, y\. There are ulysses over"):
+        lay_out(mesh={"x": 2, "y": 2})
+
+
+@pytest.mark.parametrize(("heads", "strategy"), [((64, 8), "ulysses"), ((6, 2), "ring_all_gather")])
+def test_without_evidence_there_is_an_order(heads, strategy, caplog):
+    caplog.set_level(logging.INFO, "longca")
+    assert lay_out(heads=heads, device=CPU).strategy == strategy
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert ": the first valid strategy. It is not ranked by evidence: no measurement on " in record.getMessage()
+
+
+def test_strategies_are_not_ranked_over_several_hosts(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "longca")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert lay_out().strategy == "ulysses"
+    (record,) = caplog.records
+    assert "the ranks are of several hosts, and nothing says how these are linked" in record.getMessage()
+
+
+def test_a_placement_may_be_named():
+    layout = lay_out(device=CPU, placement="zigzag")
+    assert layout.strategy == "ring_all_gather", "ulysses has no such placement"
+    with pytest.raises(UnknownNameError, match="unknown placement 'zigzags'"):
+        lay_out(placement="zigzags")
+    with pytest.raises(UnknownNameError, match="unknown kernel"):
+        lay_out(kernel="nothing")
+
+
+def test_what_no_strategy_takes():
+    blocks = masks.build("uniform_block_sparse", 128, block=16, kept=0.5, seed=0)
+    with pytest.raises(UnsupportedError, match=r"ulysses: .* do not divide .*ring_all_gather: .*ring_p2p: "):
+        lay_out(blocks, heads=(6, 2), device=CPU, kernel="naive")
+
+
+@sizes(2)
+def test_calls_by_auto(world):
+    for strategy, found in world.run("by_auto", 2):
+        assert strategy == "ulysses"
+        assert all(error <= EXACT for error in found)
+
+
+@sizes(2)
+def test_ranks_take_the_strategy_of_the_first(world):
+    assert world.run("arranged_by_the_first", 2) == ["ulysses"] * 2
