@@ -108,16 +108,36 @@ def test_each_thing_outside_widens_the_interval():
 
 def test_blocks_of_a_size_that_was_not_measured_are_between_those_that_were():
     about = {"pattern": "uniform_block_sparse", "form": Form.BLOCK_SPARSE, "kept": 0.5, "heads": 2}
-    rows = [row(seqlen=seqlen, block=block, **about) for seqlen in (2048, 4096, 8192) for block in (64, 256)]
+    lengths = [1024 * n for n in range(2, 10)]
+    rows = [row(seqlen=seqlen, block=block, **about) for seqlen in lengths for block in (64, 256)]
     model = CostModel([*rows, *evidence()])
     same = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=64, kept=0.5, heads=2)
-    assert model.estimate(key(), same).records == 3
+    assert model.estimate(key(), same).records == 8
     assert model.estimate(key(), same).outside == ()
     between = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=128, kept=0.5, heads=2)
     found = model.estimate(key(), between)
-    assert found.records == 6
+    assert found.records == 16
     assert found.outside == ("blocks of 128 tokens; measured are 64, 256",)
     assert found.seconds == pytest.approx(expected(between), rel=0.1)
+
+
+def test_few_calls_with_blocks_of_a_size_are_helped_by_those_of_other_sizes():
+    about = {"pattern": "uniform_block_sparse", "form": Form.BLOCK_SPARSE, "kept": 0.5, "heads": 2}
+    many = [row(seqlen=1024 * n, block=64, **about) for n in range(2, 10)]
+    model = CostModel([*many, row(seqlen=4096, block=256, **about)])
+    few = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=256, kept=0.5, heads=2)
+    found, usual = model.estimate(key(), few), model.predictions(key(), [few])[0]
+    assert found.records == 9
+    assert found.outside == ("blocks of 256 tokens; measured is 1 call with such",)
+    assert found.high > 1.4 * usual.high, "an interval of few calls is wide"
+
+
+def test_a_call_that_is_as_quick_as_its_launching_is_outside():
+    model = CostModel([row(seqlen=seqlen, seconds=1e-7 * seqlen) for seqlen in range(1024, 20000, 1024)])
+    assert model.estimate(key(), call("full", 2048)).outside == (
+        "under 0.5 ms a call takes as long as the host takes to launch it",
+    )
+    assert model.estimate(key(), call("full", 16384)).outside == ()
 
 
 def test_dense_attention_says_nothing_of_sparse_blocks():

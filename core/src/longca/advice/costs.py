@@ -21,6 +21,12 @@ __all__ = ["CostModel", "Estimate", "Key"]
 #: How far beyond the evidence a length or a density may lie before it counts as outside: a factor.
 _BEYOND = 1.25
 
+#: Fewer measured calls with blocks of one size are fitted together with those of other sizes.
+_ENOUGH = 8
+
+#: Seconds below which launching shows, and by how much more intervals are widened there and for other blocks: a factor.
+_LAUNCHED, _UNSURE = 5e-4, 1.5
+
 #: Estimates that are kept: a model's layers ask again for those of their mask.
 _KEPT = 4096
 
@@ -98,6 +104,9 @@ class _Group:
     def paths(self) -> frozenset[str]:
         return frozenset(call.work.path for call in self.calls)
 
+    def count(self, path: str) -> int:
+        return sum(call.work.path == path for call in self.calls)
+
 
 class CostModel:
     """Predictions from some evidence.
@@ -155,11 +164,13 @@ class CostModel:
         if found is None or predicted is None:
             return None
         near, group = found
-        outside = tuple(_outside(key, near, group, call))
-        nearest = group.rows[group.fit.nearest(call)]
         seconds, low, high = predicted[0]
+        outside = tuple(_outside(key, near, group, call, seconds))
+        nearest = group.rows[group.fit.nearest(call)]
         # Outside the evidence the interval is wider on both sides: by as much again, for each thing that is outside.
         widen = (high / seconds) ** len(outside)
+        if any(text.startswith(("blocks", "under")) for text in outside):
+            widen *= _UNSURE
         versions = tuple(_other_versions(nearest.run.packages))
         return Estimate(seconds, low / widen, high * widen, len(group.rows), nearest.source, outside, versions)
 
@@ -172,9 +183,9 @@ class CostModel:
         about = (key.device, key.kernel, key.direction)
         dtypes = [key.dtype, *([_ALIKE[key.dtype]] if key.dtype in _ALIKE else [])]
         known = [(k, f) for k, f in self._rows if (k.device, k.kernel, k.direction) == about and k.dtype in dtypes]
-        same = [k for k, f in known if f == family]
-        # Blocks of a size that was not measured are between those that were.
         kind = family.partition("/")[0]
+        same = [k for k, f in known if f == family and (kind != "block_sparse" or len(self._rows[k, f]) >= _ENOUGH)]
+        # Blocks of a size that was not measured are between those that were.
         alike = [] if same else [k for k, f in known if kind == "block_sparse" and f.startswith(kind)]
         if not (same or alike):
             return None
@@ -192,7 +203,7 @@ class CostModel:
         return self._groups[key, family]
 
 
-def _outside(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
+def _outside(key: Key, near: Key, group: _Group, call: Call, seconds: float) -> Iterable[str]:
     """What of a call lies outside the evidence, in words."""
     if near.head_dim != key.head_dim:
         yield f"head dimension {key.head_dim}; measured is {near.head_dim}"
@@ -206,9 +217,18 @@ def _outside(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     thinnest, _ = group.densities
     if _density(call.work) * _BEYOND < thinnest:
         yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"
-    if call.work.path.startswith("block_sparse") and call.work.path not in group.paths:
-        sizes = ", ".join(sorted((path.partition("/")[2] for path in group.paths), key=lambda size: (len(size), size)))
-        yield f"blocks of {call.work.path.partition('/')[2]} tokens; measured are {sizes}"
+    if seconds < _LAUNCHED:
+        yield f"under {_LAUNCHED * 1e3:.1f} ms a call takes as long as the host takes to launch it"
+    if call.work.path.startswith("block_sparse") and group.count(call.work.path) < _ENOUGH:
+        yield _about_blocks(call.work.path, group)
+
+
+def _about_blocks(path: str, group: _Group) -> str:
+    mine, count = path.partition("/")[2], group.count(path)
+    if count:
+        return f"blocks of {mine} tokens; measured {'is 1 call' if count == 1 else f'are {count} calls'} with such"
+    sizes = sorted((path.partition("/")[2] for path in group.paths), key=lambda size: (len(size), size))
+    return f"blocks of {mine} tokens; measured are {', '.join(sizes)}"
 
 
 def _density(work: Work) -> float:
