@@ -72,7 +72,7 @@ def test_a_prediction_that_extrapolates_is_a_warning(caplog):
     lay_out(masks.build("full", 2**20))
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert "The prediction extrapolates: 1048576 tokens; measured up to " in record.getMessage()
+    assert "The prediction extrapolates: 131072 tokens; measured up to " in record.getMessage(), "a step's"
 
 
 def test_the_dims_of_a_mesh_say_which_strategies_there_are():
