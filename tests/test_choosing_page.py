@@ -168,7 +168,8 @@ def test_the_chart_has_every_call_and_every_pattern(tmp_path):
         assert picture.width > 1000
     patterns = [name for *_, names in docs_module("choosing_chart").FAMILIES.values() for name in names]
     assert sorted(patterns) == sorted(PATTERNS)
-    calls = json.loads((RECORDS / "leave_out.json").read_text("utf-8"))["errors"]["all"]["calls"]
+    errors = json.loads((RECORDS / "leave_out.json").read_text("utf-8"))["errors"]
+    calls = sum(errors[name]["calls"] for name in ("all", "short or of other blocks"))
     assert len(page().points(page().Places())) == calls
 
 
@@ -211,3 +212,15 @@ def test_strategies_have_the_form_of_kernels(tmp_path):
     assert "| `ulysses` | 8 | 1 | 3.1% | 12.0% | 150% |" in text
     assert "88% of the measured times" in text
     assert "| training | 4 | 1.0% | 2.0% | 3.0% |" in text
+
+
+def test_what_is_said_of_the_evidence_is_so():
+    """The page says which device and how many GPUs the evidence is of, and that no host was linked to another."""
+    from longca.advice.evidence import shipped
+
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert {row.run.device for row in shipped()} == {"NVIDIA H200"}
+    assert "the records of one device, an NVIDIA H200" in text
+    assert {row.ranks for row in shipped()} == {1, 2, 4}
+    assert "Evidence has two and four GPUs of one host" in text
+    assert "Several hosts are unverified" in text
