@@ -160,8 +160,8 @@ class Network:
             return within
         if self.between is None:
             raise UnsupportedError(
-                f"axis {move.axis} has {ranks} ranks, {shared} of them on a host, and no network between hosts was "
-                "given. Give its bandwidth for each GPU, such as 400Gb"
+                "the ranks are on several hosts, and no network between them was given. Give the bandwidth that each GPU "
+                "has to it: --network 400Gb, or network='400Gb'"
             )
         hosts, part = -(-ranks // shared), 1.0
         if move.kind == "all_to_all":

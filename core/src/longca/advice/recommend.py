@@ -110,7 +110,7 @@ def recommend(
         between = None if network is None else Link.parse(network)
         links = Links(network_of(rows, asked.device_name, between), rates_of(rows, asked.device_name), per_node)
         found = rank_strategies(asked, ranks, links, tuple(strategies or known.strategies))
-    notes = (*notes, *_about_evidence(asked, found))
+    notes = (*notes, *found.notes, *_about_evidence(asked, found))
     return Recommendation(about, str(where), ranks, _sorted(found.choices), found.unmeasured, found.refused, notes)
 
 
@@ -202,7 +202,7 @@ def _too_large(asked: Asked, ranks: int) -> Refused | None:
     except UnsupportedError:
         others = "fewer or smaller heads"
     reason = (
-        f"the tensors alone take {needed / 2**30:.1f} GiB of each device's {asked.capacity.usable / 2**30:.1f}, for "
+        f"the tensors alone take {needed / 2**30:.1f} GiB of each device's {asked.capacity.usable / 2**30:.3g}, for "
         f"{mask.seqlen_q} tokens on {ranks} {'device' if ranks == 1 else 'devices'}"
     )
     return Refused(None, None, (reason,), f"Take up to {tokens} tokens, or {others}")
@@ -218,7 +218,7 @@ def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:
     measured = asked.costs.kernels - set(asked.registry.kernels)
     if measured and len(asked.kernels) == len(asked.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"
-    if found.choices or not found.unmeasured:
+    if found.choices or not found.unmeasured or any(one.strategy for one in found.unmeasured):
         return
     others = ", ".join(asked.costs.devices) or "no device"
     what = "no evidence of such calls" if asked.device_name in asked.costs.devices else "no evidence"

@@ -114,6 +114,8 @@ def _nothing(found: Recommendation) -> str:
     if any(refused.kernel is None and refused.strategy is None for refused in found.refused):
         return f"Nothing fits {_devices(found)}."
     if found.unmeasured:
+        if any(one.strategy for one in found.unmeasured):
+            return f"Nothing can be ranked on {_devices(found)}."
         return f"Valid on {_devices(found)}, without evidence of how fast, and so not ranked:"
     return f"Nothing is valid on {_devices(found)}."
 
@@ -127,7 +129,7 @@ def _table(found: Recommendation, choices: tuple[Choice, ...]) -> Table:
     table.add_column("kernel", no_wrap=True)
     if found.ranks > 1:
         for name in ("strategy", "mesh", "placement"):
-            table.add_column(name)
+            table.add_column(name, no_wrap=True)
     for name in ("time", "interval", "TFLOP/s", "GiB", "fits"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("evidence")
@@ -154,11 +156,16 @@ def _evidence(choice: Choice) -> str:
 
 
 def _unmeasured(found: Recommendation) -> Iterator[str]:
-    names = dict.fromkeys(f"{one.kernel}" if one.strategy is None else one.strategy for one in found.unmeasured)
-    if names and found.choices:
-        yield f"Valid, but without evidence, and so not ranked: {', '.join(names)}."
-    elif names:
-        yield from (f"  {name}" for name in names)
+    kernels = [one.kernel for one in found.unmeasured if one.strategy is None]
+    if kernels and found.choices:
+        yield f"Valid, but without evidence, and so not ranked: {', '.join(kernels)}."
+    elif kernels:
+        yield from (f"  {name}" for name in kernels)
+    reasons: dict[str, list[str]] = {}
+    for one in found.unmeasured:
+        if one.strategy is not None:
+            reasons.setdefault(one.why.rstrip("."), []).append(one.strategy)
+    yield from (f"Not ranked: {', '.join(names)}: {why}." for why, names in reasons.items())
 
 
 def _notes(found: Recommendation) -> Iterator[str]:
