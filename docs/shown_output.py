@@ -109,7 +109,7 @@ def _part(line: str, before: str) -> str:
         return "refused"
     if line.startswith("    ") and before != "table":
         return "call"
-    says = line.startswith(("Note: ", "Outside ", "Valid, but ")) or "--all lists" in line
+    says = line.startswith(("Note: ", "Outside ", "Valid, but ", "Not ranked: ")) or "--all lists" in line
     return "notes" if says and before != "refused" else before
 
 
