@@ -61,7 +61,10 @@ class Gathered:
         np.add.at(wanting, np.searchsorted(places[1:], bounds[:, 1]) + 1, -1)
         # Rows given below a token, over all ranks that want them.
         before = np.r_[0, np.cumsum(np.cumsum(wanting)[:-1] * np.diff(places))]
-        return np.array([_below(places, before, shard) for shard in self.layout.shards], np.int64)
+        shards = [np.array(shard, np.int64).reshape(-1, 2) for shard in self.layout.shards]
+        owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
+        rows = np.diff(np.interp(np.concatenate(shards), places, before))[:, 0]
+        return np.rint(np.bincount(owner, rows, minlength=len(shards))).astype(np.int64)
 
     @cached_property
     def own(self) -> _Ints:
@@ -91,12 +94,6 @@ class Gathered:
 
 def _count(ranges: Ranges) -> int:
     return sum(stop - start for start, stop in ranges)
-
-
-def _below(places: _Ints, before: _Ints, ranges: Ranges) -> int:
-    bounds = np.array(ranges, np.float64).reshape(-1, 2)
-    at = np.interp(bounds, places, before)
-    return round(float((at[:, 1] - at[:, 0]).sum()))
 
 
 def _common(first: Ranges, second: Ranges) -> int:

@@ -7,6 +7,7 @@ rank that has most. A backward is one whose forward kept what it could.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from longca.manifests import Layout, Problem
 from longca.manifests.schedule import Move, Phase, Schedule
@@ -49,7 +50,7 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
     """Keys and values gathered, a chunk of heads computed while the next comes; gradients go back a chunk behind."""
-    sizes, gathered = Sizes.of(problem), Gathered(layout)
+    sizes, gathered = Sizes.of(problem), _gathered(layout)
     chunks = chunk_count(problem, sizes.heads_kv, GATHER_CHUNKS, nccl)
     row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
     held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
@@ -72,6 +73,12 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
     if back is not None:
         phases += [Phase(moves=back.moves, touched=back.touched), Phase(touched=back.merged)]
     return tuple(phases)
+
+
+@lru_cache(maxsize=4)
+def _gathered(layout: Layout) -> Gathered:
+    """The latest are kept, for the other direction."""
+    return Gathered(layout)
 
 
 def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:

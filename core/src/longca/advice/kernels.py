@@ -36,11 +36,13 @@ class Ranking:
         choices: What has a prediction.
         unmeasured: What is valid without one.
         refused: What is not valid.
+        notes: What else there is to know, in sentences.
     """
 
     choices: tuple[Choice, ...]
     unmeasured: tuple[Unmeasured, ...]
     refused: tuple[Refused, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

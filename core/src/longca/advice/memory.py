@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import log2, prod
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from longca.errors import PluginError
 from longca.manifests import Layout, Problem
 from longca.manifests.memory import StrategyMemory
 from longca.manifests.pairs import halves
-from longca.manifests.step_cuts import rank_areas, step_problems
+from longca.manifests.step_cuts import rank_areas, rank_problems, step_problems
 from longca.masks import Form
 from longca.plugins import Registry
 
@@ -28,6 +28,9 @@ _SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 #: Steps of the largest layouts in which the rank with the largest area is looked for; else it is the last rank.
 _LOOKED_AT = 2**14
+
+#: Steps of large layouts are alike whose areas are of the same one of so many classes an octave.
+_ALIKE = 8
 
 
 @dataclass(frozen=True)
@@ -195,19 +198,22 @@ def _calls(
 
 
 def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, int]]:
-    """The steps of the rank with the largest area, and how often each is there; equally large ones are one."""
+    """The steps of the rank with the largest area, and how often each is there; equally large ones are one.
+
+    In large layouts steps that are nearly as large are one too, and count as the largest of them.
+    """
     if layout is None:
         yield problem, 1
         return
-    small = sum(map(len, layout.steps)) <= _LOOKED_AT
+    small = len(layout.table.table) <= _LOOKED_AT
     rank = int(np.argmax(rank_areas(problem, layout))) if small else layout.world_size - 1
     found: dict[tuple[int, ...], list[Problem]] = {}
-    for step in step_problems(problem, layout)[rank]:
+    for step in step_problems(problem, layout)[rank] if small else rank_problems(problem, layout, rank):
         if step is not None:
             mask = step.concrete_mask
-            key = (step.heads_q, step.num_heads_kv, mask.seqlen_q, mask.seqlen_k, mask.area)
-            found.setdefault(key, []).append(step)
-    yield from ((steps[0], len(steps)) for steps in found.values())
+            area = mask.area if small else round(_ALIKE * log2(mask.area))
+            found.setdefault((step.heads_q, step.num_heads_kv, mask.seqlen_q, mask.seqlen_k, area), []).append(step)
+    yield from ((max(steps, key=lambda step: step.area), len(steps)) for steps in found.values())
 
 
 def _stated(registry: Registry, kernel: str, function: str | None, problem: Problem, form: Form) -> int:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import log2, prod
 
-__all__ = ["mesh_text", "meshes"]
+__all__ = ["few_meshes", "left_out", "mesh_text", "meshes"]
+
+#: Ranks up to which every mesh is looked at, and how many meshes of a strategy are looked at beyond.
+_EVERY, _FEW = 64, 6
 
 
 def meshes(ranks: int, axes: Sequence[str]) -> Iterator[dict[str, int]]:
@@ -21,6 +25,35 @@ def meshes(ranks: int, axes: Sequence[str]) -> Iterator[dict[str, int]]:
             yield dict(zip(axes, sizes, strict=True))
 
 
+def few_meshes(ranks: int, axes: Sequence[str], per_host: int) -> list[dict[str, int]]:
+    """The meshes of a strategy that are looked at: all on a few ranks; on many, some that differ most.
+
+    These have their innermost axis within a host. The first of them has its two innermost axes fill a host, as far as
+    that goes, and each further one is the farthest from those before it, in the logarithms of its sizes.
+
+    Args:
+        ranks: Ranks, 2 or more.
+        axes: The strategy's axes.
+        per_host: Ranks of a host.
+    """
+    found = list(meshes(ranks, axes))
+    if ranks <= _EVERY or len(axes) == 1:
+        return found
+    within = [sizes for sizes in found if sizes[axes[-1]] <= per_host]
+    left = sorted(within or found, key=lambda sizes: _beyond_host(sizes, axes, per_host))
+    chosen = left[:1]
+    while len(chosen) < min(_FEW, len(left)):
+        chosen.append(max(left, key=lambda sizes: min(_distance(sizes, other) for other in chosen)))
+    return [sizes for sizes in found if sizes in chosen]
+
+
+def left_out(ranks: int, name: str, axes: Sequence[str], per_host: int) -> Iterator[str]:
+    """In words, how many meshes of a strategy are looked at; nothing where all are."""
+    some, every = len(few_meshes(ranks, axes, per_host)), sum(1 for _ in meshes(ranks, axes))
+    if some < every:
+        yield f"{some} of the {every} meshes of {name} were looked at, with its axis {axes[-1]} within a host"
+
+
 def mesh_text(sizes: dict[str, int]) -> str:
     """A mesh as records have it: `ring=2,ulysses=4`."""
     return ",".join(f"{axis}={size}" for axis, size in sizes.items())
@@ -33,3 +66,12 @@ def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
     for first in range(1, number + 1):
         if number % first == 0:
             yield from ((first, *others) for others in _factors(number // first, count - 1))
+
+
+def _beyond_host(sizes: dict[str, int], axes: Sequence[str], per_host: int) -> float:
+    """How far the ranks of the two innermost axes are from a host's, as a logarithm."""
+    return abs(log2(prod(sizes[axis] for axis in axes[-2:]) / per_host))
+
+
+def _distance(sizes: dict[str, int], other: dict[str, int]) -> float:
+    return sum((log2(sizes[axis]) - log2(other[axis])) ** 2 for axis in sizes)

@@ -20,6 +20,9 @@ _Ints = NDArray[np.int64]
 #: Entries of the largest table of tiles that is made at a time.
 _CELLS = 2**21
 
+#: Parts that have tokens of a row of tiles, on average, from which on tables are dense.
+_CROWDED = 4
+
 
 @dataclass(frozen=True, eq=False)
 class Owned:
@@ -95,20 +98,45 @@ def pair_sums(
     """
     full, partial, longest = np.zeros((3, owned.parts, before.shape[1] if met is None else 1))
     step = max(1, _CELLS // max(1, before.shape[1]))
+    # Where many parts have tokens of each tile, the most in a row is that of some rows together.
+    together = -(-len(owned.tile) // max(1, runs.num_rows)) if len(owned.tile) > _CROWDED * runs.num_rows else 1
     for first in range(0, runs.num_rows, step):
         rows = range(first, min(first + step, runs.num_rows))
         mine = owned.between(rows.start, rows.stop)
         if not len(mine.part):
             continue
-        parts, starts = np.unique(mine.part, return_index=True)
-        seen = np.zeros((len(mine.part), full.shape[1]), np.float32)
-        for total, kind in ((full, runs.full), (partial, runs.partial)):
-            tiles = _by_row(kind, rows, before)
-            held = tiles[mine.tile - first] if met is None else tiles[mine.tile - first, met[mine.part]][:, None]
-            seen += held
-            total[parts] += np.add.reduceat(held * mine.share[:, None], starts, axis=0)
-        longest[parts] = np.maximum(longest[parts], np.maximum.reduceat(seen, starts, axis=0))
+        kinds = [_by_row(kind, rows, before) for kind in (runs.full, runs.partial)]
+        for total, tiles in zip((full, partial), kinds, strict=True):
+            (_add if together == 1 else _add_crowded)(total, tiles, mine, first, met)
+        _raise(longest, kinds[0] + kinds[1], mine, first, together, met)
     return full, partial, longest
+
+
+def _add(total: _Floats, tiles: _Shares, mine: Owned, first: int, met: _Ints | None) -> None:
+    """Adds the tiles of some rows to those of the parts that hold the rows."""
+    parts, starts = np.unique(mine.part, return_index=True)
+    held = _met(tiles, mine.tile - first, mine.part, met) * mine.share[:, None]
+    total[parts] += np.add.reduceat(held, starts, axis=0)
+
+
+def _add_crowded(total: _Floats, tiles: _Shares, mine: Owned, first: int, met: _Ints | None) -> None:
+    """The same where many parts have tokens of each row."""
+    shares = np.zeros((len(tiles), len(total)), np.float32)
+    np.add.at(shares, (mine.tile - first, mine.part), mine.share)
+    total += shares.T @ tiles if met is None else np.einsum("rp,rp->p", shares, tiles[:, met])[:, None]
+
+
+def _raise(longest: _Floats, tiles: _Shares, mine: Owned, first: int, together: int, met: _Ints | None) -> None:
+    """Raises the most in a row of tiles to that of some rows, for the parts that hold them."""
+    most = tiles if together == 1 else np.maximum.reduceat(tiles, np.arange(0, len(tiles), together), axis=0)
+    part, block = np.divmod(np.unique(mine.part * len(most) + (mine.tile - first) // together), len(most))
+    parts, starts = np.unique(part, return_index=True)
+    longest[parts] = np.maximum(longest[parts], np.maximum.reduceat(_met(most, block, part, met), starts, axis=0))
+
+
+def _met(tiles: _Shares, rows: _Ints, parts: _Ints, met: _Ints | None) -> _Shares:
+    """Rows of tiles, with what their part of queries meets: [rows, parts of keys or 1]."""
+    return tiles[rows] if met is None else tiles[rows, met[parts]][:, None]
 
 
 def _by_row(kind: NDArray[np.int32], rows: range, before: _Shares) -> _Shares:
@@ -116,7 +144,9 @@ def _by_row(kind: NDArray[np.int32], rows: range, before: _Shares) -> _Shares:
     found = np.zeros((len(rows), before.shape[1]), np.float32)
     mine = kind[np.searchsorted(kind[:, 0], rows.start) : np.searchsorted(kind[:, 0], rows.stop)]
     if len(mine):
-        some, starts = np.unique(mine[:, 0] - rows.start, return_index=True)
-        tiles = before[mine[:, 2]] - before[mine[:, 1]]
-        found[some] = tiles if len(some) == len(mine) else np.add.reduceat(tiles, starts, axis=0)
+        row, starts, counts = np.unique(mine[:, 0] - rows.start, return_index=True, return_counts=True)
+        for turn in range(int(counts.max())):  # the first runs of all rows, then the second: quicker than reduceat
+            some = counts > turn
+            _, start, stop = mine[starts[some] + turn].T
+            found[row[some]] += before[stop] - before[start]
     return found

@@ -30,6 +30,9 @@ _Ints = NDArray[np.int64]
 _KEPT = 32
 _MADE: OrderedDict[bytes, PairTiles] = OrderedDict()
 
+#: Pairs of the largest layouts whose works are told apart from 1 % on; those of larger ones from 3 % on.
+_FINE = 2**14
+
 #: Tiles that are none.
 _NOTHING = 1e-3
 
@@ -70,7 +73,7 @@ def pairs_of(layout: Layout) -> Pairs:
 
 @dataclass(frozen=True, eq=False)
 class PairTiles:
-    """The tiles of the pairs of a layout. Works that differ by less than 1 % are one.
+    """The tiles of the pairs of a layout. Works that hardly differ are one.
 
     Attributes:
         works: The works that differ; None for one that shows nothing. They have no path yet, or that of a full mask.
@@ -80,6 +83,11 @@ class PairTiles:
     works: tuple[Work | None, ...]
     which: _Ints
     _seconds: dict[tuple[CostModel, Key, str, tuple[int, int]], _Floats | None] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> int:
+        """The pair with most tiles."""
+        return int(np.array([work.tiles if work else 0.0 for work in self.works])[self.which].argmax())
 
     def on(self, path: str) -> list[Work | None]:
         """The works, on a path where they are not of a full mask."""
@@ -172,9 +180,9 @@ def _distinct(table: _Floats) -> tuple[tuple[Work | None, ...], _Ints]:
     Args:
         table: Of each pair full and partial tiles, the most in a row, and the rows and columns of tiles: [5, pairs].
     """
-    code = np.zeros(table.shape[1], np.int64)
+    code, classes = np.zeros(table.shape[1], np.int64), 100 if table.shape[1] <= _FINE else 30
     for column in table:
-        step = np.round(100 * np.log(column + 1)).astype(np.int64)
+        step = np.round(classes * np.log(column + 1)).astype(np.int64)
         code = code * (int(step.max(initial=0)) + 1) + step
     _, first, which = np.unique(code, return_index=True, return_inverse=True)
     found: list[Work | None] = []

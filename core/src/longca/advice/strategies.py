@@ -20,6 +20,7 @@ from longca.advice.costs import Estimate
 from longca.advice.fit import Call
 from longca.advice.kernels import Ranking, proof_of
 from longca.advice.memory import rank_bytes
+from longca.advice.meshes import left_out
 from longca.advice.timeline import Timeline
 from longca.advice.ways import Links, Role, Way, of_role, ways_of
 from longca.advice.work import work_of
@@ -91,7 +92,9 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
             refused.append(Refused(None, _name(one.way), (str(error),)))
     known = {choice.strategy for choice in choices}
     without = tuple(one for name, one in unmeasured.items() if name not in known)
-    return Ranking(tuple(choices), without, (*refused, *more, *_waiting(exact)))
+    manifests = [asked.registry.strategy(name) for name in strategies]
+    notes = (text for one in manifests for text in left_out(ranks, one.name, one.axes, links.per_host))
+    return Ranking(tuple(choices), without, (*refused, *more, *_waiting(exact)), tuple(notes))
 
 
 class _NotKnownError(UnsupportedError):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from longca.advice.asked import Asked
 from longca.advice.calls import StrategyCall, schedule_of
 from longca.advice.choices import Refused
-from longca.advice.meshes import mesh_text, meshes
+from longca.advice.meshes import few_meshes, mesh_text
 from longca.advice.network import Network, Topology
 from longca.advice.rates import Rates
 from longca.advice.step_works import Pairs, PairTiles, pair_tiles, pairs_of, seconds_of
@@ -21,6 +21,7 @@ from longca.advice.work import Work, work_of
 from longca.errors import UnsupportedError
 from longca.manifests import Layout, Problem, Verdict
 from longca.manifests.pairs import halves
+from longca.manifests.steps import Steps
 from longca.masks import Form
 
 __all__ = ["Links", "Role", "Way", "of_role", "ways_of"]
@@ -30,9 +31,11 @@ _Floats = NDArray[np.float64]
 #: What a kernel computes: the forward or the backward of a pair, or both directions by itself.
 Role = Literal["forward", "backward", "both"]
 
-#: Pairs of the largest layouts whose every pair is cut, steps of the largest ones that are all checked, and how many
-#: are checked of larger ones.
-_CUT, _ALL, _CHECKED = 100, 2**13, 64
+#: Pairs of the largest layouts whose every pair is cut.
+_CUT = 100
+
+#: Steps of the largest layouts that are all checked, how many are of larger ones, and of how many ranks at least.
+_ALL, _SOME, _FEWEST = 2**13, 2**11, 4
 
 #: Forms that take any cut of a mask, the most common first.
 _GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN, Form.DENSE)
@@ -88,11 +91,6 @@ class Way:
         """Whether the mask is cut for every pair when the way is weighed exactly."""
         return len(self.pairs.parts) <= _CUT
 
-    @property
-    def checks_all(self) -> bool:
-        """Whether validity is checked on every step."""
-        return len(self.layout.table.table) <= _ALL
-
     @cached_property
     def topology(self) -> Topology:
         """Where the ranks are."""
@@ -130,8 +128,8 @@ class Way:
 
     def refusal(self, kernel: str, role: Role) -> Verdict | None:
         """The verdict against a kernel that does not take every step in a role; None where it does."""
-        if not self.cuts_all and self.checks_all:
-            verdict = self.asked.resolve(kernel, of_role(self.asked.problem, role), self.layout)
+        if not self.cuts_all:
+            verdict = self.asked.resolve(kernel, of_role(self.asked.problem, role), self._checked_layout)
             return None if verdict else verdict
         for step in self._roles[role]:
             if step is not None and not (verdict := self.asked.resolve(kernel, step)):
@@ -141,21 +139,45 @@ class Way:
     @property
     def checked(self) -> str:
         """In words, how many steps were checked; empty where all were."""
-        if self.cuts_all or self.checks_all:
+        if self.cuts_all or len(self._checked_ranks) == len(self._unlike_ranks):
             return ""
-        return f"validity was checked on {len(self.steps)} of {len(self.pairs.parts)} steps that differ"
+        checked, unlike = len(self._checked_ranks), len(self._unlike_ranks)
+        return f"whether the kernels take every step was checked on {checked} of {unlike} ranks that differ"
+
+    @cached_property
+    def _unlike_ranks(self) -> list[int]:
+        """The ranks whose pairs differ, the first of each."""
+        found: dict[bytes, int] = {}
+        for rank, pairs in enumerate(self.pairs.index):
+            found.setdefault(pairs.tobytes(), rank)
+        return list(found.values())
+
+    @cached_property
+    def _checked_ranks(self) -> list[int]:
+        """The ranks whose steps are checked: of those that differ, as many as an answer has time for."""
+        ranks, steps = self._unlike_ranks, max(1, self.pairs.index.shape[1])
+        if len(ranks) * steps <= _ALL:
+            return ranks
+        most = min(len(ranks), max(_FEWEST, _SOME // steps))
+        return [ranks[place] for place in np.linspace(0, len(ranks) - 1, most).astype(np.int64)]
+
+    @cached_property
+    def _checked_layout(self) -> Layout:
+        """The layout, with the steps of the ranks that are checked alone."""
+        steps, taken = self.layout.table, np.zeros(self.layout.world_size, np.bool_)
+        taken[self._checked_ranks] = True
+        bounds = np.r_[0, np.cumsum(np.diff(steps.bounds) * taken)]
+        return replace(self.layout, steps=Steps(steps.parts, steps.heads, steps.table[taken[steps.ranks]], bounds))
 
     @cached_property
     def steps(self) -> list[Problem | None]:
-        """What each pair asks; None where it shows nothing. Of a large layout, what some pairs ask."""
+        """What each pair asks; None where it shows nothing. Of a large layout, what the largest pair asks."""
         parts, (heads_q, heads_kv) = self.layout.table.parts, self.pairs.heads
-        rows = self.pairs.parts
-        if not self.cuts_all:
-            rows = rows[np.linspace(0, len(rows) - 1, _CHECKED).astype(np.int64)]
+        rows = self.pairs.parts if self.cuts_all else self.pairs.parts[[self._tiles.largest]]
         whole = self.asked.problem
         steps = [
             whole.narrowed(range(heads_q), range(heads_kv), (parts[q], parts[k]))
-            if len(rows) > 1
+            if len(self.pairs.parts) > 1
             else whole.narrowed(range(heads_q), range(heads_kv))
             for q, k in rows.tolist()
         ]
@@ -201,7 +223,7 @@ def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -
     """
     for name in strategies:
         manifest = asked.registry.strategy(name)
-        sizes_of_all = list(meshes(ranks, manifest.axes))
+        sizes_of_all = few_meshes(ranks, manifest.axes, links.per_host)
         if not sizes_of_all:
             axes = " × ".join(manifest.axes)
             yield Refused(None, name, (f"{ranks} ranks cannot be split into {axes} of 2 or more each",))

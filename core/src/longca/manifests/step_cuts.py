@@ -28,6 +28,7 @@ __all__ = [
     "StepProblems",
     "distinct_steps",
     "rank_areas",
+    "rank_problems",
     "stacked_problems",
     "step_areas",
     "step_kinds",
@@ -173,6 +174,22 @@ def stacked_problems(problem: Problem, layout: Layout) -> Iterator[tuple[Problem
         return
     for block in _blocks(problem, layout):
         yield from block.by_rank(problem)
+
+
+def rank_problems(problem: Problem, layout: Layout, rank: int) -> tuple[Problem | None, ...]:
+    """What one rank's steps ask, as `step_problems` has it, cut together; for whoever looks at a rank of many steps.
+
+    Args:
+        problem: What is asked of all ranks together, on the global mask.
+        layout: Which queries, keys and heads meet where.
+        rank: The rank.
+    """
+    if not isinstance(problem.mask, SliceMask):
+        return step_problems(problem, layout)[rank]
+    steps = layout.table
+    mine = steps.table[steps.bounds[rank] : steps.bounds[rank + 1]]
+    alone = Steps(steps.parts, steps.heads, mine, np.array([0, len(mine)]))
+    return next(next(_cut_blocks(problem.mask, alone, problem.composed)).by_rank(problem))
 
 
 def rank_areas(problem: Problem, layout: Layout) -> list[int]:
