@@ -11,9 +11,9 @@ from parallel_drawing import FONT, INK, MUTED, Ink, colour_of, draw_matrix, draw
 from parallel_sheet import Sheet
 
 from longca import masks, registry
+from longca.advice.nominal import imbalance
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Layout, Problem
-from longca.advice.nominal import imbalance
 from longca.masks import Mask
 
 STRATEGY, RANKS, SEQLEN = "ring_p2p", 4, 512

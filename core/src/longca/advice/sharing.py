@@ -47,7 +47,7 @@ class Shared:
         way: The way.
         kernels: The kernel of each direction.
         seconds: The predicted time of all directions.
-        others: What else was weighed exactly, the quickest first.
+        others: The others that were weighed exactly, the quickest first.
     """
 
     way: Way
@@ -132,7 +132,7 @@ def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
 
 
 def _exactly(rough: Sequence[tuple[float, _Scale, tuple[str, ...]]]) -> Iterator[Shared]:
-    """What looks quickest, weighed exactly, without what is not valid."""
+    """The valid kernels of the ways that look quickest, weighed exactly."""
     limit, cut = float("inf"), set[_Scale]()
     for total, scale, names in rough:
         if total > limit:
@@ -146,7 +146,7 @@ def _exactly(rough: Sequence[tuple[float, _Scale, tuple[str, ...]]]) -> Iterator
 
 
 class _Scale:
-    """What kernels take of a way's time, kept for whoever asks again.
+    """The times of kernels on one way, each predicted once.
 
     Args:
         way: The way.

@@ -1,11 +1,11 @@
 """Sharing: which strategy, placement and kernel `auto` is, where several ranks share a problem; and why.
 
 The least predicted time decides, of a forward, or of forward and backward together where gradients are asked for. The
-predictions come from `longca.advice.sharing`. Kernels and pairs are compared under the strategy. What does not fit into
-the device's memory is passed over, unless nothing fits.
+predictions come from `longca.advice.sharing`. Kernels and pairs are compared under the strategy. A choice that does not
+fit into the device's memory is passed over, unless nothing fits.
 
-Without a prediction a strategy is taken in a stated order: `ulysses`, then `ring_all_gather`, then the order of `longca
-plugins`; the first that is valid. So it is where ranks are of several hosts, since nothing says how these are linked.
+Without a prediction the first valid strategy is taken, in the order `ulysses`, `ring_all_gather`, and the others as
+`longca plugins` lists them. The same holds for ranks of several hosts, since nothing says how the hosts are linked.
 The kernel is then that of `longca.kernels.choice`, and the placement that of the least nominal cost.
 """
 
@@ -112,7 +112,7 @@ def _predicted(registry: Registry, problem: Problem, laid: list[Laid], kernel: s
 
 
 def _chosen(problem: Problem, found: Shared) -> Choice:
-    """What is predicted to be quickest, as a choice."""
+    """The quickest prediction as a choice with its reason."""
     sentences = [proven(found.interval, found.seconds, found.proof), _next(found)]
     fits = found.fits()
     if not fits:
