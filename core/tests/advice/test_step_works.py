@@ -1,0 +1,65 @@
+"""Step works: the tiles of pairs of parts, from those of the whole mask, are those of the pairs' cuts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longca import masks
+from longca.advice.step_works import pair_tiles, pairs_of
+from longca.advice.work import TILE
+from longca.manifests import Layout, Step
+from longca.masks import SliceMask
+
+PATTERNS = ["full", "causal", "causal_document", "full_sliding_window", "shared_question"]
+
+
+def _layout(seqlen: int, parts: list[list[tuple[int, int]]]) -> Layout:
+    """A ring of parts: each meets all."""
+    ranges = [tuple(part) for part in parts]
+    steps = tuple(tuple(Step(mine, other, (0, 1), (0, 1)) for other in ranges) for mine in ranges)
+    return Layout(steps, tuple(ranges))
+
+
+@settings(deadline=None, max_examples=30)
+@given(pattern=st.sampled_from(PATTERNS), tiles=st.integers(2, 20), deal=st.lists(st.integers(0, 3), min_size=20))
+def test_chunks_of_whole_tiles_have_exactly_the_tiles_of_their_cuts(pattern: str, tiles: int, deal: list[int]) -> None:
+    mask = masks.sample(pattern, tiles * TILE)
+    assert isinstance(mask, SliceMask)
+    owners = [owner for owner in range(4) if owner in deal[:tiles]]
+    parts = [[(t * TILE, (t + 1) * TILE) for t in range(tiles) if deal[t] == owner] for owner in owners]
+    layout = _layout(tiles * TILE, parts)
+    pairs = pairs_of(layout)
+    found = pair_tiles(mask, layout, pairs)
+    for (q, k), which in zip(pairs.parts.tolist(), found.which.tolist(), strict=True):
+        runs = mask.cut(layout.table.parts[q], layout.table.parts[k]).blocks(TILE, TILE).by_query
+        work = found.works[which]
+        full, partial = (work.full, work.partial) if work else (0, 0)
+        # Works that differ by less than 1 % are one.
+        assert (full, partial) == pytest.approx((runs.num_full, runs.num_partial), rel=0.03, abs=0.03)
+
+
+@settings(deadline=None, max_examples=30)
+@given(pattern=st.sampled_from(PATTERNS), seqlen=st.integers(300, 3000), parts=st.integers(2, 5))
+def test_other_chunks_share_the_tiles_of_the_whole_mask_out(pattern: str, seqlen: int, parts: int) -> None:
+    mask = masks.sample(pattern, seqlen)
+    assert isinstance(mask, SliceMask)
+    bounds = np.linspace(0, seqlen, parts + 1).astype(int).tolist()
+    layout = _layout(seqlen, [[(start, stop)] for start, stop in pairwise(bounds)])
+    found = pair_tiles(mask, layout, pairs_of(layout))
+    works = [found.works[which] for which in found.which.tolist()]
+    runs = mask.blocks(TILE, TILE).by_query
+    total = sum(work.tiles for work in works if work)
+    assert total <= 1.03 * (runs.num_full + runs.num_partial) + 0.1
+    assert total * TILE**2 >= 0.9 * mask.area
+
+
+def test_a_table_is_made_once_for_layouts_of_the_same_parts() -> None:
+    mask = masks.sample("causal", 1024)
+    made = [_layout(1024, [[(0, 512)], [(512, 1024)]]) for _ in range(2)]
+    first, second = (pair_tiles(mask, layout, pairs_of(layout)) for layout in made)
+    assert first is second

@@ -1,0 +1,44 @@
+"""Predictions of strategies are as good as promised, on numbers of GPUs that they have not seen."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+RESULTS = Path(__file__).parents[1] / "results"
+WRITTEN = RESULTS / "h200" / "advice" / "strategies_out.json"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location("results_strategies_out", RESULTS / "strategies_out.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    report: dict[str, Any] = made.report()
+    return report
+
+
+def test_errors_are_within_the_targets(found: dict[str, Any]) -> None:
+    assert found["errors"]["all"]["median"] <= 0.06
+    assert found["errors"]["all"]["p90"] <= 0.15
+    assert found["errors"]["rough"]["p90"] <= 0.15
+
+
+def test_little_is_lost_by_predicted_placements_and_strategies(found: dict[str, Any]) -> None:
+    assert found["placements"]["max"] <= 0.007
+    assert found["strategies"]["mean"] <= 0.02
+
+
+def test_the_tables_that_are_shown_are_the_ones_that_are_found(found: dict[str, Any]) -> None:
+    written = json.loads(WRITTEN.read_text(encoding="utf-8"))
+    for name, row in found["errors"].items():
+        assert written["errors"][name] == pytest.approx(row, rel=0.02)
+    assert written["placements"] == pytest.approx(found["placements"], abs=0.002)
