@@ -274,6 +274,7 @@ def _call_text(one: _Weighed) -> str:
     kernel = join(one.kernels[0], one.kernels[-1])
     kind = way.asked.problem.device.kind
     return (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
         f'mesh = init_device_mesh("{kind}", ({sizes}{comma}), mesh_dim_names=({names}{comma}))\n'
         f"longca.attention(q, k, v, mask, kernel={kernel!r}, strategy={way.strategy!r}, mesh=mesh, "
         f"placement={way.placement!r})"
