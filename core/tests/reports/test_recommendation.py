@@ -110,7 +110,7 @@ def test_nothing_valid_and_nothing_that_fits_are_told_apart():
     assert shown(answer(refused=(Refused("a", None, ("too old",)),))).startswith("Nothing is valid on Some GPU.")
     large = shown(answer(refused=(Refused(None, None, ("too large",), "Take 5 tokens"),)))
     assert large.startswith("Nothing fits Some GPU.")
-    assert "  all: too large. Take 5 tokens.\n" in large
+    assert "  every kernel: too large. Take 5 tokens.\n" in large
 
 
 def test_what_is_not_measured_is_listed_and_said_to_be_unranked():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from longca.manifests.pairs import join
@@ -193,6 +193,7 @@ class Recommendation:
         unmeasured: What is valid without a prediction, in the order of the plugins. It is not ranked.
         refused: What is not valid, and why.
         notes: What else there is to know, in sentences.
+        here: Whether the device is this machine's, so that the versions installed here matter.
     """
 
     problem: dict[str, Any]
@@ -201,7 +202,8 @@ class Recommendation:
     choices: tuple[Choice, ...]
     unmeasured: tuple[Unmeasured, ...] = ()
     refused: tuple[Refused, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    here: bool = True
 
     @property
     def best(self) -> Choice | None:

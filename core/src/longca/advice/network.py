@@ -160,8 +160,8 @@ class Network:
             return within
         if self.between is None:
             raise UnsupportedError(
-                "the ranks are on several hosts, and no network between them was given. Give the bandwidth that each GPU "
-                "has to it: --network 400Gb, or network='400Gb'"
+                "the ranks are on several hosts, and no network between them was given. Give the bandwidth that each "
+                "GPU has to it: --network 400Gb, or network='400Gb'"
             )
         hosts, part = -(-ranks // shared), 1.0
         if move.kind == "all_to_all":

@@ -10,7 +10,7 @@ from longca.advice.asked import Asked
 from longca.advice.capacity import Capacity, fewest_ranks, longest_sequence
 from longca.advice.choices import Choice, Recommendation, Refused
 from longca.advice.costs import CostModel
-from longca.advice.devices import named_device
+from longca.advice.devices import evidence_name, named_device
 from longca.advice.evidence import Row, shipped
 from longca.advice.from_records import rows_of_folder
 from longca.advice.history import History, history
@@ -22,6 +22,7 @@ from longca.advice.strategies import rank_strategies
 from longca.advice.ways import Links
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests import Device, Problem
+from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.masks import Mask
 from longca.plugins import Registry, registry
@@ -101,9 +102,10 @@ def recommend(
         known.strategy(name)
     asked = Asked(problem, training, known, costs, _capacity(memory, where), tuple(kernels or known.kernels))
     about = asked.as_json(ranks, per_node)
+    here = asked.device_name == evidence_name(current_device())
     too_large = _too_large(asked, ranks)
     if too_large is not None:
-        return Recommendation(about, str(where), ranks, (), (), (too_large,), notes)
+        return Recommendation(about, str(where), ranks, (), (), (too_large,), notes, here)
     if ranks == 1:
         found = rank_kernels(asked)
     else:
@@ -111,7 +113,8 @@ def recommend(
         links = Links(network_of(rows, asked.device_name, between), rates_of(rows, asked.device_name), per_node)
         found = rank_strategies(asked, ranks, links, tuple(strategies or known.strategies))
     notes = (*notes, *found.notes, *_about_evidence(asked, found))
-    return Recommendation(about, str(where), ranks, _sorted(found.choices), found.unmeasured, found.refused, notes)
+    choices = _sorted(found.choices)
+    return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
 
 
 def evidence(records: tuple[str, ...] = ()) -> tuple[tuple[Row, ...], tuple[str, ...]]:

@@ -73,8 +73,8 @@ def recommend(
 ) -> None:
     """Answers which kernel and strategy to take, from evidence. It runs no kernel.
 
-    The evidence is what LongCA was measured with, what was measured on this machine,
-    and the folders given as --records.
+    The evidence is the measurements that come with LongCA, those of this machine, and
+    those in the folders given as --records.
     """
     from longca.advice.recommend import recommend as ask
 

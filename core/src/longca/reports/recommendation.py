@@ -173,7 +173,7 @@ def _notes(found: Recommendation) -> Iterator[str]:
     if found.best is not None:
         for text in found.best.proof.outside:
             yield f"Outside the evidence: {text}."
-        for text in (*found.best.proof.versions, *found.best.proof.notes):
+        for text in (*(found.best.proof.versions if found.here else ()), *found.best.proof.notes):
             yield f"Note: {text}."
         for text in found.best.unknown:
             yield f"Note: the {text} is not stated and counts as 0."
@@ -181,7 +181,7 @@ def _notes(found: Recommendation) -> Iterator[str]:
 
 
 def _refusal(refused: Refused) -> str:
-    name = " with ".join(part for part in (refused.kernel, refused.strategy) if part) or "all"
+    name = " with ".join(part for part in (refused.kernel, refused.strategy) if part) or "every kernel"
     reasons = " ".join(refused.reasons)
     advice = f" {refused.advice.rstrip('.')}." if refused.advice else ""
     return f"{name}: {reasons}{'' if reasons.endswith('.') else '.'}{advice}"
