@@ -6,7 +6,7 @@ exactly, from the cut of each step, and their kernels are checked, until as many
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -86,15 +86,13 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
     for one in exact:
         try:
             choices.append(_choice(one))
-        except (
-            UnsupportedError
-        ) as error:  # where not every step was checked, the rank that needs most memory may say no
+        except UnsupportedError as error:  # of steps that were not checked, one may say no
             refused.append(Refused(None, _name(one.way), (str(error),)))
     known = {choice.strategy for choice in choices}
     without = tuple(one for name, one in unmeasured.items() if name not in known)
     manifests = [asked.registry.strategy(name) for name in strategies]
     notes = (text for one in manifests for text in left_out(ranks, one.name, one.axes, links.per_host))
-    return Ranking(tuple(choices), without, (*refused, *more, *_waiting(exact)), tuple(notes))
+    return Ranking(tuple(choices), without, (*refused, *more), (*notes, *_across(exact)))
 
 
 class _NotKnownError(UnsupportedError):
@@ -231,7 +229,7 @@ def _choice(one: _Weighed) -> Choice:
         ),
         bytes_per_rank=memory.total,
         fits=asked.fits(memory.total),
-        proof=Proof(proof.records, proof.nearest, proof.outside, proof.versions, notes),
+        proof=Proof(proof.records, proof.nearest, (*_unseen(way), *proof.outside), proof.versions, notes),
         call=_call_text(one),
         tflops=1e-12 * asked.flops / one.total / way.layout.world_size,
         strategy=way.strategy,
@@ -265,6 +263,13 @@ def _whole(way: Way, largest: Problem, kernel: str, direction: str) -> Estimate 
     return way.asked.costs.estimate(way.asked.key(kernel, direction), call)
 
 
+def _unseen(way: Way) -> Iterator[str]:
+    """In words, that collectives of as many ranks were not measured."""
+    measured = max((ranks for kinds in way.links.network.inside.values() for ranks in kinds), default=1)
+    if way.layout.world_size > measured:
+        yield f"{way.layout.world_size} devices; measured up to {measured}"
+
+
 def _call_text(one: _Weighed) -> str:
     """The lines to paste."""
     way = one.way
@@ -281,8 +286,10 @@ def _call_text(one: _Weighed) -> str:
     )
 
 
-def _waiting(weighed: Iterable[_Weighed]) -> Iterator[Refused]:
-    """Advice on ways whose transfers between hosts take much of the time."""
+def _across(weighed: Sequence[_Weighed]) -> Iterator[str]:
+    """What is to be known of links between hosts: that they were not measured, and which ways wait for them much."""
+    if any(one.way.topology.ranks_per_host is not None for one in weighed):
+        yield "times between hosts are computed from the bandwidth that was given; none was measured (unverified)"
     for one in weighed:
         topology, last = one.way.topology, one.timelines[-1]
         across = [axis for axis in topology.sizes if topology.shared(axis) < topology.sizes[axis]]
@@ -292,9 +299,8 @@ def _waiting(weighed: Iterable[_Weighed]) -> Iterator[Refused]:
             # Moves that now take the exposed time beside the kernels' would have to fit behind the kernels.
             factor = (last.compute + last.exposed) / max(last.compute, 1e-12)
             need = "" if link is None else f" It would wait little with {factor * link.bandwidth / 1e9:.0f} GB/s."
-            yield Refused(
-                None,
-                _name(one.way),
-                (f"waits {last.exposed / last.seconds:.0%} of the time for links between hosts{have}.{need}",),
-                "Keep the axis that moves most within a host: take a hybrid such as usp with its inner axis there",
+            hybrid = (
+                "" if len(topology.sizes) > 1 else " A hybrid, such as usp with its inner axis in a host, waits less."
             )
+            share = f"{last.exposed / last.seconds:.0%}"
+            yield f"{_name(one.way)} waits {share} of the time for links between hosts{have}.{need}{hybrid}".rstrip(".")

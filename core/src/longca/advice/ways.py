@@ -226,21 +226,22 @@ def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -
         sizes_of_all = few_meshes(ranks, manifest.axes, links.per_host)
         if not sizes_of_all:
             axes = " × ".join(manifest.axes)
-            yield Refused(None, name, (f"{ranks} ranks cannot be split into {axes} of 2 or more each",))
-        refusals: dict[str, None] = {}
+            yield Refused(None, name, (f"{ranks} devices cannot be split into {axes}, 2 or more along each",))
+        refusals: dict[str, dict[str, None]] = {}
         for sizes in sizes_of_all:
             seen: set[Layout] = set()
             for placement in manifest.placements:
                 try:
                     layout = asked.registry.layout(name, asked.problem, sizes, placement)
                 except UnsupportedError as error:
-                    refusals[str(error)] = None
+                    refusals.setdefault(str(error), {})[placement] = None
                     continue
                 if layout not in seen:
                     seen.add(layout)
                     yield Way(asked, links, name, sizes, placement, layout)
-        if refusals:
-            yield Refused(None, name, tuple(refusals))
+        for reason, placements in refusals.items():
+            every = len(placements) == len(manifest.placements)
+            yield Refused(None, name if every else f"{name} placed {', '.join(placements)}", (reason,))
 
 
 def of_role(step: Problem, role: Role) -> Problem:
