@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..fake_plugins import FakePlugins
+from ..fake_plugins import STRATEGY, FakePlugins
 
 QUICK = Path(__file__).parents[3] / "results" / "cpu" / "quick"
 LONG = ("causal", "--seqlen", "32768")
@@ -253,6 +253,59 @@ def test_mistakes_are_told_in_one_line(refused, options, said):
     message = refused("causal", *options, *device)
     assert message.startswith(f"error: {said}")
     assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--network", "fast"], "'fast' "),
+        (["--network", "0Gb"], ""),
+        (["--strategy", "nobody"], "unknown strategy 'nobody'"),
+        (["--gpus", "20000"], "ranks is 20000"),
+        (["--per-node", "20000"], "per_node is 20000"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_of_several_devices_are_told_in_one_line(refused, options, said):
+    message = refused("causal", "--seqlen", "64", "--device", "h200", "--gpus", "2", *options)
+    assert message.startswith(f"error: {said}")
+    assert message.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    """Asks of 2 devices, where one strategy is installed, which does not say what it moves."""
+    made = FakePlugins(tmp_path_factory.mktemp("a strategy"))
+    made.env |= {"LONGCA_HISTORY": str(made.root / "history.jsonl"), "LONGCA_PLUGINS": "rounds"}
+    made.add("rounds", STRATEGY)
+
+    def asked(*options):
+        ran = made.longca(
+            "recommend", "causal", "--seqlen", "64", "--heads", "4:4", "--device", "h200", "--gpus", "2", *options
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
+    return asked
+
+
+def test_a_strategy_that_does_not_say_what_it_moves_is_not_ranked(on_two):
+    found = json.loads(on_two("--json"))
+    assert found["choices"] == []
+    (one,) = found["unmeasured"]
+    assert (one["strategy"], one["why"]) == ("round", "round does not say what it moves")
+    assert [(refused["strategy"], refused["reasons"]) for refused in found["refused"]] == [
+        ("round placed nowhere", ["too many"])
+    ]
+    text = on_two()
+    assert text.startswith("Nothing can be ranked on 2 × NVIDIA H200 (compute capability 9.0).\n")
+    assert "\nNot ranked: round: round does not say what it moves.\n" in text
+
+
+def test_why_tells_what_is_refused_of_a_strategy(on_two):
+    text = on_two("--why", "round")
+    assert "round does not say what it moves" in text
+    assert "round placed nowhere: too many." in text
 
 
 def test_documents_that_do_not_sum_are_refused(refused):

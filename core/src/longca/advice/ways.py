@@ -22,7 +22,7 @@ from longca.errors import UnsupportedError
 from longca.manifests import Layout, Problem, Verdict
 from longca.manifests.pairs import halves
 from longca.manifests.steps import Steps
-from longca.masks import Form
+from longca.masks import Form, SliceMask
 
 __all__ = ["Links", "Role", "Way", "of_role", "ways_of"]
 
@@ -36,6 +36,9 @@ _CUT = 100
 
 #: Steps of the largest layouts that are all checked, how many are of larger ones, and of how many ranks at least.
 _ALL, _SOME, _FEWEST = 2**13, 2**11, 4
+
+#: Slices of a mask with which a step counts once.
+_SLICES = 64
 
 #: Forms that take any cut of a mask, the most common first.
 _GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN, Form.DENSE)
@@ -156,9 +159,12 @@ class Way:
     def _checked_ranks(self) -> list[int]:
         """The ranks whose steps are checked: of those that differ, as many as an answer has time for."""
         ranks, steps = self._unlike_ranks, max(1, self.pairs.index.shape[1])
-        if len(ranks) * steps <= _ALL:
+        mask = self.asked.problem.concrete_mask
+        # A cut takes as long as the mask has slices.
+        each = steps * max(1, len(mask.array) // _SLICES if isinstance(mask, SliceMask) else 1)
+        if len(ranks) * each <= _ALL:
             return ranks
-        most = min(len(ranks), max(_FEWEST, _SOME // steps))
+        most = min(len(ranks), max(_FEWEST, _SOME // each))
         return [ranks[place] for place in np.linspace(0, len(ranks) - 1, most).astype(np.int64)]
 
     @cached_property
@@ -227,21 +233,27 @@ def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -
         if not sizes_of_all:
             axes = " × ".join(manifest.axes)
             yield Refused(None, name, (f"{ranks} devices cannot be split into {axes}, 2 or more along each",))
-        refusals: dict[str, dict[str, None]] = {}
+        refusals: dict[str, list[tuple[str, str]]] = {}
         for sizes in sizes_of_all:
             seen: set[Layout] = set()
             for placement in manifest.placements:
                 try:
                     layout = asked.registry.layout(name, asked.problem, sizes, placement)
                 except UnsupportedError as error:
-                    refusals.setdefault(str(error), {})[placement] = None
+                    refusals.setdefault(str(error), []).append((mesh_text(sizes), placement))
                     continue
                 if layout not in seen:
                     seen.add(layout)
                     yield Way(asked, links, name, sizes, placement, layout)
-        for reason, placements in refusals.items():
-            every = len(placements) == len(manifest.placements)
-            yield Refused(None, name if every else f"{name} placed {', '.join(placements)}", (reason,))
+        for reason, found in refusals.items():
+            yield Refused(None, _part_of(name, found, len(sizes_of_all), len(manifest.placements)), (reason,))
+
+
+def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placements: int) -> str:
+    """What of a strategy some of its meshes and placements are: all of it, or the ones that are named."""
+    some, placed = dict.fromkeys(mesh for mesh, _ in found), dict.fromkeys(placement for _, placement in found)
+    on = "" if len(some) == meshes else f" on {len(some)} of {meshes} meshes"
+    return name + on + ("" if len(placed) == placements else f" placed {', '.join(placed)}")
 
 
 def of_role(step: Problem, role: Role) -> Problem:

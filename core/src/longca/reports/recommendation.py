@@ -207,4 +207,6 @@ def _about(found: Recommendation, name: str) -> Iterator[str]:
     for one in found.unmeasured:
         if name in (one.kernel, one.strategy):
             yield f"{one.kernel} is valid and not ranked: {one.why}"
-    yield from (_refusal(refused) for refused in found.refused if name in (refused.kernel, refused.strategy))
+    for refused in found.refused:  # a strategy's may be of some of its meshes and placements, which follow its name
+        if name in (refused.kernel, (refused.strategy or "").partition(" ")[0]):
+            yield _refusal(refused)

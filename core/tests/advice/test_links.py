@@ -1,0 +1,54 @@
+"""Links: what evidence of a device says of its hosts, and of what calls cost beside kernels and collectives."""
+
+import pytest
+
+from longca.advice.evidence import Collected
+from longca.advice.links import links_of, network_of, rates_of
+from longca.advice.network import Link
+from longca.advice.rates import Rates
+
+from .rows import RUN, row
+
+GB = 10**9
+OTHER = RUN.model_copy(update={"device": "Another GPU"})
+
+
+def shared(seconds=0.01, mesh="ring=2", kind="p2p", bandwidth=1e11, size=GB, **fields):
+    """A row of a call on several ranks that moved some bytes over a link of this bandwidth."""
+    ranks = int(mesh.rpartition("=")[2])
+    sent = size if kind == "p2p" else size * (ranks - 1) / ranks
+    moved = {kind: Collected(calls=1, bytes=size, seconds=sent / bandwidth)}
+    return row(strategy="mine", mesh=mesh, communication=moved, seconds=seconds, **fields)
+
+
+def test_rows_of_one_device_have_no_links():
+    assert list(links_of([row()])) == []
+    assert network_of([row()], RUN.device, None).inside == {}
+
+
+def test_links_are_of_what_rows_moved():
+    (moved,) = links_of([row(), shared(mesh="ulysses=4", kind="all_to_all")])
+    assert (moved.kind, moved.ranks, moved.calls, moved.sent) == ("all_to_all", 4, 1, 0.75 * GB)
+
+
+def test_a_network_is_of_the_device_alone():
+    rows = [shared(size=n * GB) for n in (1, 2, 4)] + [shared(run=OTHER, bandwidth=1e9, size=n * GB) for n in (1, 2)]
+    for device, bandwidth in ((RUN.device, 1e11), (OTHER.device, 1e9)):
+        assert network_of(rows, device, None).inside["p2p"][2].bandwidth == pytest.approx(bandwidth)
+    assert network_of(rows, "a third GPU", None).inside == {}
+
+
+def test_between_hosts_is_what_was_named():
+    link = Link(50e9)
+    assert network_of([], RUN.device, None).between is None
+    assert network_of([shared()], RUN.device, link).between == link
+
+
+def test_rates_are_of_the_device_alone():
+    def observed(run, per_phase):
+        return [shared(0.01 + n * per_phase, run=run, observed=(0.01, 0, 0, 0, n)) for n in (1, 4, 16)]
+
+    rows = [*observed(RUN, 1e-4), *observed(OTHER, 1e-3), row()]
+    assert rates_of(rows, RUN.device).per_phase == pytest.approx(1e-4)
+    assert rates_of(rows, OTHER.device).per_phase == pytest.approx(1e-3)
+    assert rates_of(rows, "a third GPU") == Rates()

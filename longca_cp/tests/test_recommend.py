@@ -1,0 +1,185 @@
+"""recommend, of the five strategies: what it chooses on some devices, what it refuses by name, and what it prints."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+
+import longca
+from longca import masks
+
+CAUSAL = masks.build("causal", 16384)
+RINGS = {"ring_p2p", "ring_all_gather"}
+ASK = ("recommend", "causal", "--seqlen", "16384", "--device", "h200", "--kernel", "fa3")
+
+
+@pytest.fixture(autouse=True)
+def history(tmp_path, monkeypatch):
+    """This machine's evidence, of which there is none."""
+    monkeypatch.setenv("LONGCA_HISTORY", str(tmp_path / "history.jsonl"))
+
+
+def ask(mask=CAUSAL, **options):
+    return longca.recommend(mask, **{"heads": (32, 8), "device": "h200", "kernels": ("fa3", "fa4"), **options})
+
+
+def run(*arguments):
+    ran = subprocess.run([sys.executable, "-m", "longca", *arguments], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def reasons(found, strategy):
+    return " ".join(" ".join(one.reasons) for one in found.refused if one.strategy == strategy)
+
+
+@pytest.fixture
+def several(request):
+    return ask(ranks=request.param)
+
+
+def test_each_of_the_five_is_ranked_on_a_host():
+    found = ask(ranks=8)
+    assert len({choice.strategy for choice in found.choices}) > 2
+    totals = [choice.seconds.total for choice in found.choices]
+    assert totals == sorted(totals)
+    assert found.unmeasured == ()
+    for name in longca.registry().strategies:
+        alone = ask(ranks=8, strategies=(name,))
+        assert {choice.strategy for choice in alone.choices} == {name}
+
+
+def test_a_prime_number_of_devices_has_rings_alone():
+    found = ask(ranks=7, heads=(28, 4))
+    assert {choice.strategy for choice in found.choices} == RINGS
+    assert {choice.mesh for choice in found.choices} == {"ring=7"}
+    assert "divides the 4 KV heads" in reasons(found, "ulysses")
+    for name, axes in (("usp", "ring × ulysses"), ("loongtrain", "outer × inner × heads")):
+        assert reasons(found, name) == f"7 devices cannot be split into {axes}, 2 or more along each"
+
+
+def test_heads_that_divide_for_none_leave_rings():
+    found = ask(ranks=8, heads=(3, 3))
+    assert {choice.strategy for choice in found.choices} == RINGS
+    said = reasons(found, "ulysses")
+    assert "3 query heads do not divide among the 8 ranks of axis ulysses. Give it a size of 1, 3" in said
+    named = [one.strategy for one in found.refused if "do not divide among the 4 ranks" in one.reasons[0]]
+    assert named == ["usp on 1 of 2 meshes placed contiguous, zigzag, balanced"]
+
+
+def test_heads_that_divide_for_some_meshes_leave_the_strategy_a_choice():
+    mask = masks.sample("causal_document", 16384)
+    found = ask(mask, ranks=8, heads=(2, 2), strategies=("usp",))
+    assert {choice.mesh for choice in found.choices} == {"ring=4,ulysses=2"}
+    assert "among the 4 ranks of axis ulysses" in reasons(found, "usp on 1 of 2 meshes")
+    assert not reasons(found, "usp")
+
+
+@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather", "usp"])
+def test_a_placement_that_the_mask_has_not_is_refused_by_its_name(strategy):
+    found = ask(ranks=4, strategies=(strategy,))
+    assert {choice.strategy for choice in found.choices} == {strategy}
+    assert [one.strategy for one in found.refused] == [f"{strategy} placed zigzag_document"]
+    assert "no documents" in reasons(found, f"{strategy} placed zigzag_document")
+
+
+def test_several_hosts_without_a_network_are_not_ranked():
+    found = ask(ranks=16)
+    assert (found.choices, found.best) == ((), None)
+    assert {one.strategy for one in found.unmeasured} == {*RINGS, "ulysses", "usp", "loongtrain"}
+    assert all("--network 400Gb" in one.why for one in found.unmeasured)
+    lines = run(*ASK, "--gpus", "16").splitlines()
+    assert lines[0].startswith("Nothing can be ranked on 16 × ")
+    assert sum("--network" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(("ranks", "per_node"), [(16, 8), (4, 1)])
+def test_several_hosts_with_a_network_are_ranked_and_their_links_unverified(ranks, per_node):
+    found = ask(ranks=ranks, per_node=per_node, network="400Gb")
+    assert found.best is not None
+    assert sum("(unverified)" in note for note in found.notes) == 1
+    slower = ask(ranks=ranks, per_node=per_node, network="1Gb")
+    assert slower.best.seconds.total > found.best.seconds.total
+    assert any("waits" in note and "for links between hosts of 0 GB/s" in note for note in slower.notes)
+
+
+def test_one_host_has_no_links_to_others():
+    assert not any("unverified" in note for note in ask(ranks=8, network="400Gb", strategies=("usp",)).notes)
+
+
+def test_memory_that_takes_the_tensors_alone_fits_no_choice():
+    found = ask(masks.build("causal", 65536), ranks=8, memory="1500MB")
+    assert found.choices
+    assert {choice.fits for choice in found.choices} == {False}
+    assert found.best is None
+    text = run("recommend", "causal", "--seqlen", "65536", *ASK[4:], "--gpus", "8", "--memory", "1500MB")
+    assert text.startswith("No choice fits 8 × NVIDIA H200")
+    assert "longca.attention(" not in text
+
+
+def test_memory_below_the_tensors_says_how_many_devices_would_do():
+    found = ask(masks.build("causal", 65536), ranks=8, memory="1200MB")
+    assert (found.choices, found.best) == ((), None)
+    (refused,) = found.refused
+    assert (refused.kernel, refused.strategy) == (None, None)
+    assert refused.advice == "Take up to 24576 tokens, or at least 22 devices"
+
+
+def test_more_devices_than_were_measured_are_outside_the_evidence():
+    for ranks, outside in ((4, False), (8, True)):
+        found = ask(ranks=ranks, strategies=("ulysses",))
+        said = f"{ranks} devices; measured up to 4"
+        assert all((said in choice.proof.outside) == outside for choice in found.choices)
+    assert "Outside the evidence: 8 devices; measured up to 4." in run(*ASK, "--gpus", "8", "--strategy", "ulysses")
+
+
+def test_the_json_of_a_choice_says_all_that_a_call_takes():
+    found = json.loads(run(*ASK, "--gpus", "4", "--strategy", "usp", "--json"))
+    assert found["ranks"] == 4
+    for choice in found["choices"]:
+        assert (choice["strategy"], choice["mesh"]) == ("usp", "ring=2,ulysses=2")
+        assert choice["placement"] in ("contiguous", "zigzag", "balanced")
+        assert 'init_device_mesh("cuda", (2, 2), mesh_dim_names=("ring", "ulysses"))' in choice["call"]
+        assert f"placement={choice['placement']!r}" in choice["call"]
+
+
+@pytest.mark.parametrize("several", [4, 8], indirect=True)
+def test_the_lines_to_paste_are_of_the_signature(several):
+    taken = inspect.signature(longca.attention)
+    for choice in several.choices:
+        compile(choice.call, "call", "exec")
+        *_, last = ast.parse(choice.call).body
+        named = {each.arg: ast.unparse(each.value) for each in last.value.keywords}
+        bound = taken.bind(*last.value.args, **named)
+        assert list(bound.arguments) == ["q", "k", "v", "mask", *named]
+        assert named == {
+            "kernel": repr(choice.kernel),
+            "strategy": repr(choice.strategy),
+            "mesh": "mesh",
+            "placement": repr(choice.placement),
+        }
+
+
+def test_why_says_where_a_strategy_stands():
+    text = run(*ASK, "--gpus", "4", "--why", "ring_p2p")
+    assert "fa3 with ring_p2p (ring=4, " in text
+    assert "ring_p2p placed zigzag_document: " in text
+    assert "ring_all_gather placed" not in text
+
+
+def test_no_torch_is_imported():
+    block = (
+        "import runpy, sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        assert name.partition('.')[0] not in {'torch', 'triton', 'matplotlib'}, name\n"
+        "sys.meta_path.insert(0, Block())\n"
+        f"sys.argv = {['longca', *ASK, '--gpus', '8']!r}\n"
+        "runpy.run_module('longca', run_name='__main__')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "is predicted fastest on 8 × NVIDIA H200" in ran.stdout
