@@ -8,7 +8,7 @@ from math import log2, prod
 __all__ = ["few_meshes", "left_out", "mesh_text", "meshes"]
 
 #: Ranks up to which every mesh is looked at, and how many meshes of a strategy are looked at beyond.
-_EVERY, _FEW = 64, 6
+_EVERY, _FEW = 64, 4
 
 
 def meshes(ranks: int, axes: Sequence[str]) -> Iterator[dict[str, int]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.advice.work import TILE
 from longca.masks.blocks import BlockRuns
 
 __all__ = ["Owned", "pair_sums", "tiles_before"]
@@ -41,17 +40,17 @@ class Owned:
     parts: int
 
     @classmethod
-    def of(cls, parts: Sequence[_Ints]) -> Owned:
-        """The rows of tiles of parts, which are ranges of tokens: [parts][ranges, 2]."""
+    def of(cls, parts: Sequence[_Ints], size: int) -> Owned:
+        """The rows of tiles of so many tokens of parts, which are ranges of tokens: [parts][ranges, 2]."""
         flat = np.concatenate([np.zeros((0, 2), np.int64), *parts])
         owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        first, last = flat[:, 0] // TILE, -(-flat[:, 1] // TILE)
+        first, last = flat[:, 0] // size, -(-flat[:, 1] // size)
         counts = last - first
         begin = np.cumsum(counts) - counts
         tile = np.arange(counts.sum()) - np.repeat(begin - first, counts)
         start, stop = (np.repeat(bound, counts) for bound in flat.T)
-        tokens = np.minimum(stop, (tile + 1) * TILE) - np.maximum(start, tile * TILE)
-        return cls(tile, np.repeat(owner, counts), (tokens / TILE).astype(np.float32), len(parts))
+        tokens = np.minimum(stop, (tile + 1) * size) - np.maximum(start, tile * size)
+        return cls(tile, np.repeat(owner, counts), (tokens / size).astype(np.float32), len(parts))
 
     def between(self, first: int, last: int) -> Owned:
         """Those of some rows, part after part."""
@@ -60,22 +59,23 @@ class Owned:
         return Owned(self.tile[mine], self.part[mine], self.share[mine], self.parts)
 
 
-def tiles_before(parts: Sequence[_Ints], tokens: int) -> _Shares:
+def tiles_before(parts: Sequence[_Ints], tokens: int, size: int) -> _Shares:
     """The tiles that each part holds before each column of tiles: [columns + 1, parts].
 
     Args:
         parts: Ranges of tokens, which parts may share: [parts][ranges, 2].
         tokens: Tokens of all parts together.
+        size: Tokens of a tile.
     """
-    owned = np.zeros((-(-tokens // TILE) + 2, len(parts)), np.float32)
+    owned = np.zeros((-(-tokens // size) + 2, len(parts)), np.float32)
     flat = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     # What a part holds of a column rises where a range begins and falls where it ends, in one column or in two.
     for bound, sign in ((flat[:, 0], 1), (flat[:, 1], -1)):
-        column, beyond = np.divmod(bound, TILE)
-        np.add.at(owned, (column + 1, owner), sign * (TILE - beyond) / np.float32(TILE))
+        column, beyond = np.divmod(bound, size)
+        np.add.at(owned, (column + 1, owner), sign * (size - beyond) / np.float32(size))
         inside = column + 2 < len(owned)
-        np.add.at(owned, (column[inside] + 2, owner[inside]), sign * beyond[inside] / np.float32(TILE))
+        np.add.at(owned, (column[inside] + 2, owner[inside]), sign * beyond[inside] / np.float32(size))
     for _ in range(2):  # rises add up to what is held, and that to what is held before; row by row is quickest
         for row, above in zip(owned[1:], owned, strict=False):
             row += above

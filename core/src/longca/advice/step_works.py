@@ -33,6 +33,9 @@ _MADE: OrderedDict[bytes, PairTiles] = OrderedDict()
 #: Pairs of the largest layouts whose works are told apart from 1 % on; those of larger ones from 3 % on.
 _FINE = 2**14
 
+#: Rows of tiles that are told apart, at most: a million tokens are.
+_ROWS = 2**13
+
 #: Tiles that are none.
 _NOTHING = 1e-3
 
@@ -151,6 +154,14 @@ def pair_tiles(mask: Mask, layout: Layout, pairs: Pairs) -> PairTiles:
     return _MADE[digest]
 
 
+def _coarser(tokens: int) -> int:
+    """How many times as wide tiles are taken of long masks, for there are to be no more rows of tiles than _ROWS."""
+    times = 1
+    while tokens > times * _ROWS * TILE:
+        times *= 2
+    return times
+
+
 def _digest(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> bytes:
     found = hashlib.blake2b(f"{mask.key} {len(arrays)}".encode())
     for array in (pairs, *arrays):
@@ -162,12 +173,16 @@ def _pair_tiles(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> PairT
     queries, q_of = np.unique(pairs[:, 0], return_inverse=True)
     keys, k_of = np.unique(pairs[:, 1], return_inverse=True)
     apart = len(pairs) == len(queries) == len(keys)  # each part meets one other, as where keys are gathered
-    sums = pair_sums(
-        mask.blocks(TILE, TILE).by_query,
-        Owned.of([arrays[part] for part in queries]),
-        tiles_before([arrays[part] for part in keys], mask.seqlen_k),
+    times = _coarser(max(mask.seqlen_q, mask.seqlen_k))
+    size = times * TILE
+    full, partial, longest = pair_sums(
+        mask.blocks(size, size).by_query,
+        Owned.of([arrays[part] for part in queries], size),
+        tiles_before([arrays[part] for part in keys], mask.seqlen_k, size),
         k_of if apart else None,
     )
+    # An edge through a coarse tile goes through as many tiles as it is high, and leaves half of it on each side.
+    sums = full * times**2 + partial * times * (times - 1) / 2, partial * times, longest * times
     tokens = [np.array([np.diff(arrays[part]).sum() for part in which], np.int64) for which in (queries, keys)]
     rows, columns = (-(-count // TILE) for count in tokens)
     tables = [table[q_of, 0 if apart else k_of] for table in sums]

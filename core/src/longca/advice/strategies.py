@@ -36,6 +36,9 @@ _Floats = NDArray[np.float64]
 #: Ways that are weighed exactly: at least, where there are as many, and at most.
 _EXACT, _AT_MOST = 8, 12
 
+#: Ranks from which on half as many are.
+_MANY = 128
+
 #: By how much predictions of strategies are wider than those of their kernels, on either side: a factor.
 _STRATEGY = 1.06
 
@@ -81,18 +84,23 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
             unmeasured.setdefault(way.strategy, Unmeasured("any kernel", str(error), way.strategy))
         except UnsupportedError as error:
             unmeasured.setdefault(way.strategy, Unmeasured("any kernel", str(error).rstrip("."), way.strategy))
-    exact, more = _refined(sorted(rough, key=lambda one: one.total))
+    left = sorted(rough, key=lambda one: one.total)
     choices: list[Choice] = []
-    for one in exact:
-        try:
-            choices.append(_choice(one))
-        except UnsupportedError as error:  # of steps that were not checked, one may say no
-            refused.append(Refused(None, _name(one.way), (str(error),)))
+    exact: list[_Weighed] = []
+    while left and not any(choice.fits is not False for choice in choices):
+        found, more, left = _refined(left)
+        exact += found
+        refused += more
+        for one in found:
+            try:
+                choices.append(_choice(one))
+            except UnsupportedError as error:  # of steps that were not checked, one may say no
+                refused.append(Refused(None, _name(one.way), (str(error),)))
     known = {choice.strategy for choice in choices}
     without = tuple(one for name, one in unmeasured.items() if name not in known)
     manifests = [asked.registry.strategy(name) for name in strategies]
     notes = (text for one in manifests for text in left_out(ranks, one.name, one.axes, links.per_host))
-    return Ranking(tuple(choices), without, (*refused, *more), (*notes, *_across(exact)))
+    return Ranking(tuple(choices), without, tuple(refused), (*notes, *_across(exact)))
 
 
 class _NotKnownError(UnsupportedError):
@@ -127,18 +135,24 @@ def _roughly(way: Way) -> _Weighed:
     return _Weighed(way, tuple(names), tuple(timelines))
 
 
-def _refined(rough: Sequence[_Weighed]) -> tuple[list[_Weighed], list[Refused]]:
-    """The best ways exactly: until enough are known, and what is left is predicted to be slower than these."""
+def _refined(rough: Sequence[_Weighed]) -> tuple[list[_Weighed], list[Refused], list[_Weighed]]:
+    """The best ways exactly: until enough are known, and what is left is predicted to be slower than these.
+
+    Returns:
+        The ways that are valid, the quickest first; what is refused; and the ways that were not looked at.
+    """
     known: list[_Weighed] = []
     refused: list[Refused] = []
-    for one in rough:
-        enough = len(known) >= _EXACT and one.total > sorted(found.total for found in known)[_EXACT - 1]
-        if enough or len(known) == _AT_MOST:
-            break
+    for place, one in enumerate(rough):
+        half = 2 if one.way.layout.world_size >= _MANY else 1
+        least = _EXACT // half
+        enough = len(known) >= least and one.total > sorted(found.total for found in known)[least - 1]
+        if enough or len(known) == _AT_MOST // half:
+            return sorted(known, key=lambda found: found.total), refused, list(rough[place:])
         found = _exactly(one.way)
         known += [] if isinstance(found, Refused) else [found]
         refused += [found] if isinstance(found, Refused) else []
-    return sorted(known, key=lambda found: found.total), refused
+    return sorted(known, key=lambda found: found.total), refused, []
 
 
 def _exactly(way: Way) -> _Weighed | Refused:
