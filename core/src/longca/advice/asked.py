@@ -1,4 +1,4 @@
-"""Asked: one question, and what it is answered from."""
+"""Asked: one question, and the sources that answer it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Asked"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked, and of whom.
+    """The problem that was asked, and the sources that answer it.
 
     Attributes:
         problem: The problem of all ranks together, in any direction.
         training: Whether a backward follows the forward.
         registry: Knows kernels and strategies.
         costs: Predicts the seconds of kernel calls.
-        capacity: The memory of each rank's device; None where it is not known.
+        capacity: The memory of each rank's device; None if unknown.
         kernels: The kernels to choose from.
-        anywhere: Whether packages that are missing here are no reason against a kernel.
+        anywhere: Whether a kernel stays valid when its packages are missing here.
     """
 
     problem: Problem
@@ -40,7 +40,7 @@ class Asked:
 
     @cached_property
     def device_name(self) -> str:
-        """What evidence calls the device."""
+        """The device's name in the evidence."""
         return evidence_name(self.problem.device)
 
     @property
@@ -55,7 +55,7 @@ class Asked:
         return forward * 3.5 if self.training else forward
 
     def key(self, kernel: str, direction: str) -> Key:
-        """What the cost model calls this problem's calls of a kernel."""
+        """The cost model's key for this problem's calls of a kernel."""
         return Key(self.device_name, kernel, direction, self.problem.dtype, self.problem.head_dim)
 
     def resolve(self, kernel: str, problem: Problem, layout: Layout | None = None) -> Verdict:
@@ -63,11 +63,11 @@ class Asked:
         return self.registry.resolve(kernel, problem, layout, anywhere=self.anywhere)
 
     def fits(self, size: int) -> bool | None:
-        """Whether bytes fit the device; None where its memory is not known."""
+        """Whether bytes fit the device; None if its memory is unknown."""
         return None if self.capacity is None else self.capacity.fits(size)
 
     def install(self, kernel: str, verdict: Verdict) -> tuple[str, ...]:
-        """The commands that install what a kernel needs and is missing here."""
+        """The commands that install the packages that a kernel needs and that are missing here."""
         manifest = self.registry.manifest(kernel)
         offers = [offer for offer in (verdict.offer, *verdict.offers) if offer is not None]
         needed = dict.fromkeys([*manifest.requires, *(text for offer in offers for text in offer.requires)])

@@ -25,12 +25,12 @@ _Floats = NDArray[np.float64]
 
 
 def schedule_of(registry: Registry, problem: Problem, layout: Layout, nccl: bool) -> Schedule | None:
-    """What a call of a layout's strategy computes and moves; None where the strategy does not say.
+    """The computation and the moves of a layout's strategy in one call; None if the strategy states no schedule.
 
     Args:
         registry: Who provides the strategy.
-        problem: What is asked of all ranks together, in its direction alone.
-        layout: As the registry made it.
+        problem: The problem of all ranks together, in the schedule's direction alone.
+        layout: The layout, as the registry made it.
         nccl: Whether NCCL moves the tensors.
 
     Raises:
@@ -53,9 +53,9 @@ class StrategyCall:
     """One call of a strategy.
 
     Attributes:
-        problem: What is asked of all ranks together, in its direction alone.
-        layout: Who computes what, as the registry made it.
-        schedule: What the call does.
+        problem: The problem of all ranks together, in the call's direction alone.
+        layout: The layout, as the registry made it: it assigns steps to ranks.
+        schedule: The computation and the moves of the call.
         topology: Where the ranks are.
     """
 

@@ -66,7 +66,7 @@ class Capacity:
 
     @staticmethod
     def of(device: Device) -> Capacity | None:
-        """The capacity of a device; None where its memory is not known."""
+        """The capacity of a device; None if its memory is unknown."""
         return None if device.memory is None else Capacity(device.memory)
 
     @property
@@ -82,10 +82,10 @@ class Capacity:
 def longest_sequence(problem: Problem, capacity: Capacity, *, ranks: int = 1, training: bool = False) -> int:
     """The most tokens whose tensors alone fit: q, k, v, out and lse, in training also the gradients.
 
-    Plans, workspaces and what a strategy takes come on top, so that a call with fewer tokens may still not fit.
+    Plans, workspaces and the strategy's memory come on top, so that a call with fewer tokens may still not fit.
 
     Args:
-        problem: Says heads, head dimension and data type. Its mask is not looked at.
+        problem: Gives heads, head dimension and data type. The mask is not used.
         capacity: The memory of each rank's device.
         ranks: Ranks that share the tokens evenly.
         training: Whether a backward follows.
@@ -97,7 +97,7 @@ def fewest_ranks(problem: Problem, capacity: Capacity, *, training: bool = False
     """The fewest ranks among which the tensors alone fit, shared evenly.
 
     Args:
-        problem: What is asked of all ranks together. The longer of its mask's two sides counts for both.
+        problem: The problem of all ranks together. The longer of its mask's two sides counts for both.
         capacity: The memory of each rank's device.
         training: Whether a backward follows.
 

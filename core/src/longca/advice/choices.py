@@ -1,4 +1,4 @@
-"""Choices: what a recommendation consists of, and its JSON form."""
+"""Choices: the parts of a recommendation, and its JSON form."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Seconds:
     """Predicted seconds of a call.
 
     Attributes:
-        forward: Of the forward.
-        backward: Of the backward alone; None where none was asked for.
-        total: Of both.
-        low: Lower end of the interval that holds the total with 90 %.
-        high: Upper end.
-        intervals: The interval of each direction, the forward's first; empty where only the total's is known.
+        forward: Seconds of the forward.
+        backward: Seconds of the backward alone; None without a backward.
+        total: Seconds of all directions together.
+        low: Lower end of the 90 % interval of the total.
+        high: Upper end of the same interval.
+        intervals: The interval of each direction, the forward's first. Empty if only the total's is known.
     """
 
     forward: float
@@ -33,14 +33,14 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a prediction rests on.
+    """The evidence behind a prediction.
 
     Attributes:
-        records: How many measured calls it is learnt from.
-        nearest: The measured call that is most alike: its run and case.
-        outside: In words, what lies outside the evidence.
-        versions: In words, packages of which another version is installed here.
-        notes: In words, what else is to be known, such as steps that were not checked.
+        records: Number of measured calls that the prediction is learnt from.
+        nearest: The most similar measured call: its run and case.
+        outside: The properties of the problem that lie outside the evidence, in words.
+        versions: The packages that are installed here in another version than the measured one, in words.
+        notes: Further remarks in words, such as steps that were not checked.
     """
 
     records: int
@@ -61,18 +61,18 @@ class Choice:
 
     Attributes:
         forward: The kernel that computes the forward.
-        backward: The kernel that computes the backward; None where none was asked for.
+        backward: The kernel that computes the backward; None without a backward.
         seconds: The predicted time.
-        bytes_per_rank: Bytes that a call takes at its peak, on the rank that needs most.
-        fits: Whether they fit the device; None where its memory is not known.
-        proof: What the prediction rests on.
+        bytes_per_rank: Peak bytes of a call, on the rank that needs most.
+        fits: Whether these bytes fit the device; None if its memory is unknown.
+        proof: The evidence behind the prediction.
         call: The line to paste.
         tflops: Floating-point operations a second and rank, in 10¹².
-        strategy: The context-parallel strategy; None on one device, as the next two.
-        placement: How it places tokens.
+        strategy: The context-parallel strategy. None on one device, like `placement` and `mesh`.
+        placement: The name of the token placement.
         mesh: Ranks along each of its axes, such as `ring=2,ulysses=4`.
-        install: Commands that install what is missing here; empty where nothing is.
-        unknown: Parts of the memory that nobody states, and that are counted as 0.
+        install: Commands that install missing packages; empty if none is missing.
+        unknown: Parts of the memory that no manifest states. They count as 0.
     """
 
     forward: str
@@ -130,11 +130,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """A kernel, or a strategy, that is valid, and of which no evidence says how quick it is.
+    """A kernel or a strategy that is valid, but has no evidence of its speed.
 
     Attributes:
         kernel: The kernel, or the pair.
-        why: Why there is no prediction.
+        why: The reason why there is no prediction.
         strategy: The strategy.
         install: Commands that install what is missing here.
     """
@@ -157,13 +157,13 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class Refused:
-    """A kernel or a strategy that is not to be taken, and why.
+    """A kernel or a strategy that cannot be used, and the reasons.
 
     Attributes:
-        kernel: The kernel; None where a strategy is refused whatever the kernel.
+        kernel: The kernel; None if a strategy is refused for every kernel.
         strategy: The strategy; None on one device.
-        reasons: Why not.
-        advice: What to do about it.
+        reasons: The reasons against it.
+        advice: The remedy.
     """
 
     kernel: str | None
@@ -186,13 +186,13 @@ class Recommendation:
     """The answer to: which kernel, which strategy, and will it fit?
 
     Attributes:
-        problem: What was asked, as plain data.
-        device: What it was asked for.
+        problem: The problem, as plain data.
+        device: The device that the recommendation is for.
         ranks: Devices that share the problem.
-        choices: What fits, the quickest first; then what does not fit.
-        unmeasured: What is valid without a prediction, in the order of the plugins. It is not ranked.
-        refused: What is not valid, and why.
-        notes: What else there is to know, in sentences.
+        choices: The choices that fit, the fastest first, followed by the choices that do not fit.
+        unmeasured: The valid choices without a prediction, in the order of the plugins. They are not ranked.
+        refused: The kernels and strategies that are not valid, and the reasons.
+        notes: Further remarks, in sentences.
         here: Whether the device is this machine's, so that the versions installed here matter.
     """
 
@@ -207,7 +207,7 @@ class Recommendation:
 
     @property
     def best(self) -> Choice | None:
-        """The quickest choice that fits; None where none does."""
+        """The fastest choice that fits; None if none fits."""
         first = next(iter(self.choices), None)
         return first if first is not None and first.fits is not False else None
 

@@ -1,7 +1,7 @@
 """CostModel: the seconds of kernel calls, predicted from evidence without a GPU.
 
-Evidence is grouped by device, kernel, direction, data type, head dimension and family of forms; each group has a `Fit`,
-made when it is first asked for. Where a problem lies outside what its group has seen, the prediction says so.
+Evidence is grouped by device, kernel, direction, data type, head dimension and family of forms. Each group has a `Fit`,
+made on first use. The prediction says so if a problem lies outside the evidence of its group.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}
 
 @dataclass(frozen=True)
 class Key:
-    """What calls have in common whose times say something of one another.
+    """The properties that calls share if the time of one predicts the time of another.
 
     Attributes:
-        device: What the vendor calls the device.
+        device: The vendor's name of the device.
         kernel: The kernel.
         direction: `forward`, or `backward` alone.
         dtype: Data type.
@@ -59,12 +59,12 @@ class Estimate:
 
     Attributes:
         seconds: The most likely time.
-        low: Lower end of the interval that holds the time with 90 %.
-        high: Upper end.
-        records: How many measured calls it is learnt from.
-        nearest: The measured call that is most alike: its run and case.
-        outside: In words, what lies outside the evidence; empty where nothing does.
-        versions: In words, packages whose version here is not the one that was measured with.
+        low: Lower end of the 90 % interval of the time.
+        high: Upper end of the same interval.
+        records: Number of measured calls that the estimate is learnt from.
+        nearest: The most similar measured call: its run and case.
+        outside: The properties of the call that lie outside the evidence, in words. Empty if there are none.
+        versions: The packages whose version here differs from the measured one, in words.
     """
 
     seconds: float
@@ -127,7 +127,7 @@ class CostModel:
 
     @cached_property
     def devices(self) -> Mapping[str, Device]:
-        """The devices that there is evidence of, by what their vendors call them."""
+        """The devices that have evidence, by their vendors' names."""
         return {row.run.device: row.run.measured_on for rows in self._rows.values() for row in rows}
 
     @property
@@ -140,10 +140,10 @@ class CostModel:
         return (key.device, key.kernel, key.direction) in self._measured
 
     def predictions(self, key: Key, calls: Sequence[Call]) -> list[Prediction] | None:
-        """The seconds of several calls; None where no evidence says anything of them.
+        """The seconds of several calls; None without evidence.
 
         Args:
-            key: What they are calls of.
+            key: The key of the calls.
             calls: The calls, of one family.
         """
         if not calls:
@@ -156,7 +156,7 @@ class CostModel:
         return [Prediction(*(scale * value for value in predicted)) for predicted in group.fit.predict(calls)]
 
     def estimate(self, key: Key, call: Call) -> Estimate | None:
-        """The seconds of a call, and how they are known; None where no evidence says anything of it."""
+        """The seconds of a call, and the evidence behind them; None without evidence."""
         return self._estimates(key, call)
 
     def _estimate(self, key: Key, call: Call) -> Estimate | None:
@@ -179,13 +179,13 @@ class CostModel:
         return frozenset((key.device, key.kernel, key.direction) for key, _ in self._rows)
 
     def _find_group(self, key: Key, family: str) -> tuple[Key, _Group] | None:
-        """The group of a key; else that of a data type that is as quick, and of the nearest head dimension."""
+        """The group of a key, or else of a data type that is as fast, with the nearest head dimension."""
         about = (key.device, key.kernel, key.direction)
         dtypes = [key.dtype, *([_ALIKE[key.dtype]] if key.dtype in _ALIKE else [])]
         known = [(k, f) for k, f in self._rows if (k.device, k.kernel, k.direction) == about and k.dtype in dtypes]
         kind = family.partition("/")[0]
         same = [k for k, f in known if f == family and (kind != "block_sparse" or len(self._rows[k, f]) >= _ENOUGH)]
-        # Blocks of a size that was not measured are between those that were.
+        # The time for a block size that was not measured lies between the times of the measured sizes.
         alike = [] if same else [k for k, f in known if kind == "block_sparse" and f.startswith(kind)]
         if not (same or alike):
             return None
@@ -204,7 +204,7 @@ class CostModel:
 
 
 def _outside(key: Key, near: Key, group: _Group, call: Call, seconds: float) -> Iterable[str]:
-    """What of a call lies outside the evidence, in words."""
+    """The properties of a call that lie outside the evidence, in words."""
     if near.head_dim != key.head_dim:
         yield f"head dimension {key.head_dim}; measured is {near.head_dim}"
     if near.dtype != key.dtype:

@@ -18,7 +18,7 @@ def _gpu(name: str, capability: tuple[int, int], memory: int) -> Device:
     return Device("cuda", capability, memory, name)
 
 
-#: GPUs by the names that people use. Memory is what the driver reports where it was seen, else the vendor's figure.
+#: GPUs by their common names. Memory is the driver's figure if one was seen, else the vendor's.
 #: Sources: NVIDIA's data sheets, and its table of compute capabilities (developer.nvidia.com/cuda-gpus).
 DEVICES: Mapping[str, Device] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
     }
 )
 
-#: Dense matrix products, in TFLOP/s, by the vendor's data sheets: what no attention can exceed.
+#: Peak TFLOP/s of dense matrix products, from the vendors' data sheets. Attention cannot exceed them.
 PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "H100 PCIe": {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0, "float64": 51.0},
@@ -56,12 +56,12 @@ def named_device(text: str | None, measured: Mapping[str, Device] = MappingProxy
     """A device by its name.
 
     Args:
-        text: A name of DEVICES, what the vendor calls a device that evidence is of, `cpu`, `cuda:9.0` for a compute
-            capability, or None for this machine's.
-        measured: The devices that there is evidence of, by what their vendors call them.
+        text: A name of DEVICES, the vendor's name of a device that has evidence, `cpu`, `cuda:9.0` for a compute
+            capability, or None for this machine's device.
+        measured: The devices that have evidence, by their vendors' names.
 
     Raises:
-        RequestError: Nobody knows it; the message lists the names, and says how to add one.
+        RequestError: The name is unknown. The message lists the names, and says how to add one.
     """
     if text is None:
         return current_device()
@@ -84,10 +84,10 @@ def named_device(text: str | None, measured: Mapping[str, Device] = MappingProxy
 
 
 def evidence_name(device: Device) -> str:
-    """What evidence calls a device."""
+    """The name of a device in the evidence."""
     return device.name or (cpu_device().name if device.kind == "cpu" else str(device))
 
 
 def peak_tflops(device: str, dtype: str) -> float | None:
-    """The peak of a device by its name, for a data type; None where it is not known."""
+    """The peak of a device by its name, for a data type; None if unknown."""
     return next((peaks.get(dtype) for name, peaks in PEAKS.items() if name in device), None)

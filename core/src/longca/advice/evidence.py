@@ -31,13 +31,13 @@ Count = Annotated[int, Field(ge=1, le=2**16)]
 
 
 class Run(BaseModel):
-    """Where rows come from.
+    """The run that rows come from.
 
     Attributes:
         run: The run's name: its folder, or `this machine`.
-        device: What the vendor calls the device.
-        capability: Its compute capability; None of a CPU.
-        memory: Its memory in bytes; None where not known.
+        device: The vendor's name of the device.
+        capability: The device's compute capability; None for a CPU.
+        memory: The device's memory in bytes; None if unknown.
         packages: Versions of the packages that were installed.
     """
 
@@ -75,11 +75,11 @@ class Row(BaseModel):
     """One verified measurement.
 
     Attributes:
-        case: Hash of what was measured on what.
+        case: Hash of the measured problem and its device.
         kernel: The kernel, or the pair.
         direction: `forward`, or `backward` alone.
         seconds: Median time of a call.
-        pattern: The mask's pattern; None for a mask of no pattern.
+        pattern: The mask's pattern; None for a mask without a pattern.
         seqlen: Queries.
         density: Visible pairs over all pairs.
         heads_q: Query heads.
@@ -87,15 +87,15 @@ class Row(BaseModel):
         head_dim: Head dimension.
         dtype: Data type.
         mask: Digest of the mask.
-        work: The call's `Work`, as its values in order; empty under a strategy.
-        strategy: The strategy; None on one device, as all that follow.
-        placed: How tokens were placed.
+        work: The call's `Work`, as its values in order. Empty under a strategy.
+        strategy: The strategy. None on one device, like all the attributes that follow.
+        placed: The placement of the tokens.
         mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
         compute: Time of the slowest rank's kernel calls alone.
         communication: The collectives by kind.
-        observed: What its timeline says without rates, as the values of `Observed` after the seconds; empty where the
-            strategy's schedule is not known.
-        run: Where the row comes from.
+        observed: The values of `Observed` after the seconds: the call's timeline without rates. Empty if the strategy's
+            schedule is unknown.
+        run: The run that the row comes from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -153,7 +153,7 @@ class Row(BaseModel):
 
     @property
     def source(self) -> str:
-        """Where it can be looked up."""
+        """The run and the case, for looking the row up."""
         return f"{self.run.run} {self.case}".strip()
 
 
@@ -169,11 +169,11 @@ def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:
 
     Args:
         lines: The lines.
-        source: What they are of, for messages.
+        source: The source of the lines, for messages.
         first: Number of the first line, for messages.
 
     Raises:
-        RequestError: A line is no row; the message names it and what is wrong.
+        RequestError: A line is no row. The message names the line and the error.
     """
     run: Run | None = None
     for number, line in enumerate(lines, first):

@@ -2,11 +2,11 @@
 
 A fit is a sum and a correction. The sum is a non-negative combination of the features of `Work`, fitted by least
 squares on the relative error. Large errors weigh less (Huber), so that one odd record does not bend it. The correction
-is a Gaussian process over the logarithm of what is left: calls that look alike are off by the same factor. It also says
-how sure it is. Where nothing alike was measured, there is no correction and the interval is wide.
+is a Gaussian process over the logarithm of the residual: similar calls are off by the same factor. The process also
+gives its own uncertainty. Without similar measurements there is no correction, and the interval is wide.
 
-Source: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23; Rasmussen and Williams, Gaussian Processes
-for Machine Learning (2006), algorithm 2.1.
+Sources: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23. Rasmussen and Williams, Gaussian
+Processes for Machine Learning (2006), algorithm 2.1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Call", "Fit", "Prediction", "non_negative"]
 
 _Floats = NDArray[np.float64]
 
-#: What the correction can be, and what repeated measurements differ by, in logarithms.
+#: Standard deviations of the correction and of repeated measurements, in logarithms.
 _AMPLITUDE, _NOISE = 0.08, 0.02
 
 #: Calls of another path are as far as calls whose coordinates differ by 1.
@@ -37,7 +37,7 @@ _IRREGULAR = 1.5
 #: Fewer measured calls than this say how long a tile takes, and no more.
 _FEW = 4
 
-#: Seconds that every call takes: beginning one takes as long, whatever it computes.
+#: Seconds that every call takes. Starting a call takes the same time for every problem.
 _LEAST = 1e-6
 
 #: Standard deviations on either side of the prediction that hold 90 % of a normal distribution.
@@ -100,7 +100,7 @@ class Fit:
             self._common = _fit_sum([self._calls[i] for i in regular], taken[regular])
         self._known_alone = np.array([path in self._alone for path in self._paths])
         self._residual = np.log(taken / self._sum(self._calls))
-        # What is off by more than the correction can be is odd: the calls beside it are not to follow it.
+        # A call that is off by more than the correction allows is odd. Its neighbours do not follow it.
         odd = np.maximum(np.abs(self._residual) - 3 * _AMPLITUDE, 0)
         covariance = self._covariance(self._places, self._paths) + np.diag(_NOISE**2 + odd**2)
         self._inverse = np.linalg.inv(covariance)
@@ -152,7 +152,7 @@ class Fit:
 def _fit_sum(calls: Sequence[Call], seconds: _Floats, cells: bool = False) -> _Sum:
     relative = _features(calls, cells) / seconds[:, None]
     if len(calls) < _FEW and not cells:
-        relative[:, 1:] = 0  # tiles alone: what else there is cannot be told apart
+        relative[:, 1:] = 0  # tiles alone: the other features cannot be told apart
     weight = np.ones(len(seconds))
     for _ in range(5):
         weights = non_negative(relative * weight[:, None], weight)
@@ -163,10 +163,10 @@ def _fit_sum(calls: Sequence[Call], seconds: _Floats, cells: bool = False) -> _S
 
 
 def _features(calls: Sequence[Call], cells: bool) -> _Floats:
-    """What the sum is of: [calls][features]. Tiles come first; all are in tiles of all heads, or of one for rows."""
+    """The features that the sum combines: [calls][features]. Tiles of all heads come first, or of one head for rows."""
     rows = []
     for work, heads, heads_kv in calls:
-        # A tile that is seen in part costs a tile, and the masking; in block-sparse masks it need not be computed.
+        # A partly visible tile costs a tile and the masking. A block-sparse kernel need not compute it.
         whole = work.full if work.family.startswith("block_sparse") else work.tiles
         row = [
             heads * whole,
@@ -185,7 +185,7 @@ def _features(calls: Sequence[Call], cells: bool) -> _Floats:
 
 
 def _places(calls: Sequence[Call]) -> _Floats:
-    """Where calls lie, so that a distance of 1 means that they are off by factors that are little alike."""
+    """The positions of calls. Two calls at a distance of 1 are off by factors that have little in common."""
     rows = []
     for work, heads, heads_kv in calls:
         tiles, lines = max(work.tiles, 1e-3), max(work.rows, 1.0)
@@ -206,7 +206,7 @@ def _places(calls: Sequence[Call]) -> _Floats:
 
 
 def non_negative(matrix: _Floats, wanted: _Floats) -> _Floats:
-    """The non-negative x for which matrix @ x is nearest to what is wanted, by least squares.
+    """The non-negative x for which matrix @ x is nearest to the wanted values, by least squares.
 
     Args:
         matrix: [equations, unknowns].
@@ -230,14 +230,14 @@ def non_negative(matrix: _Floats, wanted: _Floats) -> _Floats:
 
 
 def _feasible(matrix: _Floats, wanted: _Floats, x: _Floats, active: NDArray[np.bool_]) -> _Floats:
-    """The least squares of the active unknowns; those that would be negative stop being active, in place."""
+    """The least squares of the active unknowns. An unknown that would be negative stops being active, in place."""
     while True:
         solved = np.zeros_like(x)
         solved[active] = np.linalg.lstsq(matrix[:, active], wanted, rcond=None)[0]
         below = active & (solved <= 0)
         if not below.any():
             return solved
-        # As far towards the solution as nothing becomes negative; what reaches 0 there is no longer active.
+        # Moves towards the solution until an unknown would be negative. An unknown that reaches 0 is no longer active.
         step = np.min(x[below] / np.maximum(x[below] - solved[below], 1e-300))
         x = x + step * (solved - x)
         active &= ~(below & (x <= 1e-12))

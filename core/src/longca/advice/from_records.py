@@ -23,7 +23,7 @@ from longca.plugins import Registry
 
 __all__ = ["row_of", "rows_of_folder", "run_of", "strategy_call", "with_observed"]
 
-#: What a line of another shape raises.
+#: The exceptions that a line of another shape raises.
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -32,11 +32,11 @@ def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, 
 
     Args:
         folder: The run's folder, with `records.jsonl` and `environment.json`.
-        name: What to call the run; None for the folder.
-        factors: By pattern, factors that the records do not name because they are older than that field.
+        name: The run's name; None for the folder's name.
+        factors: Factors by pattern, for records that are older than the field of the factors.
 
     Raises:
-        RequestError: A file cannot be read, or a line is no record; the message names the line.
+        RequestError: A file cannot be read, or a line is no record. The message names the line.
     """
     records, environment = folder / "records.jsonl", folder / "environment.json"
     try:
@@ -62,14 +62,14 @@ def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, 
 
 
 def run_of(environment: Mapping[str, Any], name: str) -> Run:
-    """A run by what was captured of its environment.
+    """The run that a captured environment describes.
 
     Args:
-        environment: What `environment.json` holds.
-        name: What to call the run.
+        environment: The content of `environment.json`.
+        name: The run's name.
 
     Raises:
-        ValueError: It says nothing of a device.
+        ValueError: The environment names no device.
     """
     held = environment if isinstance(environment, dict) else {}
     device, packages = held.get("device"), held.get("packages")
@@ -90,12 +90,12 @@ def row_of(
 
     Args:
         record: The record.
-        run: Where it comes from.
-        factors: Factors of its mask that it does not name.
-        mask: Its mask; None to draw it again.
+        run: The run that the record comes from.
+        factors: Factors of the mask that the record does not name.
+        mask: The record's mask; None to draw it again.
 
     Raises:
-        ValueError: The mask that is drawn is not the one that was measured.
+        ValueError: The drawn mask differs from the measured one.
     """
     same = ("case", "kernel", "direction", "pattern", "seqlen", "density", "heads_q", "heads_kv", "head_dim", "dtype")
     about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
@@ -122,14 +122,14 @@ def row_of(
 
 
 def strategy_call(registry: Registry, record: Mapping[str, Any]) -> StrategyCall | None:
-    """The call of a strategy that a record measured, with its mask drawn again; None where its schedule is not known.
+    """The call of a strategy that a record measured, with its mask drawn again; None if its schedule is unknown.
 
     Args:
         registry: Knows the strategy.
         record: The record, of several ranks.
 
     Raises:
-        ValueError: The mask that is drawn is not the one that was measured.
+        ValueError: The drawn mask differs from the measured one.
         UnknownNameError: Nobody provides the strategy.
     """
     about = {name: record[name] for name in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}
@@ -141,7 +141,7 @@ def strategy_call(registry: Registry, record: Mapping[str, Any]) -> StrategyCall
 
 
 def with_observed(rows: Iterable[Row], registry: Registry, records: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """Rows, those under a strategy with what its timeline says: what `Rates` are fitted to.
+    """The rows; a row under a strategy gets the values of its timeline, to which `Rates` are fitted.
 
     Args:
         rows: All rows of a device, since its network is fitted to them.

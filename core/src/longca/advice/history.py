@@ -1,7 +1,7 @@
 """History: the evidence of this machine. `longca run` adds a line for each verified measurement.
 
-The file is `evidence.jsonl` in the user's data folder, or what LONGCA_HISTORY names. The full records are in each run's
-own folder.
+The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. The full records are in each
+run's own folder.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["History", "append", "history", "history_path"]
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """What the file holds. It is equal to itself alone, so that models can be kept by it.
+    """The content of the history file. An instance equals only itself, so that models can be cached by it.
 
     Attributes:
-        rows: Its measurements, oldest first. A later measurement of a case replaces the earlier one.
-        wrong: What is wrong with lines that are no measurements. They are left out.
+        rows: The measurements, oldest first. A later measurement of a case replaces the earlier one.
+        wrong: The errors of invalid lines. These lines are left out.
     """
 
     rows: tuple[Row, ...]
@@ -36,7 +36,7 @@ _NOTHING = History((), ())
 
 
 def history_path() -> Path:
-    """Where this machine's evidence is kept."""
+    """The path of this machine's evidence."""
     named = os.environ.get("LONGCA_HISTORY")
     return Path(named) if named else platformdirs.user_data_path("longca") / "evidence.jsonl"
 
@@ -47,7 +47,7 @@ def append(row: Row) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
-            # One who was killed while writing left a line without an end; this one must not be lost with it.
+            # A writer that was killed left a line without an end. The new line must not be lost with it.
             torn = file.tell() > 0 and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
             file.write(b"\n" * torn + to_line(row).encode() + b"\n")
     except OSError:

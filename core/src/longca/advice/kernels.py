@@ -30,13 +30,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Ranking:
-    """What was found.
+    """The ranked kernels, and the other kernels by their reasons.
 
     Attributes:
-        choices: What has a prediction.
-        unmeasured: What is valid without one.
-        refused: What is not valid.
-        notes: What else there is to know, in sentences.
+        choices: The choices with a prediction.
+        unmeasured: The valid choices without a prediction.
+        refused: The kernels that are not valid.
+        notes: Further remarks, in sentences.
     """
 
     choices: tuple[Choice, ...]
@@ -90,7 +90,7 @@ class Candidate:
 
     @property
     def proof(self) -> Proof:
-        """What the prediction rests on."""
+        """The evidence behind the prediction."""
         return proof_of([half.estimate for half in self.halves])
 
 
@@ -134,11 +134,11 @@ def single_candidates(asked: Asked, verdicts: Mapping[str, Verdict]) -> list[Can
 
 
 def pair_candidates(asked: Asked, alone: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Pairs that are quicker than each of their kernels alone, or whose kernels do not do alone.
+    """Pairs that are faster than each of their kernels alone, or whose kernels do not do alone.
 
     Args:
-        asked: What was asked. Without training there are no pairs.
-        alone: The kernels that do alone.
+        asked: The question. Without training there are no pairs.
+        alone: The kernels that can compute the problem alone.
     """
     if not asked.training:
         return
@@ -158,7 +158,7 @@ def pair_candidates(asked: Asked, alone: Iterable[Candidate]) -> Iterator[Candid
 
 
 def _half(asked: Asked, kernel: str, verdict: Verdict, direction: str) -> Half | None:
-    """A kernel with its prediction; None where there is none."""
+    """A kernel with its prediction; None without a prediction."""
     assert verdict.offer is not None, "a kernel that is valid on one device has one offer"
     problem = asked.problem
     call = Call(work_of(problem.concrete_mask, verdict.offer.form), problem.heads_q, problem.num_heads_kv)
@@ -200,7 +200,7 @@ def choice_of(asked: Asked, candidate: Candidate) -> Choice:
 
 
 def proof_of(estimates: list[Estimate]) -> Proof:
-    """What several estimates rest on together."""
+    """The joint evidence behind several estimates."""
     weakest = min(estimates, key=lambda estimate: estimate.records)
     outside = dict.fromkeys(text for estimate in estimates for text in estimate.outside)
     versions = dict.fromkeys(text for estimate in estimates for text in estimate.versions)
@@ -218,7 +218,7 @@ def _refused(asked: Asked, name: str, verdict: Verdict) -> Refused:
 
 
 def advise(problem: Problem, verdict: Verdict) -> str:
-    """What the field knows to do about a refusal; empty where the reasons say all."""
+    """The known remedy for a refusal; empty if the reasons say enough."""
     codes = {reason.code for reason in verdict.reasons}
     if "direction" in codes and problem.direction == "backward":
         return f"Pair it with a backward of another kernel: kernel='{verdict.kernel}+...'"

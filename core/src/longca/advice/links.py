@@ -1,4 +1,4 @@
-"""What evidence says of links: the network of a device's hosts, and what calls cost beside kernels and collectives."""
+"""Link evidence: the network of a device's hosts, and the overhead of calls beside kernels and collectives."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def network_of(rows: Iterable[Row], device: str, between: Link | None) -> Networ
 
     Args:
         rows: The evidence.
-        device: What evidence calls the device.
-        between: The link of each device to other hosts; None where none was named.
+        device: The device's name in the evidence.
+        between: The link of each device to other hosts; None if none was named.
     """
     return Network(fit_links(list(links_of(row for row in rows if row.run.device == device))), between)
 
 
 def rates_of(rows: Iterable[Row], device: str) -> Rates:
-    """What calls on a device cost beside their kernels and their collectives.
+    """The overhead of calls on a device beside their kernels and their collectives.
 
     Args:
         rows: The evidence.
-        device: What evidence calls the device.
+        device: The device's name in the evidence.
     """
     mine = (row for row in rows if row.run.device == device and row.observed)
     return fit_rates([_observed(row.seconds, *row.observed) for row in mine])

@@ -1,8 +1,8 @@
 """RankMemory: the bytes that one attention call takes on a rank, in parts, without torch and without a device.
 
-A call needs memory for its tensors, for its plans, for what the kernel allocates inside, and for what the strategy
-allocates around it. Kernels and strategies state their parts in functions that their manifests name. A part that nobody
-states is counted as 0 and listed in `unknown`.
+A call needs memory for its tensors, its plans, the kernel's workspace and the strategy's buffers. Kernels and
+strategies state their parts in functions that their manifests name. A part without such a function counts as 0 and is
+listed in `unknown`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["RankMemory", "dtype_bytes", "gradient_bytes", "rank_bytes", "tensor_
 
 _SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
-#: Steps of the largest layouts in which the rank with the largest area is looked for; else it is the last rank.
+#: The limit of steps for finding the rank with the largest area. In larger layouts the last rank counts as that rank.
 _LOOKED_AT = 2**14
 
 #: Steps of large layouts are alike whose areas are of the same one of so many classes an octave.
@@ -41,7 +41,7 @@ class RankMemory:
         parts: Bytes by name, at the moment of the peak: `tensors` (q, k, v, out and lse, in training also dout),
             `gradients` (dq, dk, dv), `plan`, `workspace` of the kernel, `strategy`, and `kept` between a strategy's
             forward and its backward.
-        unknown: The parts that nobody states. They are counted as 0.
+        unknown: The parts that no manifest states. They count as 0.
     """
 
     parts: Mapping[str, int]
@@ -55,7 +55,7 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class _Calls:
-    """What one kernel takes in a rank's steps: bytes of all plans, and the largest workspace."""
+    """The memory of one kernel in a rank's steps: bytes of all plans, and the largest workspace."""
 
     plan: int = 0
     workspace: int = 0
@@ -78,15 +78,15 @@ def rank_bytes(
 
     Args:
         registry: Knows the kernels and the strategy.
-        problem: What is asked of all ranks together, in any direction.
+        problem: The problem of all ranks together, in any direction.
         forward: The kernel that computes the forward.
-        backward: The kernel that computes the backward in training; None for the same.
+        backward: The kernel that computes the backward in training; None for the forward's kernel.
         strategy: The context-parallel strategy; None for one device.
         axis_sizes: Ranks along each of the strategy's axes.
-        layout: The strategy's layout; None for its default placement's.
+        layout: The strategy's layout; None for the layout of its default placement.
         training: Whether a backward follows. The result is the larger of both moments.
-        nccl: Whether NCCL moves what the strategy moves.
-        anywhere: Whether packages that are missing here are no reason against a kernel.
+        nccl: Whether NCCL moves the strategy's tensors.
+        anywhere: Whether a kernel stays valid when its packages are missing here.
 
     Raises:
         UnknownNameError: Nobody provides a kernel or the strategy.
@@ -120,7 +120,7 @@ def tensor_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bo
     """Bytes of q, k, v, out and lse; in training also of dout.
 
     Args:
-        problem: Says heads, head dimension and data type. Its mask is not looked at.
+        problem: Gives heads, head dimension and data type. The mask is not used.
         tokens_q: Queries on the rank.
         tokens_k: Keys on the rank.
         training: Whether a backward follows.
@@ -160,7 +160,7 @@ def _tokens(problem: Problem, layout: Layout | None) -> tuple[int, int]:
 
 
 def _moment(held: Mapping[str, int], gradients: int, workspace: int, strategy: int, kept: int) -> dict[str, int]:
-    """The parts at one moment: what is held throughout, and what is there then."""
+    """The parts at one moment: the memory that is held throughout, and the memory of that moment."""
     parts = {**held, "gradients": gradients, "workspace": workspace, "strategy": max(0, strategy), "kept": kept}
     return {name: size for name, size in parts.items() if size}
 
@@ -168,7 +168,7 @@ def _moment(held: Mapping[str, int], gradients: int, workspace: int, strategy: i
 def _around(
     registry: Registry, strategy: str | None, problem: Problem, sizes: Mapping[str, int], nccl: bool
 ) -> StrategyMemory | None:
-    """What the strategy takes; None where there is no strategy, or where it does not say."""
+    """The strategy's memory; None without a strategy, or if the strategy does not state it."""
     if strategy is None or prod(sizes.values()) == 1:
         return None if strategy is None else StrategyMemory(0, 0)
     manifest = registry.strategy(strategy)
@@ -184,7 +184,7 @@ def _around(
 def _calls(
     registry: Registry, kernel: str, problem: Problem, layout: Layout | None, anywhere: bool, *, planned: bool = True
 ) -> _Calls:
-    """What a kernel takes in the steps of a rank, or in its only call."""
+    """The memory of a kernel in the steps of a rank, or in its only call."""
     manifest, plan, workspace = registry.manifest(kernel), 0, 0
     for step, times in _steps(problem, layout):
         verdict = registry.resolve(kernel, step, anywhere=anywhere)
@@ -198,9 +198,9 @@ def _calls(
 
 
 def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, int]]:
-    """The steps of the rank with the largest area, and how often each is there; equally large ones are one.
+    """The steps of the rank with the largest area, and the count of each. Steps of equal size are merged.
 
-    In large layouts steps that are nearly as large are one too, and count as the largest of them.
+    In large layouts, steps of nearly equal size are merged too, and count as the largest of them.
     """
     if layout is None:
         yield problem, 1
@@ -217,7 +217,7 @@ def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, i
 
 
 def _stated(registry: Registry, kernel: str, function: str | None, problem: Problem, form: Form) -> int:
-    """What a function of a kernel's manifest says; 0 where there is none."""
+    """The bytes that a function of a kernel's manifest returns; 0 without a function."""
     if function is None:
         return 0
     manifest, distribution = registry.manifest(kernel), registry.provider(kernel).distribution
