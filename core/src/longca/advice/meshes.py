@@ -26,15 +26,15 @@ def meshes(ranks: int, axes: Sequence[str]) -> Iterator[dict[str, int]]:
 
 
 def few_meshes(ranks: int, axes: Sequence[str], per_host: int) -> list[dict[str, int]]:
-    """The meshes of a strategy that are looked at: all on a few ranks; on many, some that differ most.
+    """The candidate meshes of a strategy: all meshes on a few ranks, and a varied selection on many ranks.
 
-    These have their innermost axis within a host. The first of them has its two innermost axes fill a host, as far as
-    that goes, and each further one is the farthest from those before it, in the logarithms of its sizes.
+    A selected mesh has its innermost axis within a host. In the first one, the two innermost axes fill a host as far as
+    possible. Each further one is the farthest from the meshes before it, in the logarithms of its sizes.
 
     Args:
         ranks: Ranks, 2 or more.
         axes: The strategy's axes.
-        per_host: Ranks of a host.
+        per_host: Ranks on a host.
     """
     found = list(meshes(ranks, axes))
     if ranks <= _EVERY or len(axes) == 1:
@@ -48,7 +48,7 @@ def few_meshes(ranks: int, axes: Sequence[str], per_host: int) -> list[dict[str,
 
 
 def left_out(ranks: int, name: str, axes: Sequence[str], per_host: int) -> Iterator[str]:
-    """In words, how many meshes of a strategy are looked at; nothing where all are."""
+    """In words, how many meshes of a strategy are candidates; empty if all are."""
     some, every = len(few_meshes(ranks, axes, per_host)), sum(1 for _ in meshes(ranks, axes))
     if some < every:
         yield f"{some} of the {every} meshes of {name} were looked at, with its axis {axes[-1]} within a host"

@@ -1,18 +1,18 @@
-"""Networks: how long a collective takes, from measured ones within a host, and from a link's figures between hosts.
+"""Networks: the time of a collective, from measurements within a host and from a link's figures between hosts.
 
-Within a host the seconds of a kind are α a call and the bytes that leave a rank over β, as bus bandwidths are
-defined (nccl-tests, doc/PERFORMANCE.md), which makes β the same for any number of ranks. Between hosts, B is the
-bandwidth that each GPU has to the network, of n ranks g share a host, and s are the bytes that leave a rank:
+Within a host a collective takes α a call, plus the bytes that leave a rank over β. β is a bus bandwidth as nccl-tests
+define it (doc/PERFORMANCE.md), which makes it the same for any number of ranks. Between hosts, B is the bandwidth of
+each GPU to the network. A group has n ranks, g of them share a host, and s bytes leave a rank:
 
     p2p                           s / B          the slowest hop is between hosts
     all_to_all                    s (n − g) / (n − 1) / B    of the ranks that a rank sends to, n − g are elsewhere
     all_gather, reduce_scatter    s / (g B)      g rings leave a host, each by another GPU, with a g-th of the bytes
 
-The part within the hosts is under way at the same time, so that the longer of the two counts. Latencies come on top:
-one hop's, and a ring's for each host but one.
+The transfers within the hosts run at the same time, so that the longer of the two counts. Latencies come on top: one
+hop's latency, and a ring's latency for each host but one.
 
-Source: the bandwidths of rings and of direct exchanges in nccl-tests, doc/PERFORMANCE.md; Thakur, Rabenseifner and
-Gropp, Optimization of Collective Communication Operations in MPICH (2005), for α + bytes / β.
+Sources: the bandwidths of rings and of direct exchanges in nccl-tests, doc/PERFORMANCE.md. For α + bytes / β: Thakur,
+Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Transferred:
 
     Attributes:
         kind: One of `longca.manifests.schedule.MOVES`.
-        ranks: Between how many ranks each is.
-        calls: How many they are.
-        sent: Bytes that leave the rank with most.
-        seconds: What they take together, on the slowest rank.
+        ranks: Number of ranks in each collective.
+        calls: Number of collectives.
+        sent: Bytes that leave the rank that sends most.
+        seconds: Time of all these collectives together, on the slowest rank.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Transferred:
 
 @dataclass(frozen=True)
 class Link:
-    """What a collective takes: latency + bytes that leave a rank / bandwidth.
+    """The time of a collective: latency + bytes that leave a rank / bandwidth.
 
     Attributes:
         bandwidth: Bytes a second, one way.
@@ -76,10 +76,10 @@ class Link:
         """A link from words: a bandwidth for each GPU, and a latency if need be.
 
         Args:
-            text: Such as `400Gb`, bits a second; `50GB/s`, bytes a second; or `50GB/s,5µs`.
+            text: The words, such as `400Gb` (bits a second), `50GB/s` (bytes a second) or `50GB/s,5µs`.
 
         Raises:
-            RequestError: It is not that.
+            RequestError: The text has another form.
         """
         first, *others = (part.strip() for part in text.replace("μ", "µ").split(","))
         bandwidth = _BANDWIDTH.fullmatch(first)
@@ -98,16 +98,16 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Where the ranks of a mesh are.
+    """The hosts of a mesh's ranks.
 
     Attributes:
         axis_sizes: Ranks along each of a strategy's axes, in the strategy's order.
-        ranks_per_host: Ranks of a host, next to one another in the mesh; None where all are in one host.
-        mesh_order: The axes from the mesh's outermost to its innermost, whose ranks are next to one another; None for
+        ranks_per_host: Ranks on a host, next to one another in the mesh; None if one host has all ranks.
+        mesh_order: The axes from the mesh's outermost to its innermost, whose ranks are next to one another. None for
             the strategy's order.
 
     Raises:
-        RequestError: The orders have other axes, or ranks per host that are none.
+        RequestError: The orders have different axes, or the ranks per host are invalid.
     """
 
     axis_sizes: tuple[tuple[str, int], ...]
@@ -137,21 +137,21 @@ class Topology:
 
 @dataclass(frozen=True)
 class Network:
-    """What collectives take.
+    """The links that collectives use.
 
     Attributes:
-        inside: Of each kind, the link within a host by the number of ranks; for other numbers the nearest one's.
-        between: The link of each GPU to other hosts; None where there are none.
+        inside: For each kind, the link within a host by the number of ranks. Other numbers take the nearest one's link.
+        between: The link of each GPU to other hosts; None if there is none.
     """
 
     inside: Mapping[str, Mapping[int, Link]]
     between: Link | None = field(default=None)
 
     def seconds(self, move: Move, topology: Topology) -> float:
-        """What one move takes by itself.
+        """The time of one move by itself.
 
         Raises:
-            UnsupportedError: No collective of that kind was measured, or hosts are between which no link is known.
+            UnsupportedError: No collective of that kind was measured, or the link between hosts is unknown.
         """
         ranks, shared = topology.sizes[move.axis], topology.shared(move.axis)
         inside = self._inside(move.kind, shared)
@@ -181,12 +181,12 @@ class Network:
 
 
 def fit_links(measured: Sequence[Transferred]) -> dict[str, dict[int, Link]]:
-    """The link of each kind and number of ranks that was measured.
+    """The link of each measured kind and number of ranks.
 
     The fit is by non-negative least squares on the relative error.
 
     Args:
-        measured: Collectives within a host. Those that send nothing say nothing.
+        measured: Collectives within a host. A collective that sends nothing is ignored.
     """
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for row in measured:
@@ -205,13 +205,13 @@ def fit_links(measured: Sequence[Transferred]) -> dict[str, dict[int, Link]]:
 def transferred(mesh: str, communication: Mapping[str, tuple[int, float, float]]) -> Iterator[Transferred]:
     """The collectives of a measured call within a host, by kind.
 
-    A record does not say along which axis a kind goes. Where a strategy has several, a p2p is along the last but one,
-    and the others are along the last. Nor does evidence say what leaves a rank: that is n − 1 of n parts, as
-    nccl-tests have it, and all of a p2p.
+    A record does not name the axis of a kind. If a strategy has several axes, a p2p counts along the last but one, and
+    the other kinds along the last. Evidence does not state the bytes that leave a rank either. They are all bytes of a
+    p2p, and n − 1 of n parts of the other kinds, as in nccl-tests.
 
     Args:
         mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
-        communication: Of each kind its calls, bytes and seconds; others than `MOVES` are left out.
+        communication: The calls, bytes and seconds of each kind. Kinds outside `MOVES` are left out.
     """
     sizes = [int(axis.partition("=")[2]) for axis in mesh.split(",")]
     for kind, (calls, size, seconds) in communication.items():

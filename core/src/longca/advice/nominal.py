@@ -1,12 +1,12 @@
-"""What a layout costs with a kernel, nominally: enough to choose between placements where there is no evidence.
+"""The nominal cost of a layout with a kernel, for the choice between placements without evidence.
 
-A rank's step costs the area of the tiles of 128 × 128 that its mask touches (area over tile efficiency), in scores: one
-query, one key, one query head. To that is added what the offer that takes it makes of it, and keys and values of
-others have to arrive. They do so behind the step before, so that a step takes the longer of the two. Steps are
-synchronous: as ranks wait for one another, each takes as long as on the slowest rank, and their sum is the prediction.
+A rank's step costs the area of the 128 × 128 tiles that its mask touches (area over tile efficiency). The unit is a
+score: one query, one key, one query head. The offer that takes the step scales this cost and adds to it. Keys and
+values of other ranks arrive during the step before, so that a step takes the longer of the two. Steps are synchronous,
+because ranks wait for one another. Each step takes as long as on the slowest rank, and the sum is the prediction.
 
-The factors below are of H200s with heads of 128 in bfloat16 (docs: Dense kernels; NCCL within a host); they weigh one
-placement against another, and where they are off, they are off for all.
+The factors below are of H200s with heads of 128 in bfloat16 (docs: Dense kernels, NCCL within a host). They compare one
+placement with another, and an error in them affects all placements alike.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def predicted_cost(manifest: KernelManifest, problem: Problem, layout: Layout) -
     """The predicted cost of a layout's forward, in scores of one rank.
 
     Args:
-        manifest: The kernel's manifest, which takes every step.
-        problem: What is asked, on the global mask.
-        layout: Who computes what.
+        manifest: The manifest of a kernel that takes every step.
+        problem: The problem, with the global mask.
+        layout: The layout, which assigns steps to ranks.
 
     Returns:
         The sum over steps of the largest cost of any rank.
@@ -64,7 +64,7 @@ def imbalance(problem: Problem, layout: Layout) -> float:
 
 
 def _compute(verdict: Verdict, part: Problem | None) -> float:
-    """What a step costs its rank, by the offer that takes it."""
+    """The cost of a step on its rank, by the offer that takes it."""
     if part is None:
         return 0.0
     assert verdict.offer is not None, "the kernel takes every step"
