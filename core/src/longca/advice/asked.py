@@ -25,7 +25,7 @@ class Asked:
         training: Whether a backward follows the forward.
         registry: Knows kernels and strategies.
         costs: Predicts the seconds of kernel calls.
-        capacity: The memory of each rank's device; None if unknown.
+        capacity: The memory of each rank's device, or None if unknown.
         kernels: The kernels to choose from.
         anywhere: Whether a kernel stays valid when its packages are missing here.
     """
@@ -63,7 +63,7 @@ class Asked:
         return self.registry.resolve(kernel, problem, layout, anywhere=self.anywhere)
 
     def fits(self, size: int) -> bool | None:
-        """Whether bytes fit the device; None if its memory is unknown."""
+        """Whether bytes fit the device, or None if its memory is unknown."""
         return None if self.capacity is None else self.capacity.fits(size)
 
     def install(self, kernel: str, verdict: Verdict) -> tuple[str, ...]:

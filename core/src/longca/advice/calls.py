@@ -25,7 +25,7 @@ _Floats = NDArray[np.float64]
 
 
 def schedule_of(registry: Registry, problem: Problem, layout: Layout, nccl: bool) -> Schedule | None:
-    """The computation and the moves of a layout's strategy in one call; None if the strategy states no schedule.
+    """The computation and the moves of a layout's strategy in one call, or None if the strategy states no schedule.
 
     Args:
         registry: Who provides the strategy.

@@ -66,7 +66,7 @@ class Capacity:
 
     @staticmethod
     def of(device: Device) -> Capacity | None:
-        """The capacity of a device; None if its memory is unknown."""
+        """The capacity of a device, or None if its memory is unknown."""
         return None if device.memory is None else Capacity(device.memory)
 
     @property

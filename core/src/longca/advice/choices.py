@@ -16,7 +16,7 @@ class Seconds:
 
     Attributes:
         forward: Seconds of the forward.
-        backward: Seconds of the backward alone; None without a backward.
+        backward: Seconds of the backward alone, or None without a backward.
         total: Seconds of all directions together.
         low: Lower end of the 90 % interval of the total.
         high: Upper end of the same interval.
@@ -61,17 +61,17 @@ class Choice:
 
     Attributes:
         forward: The kernel that computes the forward.
-        backward: The kernel that computes the backward; None without a backward.
+        backward: The kernel that computes the backward, or None without a backward.
         seconds: The predicted time.
         bytes_per_rank: Peak bytes of a call, on the rank that needs most.
-        fits: Whether these bytes fit the device; None if its memory is unknown.
+        fits: Whether these bytes fit the device, or None if its memory is unknown.
         proof: The evidence behind the prediction.
         call: The line to paste.
         tflops: Floating-point operations a second and rank, in 10¹².
         strategy: The context-parallel strategy. None on one device, like `placement` and `mesh`.
         placement: The name of the token placement.
         mesh: Ranks along each of its axes, such as `ring=2,ulysses=4`.
-        install: Commands that install missing packages; empty if none is missing.
+        install: Commands that install missing packages. Empty if none is missing.
         unknown: Parts of the memory that no manifest states. They count as 0.
     """
 
@@ -160,8 +160,8 @@ class Refused:
     """A kernel or a strategy that cannot be used, and the reasons.
 
     Attributes:
-        kernel: The kernel; None if a strategy is refused for every kernel.
-        strategy: The strategy; None on one device.
+        kernel: The kernel, or None if a strategy is refused for every kernel.
+        strategy: The strategy, or None on one device.
         reasons: The reasons against it.
         advice: The remedy.
     """
@@ -207,7 +207,7 @@ class Recommendation:
 
     @property
     def best(self) -> Choice | None:
-        """The fastest choice that fits; None if none fits."""
+        """The fastest choice that fits, or None if none fits."""
         first = next(iter(self.choices), None)
         return first if first is not None and first.fits is not False else None
 

@@ -24,7 +24,7 @@ _BEYOND = 1.25
 #: Fewer measured calls with blocks of one size are fitted together with those of other sizes.
 _ENOUGH = 8
 
-#: Seconds below which launching shows, and by how much more intervals are widened there and for other blocks: a factor.
+#: Launches affect calls below this many seconds. The factor widens intervals there and for other block sizes.
 _LAUNCHED, _UNSURE = 5e-4, 1.5
 
 #: Estimates that are kept: a model's layers ask again for those of their mask.
@@ -140,7 +140,7 @@ class CostModel:
         return (key.device, key.kernel, key.direction) in self._measured
 
     def predictions(self, key: Key, calls: Sequence[Call]) -> list[Prediction] | None:
-        """The seconds of several calls; None without evidence.
+        """The seconds of several calls, or None without evidence.
 
         Args:
             key: The key of the calls.
@@ -156,7 +156,7 @@ class CostModel:
         return [Prediction(*(scale * value for value in predicted)) for predicted in group.fit.predict(calls)]
 
     def estimate(self, key: Key, call: Call) -> Estimate | None:
-        """The seconds of a call, and the evidence behind them; None without evidence."""
+        """The seconds of a call, and the evidence behind them, or None without evidence."""
         return self._estimates(key, call)
 
     def _estimate(self, key: Key, call: Call) -> Estimate | None:
@@ -244,7 +244,7 @@ def _other_versions(packages: Mapping[str, str]) -> Iterable[str]:
             yield f"measured with {name} {measured}; {here} is installed"
 
 
-#: Packages whose version changes how quick kernels are.
+#: Packages whose version changes the speed of kernels.
 _MATTER = frozenset(
     {"torch", "triton", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "flashinfer-python"}
     | {"nvidia-cudnn-frontend", "fastvideo-kernel"}

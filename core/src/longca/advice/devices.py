@@ -48,7 +48,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     }
 )
 
-#: TFLOP/s that no single device reaches.
+#: TFLOP/s that are beyond any single device.
 NO_DEVICE_REACHES = 5000.0
 
 
@@ -89,5 +89,5 @@ def evidence_name(device: Device) -> str:
 
 
 def peak_tflops(device: str, dtype: str) -> float | None:
-    """The peak of a device by its name, for a data type; None if unknown."""
+    """The peak of a device by its name, for a data type, or None if unknown."""
     return next((peaks.get(dtype) for name, peaks in PEAKS.items() if name in device), None)

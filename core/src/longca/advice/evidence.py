@@ -36,8 +36,8 @@ class Run(BaseModel):
     Attributes:
         run: The run's name: its folder, or `this machine`.
         device: The vendor's name of the device.
-        capability: The device's compute capability; None for a CPU.
-        memory: The device's memory in bytes; None if unknown.
+        capability: The device's compute capability, or None for a CPU.
+        memory: The device's memory in bytes, or None if unknown.
         packages: Versions of the packages that were installed.
     """
 
@@ -79,7 +79,7 @@ class Row(BaseModel):
         kernel: The kernel, or the pair.
         direction: `forward`, or `backward` alone.
         seconds: Median time of a call.
-        pattern: The mask's pattern; None for a mask without a pattern.
+        pattern: The mask's pattern, or None for a mask without a pattern.
         seqlen: Queries.
         density: Visible pairs over all pairs.
         heads_q: Query heads.

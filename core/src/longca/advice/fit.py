@@ -31,10 +31,10 @@ _AMPLITUDE, _NOISE = 0.08, 0.02
 #: Calls of another path are as far as calls whose coordinates differ by 1.
 _OTHER_PATH = 1.0
 
-#: From this factor on a path is thought to run other code, and is fitted without the other paths.
+#: From this factor on, a path counts as other code and is fitted without the other paths.
 _IRREGULAR = 1.5
 
-#: Fewer measured calls than this say how long a tile takes, and no more.
+#: With fewer measured calls than this, only the time of a tile is fitted.
 _FEW = 4
 
 #: Seconds that every call takes. Starting a call takes the same time for every problem.

@@ -32,7 +32,7 @@ def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, 
 
     Args:
         folder: The run's folder, with `records.jsonl` and `environment.json`.
-        name: The run's name; None for the folder's name.
+        name: The run's name, or None for the folder's name.
         factors: Factors by pattern, for records that are older than the field of the factors.
 
     Raises:
@@ -92,7 +92,7 @@ def row_of(
         record: The record.
         run: The run that the record comes from.
         factors: Factors of the mask that the record does not name.
-        mask: The record's mask; None to draw it again.
+        mask: The record's mask, or None to draw it again.
 
     Raises:
         ValueError: The drawn mask differs from the measured one.
@@ -122,7 +122,7 @@ def row_of(
 
 
 def strategy_call(registry: Registry, record: Mapping[str, Any]) -> StrategyCall | None:
-    """The call of a strategy that a record measured, with its mask drawn again; None if its schedule is unknown.
+    """The call of a strategy that a record measured, with its mask drawn again, or None if its schedule is unknown.
 
     Args:
         registry: Knows the strategy.
@@ -141,7 +141,7 @@ def strategy_call(registry: Registry, record: Mapping[str, Any]) -> StrategyCall
 
 
 def with_observed(rows: Iterable[Row], registry: Registry, records: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows; a row under a strategy gets the values of its timeline, to which `Rates` are fitted.
+    """The rows. A row under a strategy gets the values of its timeline, to which `Rates` are fitted.
 
     Args:
         rows: All rows of a device, since its network is fitted to them.

@@ -158,7 +158,7 @@ def pair_candidates(asked: Asked, alone: Iterable[Candidate]) -> Iterator[Candid
 
 
 def _half(asked: Asked, kernel: str, verdict: Verdict, direction: str) -> Half | None:
-    """A kernel with its prediction; None without a prediction."""
+    """A kernel with its prediction, or None without a prediction."""
     assert verdict.offer is not None, "a kernel that is valid on one device has one offer"
     problem = asked.problem
     call = Call(work_of(problem.concrete_mask, verdict.offer.form), problem.heads_q, problem.num_heads_kv)
@@ -218,7 +218,7 @@ def _refused(asked: Asked, name: str, verdict: Verdict) -> Refused:
 
 
 def advise(problem: Problem, verdict: Verdict) -> str:
-    """The known remedy for a refusal; empty if the reasons say enough."""
+    """The known remedy for a refusal. Empty if the reasons say enough."""
     codes = {reason.code for reason in verdict.reasons}
     if "direction" in codes and problem.direction == "backward":
         return f"Pair it with a backward of another kernel: kernel='{verdict.kernel}+...'"

@@ -25,7 +25,7 @@ def network_of(rows: Iterable[Row], device: str, between: Link | None) -> Networ
     Args:
         rows: The evidence.
         device: The device's name in the evidence.
-        between: The link of each device to other hosts; None if none was named.
+        between: The link of each device to other hosts, or None if none was named.
     """
     return Network(fit_links(list(links_of(row for row in rows if row.run.device == device))), between)
 

@@ -29,7 +29,7 @@ _SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 #: The limit of steps for finding the rank with the largest area. In larger layouts the last rank counts as that rank.
 _LOOKED_AT = 2**14
 
-#: Steps of large layouts are alike whose areas are of the same one of so many classes an octave.
+#: Classes of areas in each octave. In large layouts, steps whose areas have the same class count as alike.
 _ALIKE = 8
 
 
@@ -80,10 +80,10 @@ def rank_bytes(
         registry: Knows the kernels and the strategy.
         problem: The problem of all ranks together, in any direction.
         forward: The kernel that computes the forward.
-        backward: The kernel that computes the backward in training; None for the forward's kernel.
-        strategy: The context-parallel strategy; None for one device.
+        backward: The kernel that computes the backward in training, or None for the forward's kernel.
+        strategy: The context-parallel strategy, or None for one device.
         axis_sizes: Ranks along each of the strategy's axes.
-        layout: The strategy's layout; None for the layout of its default placement.
+        layout: The strategy's layout, or None for the layout of its default placement.
         training: Whether a backward follows. The result is the larger of both moments.
         nccl: Whether NCCL moves the strategy's tensors.
         anywhere: Whether a kernel stays valid when its packages are missing here.
@@ -168,7 +168,7 @@ def _moment(held: Mapping[str, int], gradients: int, workspace: int, strategy: i
 def _around(
     registry: Registry, strategy: str | None, problem: Problem, sizes: Mapping[str, int], nccl: bool
 ) -> StrategyMemory | None:
-    """The strategy's memory; None without a strategy, or if the strategy does not state it."""
+    """The strategy's memory, or None without a strategy, or if the strategy does not state it."""
     if strategy is None or prod(sizes.values()) == 1:
         return None if strategy is None else StrategyMemory(0, 0)
     manifest = registry.strategy(strategy)
@@ -217,7 +217,7 @@ def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, i
 
 
 def _stated(registry: Registry, kernel: str, function: str | None, problem: Problem, form: Form) -> int:
-    """The bytes that a function of a kernel's manifest returns; 0 without a function."""
+    """The bytes that a function of a kernel's manifest returns, or 0 without a function."""
     if function is None:
         return 0
     manifest, distribution = registry.manifest(kernel), registry.provider(kernel).distribution

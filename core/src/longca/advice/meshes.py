@@ -7,7 +7,7 @@ from math import log2, prod
 
 __all__ = ["few_meshes", "left_out", "mesh_text", "meshes"]
 
-#: Ranks up to which every mesh is looked at, and how many meshes of a strategy are looked at beyond.
+#: The limit of ranks up to which every mesh is a candidate, and the number of candidate meshes beyond it.
 _EVERY, _FEW = 64, 4
 
 
@@ -48,7 +48,7 @@ def few_meshes(ranks: int, axes: Sequence[str], per_host: int) -> list[dict[str,
 
 
 def left_out(ranks: int, name: str, axes: Sequence[str], per_host: int) -> Iterator[str]:
-    """In words, how many meshes of a strategy are candidates; empty if all are."""
+    """In words, how many meshes of a strategy are candidates. Empty if all are."""
     some, every = len(few_meshes(ranks, axes, per_host)), sum(1 for _ in meshes(ranks, axes))
     if some < every:
         yield f"{some} of the {every} meshes of {name} were looked at, with its axis {axes[-1]} within a host"

@@ -102,7 +102,7 @@ class Topology:
 
     Attributes:
         axis_sizes: Ranks along each of a strategy's axes, in the strategy's order.
-        ranks_per_host: Ranks on a host, next to one another in the mesh; None if one host has all ranks.
+        ranks_per_host: Ranks on a host, next to one another in the mesh, or None if one host has all ranks.
         mesh_order: The axes from the mesh's outermost to its innermost, whose ranks are next to one another. None for
             the strategy's order.
 
@@ -141,7 +141,7 @@ class Network:
 
     Attributes:
         inside: For each kind, the link within a host by the number of ranks. Other numbers take the nearest one's link.
-        between: The link of each GPU to other hosts; None if there is none.
+        between: The link of each GPU to other hosts, or None if there is none.
     """
 
     inside: Mapping[str, Mapping[int, Link]]

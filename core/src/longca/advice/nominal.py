@@ -26,7 +26,7 @@ from longca.masks.cutting import renumber
 
 __all__ = ["imbalance", "predicted_cost"]
 
-#: The share of its speed on masks that it knows by itself that a kernel reaches by intervals.
+#: A kernel's speed with intervals, as a share of its speed on the masks that it has built in.
 _BY_INTERVALS = 0.8
 
 #: Scores that a kernel computes while one query's partial output is written, read and merged: 1.3 KB at 4 TB/s.

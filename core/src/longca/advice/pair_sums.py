@@ -70,13 +70,13 @@ def tiles_before(parts: Sequence[_Ints], tokens: int, size: int) -> _Shares:
     owned = np.zeros((-(-tokens // size) + 2, len(parts)), np.float32)
     flat = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    # What a part holds of a column rises where a range begins and falls where it ends, in one column or in two.
+    # A part's share of a column rises where a range begins and falls where it ends, in one column or in two.
     for bound, sign in ((flat[:, 0], 1), (flat[:, 1], -1)):
         column, beyond = np.divmod(bound, size)
         np.add.at(owned, (column + 1, owner), sign * (size - beyond) / np.float32(size))
         inside = column + 2 < len(owned)
         np.add.at(owned, (column[inside] + 2, owner[inside]), sign * beyond[inside] / np.float32(size))
-    for _ in range(2):  # rises add up to what is held, and that to what is held before; row by row is quickest
+    for _ in range(2):  # sums: first the share, then the share before; row by row is fastest
         for row, above in zip(owned[1:], owned, strict=False):
             row += above
     return owned[:-1]
@@ -90,15 +90,15 @@ def pair_sums(
     Args:
         runs: The tiles of the whole mask.
         owned: The rows of the parts of queries.
-        before: What the parts of keys hold, as `tiles_before` has it.
-        met: The part of keys that each part of queries meets; None for all.
+        before: The shares of the parts of keys, as `tiles_before` returns them.
+        met: The part of keys that each part of queries meets, or None for all parts.
 
     Returns:
-        Three tables: [parts of queries, parts of keys], or with a single column where each meets one.
+        Three tables: [parts of queries, parts of keys], or a single column if each part meets only one.
     """
     full, partial, longest = np.zeros((3, owned.parts, before.shape[1] if met is None else 1))
     step = max(1, _CELLS // max(1, before.shape[1]))
-    # Where many parts have tokens of each tile, the most in a row is that of some rows together.
+    # If many parts have tokens of each tile, the maximum is taken over groups of rows.
     together = -(-len(owned.tile) // max(1, runs.num_rows)) if len(owned.tile) > _CROWDED * runs.num_rows else 1
     for first in range(0, runs.num_rows, step):
         rows = range(first, min(first + step, runs.num_rows))
@@ -135,7 +135,7 @@ def _raise(longest: _Floats, tiles: _Shares, mine: Owned, first: int, together: 
 
 
 def _met(tiles: _Shares, rows: _Ints, parts: _Ints, met: _Ints | None) -> _Shares:
-    """Rows of tiles, with what their part of queries meets: [rows, parts of keys or 1]."""
+    """Rows of tiles, with the tiles that their part of queries meets: [rows, parts of keys or 1]."""
     return tiles[rows] if met is None else tiles[rows, met[parts]][:, None]
 
 

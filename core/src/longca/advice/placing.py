@@ -1,9 +1,9 @@
-"""Placing: which placement of a strategy `placement="auto"` takes for a kernel.
+"""Placing: the placement of a strategy that `placement="auto"` takes for a kernel.
 
-It is the one with the least predicted time, of those with which the kernel takes every step: of a forward, and in
-training of forward and backward together. Ranks are taken to be of one host, since nothing says how hosts are linked.
-Where evidence does not have the kernel on the device, or the strategy does not say what it moves, the least nominal
-cost decides (`longca.advice.nominal`).
+The kernel must take every step of the placement. The placement with the least predicted time wins, for the forward or,
+in training, for forward and backward together. All ranks count as ranks of one host, because nothing says how hosts are
+linked. The least nominal cost decides (`longca.advice.nominal`) if evidence lacks the kernel on the device, or the
+strategy states no schedule.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Laid(NamedTuple):
 def place(
     registry: Registry, strategy: str, kernel: Kernel, problem: Problem, axis_sizes: Mapping[str, int]
 ) -> tuple[str, Layout]:
-    """The placement of a strategy that is likely to be quickest with a kernel; what `placement="auto"` takes.
+    """The placement of a strategy that is predicted to be fastest with a kernel, for `placement="auto"`.
 
-    Of equals it is the first in the strategy's manifest.
+    If several are equal, the first in the strategy's manifest wins.
 
     Args:
         registry: Knows the strategy and the kernel.
         strategy: The strategy's name.
-        kernel: A kernel's or a pair's name; or a manifest, or two, which need not be registered.
-        problem: What is asked.
+        kernel: A kernel's or a pair's name. A manifest or two, which need not be registered, are accepted too.
+        problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
 
     Returns:
@@ -63,8 +63,8 @@ def place(
 
     Raises:
         UnknownNameError: Unknown strategy or kernel.
-        RequestError: Sizes for other axes than the strategy's, or below 1; evidence that cannot be read.
-        UnsupportedError: There is no placement with which the kernel takes every step; with the reasons of each.
+        RequestError: The sizes are for other axes than the strategy's, or below 1. Or the evidence cannot be read.
+        UnsupportedError: The kernel takes every step of no placement. The message gives the reasons for each placement.
         PluginError: The layout function cannot be imported, or returns something else.
     """
     manifests = _manifests(registry, kernel)
@@ -98,10 +98,10 @@ def laid_out(
     Args:
         registry: Knows the strategy.
         strategy: The strategy's name.
-        problem: What is asked.
+        problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
-        placements: The placements to lay out; empty for all.
-        refusals: Takes the placements that have no layout, by the reason.
+        placements: The placements to lay out. Empty for all.
+        refusals: Receives the placements that have no layout, by the reason.
     """
     for placement in placements or registry.strategy(strategy).placements:
         try:
@@ -118,17 +118,17 @@ def predicted(
     kernel: str | None = None,
     capacity: Capacity | None = None,
 ) -> Shared | None:
-    """Which of some layouts is predicted to be quickest, and with which kernel; None where there is no prediction.
+    """The layout that is predicted to be fastest, with its kernel, or None without a prediction.
 
     Args:
         registry: Knows the strategies and the kernels.
-        problem: What is asked: a forward, or a backward with the forward before it.
+        problem: The problem: a forward, or a backward with the forward before it.
         laid: The layouts, on the same ranks.
-        kernel: The name of a kernel or of a pair; None to choose it too.
-        capacity: The memory of each rank's device; None where anything fits.
+        kernel: The name of a kernel or of a pair, or None to choose it too.
+        capacity: The memory of each rank's device, or None for no limit.
 
     Raises:
-        RequestError: Evidence that cannot be read.
+        RequestError: The evidence cannot be read.
     """
     if not laid:
         return None

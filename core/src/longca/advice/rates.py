@@ -1,4 +1,4 @@
-"""Rates: what a strategy's call costs beside its kernels and its collectives, fitted to measured calls."""
+"""Rates: the overhead of a strategy's call beside its kernels and its collectives, fitted to measured calls."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class Rates:
-    """What a call costs beside its kernels and its collectives.
+    """The overhead of a call beside its kernels and its collectives.
 
     Attributes:
-        per_byte: Seconds a byte that is read or written in the device's memory.
-        slowdown: Seconds that a kernel takes longer for each second of an all-to-all, all-gather or reduce-scatter
-            beside it, whose kernels take many multiprocessors.
-        slowdown_p2p: The same for a hop of a ring, whose kernels take few.
-        per_phase: Seconds of a phase that launches anything: launches, and waiting for one another.
+        per_byte: Seconds for each byte that is read or written in the device's memory.
+        slowdown: Extra seconds of a kernel for each second of an all-to-all, all-gather or reduce-scatter beside it.
+            The collective's kernels take many multiprocessors.
+        slowdown_p2p: Extra seconds of a kernel for each second of a ring's hop beside it. The hop's kernels
+            take few multiprocessors.
+        per_phase: Seconds of each phase that launches anything: launches, and waits for other ranks.
     """
 
     per_byte: float = 0.0
@@ -36,15 +37,15 @@ class Rates:
 
 @dataclass(frozen=True)
 class Observed:
-    """A measured call of a strategy, and what its timeline says of it without rates.
+    """A measured call of a strategy, with the values of its timeline without rates.
 
     Attributes:
-        seconds: What the call took, on the slowest rank.
-        expected: Seconds of its timeline where nothing but kernels and collectives costs anything.
+        seconds: Time of the call, on the slowest rank.
+        expected: Seconds of its timeline if only kernels and collectives cost time.
         touched: Bytes read and written for packing, casting and merging.
         beside: Seconds of collectives beside kernels.
-        beside_p2p: The same of hops of rings.
-        count: Phases that launch anything.
+        beside_p2p: Seconds of ring hops beside kernels.
+        count: Number of phases that launch anything.
     """
 
     seconds: float
@@ -61,7 +62,7 @@ def fit_rates(observed: Sequence[Observed]) -> Rates:
     The fit is by non-negative least squares on the relative error. Large errors weigh less (Huber).
 
     Args:
-        observed: Calls on one kind of device; of none, nothing costs anything.
+        observed: Calls on one kind of device. Without calls, all rates are 0.
     """
     if not observed:
         return Rates()

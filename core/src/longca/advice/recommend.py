@@ -58,25 +58,25 @@ def recommend(
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type of q, k and v.
-        device: A device, or the name of one: `h200`, `cuda:9.0`, `cpu`; None for this machine's.
+        device: A device, or the name of one: `h200`, `cuda:9.0`, `cpu`, or None for this machine's.
         ranks: Devices that share the tokens.
-        per_node: Devices a host; those of one host are linked as the evidence's are.
+        per_node: Devices on each host. Devices of one host count as linked like the devices of the evidence.
         training: Whether a backward follows the forward.
-        memory: Memory of each device, such as `80GB` or a number of bytes; None for what is known of the device.
-        network: Links between hosts, such as `400Gb` or `50GB/s,5µs` for each device; needed where ranks are on
-            several hosts.
-        records: Folders of runs, whose verified records are evidence too.
-        kernels: Kernels to choose from; empty for all.
-        strategies: Strategies to choose from; empty for all.
-        plugins: Whose kernels and strategies there are; None for all that are installed.
-        unseen: Whether to answer as if the problem had not been measured: its own measurements are no evidence.
+        memory: Memory of each device, such as `80GB` or a number of bytes, or None for the device's known memory.
+        network: Link of each device to other hosts, such as `400Gb` or `50GB/s,5µs`. Required if ranks are on several
+            hosts.
+        records: Folders of runs, whose verified records are added to the evidence.
+        kernels: Kernels to choose from. Empty for all.
+        strategies: Strategies to choose from. Empty for all.
+        plugins: The plugins that provide kernels and strategies, or None for all installed plugins.
+        unseen: Whether to leave the problem's own measurements out of the evidence.
 
     Returns:
-        The recommendation. Where nothing fits it has no choice that does, and says what would.
+        The recommendation. If no choice fits, it says which changes would make one fit.
 
     Raises:
-        RequestError: An unknown device, memory or network; ranks below 1; records that cannot be read; evidence with
-            impossible times. The message names the line.
+        RequestError: An unknown device, memory or network, ranks below 1, or records that cannot be read. Also evidence
+            with impossible times. The message names the line.
         UnknownNameError: A kernel or a strategy that nobody provides.
     """
     _check_ranks(ranks, per_node)
@@ -118,37 +118,37 @@ def recommend(
 
 
 def evidence(records: tuple[str, ...] = ()) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    """All evidence, and what is wrong with lines of this machine's: what is shipped, measured here, and named.
+    """All evidence (shipped, measured here, and in named folders), and the errors of this machine's lines.
 
     Args:
         records: Folders of runs.
 
     Raises:
-        RequestError: A folder that is none of a run, or a line that is no record.
+        RequestError: A folder holds no run, or a line is no record.
     """
     here = history()
     return _collected(here, records)[0], _wrong(here)
 
 
 def cost_model(records: tuple[str, ...] = ()) -> tuple[CostModel, tuple[str, ...]]:
-    """The cost model of all evidence, kept with its fits until this machine's evidence changes; and what is wrong.
+    """The cost model of all evidence, and the errors. It is cached with its fits until this machine's evidence changes.
 
     Args:
         records: Folders of runs.
 
     Raises:
-        RequestError: A folder that is none of a run, or a line that is no record.
+        RequestError: A folder holds no run, or a line is no record.
     """
     here = history()
     return _collected(here, records)[1], _wrong(here)
 
 
 def links_here(device: str, ranks: int) -> Links:
-    """What all evidence says of some devices of one host: their links, and what calls cost beside kernels.
+    """The links of some devices on one host, and the overhead of calls beside kernels, from all evidence.
 
     Args:
-        device: What evidence calls the device.
-        ranks: Devices of the host.
+        device: The device's name in the evidence.
+        ranks: Number of devices on the host.
     """
     return _links(history(), device, ranks)
 
@@ -190,7 +190,7 @@ def _capacity(memory: str | int | None, device: Device) -> Capacity | None:
 
 
 def _too_large(asked: Asked, ranks: int) -> Refused | None:
-    """The refusal of a problem whose tensors alone are too large, with what would fit."""
+    """The refusal of a problem whose tensors alone are too large, with sizes that would fit."""
     if asked.capacity is None:
         return None
     mask = asked.problem.concrete_mask
@@ -212,12 +212,12 @@ def _too_large(asked: Asked, ranks: int) -> Refused | None:
 
 
 def _sorted(choices: Iterable[Choice]) -> tuple[Choice, ...]:
-    """What fits comes first, the quickest before the others."""
+    """The choices that fit come first, from fastest to slowest. The other choices follow."""
     return tuple(sorted(choices, key=lambda choice: (choice.fits is False, choice.seconds.total)))
 
 
 def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:
-    """What is to be known of evidence that does not answer the question."""
+    """Remarks on evidence that does not answer the question."""
     measured = asked.costs.kernels - set(asked.registry.kernels)
     if measured and len(asked.kernels) == len(asked.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"

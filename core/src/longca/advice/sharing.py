@@ -1,7 +1,7 @@
-"""Sharing: of several ways to share a problem among ranks, the one that is predicted quickest, and its kernels.
+"""Sharing: the way to share a problem among ranks that is predicted to be fastest, and its kernels.
 
-All ways are weighed by the tiles of the whole mask first. Those that look about as quick as the quickest are weighed
-exactly, from the cut of each step, where the kernels take every step. Ranks are those of one host.
+A first estimate weighs all ways by the tiles of the whole mask. The ways that look about as fast as the fastest are
+then weighed exactly, from the cut of each step, if the kernels take every step. Ranks are on one host.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from longca.manifests.pairs import join, split
 
 __all__ = ["Shared", "quickest"]
 
-#: How much slower than the quickest a way may look and be weighed exactly: a factor; and how many ways are at most.
+#: Limits for the ways that are weighed exactly: how much slower than the fastest they may look, and their number.
 _ALIKE, _WAYS = 1.2, 3
 
-#: What the kernels of a pair compute.
+#: The roles of the kernels of a pair.
 _HALVES: tuple[Role, Role] = ("forward", "backward")
 
-#: Reasons against a kernel whatever the mask.
+#: Reasons against a kernel that hold for every mask.
 _ABSENT = frozenset({"device", "dtype", "head_dim", "package"})
 
-#: Kernels of each role that are looked at for a way, the quickest first.
+#: Kernels of each role that are candidates for a way, the fastest first.
 _KERNELS = 2
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A way to share a problem with its kernels, and what is predicted of it.
+    """A way to share a problem with its kernels, and its prediction.
 
     Attributes:
         way: The way.
         kernels: The kernel of each direction.
         seconds: The predicted time of all directions.
-        others: The others that were weighed exactly, the quickest first.
+        others: The other ways that were weighed exactly, the fastest first.
     """
 
     way: Way
@@ -68,7 +68,7 @@ class Shared:
 
     @cached_property
     def proof(self) -> Proof:
-        """What the prediction rests on."""
+        """The evidence behind the prediction."""
         known = known_of(self.way, self.kernels)
         return proof_of(known) if known else Proof(0, "")
 
@@ -84,15 +84,15 @@ class Shared:
 
 
 def quickest(asked: Asked, ways: Iterable[Way], kernel: str | None = None) -> Shared | None:
-    """The way that is predicted quickest, of those that fit into the memory; of those that do not if none does.
+    """The way that is predicted to be fastest. Ways that fit into the memory come before ways that do not.
 
     Args:
-        asked: What was asked. Its kernels are those to choose from.
+        asked: The question. The kernels to choose from are its kernels.
         ways: The ways to share it.
-        kernel: The kernel or pair to take; None to choose that too.
+        kernel: The kernel or pair to take, or None to choose it too.
 
     Returns:
-        The quickest; None where evidence predicts the time of none that is valid.
+        The fastest way, or None if evidence predicts the time of no valid way.
     """
     wanted = _known(asked, kernel)
     if not wanted:
@@ -105,7 +105,7 @@ def quickest(asked: Asked, ways: Iterable[Way], kernel: str | None = None) -> Sh
         for names in contenders
         if (seconds := scale.total(names, exactly=False)) is not None
     ]
-    # Of ways that take equally long, the first is taken.
+    # The first of several equally fast ways is taken.
     place = {scale.way: index for index, scale in enumerate(scales)}
     weighed = _exactly(sorted(rough, key=lambda one: one[0]))
     found = sorted(weighed, key=lambda one: (float(f"{one.seconds:.6g}"), place[one.way]))
@@ -117,7 +117,7 @@ def quickest(asked: Asked, ways: Iterable[Way], kernel: str | None = None) -> Sh
 
 
 def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
-    """The kernel of each direction where one is named, else all that may do; empty without evidence."""
+    """The kernel of each direction if one is named, else all candidates. Empty without evidence."""
     if kernel is not None:
         halves = split(kernel) or (kernel, kernel)
         names = halves[: len(asked.directions)]
@@ -158,7 +158,7 @@ class _Scale:
         self._valid: dict[tuple[str, Role], bool] = {}
 
     def total(self, names: tuple[str, ...], exactly: bool) -> float | None:
-        """The seconds of all directions by a kernel for each; None where they are not known."""
+        """The seconds of all directions by a kernel for each, or None if a time is unknown."""
         directions = self.way.asked.directions
         parts = [
             self._direction(name, role, direction, exactly)
@@ -172,7 +172,7 @@ class _Scale:
         return all(self._takes(name, role) for name, role in zip(names, _roles(names), strict=True))
 
     def promising(self, kernels: Sequence[str]) -> list[tuple[str, ...]]:
-        """The kernels of all directions that are likely to be quickest, of those that take every step."""
+        """The kernels of all directions that are likely to be fastest, among the kernels that take every step."""
         directions = self.way.asked.directions
         if len(directions) == 1:
             return [(name,) for name in self._first(kernels, "forward", directions)]
@@ -212,12 +212,12 @@ class _Scale:
 
 
 def _roles(names: tuple[str, ...]) -> tuple[Role, ...]:
-    """What each direction's kernel computes."""
+    """The role of each direction's kernel."""
     return ("both", "both") if len(set(names)) < len(names) else _HALVES[: len(names)]
 
 
 def _timed(way: Way, call: StrategyCall, of_pairs: NDArray[np.float64]) -> float | None:
-    """The seconds of a call; None where nothing is known of a link that it needs."""
+    """The seconds of a call, or None if a link that it needs is unknown."""
     try:
         return call.takes(way.pairs.seconds(of_pairs), way.links.network, way.links.rates).seconds
     except UnsupportedError:

@@ -1,7 +1,7 @@
-"""Step works: what every step of a layout computes, from the tiles of the whole mask.
+"""Step works: the work of every step of a layout, from the tiles of the whole mask.
 
-A tile belongs to the parts that hold its tokens, in the shares in which they do. That takes no cut, so that it is quick
-on any number of ranks. It passes over the tiles at the seams of chunks, which a cut sees in part.
+A tile belongs to the parts that hold its tokens, in proportion to their tokens. This needs no cut of the mask, so that
+it is fast on any number of ranks. It ignores the tiles at the seams of chunks, which a cut would show as partial.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _Ints = NDArray[np.int64]
 _KEPT = 32
 _MADE: OrderedDict[bytes, PairTiles] = OrderedDict()
 
-#: Pairs of the largest layouts whose works are told apart from 1 % on; those of larger ones from 3 % on.
+#: Layouts with up to this many pairs distinguish works that differ by 1 %. Larger layouts need 3 %.
 _FINE = 2**14
 
-#: Rows of tiles that are told apart, at most: a million tokens are.
+#: Rows of tiles that are kept apart, at most. They cover a million tokens.
 _ROWS = 2**13
 
-#: Tiles that are none.
+#: Fewer tiles than this count as none.
 _NOTHING = 1e-3
 
 
@@ -47,7 +47,7 @@ class Pairs:
     Attributes:
         parts: The pairs, as parts of `layout.table`: [pairs, 2].
         index: The pair of each step: [ranks, steps]; −1 where a rank has fewer steps than others.
-        heads: Query heads and KV heads of a step; the same on every rank.
+        heads: Query heads and KV heads of a step. They are the same on every rank.
     """
 
     parts: _Ints
@@ -76,10 +76,10 @@ def pairs_of(layout: Layout) -> Pairs:
 
 @dataclass(frozen=True, eq=False)
 class PairTiles:
-    """The tiles of the pairs of a layout. Works that hardly differ are one.
+    """The tiles of the pairs of a layout. Works with small differences are merged.
 
     Attributes:
-        works: The works that differ; None for one that shows nothing. They have no path yet, or that of a full mask.
+        works: The distinct works, or None for an empty one. They have no path yet, or the path of a full mask.
         which: The work of each pair: [pairs].
     """
 
@@ -97,12 +97,12 @@ class PairTiles:
         return [work and (work if work.path else replace(work, path=path)) for work in self.works]
 
     def seconds(self, costs: CostModel, key: Key, path: str, heads: tuple[int, int]) -> _Floats | None:
-        """The predicted seconds of each pair: [pairs]; None without evidence. They are kept.
+        """The predicted seconds of each pair: [pairs]. None without evidence. The result is cached.
 
         Args:
-            costs: What predicts them.
-            key: The kernel's calls.
-            path: The path of works that are not of a full mask.
+            costs: The cost model.
+            key: The key of the kernel's calls.
+            path: The path of works that have no full mask.
             heads: Query heads and KV heads.
         """
         asked = (costs, key, path, heads)
@@ -113,11 +113,11 @@ class PairTiles:
 
 
 def seconds_of(costs: CostModel, key: Key, works: Sequence[Work | None], heads: tuple[int, int]) -> _Floats | None:
-    """The predicted seconds of some works, 0 where there is none: [works]; None without evidence.
+    """The predicted seconds of some works, 0 for a missing work: [works]. None without evidence.
 
     Args:
-        costs: What predicts them.
-        key: The kernel's calls.
+        costs: The cost model.
+        key: The key of the kernel's calls.
         works: The works, of one head.
         heads: Query heads and KV heads.
     """
@@ -172,7 +172,7 @@ def _digest(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> bytes:
 def _pair_tiles(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> PairTiles:
     queries, q_of = np.unique(pairs[:, 0], return_inverse=True)
     keys, k_of = np.unique(pairs[:, 1], return_inverse=True)
-    apart = len(pairs) == len(queries) == len(keys)  # each part meets one other, as where keys are gathered
+    apart = len(pairs) == len(queries) == len(keys)  # each part meets one other part, for instance if keys are gathered
     times = _coarser(max(mask.seqlen_q, mask.seqlen_k))
     size = times * TILE
     full, partial, longest = pair_sums(

@@ -33,25 +33,25 @@ __all__ = ["known_of", "rank_strategies", "span"]
 
 _Floats = NDArray[np.float64]
 
-#: Ways that are weighed exactly: at least, where there are as many, and at most.
+#: Ways that are weighed exactly: the least number, if so many exist, and the greatest.
 _EXACT, _AT_MOST = 8, 12
 
-#: Ranks from which on half as many are.
+#: From this number of ranks on, half as many ways are weighed exactly.
 _MANY = 128
 
-#: By how much predictions of strategies are wider than those of their kernels, on either side: a factor.
+#: The factor by which predictions of strategies are wider than predictions of their kernels, on either side.
 _STRATEGY = 1.06
 
-#: How much slower than the quickest a kernel may look and be weighed exactly all the same: a factor.
+#: The factor by which a kernel may look slower than the fastest and still be weighed exactly.
 _SLOWER = 1.6
 
-#: Waiting for other hosts from which on a ring is advised against: a share of the time.
+#: Share of the time spent waiting for other hosts, from which on a ring is advised against.
 _MUCH = 0.25
 
 
 @dataclass(frozen=True)
 class _Weighed:
-    """A way with its quickest kernels, and what each direction's time goes to."""
+    """A way with its fastest kernels, and the breakdown of each direction's time."""
 
     way: Way
     kernels: tuple[str, ...]
@@ -63,12 +63,12 @@ class _Weighed:
 
 
 def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Ranking:
-    """The strategies that take a problem on some ranks, each mesh and placement with its quickest kernels.
+    """The strategies that take a problem on some ranks. Each mesh and placement has its fastest kernels.
 
     Args:
-        asked: What was asked.
+        asked: The question.
         ranks: Ranks, 2 or more.
-        links: What they are linked by.
+        links: The links between the ranks.
         strategies: Strategies to choose from.
     """
     refused: list[Refused] = []
@@ -94,7 +94,7 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
         for one in found:
             try:
                 choices.append(_choice(one))
-            except UnsupportedError as error:  # of steps that were not checked, one may say no
+            except UnsupportedError as error:  # a step that was not checked may be refused
                 refused.append(Refused(None, _name(one.way), (str(error),)))
     known = {choice.strategy for choice in choices}
     without = tuple(one for name, one in unmeasured.items() if name not in known)
@@ -104,7 +104,7 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
 
 
 class _NotKnownError(UnsupportedError):
-    """There is no prediction, for want of evidence or of what the strategy says."""
+    """There is no prediction, because evidence or the strategy's schedule is missing."""
 
 
 def _calls(way: Way) -> list[StrategyCall]:
@@ -128,7 +128,7 @@ def _roughly(way: Way) -> _Weighed:
         steps = {name: way.pairs.seconds(taken) for name, taken in seconds.items() if taken is not None}
         if not steps:
             raise _NotKnownError(f"no evidence on {way.asked.device_name}")
-        # Of kernels on the same layout, the one whose slowest rank computes least is the quickest.
+        # The fastest kernel on a layout is the one whose slowest rank computes least.
         best = min(steps, key=lambda name: float(steps[name].sum(axis=1).max()))
         names.append(best)
         timelines.append(call.takes(steps[best], way.links.network, way.links.rates))
@@ -136,10 +136,10 @@ def _roughly(way: Way) -> _Weighed:
 
 
 def _refined(rough: Sequence[_Weighed]) -> tuple[list[_Weighed], list[Refused], list[_Weighed]]:
-    """The best ways exactly: until enough are known, and what is left is predicted to be slower than these.
+    """The best ways, weighed exactly, until enough are known and the remaining ways are predicted to be slower.
 
     Returns:
-        The ways that are valid, the quickest first; what is refused; and the ways that were not looked at.
+        The valid ways (the fastest first), the refused ways, and the ways that were not weighed.
     """
     known: list[_Weighed] = []
     refused: list[Refused] = []
@@ -156,7 +156,7 @@ def _refined(rough: Sequence[_Weighed]) -> tuple[list[_Weighed], list[Refused], 
 
 
 def _exactly(way: Way) -> _Weighed | Refused:
-    """A way with its quickest valid kernels; or why there are none."""
+    """A way with its fastest valid kernels, or the reasons why it has none."""
     calls = _calls(way)
     kernels = _promising(way)
     roles: tuple[Role, ...] = ("forward", "backward", "both") if way.asked.training else ("forward",)
@@ -255,7 +255,7 @@ def _choice(one: _Weighed) -> Choice:
 
 
 def known_of(way: Way, kernels: Sequence[str]) -> list[Estimate]:
-    """What is known of a way's kernels, each in its direction, by the largest step."""
+    """The estimates of a way's kernels, each in its direction, by the largest step."""
     largest = max((step for step in way.steps if step is not None), key=lambda step: step.area, default=None)
     if largest is None:
         return []
@@ -264,7 +264,7 @@ def known_of(way: Way, kernels: Sequence[str]) -> list[Estimate]:
 
 
 def span(known: Sequence[Estimate]) -> tuple[float, float]:
-    """The ends of the interval of a strategy's time, as factors on it, from what is known of its kernels."""
+    """The ends of the interval of a strategy's time, as factors on the time, from the estimates of its kernels."""
     low = min((estimate.low / estimate.seconds for estimate in known), default=0.8)
     high = max((estimate.high / estimate.seconds for estimate in known), default=1.25)
     return low / _STRATEGY, high * _STRATEGY
@@ -301,7 +301,7 @@ def _call_text(one: _Weighed) -> str:
 
 
 def _across(weighed: Sequence[_Weighed]) -> Iterator[str]:
-    """What is to be known of links between hosts: that they were not measured, and which ways wait for them much."""
+    """Remarks on links between hosts: they were not measured, and some ways wait for them a long time."""
     if any(one.way.topology.ranks_per_host is not None for one in weighed):
         yield "times between hosts are computed from the bandwidth that was given; none was measured (unverified)"
     for one in weighed:

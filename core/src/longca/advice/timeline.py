@@ -1,16 +1,16 @@
-"""Timelines: how long one call of a strategy takes, from its schedule and what each step costs each rank.
+"""Timelines: the time of one call of a strategy, from its schedule and the cost of each step on each rank.
 
 Every rank has a clock. In a phase it touches memory, waits for the ranks that it exchanges with, and computes beside
-the moves or behind them. A collective begins when the last rank of its group does, and a hop of a ring when both
-neighbours do; so ranks may be ahead of one another as far as that allows. NCCL's kernels take multiprocessors from the
-kernel that they run beside, which costs it a share of their time.
+the moves or behind them. A collective begins when the last rank of its group is ready. A hop of a ring begins when both
+neighbours are ready. Ranks may be ahead of one another as far as that allows. NCCL's kernels take multiprocessors from
+the kernel that they run beside, which costs it a share of its time.
 
     ready    the clock, and touched / bandwidth behind it
     moved    the latest ready among the ranks of the moves, and their seconds behind it
     beside   max(moved, ready + compute + slowdown · min(moves, compute))
     else     moved + compute
 
-Moves along one link follow one another, and those along links of a host and between hosts are under way together.
+Moves along one link follow one another. Moves within hosts and moves between hosts run at the same time.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Timeline:
-    """Where the time of the rank goes that is last to end.
+    """The breakdown of the time of the rank that ends last.
 
     Attributes:
         seconds: From the first rank's beginning to the last rank's end.
-        compute: In kernels, as if nothing were beside them.
-        exposed: In moves that are not hidden behind its kernels, and waiting for other ranks.
-        touching: Packing, casting and merging.
-        slowed: By how much its kernels take longer for moves beside them.
-        phases: Launching, and waiting for one another.
+        compute: Seconds in kernels, as if nothing ran beside them.
+        exposed: Seconds in moves that its kernels do not hide, and in waits for other ranks.
+        touching: Seconds of packing, casting and merging.
+        slowed: Extra seconds of its kernels because of moves beside them.
+        phases: Seconds of launches, and of waits for other ranks.
         touched: Bytes that it reads and writes for packing, casting and merging.
         beside: Seconds of collectives beside its kernels.
-        beside_p2p: The same of hops of rings.
-        count: Phases that launch anything.
+        beside_p2p: Seconds of ring hops beside its kernels.
+        count: Number of phases that launch anything.
     """
 
     seconds: float
@@ -61,14 +61,14 @@ class Timeline:
 def timeline(
     schedule: Schedule, compute: _Floats, network: Network, topology: Topology, rates: Rates | None = None
 ) -> Timeline:
-    """How long a call takes, and what of.
+    """The time of a call, and its breakdown.
 
     Args:
-        schedule: What the call does.
-        compute: Seconds of each rank's steps, 0 for those that show nothing: [ranks, steps].
-        network: What moves take.
-        topology: Where the ranks are; they are numbered as layouts number them.
-        rates: What a call costs beside its kernels and collectives; None for nothing.
+        schedule: The computation and the moves of the call.
+        compute: Seconds of each rank's steps, 0 for empty steps: [ranks, steps].
+        network: The links that the moves use.
+        topology: The hosts of the ranks, which have the same numbers as in layouts.
+        rates: The overhead of a call beside its kernels and collectives, or None for no overhead.
 
     Raises:
         UnsupportedError: The network does not know a move.
@@ -81,7 +81,7 @@ def timeline(
 
 
 class _Clocks:
-    """The ranks' clocks, and what their time has gone to, in the shape of the strategy's axes."""
+    """The ranks' clocks, and the breakdown of their time, in the shape of the strategy's axes."""
 
     def __init__(self, network: Network, topology: Topology, rates: Rates) -> None:
         self._network, self._topology, self._rates = network, topology, rates

@@ -1,4 +1,4 @@
-"""Ways: one strategy on one mesh with one placement, and what its steps cost by a kernel."""
+"""Ways: one strategy on one mesh with one placement, and the cost of its steps with a kernel."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["Links", "Role", "Way", "of_role", "ways_of"]
 
 _Floats = NDArray[np.float64]
 
-#: What a kernel computes: the forward or the backward of a pair, or both directions by itself.
+#: The roles of a kernel: the forward or the backward of a pair, or both directions by itself.
 Role = Literal["forward", "backward", "both"]
 
-#: Pairs of the largest layouts whose every pair is cut.
+#: Layouts with up to this many pairs have every pair cut.
 _CUT = 100
 
 #: Steps of the largest layouts that are all checked, how many are of larger ones, and of how many ranks at least.
@@ -46,12 +46,12 @@ _GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN,
 
 @dataclass(frozen=True)
 class Links:
-    """What ranks are linked by.
+    """The links between ranks.
 
     Attributes:
         network: Links within a host and between hosts.
-        rates: What a call costs beside its kernels and its collectives.
-        per_host: Ranks of a host.
+        rates: The overhead of a call beside its kernels and its collectives.
+        per_host: Ranks on a host.
     """
 
     network: Network
@@ -64,12 +64,12 @@ class Way:
     """One strategy on one mesh with one placement.
 
     Attributes:
-        asked: What was asked.
-        links: What ranks are linked by.
+        asked: The question.
+        links: The links between the ranks.
         strategy: The strategy.
         sizes: Ranks along each of its axes.
         placement: The placement.
-        layout: Who holds and computes what.
+        layout: The layout: it assigns tokens and steps to ranks.
     """
 
     asked: Asked
@@ -101,13 +101,13 @@ class Way:
         return Topology(tuple(self.sizes.items()), self.links.per_host if hosts else None)
 
     def call(self, direction: str) -> StrategyCall | None:
-        """The call in a direction; None where the strategy does not say what it does."""
+        """The call in a direction, or None if the strategy states no schedule."""
         problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
         schedule = schedule_of(self.asked.registry, problem, self.layout, nccl=problem.device.kind == "cuda")
         return None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
 
     def rough(self, kernel: str, direction: str) -> _Floats | None:
-        """The seconds of each pair by the tiles of the whole mask; None where the kernel does not take such masks."""
+        """The seconds of each pair by the tiles of the whole mask, or None if the kernel does not take such masks."""
         form = self._rough_form(kernel, direction)
         if form is None:
             return None
@@ -116,12 +116,12 @@ class Way:
         return self._tiles.seconds(self.asked.costs, self.asked.key(kernel, direction), str(form), self.pairs.heads)
 
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
-        """The seconds of each pair by its cut of the mask; None without evidence.
+        """The seconds of each pair by its cut of the mask, or None without evidence.
 
         Args:
             kernel: A kernel that takes every pair in its role, as `refusal` says.
-            role: What it computes.
-            direction: The direction that is weighed.
+            role: The kernel's role.
+            direction: The direction to weigh.
         """
         if not self.cuts_all:
             return self.rough(kernel, direction)
@@ -130,7 +130,7 @@ class Way:
         return self._seconds(kernel, direction, works)
 
     def refusal(self, kernel: str, role: Role) -> Verdict | None:
-        """The verdict against a kernel that does not take every step in a role; None where it does."""
+        """The verdict against a kernel that does not take every step in a role, or None if it takes every step."""
         if not self.cuts_all:
             verdict = self.asked.resolve(kernel, of_role(self.asked.problem, role), self._checked_layout)
             return None if verdict else verdict
@@ -141,7 +141,7 @@ class Way:
 
     @property
     def checked(self) -> str:
-        """In words, how many steps were checked; empty where all were."""
+        """In words, how many steps were checked. Empty if all were checked."""
         if self.cuts_all or len(self._checked_ranks) == len(self._unlike_ranks):
             return ""
         checked, unlike = len(self._checked_ranks), len(self._unlike_ranks)
@@ -157,7 +157,7 @@ class Way:
 
     @cached_property
     def _checked_ranks(self) -> list[int]:
-        """The ranks whose steps are checked: of those that differ, as many as an answer has time for."""
+        """The ranks whose steps are checked, chosen among distinct ranks and limited by the time for an answer."""
         ranks, steps = self._unlike_ranks, max(1, self.pairs.index.shape[1])
         mask = self.asked.problem.concrete_mask
         # A cut takes as long as the mask has slices.
@@ -177,7 +177,7 @@ class Way:
 
     @cached_property
     def steps(self) -> list[Problem | None]:
-        """What each pair asks; None where it shows nothing. Of a large layout, what the largest pair asks."""
+        """The problem of each pair, or None for an empty pair. In a large layout, the problem of the largest pair."""
         parts, (heads_q, heads_kv) = self.layout.table.parts, self.pairs.heads
         rows = self.pairs.parts if self.cuts_all else self.pairs.parts[[self._tiles.largest]]
         whole = self.asked.problem
@@ -192,7 +192,7 @@ class Way:
 
     @cached_property
     def _roles(self) -> dict[Role, list[Problem | None]]:
-        """What the steps ask of a kernel in each role."""
+        """The problems of the steps for a kernel in each role."""
         roles: tuple[Role, ...] = ("forward", "backward", "both")
         return {role: [None if step is None else of_role(step, role) for step in self.steps] for role in roles}
 
@@ -219,12 +219,12 @@ class Way:
 
 
 def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Iterator[Way | Refused]:
-    """Every layout there is, each once; and of what has none, why.
+    """Every distinct layout, once. A way without a layout is refused with the reason.
 
     Args:
-        asked: What was asked.
+        asked: The question.
         ranks: Ranks, 2 or more.
-        links: What they are linked by.
+        links: The links between the ranks.
         strategies: Strategies to choose from.
     """
     for name in strategies:
@@ -250,14 +250,14 @@ def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -
 
 
 def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placements: int) -> str:
-    """What of a strategy some of its meshes and placements are: all of it, or the ones that are named."""
+    """The name of a strategy, with the affected meshes and placements unless all of them are affected."""
     some, placed = dict.fromkeys(mesh for mesh, _ in found), dict.fromkeys(placement for _, placement in found)
     on = "" if len(some) == meshes else f" on {len(some)} of {meshes} meshes"
     return name + on + ("" if len(placed) == placements else f" placed {', '.join(placed)}")
 
 
 def of_role(step: Problem, role: Role) -> Problem:
-    """What a step asks of a kernel in a role."""
+    """The problem of a step for a kernel in a role."""
     if role == "both":
         return replace(step, direction="backward")
     forward, backward = halves(step)

@@ -1,4 +1,4 @@
-"""Work: what one kernel call has to compute, as a few sums over the mask's tiles of 128 × 128 tokens.
+"""Work: the computation of one kernel call, as a few sums over the mask's tiles of 128 × 128 tokens.
 
 The sums are the features of the cost model. They need neither torch nor a device. A kernel that packs documents tiles
 each document from its own first token, so documents are counted on a grid where each one begins at a tile.
@@ -25,18 +25,18 @@ TILE = 128
 
 @dataclass(frozen=True)
 class Work:
-    """What a call computes for one head. Tiles are 128 × 128 tokens; several heads with own masks are averaged.
+    """The work of a call for one head, in tiles of 128 × 128 tokens. Several heads with own masks are averaged.
 
     Attributes:
-        path: The form and what kernels tell apart within it, such as `varlen/causal` or `block_sparse/64`.
-        full: Tiles that are visible as a whole. In a block-sparse mask: the visible area, in tiles.
-        partial: Tiles that are visible in part. In a block-sparse mask: the touched tiles beyond the visible area.
-        rows: Rows of tiles with something visible.
+        path: The form, and the distinctions that kernels make within it, such as `varlen/causal` or `block_sparse/64`.
+        full: Fully visible tiles. In a block-sparse mask: the visible area, in tiles.
+        partial: Partly visible tiles. In a block-sparse mask: the touched tiles beyond the visible area.
+        rows: Non-empty rows of tiles.
         longest: Tiles of the longest row.
         longest_column: Tiles of the longest column.
         calls: Calls of the kernel: more than 1 for layers.
-        grid: Tiles of queries that are launched, with those of shorter documents that end at once; 0 without documents.
-        tokens: Rows of tiles that the call has, with the empty ones.
+        grid: Launched tiles of queries, including the tiles of shorter documents that end at once. 0 without documents.
+        tokens: All rows of tiles in the call, including empty ones.
         cells: Tiles of the whole matrix.
     """
 
@@ -62,7 +62,7 @@ class Work:
         return self.full + self.partial
 
     def __add__(self, other: Work) -> Work:
-        """One call after another; both are of one path."""
+        """The sum of two calls that follow one another. Both have the same path."""
         sums = (a + b for a, b in zip(astuple(self)[1:], astuple(other)[1:], strict=True))
         return Work(self.path, *sums)
 
@@ -96,12 +96,12 @@ def _work_of(_key: int, form: Form, mask: Mask) -> Work:
 
 @lru_cache(maxsize=1024)
 def _of_intervals(_key: int, mask: SliceMask) -> Work:
-    """What is alike in all forms that take a mask by its slices."""
+    """The work that all forms share if they take a mask by its slices."""
     return _of_slices(mask, "")
 
 
 def _everything(mask: Mask) -> Work:
-    """Every cell is computed, whatever the mask shows."""
+    """The work of a kernel that computes every cell, for any mask."""
     rows, columns = _tiles(mask.seqlen_q), _tiles(mask.seqlen_k)
     return Work(str(Form.DENSE), rows * columns, 0, rows, columns, rows, 1, 0, rows, rows * columns)
 
