@@ -23,11 +23,11 @@ class PairPlan(Plan):
     """The plans of a pair's two kernels.
 
     Attributes:
-        problem: What the pair was asked.
+        problem: The problem that was given to the pair.
         form: The form of the kernel that computes the problem's direction.
-        backend: Which functions of which libraries run.
+        backend: The functions and libraries that run.
         first: The forward kernel's plan.
-        second: The backward kernel's plan; None in a forward, which does not need it.
+        second: The backward kernel's plan, or None in a forward, which does not need it.
     """
 
     first: Plan
@@ -53,18 +53,18 @@ class PairPlan(Plan):
 
 
 class Pair:
-    """Two kernels as one; see `longca.kernels.base.Kernel`.
+    """Two kernels as one, with the interface of `longca.kernels.base.Kernel`.
 
     Args:
         forward: Computes the forward.
-        load_backward: Gives the kernel that computes the backward; called at the first backward that is planned.
+        load_backward: Returns the kernel that computes the backward. It is called when the first backward is planned.
     """
 
     def __init__(self, forward: Kernel, load_backward: Callable[[], Kernel]) -> None:
         self._forward, self._load_backward = forward, load_backward
 
     def plan(self, problem: Problem) -> PairPlan:
-        """Puts the mask on its device in the forms of both kernels; in a forward, in the first one's alone."""
+        """Puts the mask on its device in the forms of both kernels, or in a forward in the first one's alone."""
         asked = asked_of_halves(problem)
         first = self._forward.plan(asked[0])
         if len(asked) == 1:
@@ -76,7 +76,7 @@ class Pair:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: PairPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The first kernel's forward; see `longca.kernels.base.Kernel.forward`."""
+        """Runs the first kernel's forward (see `longca.kernels.base.Kernel.forward`)."""
         return self._forward.forward(q, k, v, plan.first, out=out, lse=lse)
 
     def backward(
@@ -93,6 +93,6 @@ class Pair:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The second kernel's backward; see `longca.kernels.base.Kernel.backward`."""
+        """Runs the second kernel's backward (see `longca.kernels.base.Kernel.backward`)."""
         assert plan.second is not None, "a backward is planned with direction backward"
         return self._load_backward().backward(dout, q, k, v, out, lse, plan.second, dq=dq, dk=dk, dv=dv)

@@ -1,12 +1,12 @@
-"""Sharing: which strategy, placement and kernel `auto` is, where several ranks share a problem; and why.
+"""Sharing: the strategy, placement and kernel of `auto` if several ranks share a problem, with the reason.
 
-The least predicted time decides, of a forward, or of forward and backward together where gradients are asked for. The
-predictions come from `longca.advice.sharing`. Kernels and pairs are compared under the strategy. A choice that does not
-fit into the device's memory is passed over, unless nothing fits.
+The choice with the least predicted time wins, for a forward, or for forward and backward together if gradients are
+requested. The predictions come from `longca.advice.sharing`. Kernels and pairs are compared under the strategy. A
+choice that does not fit into the device's memory is passed over, unless nothing fits.
 
-Without a prediction the first valid strategy is taken, in the order `ulysses`, `ring_all_gather`, and the others as
-`longca plugins` lists them. The same holds for ranks of several hosts, since nothing says how the hosts are linked.
-The kernel is then that of `longca.kernels.choice`, and the placement that of the least nominal cost.
+Without a prediction the first valid strategy wins, in the order `ulysses`, `ring_all_gather`, and then the order of
+`longca plugins`. The same rule applies to ranks of several hosts, because nothing says how the hosts are linked. The
+kernel then comes from `longca.kernels.choice`, and the placement has the least nominal cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["AUTO", "Arrangement", "arrange", "choose_kernel"]
 
 AUTO = "auto"
 
-#: What a placement is called whose layout was given.
+#: The name of the placement if the caller gave a layout.
 _AS_GIVEN = "as given"
 
 #: The strategies that are taken first without evidence.
@@ -62,17 +62,17 @@ def arrange(
     """The strategy and placement to take for a problem.
 
     Args:
-        registry: Whose strategies and kernels to choose from.
-        problem: What is asked of all ranks together.
+        registry: The registry of strategies and kernels to choose from.
+        problem: The problem of all ranks together.
         wanted: The strategies to choose from, each with the ranks along its axes.
-        kernel: Name of the kernel or pair; `auto` to choose it too.
-        placement: Name of the placement; `auto` to choose it too.
-        one_host: Whether all ranks are of one host. Strategies are not compared otherwise.
+        kernel: Name of the kernel or pair, or `auto` to choose it too.
+        placement: Name of the placement, or `auto` to choose it too.
+        one_host: Whether all ranks are on one host. If not, strategies are not compared.
 
     Raises:
-        UnsupportedError: Nothing is valid; with the reasons of each strategy.
+        UnsupportedError: Nothing is valid. The message gives the reasons for each strategy.
         UnknownNameError: Nobody provides the kernel, or no strategy has the placement.
-        RequestError: Evidence that cannot be read.
+        RequestError: The evidence cannot be read.
     """
     wanted = {name: sizes for name, sizes in wanted.items() if placement in (AUTO, *registry.strategy(name).placements)}
     if not wanted:
@@ -90,13 +90,13 @@ def choose_kernel(registry: Registry, problem: Problem, layout: Layout) -> Choic
     """The kernel or the pair to compute a layout's steps with.
 
     Args:
-        registry: Whose kernels to choose from.
-        problem: What is asked of all ranks together.
-        layout: Who computes what.
+        registry: The registry of kernels to choose from.
+        problem: The problem of all ranks together.
+        layout: The layout, which assigns steps to ranks.
 
     Raises:
-        UnsupportedError: No kernel takes every step; the message gives each one's reasons.
-        RequestError: Evidence that cannot be read.
+        UnsupportedError: No kernel takes every step. The message gives the reasons for each kernel.
+        RequestError: The evidence cannot be read.
     """
     if layout.strategy is not None:
         laid = Laid(layout.strategy, dict(layout.axis_sizes), _AS_GIVEN, layout)

@@ -9,7 +9,7 @@ __all__ = ["StrategyMemory"]
 
 @dataclass(frozen=True)
 class StrategyMemory:
-    """Bytes on the rank that needs most, without the log-sum-exps and without what the kernel takes inside.
+    """Bytes on the rank that needs most, without the log-sum-exps and without the kernel's own workspace.
 
     The function that a `StrategyManifest` names as `memory` returns one.
 

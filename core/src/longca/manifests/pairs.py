@@ -1,7 +1,8 @@
 """Pairs: a forward kernel and a backward kernel chosen apart, named `forward+backward`. Torch-free.
 
-Kernels compose by out and lse. A pair is valid where its first half has a forward whose lse others can use, and its
-second half a backward that takes the out and lse of another kernel. The two may take the mask in different forms.
+Kernels compose by out and lse. A pair is valid if both conditions hold: its first half has a forward whose lse other
+kernels can use, and its second half has a backward that takes another kernel's out and lse. The two may take the mask
+in different forms.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from longca.manifests.verdict import Reason, Verdict
 
 __all__ = ["HALVES", "asked_of_halves", "halves", "join", "pair_verdict", "split"]
 
-#: What the two kernels of a pair are called in messages.
+#: The names of a pair's two kernels in messages.
 HALVES = ("forward half", "backward half")
 
 
 def split(name: str) -> tuple[str, str] | None:
-    """The forward kernel and the backward kernel of a pair; None for the name of a single kernel.
+    """The forward kernel and the backward kernel of a pair, or None for the name of a single kernel.
 
     Args:
         name: A kernel's name, or a pair's, such as `fa3+fa4`.
@@ -58,7 +59,7 @@ def halves(problem: Problem) -> tuple[Problem, Problem]:
 
 
 def asked_of_halves(problem: Problem) -> tuple[Problem, ...]:
-    """The problems of a pair's kernels: both `halves` in a backward; in a forward, the problem for the first alone.
+    """The problems of a pair's kernels: both `halves` in a backward, or the first kernel's problem alone in a forward.
 
     Args:
         problem: The pair's problem.

@@ -1,7 +1,7 @@
-"""Schedules: what one call of a strategy computes and moves, and in which order, as data without torch.
+"""Schedules: the computation and the moves of one call of a strategy in order, as data without torch.
 
-A strategy's manifest names a function that gives the schedule of a layout. Together with the seconds of every step, a
-network and the bandwidth of the device's memory it says how long a call takes (`longca.advice.timeline`).
+A strategy's manifest names a function that gives the schedule of a layout. `longca.advice.timeline` computes the time
+of a call from the schedule, the seconds of every step, a network and the bandwidth of the device's memory.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ class Move:
     """One collective among the ranks along one axis, all groups of that axis at once.
 
     Attributes:
-        kind: One of `MOVES`; `p2p` is a batch of one send to the next rank and one receive from the rank before.
+        kind: One of `MOVES`. A `p2p` is a batch of one send to the next rank and one receive from the rank before.
         axis: The strategy's axis.
-        bytes: Its size as nccl-tests count it, on the rank that has most: what an all-gather gives a rank in the end,
-            what a rank gives to a reduce-scatter or an all-to-all, and what it sends in a p2p.
-        sent: Bytes that leave a rank or reach it, on the rank with most; its own part of a collective is not among
-            them. Bus bandwidths are of these.
-        spread: Phases, from this one on, that it may take; the last of them waits for it.
+        bytes: Its size as nccl-tests count it, on the rank that has most. An all-gather counts the bytes that a rank
+            ends up with. A reduce-scatter or an all-to-all counts the bytes that a rank gives, and a p2p the bytes that
+            it sends.
+        sent: Bytes that leave a rank or reach it, on the rank with most. A rank's own part of a collective does not
+            count. Bus bandwidths refer to these bytes.
+        spread: Number of phases that it may take, from this one on. The last of them waits for it.
     """
 
     kind: str
@@ -37,16 +38,17 @@ class Move:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a rank does between two waits: it copies, begins the moves, computes, and waits for them.
+    """The work of a rank between two waits: it copies, begins the moves, computes, and waits for the moves.
 
     Attributes:
-        step: Index of the layout's step that is computed; None for none.
-        share: Share of the step's heads that is computed, from 0 to 1.
-        moves: The collectives that are under way, one after another.
-        beside: Whether the moves are under way while the step is computed, and not done before; of all ranks, or of
+        step: Index of the layout's step to compute, or None for no step.
+        share: Share of the step's heads to compute, from 0 to 1.
+        moves: The collectives of the phase, one after another.
+        beside: Whether the moves run while the step is computed, and not before it. One value for all ranks, or one for
             each.
-        touched: Bytes that the rank with most reads and writes in its memory beside the kernel: packing, casting.
-        merged: The same for ranks on which the step shows something: what its result takes to be merged.
+        touched: Bytes that the rank with most reads and writes in its memory beside the kernel, for packing and
+            casting.
+        merged: The same for merging the step's result, on ranks whose step is not empty.
     """
 
     step: int | None = None

@@ -1,7 +1,7 @@
-"""Step cuts: what every step of a layout asks, found without cutting the mask step by step.
+"""Step cuts: the problem of every step of a layout, found without cutting the mask step by step.
 
-A mask of slices is cut for many ranks at once, as a `MaskStack`. Steps that are alike in everything that offers ask are
-of one *kind*, and one step of each kind answers for all. A rank's own steps are cut when they are asked for.
+A mask of slices is cut for many ranks at once, as a `MaskStack`. Steps belong to one *kind* if they are alike in every
+property that offers check. One step of each kind answers for all. A rank's own steps are cut on demand.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
 
 Ints = NDArray[np.int64]
 
-#: Slices or ranges times steps that are cut together, for memory's sake; and queries of all their masks, for numbers'.
+#: Limits of one stack: slices or ranges times steps, to save memory, and queries of all its masks, against overflow.
 _CELLS, _ROWS = 2**20, 2**36
 
-#: Slices times steps of the largest layouts whose cuts are kept for whoever asks next.
+#: Layouts with up to this many slices times steps have their cuts cached.
 _KEPT = 2**20
 
 #: A fact that bounds do not settle.
@@ -48,11 +48,11 @@ _UNSETTLED = -1
 
 
 class Kind(NamedTuple):
-    """The first of the steps that are alike in all that offers ask.
+    """The first step of a kind: steps that are alike in every property that offers check.
 
     Attributes:
-        rank: Its rank.
-        problem: What it asks.
+        rank: The step's rank.
+        problem: The step's problem.
     """
 
     rank: int
@@ -60,9 +60,9 @@ class Kind(NamedTuple):
 
 
 class StepProblems(Sequence[tuple[Problem | None, ...]]):
-    """What every step of a layout asks: [ranks][steps]; None for a step that shows nothing.
+    """The problem of every step of a layout: [ranks][steps]. An empty step has None.
 
-    A rank's steps are cut when they are first asked for. Steps of the same queries and keys have one mask.
+    A rank's steps are cut on first use. Steps of the same queries and keys have one mask.
     """
 
     def __init__(self, problem: Problem, layout: Layout) -> None:
@@ -88,18 +88,18 @@ class StepProblems(Sequence[tuple[Problem | None, ...]]):
 
 
 def step_problems(problem: Problem, layout: Layout) -> StepProblems:
-    """What every step of a layout asks: the mask's cut, its heads, and whether it is one part of a larger softmax.
+    """The problem of every step of a layout: the mask's cut, its heads, and whether it is part of a larger softmax.
 
-    It is, where its rank has further steps that show something. Kernels are planned with these problems, so that a
-    kernel that takes the first offer that covers a step takes the one that its verdict is about.
+    A step is such a part (`composed`) if its rank has more than one non-empty step. Kernels are planned with these
+    problems. A kernel that takes the first offer that covers a step therefore takes the offer of its verdict.
 
     Args:
-        problem: What is asked of all ranks together, on the global mask.
-        layout: Which queries, keys and heads meet where.
+        problem: The problem of all ranks together, with the global mask.
+        layout: The layout: the queries, keys and heads of each step.
 
     Returns:
-        [ranks][steps], as in `layout.steps`; None for a step that shows nothing. The mask is cut for a rank when its
-        steps are asked for, and the latest are kept, so that whoever plans or weighs a layout cuts each mask once.
+        [ranks][steps], as in `layout.steps`, with None for an empty step. The mask is cut for a rank on first use. The
+        latest cuts are cached, so that planning and weighing a layout cut each mask once.
     """
     return _step_problems(problem, layout, problem.concrete_mask.key)
 
@@ -123,12 +123,12 @@ def _narrowed(problem: Problem, step: Step) -> Problem:
 
 
 def step_kinds(offers: Sequence[Offer], problem: Problem, layout: Layout) -> Iterator[Kind]:
-    """The first step of each kind, in the order of ranks and steps; those that show nothing are left out.
+    """The first step of each kind, in the order of ranks and steps, without empty steps.
 
     Args:
-        offers: What will be asked whether it covers the steps.
-        problem: What is asked of all ranks together, on the global mask.
-        layout: Which queries, keys and heads meet where.
+        offers: The offers to check against the steps.
+        problem: The problem of all ranks together, with the global mask.
+        layout: The layout: the queries, keys and heads of each step.
     """
     if not isinstance(problem.mask, SliceMask):
         for rank, steps in enumerate(step_problems(problem, layout)):
@@ -143,11 +143,11 @@ def step_kinds(offers: Sequence[Offer], problem: Problem, layout: Layout) -> Ite
 
 
 def distinct_steps(problem: Problem, layout: Layout) -> Iterator[Problem]:
-    """What the steps ask that show something, each that differs from those before in its mask, heads or composition.
+    """The problems of the non-empty steps, each that differs from the earlier ones in its mask, heads or composition.
 
     Args:
-        problem: What is asked of all ranks together, on the global mask.
-        layout: Which queries, keys and heads meet where.
+        problem: The problem of all ranks together, with the global mask.
+        layout: The layout: the queries, keys and heads of each step.
     """
     if not isinstance(problem.mask, SliceMask):
         yield from (step for steps in step_problems(problem, layout) for step in steps if step is not None)
@@ -161,13 +161,13 @@ def distinct_steps(problem: Problem, layout: Layout) -> Iterator[Problem]:
 
 
 def stacked_problems(problem: Problem, layout: Layout) -> Iterator[tuple[Problem | None, ...]]:
-    """What each rank's steps ask, rank after rank, as `step_problems` has it; for whoever looks at all ranks.
+    """The problems of each rank's steps, as in `step_problems`, rank after rank, for callers that look at all ranks.
 
-    The masks answer what they admit, and which tiles they touch, by the stack they are of, which keeps them in memory.
+    The masks get their admitted forms and touched tiles from their common stack, and keep the stack in memory.
 
     Args:
-        problem: What is asked of all ranks together, on the global mask.
-        layout: Which queries, keys and heads meet where.
+        problem: The problem of all ranks together, with the global mask.
+        layout: The layout: the queries, keys and heads of each step.
     """
     if not isinstance(problem.mask, SliceMask):
         yield from step_problems(problem, layout)
@@ -177,11 +177,11 @@ def stacked_problems(problem: Problem, layout: Layout) -> Iterator[tuple[Problem
 
 
 def rank_problems(problem: Problem, layout: Layout, rank: int) -> tuple[Problem | None, ...]:
-    """What one rank's steps ask, as `step_problems` has it, cut together; for whoever looks at a rank of many steps.
+    """The problems of one rank's steps, as in `step_problems`, cut together. This suits a rank of many steps.
 
     Args:
-        problem: What is asked of all ranks together, on the global mask.
-        layout: Which queries, keys and heads meet where.
+        problem: The problem of all ranks together, with the global mask.
+        layout: The layout: the queries, keys and heads of each step.
         rank: The rank.
     """
     if not isinstance(problem.mask, SliceMask):
@@ -216,11 +216,11 @@ class _Block:
     """The steps of some consecutive ranks, and their cuts.
 
     Attributes:
-        stack: The cuts that differ in their queries or keys.
+        stack: The distinct cuts, by their queries and keys.
         cut: The cut of each step in the stack: [steps].
         ranks: The rank of each step: [steps].
         heads: Query heads and KV heads of each step: [steps, 2].
-        bounds: Where each rank's steps begin, and where the last one's end: [ranks + 1].
+        bounds: Index at which each rank's steps begin, and the end of the last rank's steps: [ranks + 1].
         whole_composed: Whether all ranks together compute one part of a larger softmax.
     """
 
@@ -250,10 +250,10 @@ class _Block:
         return (np.bincount(rank, self.shows) > 1)[rank]
 
     def first_of_each(self, offers: Sequence[Offer]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """A step of each kind that shows something, the first, and what tells its kind apart; in the steps' order.
+        """The first non-empty step of each kind, with the properties that identify the kind, in the steps' order.
 
-        Layers are counted for one step after another, for it takes long and the first refusal ends it; so that further
-        steps of a kind may come.
+        Layers are counted one step after another, because counting is slow and the first refusal ends it. Further steps
+        of a kind may therefore follow.
         """
         shown = np.flatnonzero(self.shows)
         if not len(shown):
@@ -293,13 +293,13 @@ class _Block:
             yield (longest > limit)[self.cut].astype(np.int64)
 
     def by_rank(self, problem: Problem) -> Iterator[tuple[Problem | None, ...]]:
-        """What the steps of each rank ask; None for one that shows nothing."""
+        """The problems of the steps of each rank, with None for an empty step."""
         asked = (self.problem(problem, index) if shown else None for index, shown in enumerate(self.shows.tolist()))
         for count in np.diff(self.bounds).tolist():
             yield tuple(islice(asked, count))
 
     def content(self, index: int) -> tuple[object, ...]:
-        """What tells a step apart from those that ask something else."""
+        """The properties that distinguish a step from steps with another problem."""
         cut = int(self.cut[index])
         sizes = int(self.stack.seqlens_q[cut]), int(self.stack.seqlens_k[cut])
         return (*sizes, *self.heads[index].tolist(), bool(self.composed[index]), self.stack.slices(cut).tobytes())

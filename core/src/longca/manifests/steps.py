@@ -1,7 +1,7 @@
-"""Steps: the attention calls of a layout's ranks, as a table of what they are made of.
+"""Steps: the attention calls of a layout's ranks, as a table of their parts.
 
-On 1024 ranks a ring has a million steps of a thousand parts. The table holds three numbers for each step, and a rank's
-`Step`s are made when they are asked for.
+On 1024 ranks a ring has a million steps of a thousand parts. The table holds three numbers for each step. A rank's
+`Step`s are created on demand.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HeadRanges = tuple[tuple[int, int], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Step:
-    """One attention call of one rank, exactly as it makes it.
+    """One attention call of one rank, exactly as the rank makes it.
 
-    Where a rank has several steps, each is one part of the same softmax, and their results merge by their log-sum-exps.
+    If a rank has several steps, each is one part of the same softmax. Their results merge by their log-sum-exps.
 
     Attributes:
         q_ranges: (start, stop) of the queries, ascending and disjoint, in global positions.
@@ -45,10 +45,10 @@ class Steps(Sequence[tuple[Step, ...]]):
     """The steps of every rank: a sequence of tuples, equal to any other sequence of the same steps.
 
     Args:
-        parts: Ranges of tokens that are some step's queries or keys: [parts].
-        heads: Heads that are some step's: [heads].
+        parts: Ranges of tokens that are the queries or keys of some step: [parts].
+        heads: Ranges of heads of the steps: [heads].
         table: The part of the queries, the part of the keys and the heads of each step, rank after rank: [steps, 3].
-        bounds: Where each rank's steps begin in the table, and where the last one's end: [ranks + 1].
+        bounds: Index in the table at which each rank's steps begin, and the end of the last rank's steps: [ranks + 1].
     """
 
     def __init__(
