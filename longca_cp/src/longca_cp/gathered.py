@@ -1,4 +1,4 @@
-"""What ring_all_gather's ranks gather: how many rows each gives and gets, and in which of the two ways. Torch-free."""
+"""The rows that ring_all_gather's ranks gather: the numbers given and received, and the way. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from longca.manifests.strategy import Ranges
 
 __all__ = ["MOST", "Gathered", "gathers_everything"]
 
-#: The share of all rows from which on everything is gathered. Of an all-to-all every byte takes longer than of an
-#: all-gather, the more so between nodes, where that passes each row on rather than sending it to every rank.
+#: The share of all rows from which on everything is gathered. A byte takes longer in an all-to-all than in an
+#: all-gather. The difference is larger between nodes: an all-gather passes each row on, and an all-to-all sends it to
+#: every rank.
 MOST = 0.75
 
 _Ints = NDArray[np.int64]
 
 
 def gathers_everything(layout: Layout) -> bool:
-    """Whether ranks together need so much that everything is gathered; all ranks find the same."""
+    """Whether ranks together need so many rows that everything is gathered. The answer is the same on all ranks."""
     needed = sum(_count(steps[0].k_ranges) for steps in layout.steps)
     return needed >= MOST * layout.world_size * layout.num_tokens
 
@@ -38,7 +39,7 @@ class Gathered:
 
     @cached_property
     def everything(self) -> bool:
-        """Whether everything is gathered, and not only what is needed."""
+        """Whether all rows are gathered, and not only the needed ones."""
         return gathers_everything(self.layout)
 
     @cached_property
@@ -53,7 +54,7 @@ class Gathered:
 
     @cached_property
     def given(self) -> _Ints:
-        """Rows that each rank gives where only what is needed moves, to itself too: [ranks]."""
+        """Rows that each rank gives, to itself too, if only needed rows move: [ranks]."""
         bounds = np.concatenate([np.array(ranges, np.int64).reshape(-1, 2) for ranges in self._keys])
         places = np.r_[0, np.unique(bounds), self.layout.num_tokens]
         wanting = np.zeros(len(places), np.int64)
@@ -74,7 +75,7 @@ class Gathered:
 
     @cached_property
     def sent(self) -> int:
-        """Most rows that leave a rank or reach it where only what is needed moves."""
+        """Most rows that leave a rank or reach it, if only needed rows move."""
         return int(max((self.given - self.own).max(), (self.needed - self.own).max()))
 
     @cached_property

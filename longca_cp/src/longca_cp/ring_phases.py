@@ -1,4 +1,4 @@
-"""The phases of rings, and of rings within rings: what `ring_p2p`, `usp` and `loongtrain` do between their waits."""
+"""The phases of rings and of rings within rings, for `ring_p2p`, `usp` and `loongtrain`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _Beside = bool | tuple[bool, ...]
 
 @dataclass(frozen=True)
 class Ring:
-    """What goes round a ring, of the group that has most.
+    """The tensors that go round a ring, in the group that has most.
 
     Attributes:
         axis: The strategy's axis.
         ranks: Ranks of the ring.
-        steps: Steps of a call: of several rings, those of all.
+        steps: Steps of a call, over all of its rings.
         kv: Bytes of the keys and values that go round together.
-        wide: Bytes of a sum's element over those of an element.
-        merged: Bytes touched for each step's partial result but the first's.
-        beside: Of each step, whether keys travel beside it.
+        wide: Ratio of the bytes of a sum's element to the bytes of an element.
+        merged: Bytes touched for merging each step's partial result except the first.
+        beside: For each step, whether keys travel beside it.
     """
 
     axis: str
@@ -91,7 +91,7 @@ def double_ring_backward(made: Ring, outer: int) -> Schedule:
 
 
 def _steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...]) -> list[Phase]:
-    """The steps of one time round; what is touched and what else moves belong to the first of them."""
+    """The steps of one time round. The first step carries the touched bytes and the other moves."""
     phases = []
     for turn in range(made.ranks):
         step = first + turn
@@ -122,7 +122,7 @@ def _home(made: Ring, axis: str, ranks: int) -> Phase:
 
 
 def _beside(problem: Problem, layout: Layout, nccl: bool, steps: int) -> tuple[_Beside, ...]:
-    """Of each step whether what moves is beside it, which is what `longca_cp.overlap.is_beside` says of its cut."""
+    """For each step, whether the moves run beside it, as `longca_cp.overlap.is_beside` says for its cut."""
     if problem.direction == "backward" or not nccl or steps == 1:
         return (True,) * steps
     mask = problem.concrete_mask

@@ -1,7 +1,7 @@
-"""The schedules of the five strategies: what each call computes and moves, in the order in which the runtime does it.
+"""The schedules of the five strategies: the computation and the moves of each call, in the order of the runtime.
 
-Each function mirrors the module of its strategy, and a test holds it against what the strategies send. Bytes are of the
-rank that has most. A backward is one whose forward kept what it could.
+Each function mirrors the module of its strategy. A test compares it with the collectives that the strategies send.
+Bytes are the bytes of the rank that has most. A backward assumes that its forward kept every tensor it could.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def ulysses(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
 
 
 def ring_p2p(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
-    """Keys and values round a ring, each hop beside a step; in the backward their gradients a step behind."""
+    """Keys and values go round a ring, each hop beside a step. In the backward their gradients follow a step behind."""
     made = Ring.of(problem, layout, nccl, Sizes.of(problem), "ring", 1)
     return ring(made) if problem.direction == "forward" else ring_backward(made)
 
@@ -49,7 +49,7 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
 
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
-    """Keys and values gathered, a chunk of heads computed while the next comes; gradients go back a chunk behind."""
+    """Gathers keys and values, one chunk of heads ahead of the computation. Gradients go back a chunk behind."""
     sizes, gathered = Sizes.of(problem), _gathered(layout)
     chunks = chunk_count(problem, sizes.heads_kv, GATHER_CHUNKS, nccl)
     row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
@@ -82,7 +82,7 @@ def _gathered(layout: Layout) -> Gathered:
 
 
 def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:
-    """How a chunk's gradients go back: what packing them touches, and as `merged` what unpacking does."""
+    """The return of a chunk's gradients. Packing counts as `touched`, and unpacking as `merged`."""
     held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
     ranks, wide = gathered.layout.world_size, sizes.wide
     reordered = (2 * needed if gathered.reorders else 0) + (ranks * held if gathered.everything else 0)

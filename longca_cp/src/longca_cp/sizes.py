@@ -1,4 +1,4 @@
-"""Sizes: bytes of a rank's tensors, and of what an exchange of heads moves. Torch-free."""
+"""Sizes: bytes of a rank's tensors, and of the tensors that an exchange of heads moves. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ExchangeSizes", "Sizes", "group_tokens"]
 
 _SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
-#: From how many partial results on their sum is a tensor of its own.
+#: From this number of partial results on, their sum is a tensor of its own.
 _SUMMED = 3
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a rank's tensors are made of.
+    """The dimensions of a rank's tensors.
 
     Attributes:
         item: Bytes of an element.
@@ -67,7 +67,7 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False)
 class ExchangeSizes:
-    """What an exchange of heads moves and touches.
+    """The bytes that an exchange of heads moves and touches.
 
     Attributes:
         axis: The strategy's axis.
@@ -104,7 +104,7 @@ class ExchangeSizes:
         return self._move(self._whole, heads * max(4, self.mine.item))
 
     def packed(self, heads: int, copies: bool) -> int:
-        """Bytes touched to put together what `to_heads` sends."""
+        """Bytes touched for packing the tensors that `to_heads` sends."""
         local = self.ranks * int(self.tokens.max()) * self.mine.row
         return 2 * local * (heads + (2 * self.mine.heads_kv if copies else 0))
 

@@ -22,17 +22,17 @@ _CELLS = 2**20
 
 
 def whole_pairs(mask: SliceMask, steps: Steps) -> _Bools:
-    """Whether each part of a layout's queries sees all tokens of each part of keys; the latest answers are kept.
+    """Whether each part of a layout's queries sees all tokens of each part of keys. The latest answers are cached.
 
-    A pair is whole where one slice holds the corners of the rectangle around it, because a slice is convex. It is not
-    where a corner is not visible, because the pair has a token there. Only the pairs between the two are cut.
+    A pair is whole if one slice holds the corners of the rectangle around it, because a slice is convex. It is not
+    whole if a corner is not visible, because the pair has a token there. Only the remaining pairs are cut.
 
     Args:
         mask: The mask of all tokens.
-        steps: The steps, whose parts are asked about.
+        steps: The steps, whose parts form the pairs.
 
     Returns:
-        [parts, parts]; False for a part without tokens.
+        [parts, parts]. A part without tokens has False.
     """
     return _whole_pairs(_Parts(mask, steps))
 
@@ -67,7 +67,7 @@ def _whole_pairs(parts: _Parts) -> _Bools:
 
 
 def _slices_at(mask: SliceMask, positions: _Ints) -> _Ints:
-    """The slice, from 1, that shows each of some queries each of the same keys; 0 for none: [positions, positions]."""
+    """The slice, from 1, that shows each of some queries each of the same keys, or 0: [positions, positions]."""
     q0, q1, k0, k1, lo, hi = mask.array.T
     order = np.argsort(positions, kind="stable")
     keys = positions[order]
