@@ -1,4 +1,4 @@
-"""Advised runs: one suite of the ways that are recommended for problems, with what is predicted of each beforehand."""
+"""Advised runs: one suite of the ways that are recommended for problems, with their predictions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["advise", "problems", "suite_of_ways", "with_cases"]
 
 
 def problems(suite: Suite) -> Iterator[Sweep]:
-    """The problems of a suite: for each a sweep with one mask, one shape and one data type.
+    """The problems of a suite. Each is a sweep with one mask, one shape and one data type.
 
     Args:
-        suite: The suite; its sweeps have lengths for all ranks together.
+        suite: The suite. Its sweeps have lengths for all ranks together.
     """
     for sweep in suite.sweep:
         for pattern in sweep.patterns:
@@ -38,21 +38,21 @@ def problems(suite: Suite) -> Iterator[Sweep]:
 
 
 def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ranks: int | None = None) -> Outcome:
-    """Asks for a problem's recommendation, and takes the first ways of it that can be measured here.
+    """Asks for a problem's recommendation, and takes its first ways that can be measured here.
 
-    Measurements of the problem itself are no evidence for it.
+    Measurements of the problem itself are left out of the evidence.
 
     Args:
-        problem: A sweep of `problems`. Its kernels, strategies and placements are those to choose from.
-        device: What it is to be measured on.
-        registry: Where kernels and strategies come from.
-        most: How many ways to take.
-        ranks: Ranks of the job, on one host; None for one device.
+        problem: A sweep of `problems`. It gives the kernels, strategies and placements to choose from.
+        device: The device for the measurement.
+        registry: The registry of kernels and strategies.
+        most: The most ways to take.
+        ranks: Ranks of the job, on one host, or None for one device.
 
     Raises:
-        RequestError: Nothing of the problem can be measured here, a pair is among the kernels, or the backward alone
-            is asked for.
-        MaskError: A mask that cannot be made as asked.
+        RequestError: Nothing of the problem can be measured here, a pair is among the kernels, or only the backward is
+            requested.
+        MaskError: The mask cannot be made as requested.
     """
     _check(problem)
     case = _case(problem)
@@ -76,17 +76,17 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
 
 
 def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Registry, ranks: int | None) -> Outcome:
-    """An outcome whose times know the cases that measure them.
+    """An outcome whose times have the hashes of the cases that measure them.
 
     Args:
         problem: The sweep of the problem.
         outcome: Its outcome.
-        device: What it is to be measured on.
-        registry: Where kernels and strategies come from.
-        ranks: Ranks of the job; None without one.
+        device: The device for the measurement.
+        registry: The registry of kernels and strategies.
+        ranks: Ranks of the job, or None without a job.
 
     Raises:
-        UnknownNameError: A kernel or a strategy of the outcome is not here.
+        UnknownNameError: A kernel or a strategy of the outcome is missing here.
     """
 
     def known(way: Way) -> Way:
@@ -100,11 +100,11 @@ def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Regis
 
 
 def suite_of_ways(suite: Suite, outcomes: Sequence[Outcome]) -> Suite:
-    """A suite that measures nothing but the ways of some outcomes: one sweep for each way.
+    """A suite that measures only the ways of some outcomes, with one sweep for each way.
 
     Args:
-        suite: The suite that the problems are of. The new suite has its name and version.
-        outcomes: What `advise` gave for each of its problems, in order.
+        suite: The suite that the problems come from. The new suite has its name and version.
+        outcomes: The results of `advise` for each of its problems, in order.
     """
     pairs = zip(problems(suite), outcomes, strict=True)
     return suite.model_copy(
@@ -130,7 +130,7 @@ def _case(problem: Sweep) -> Case:
 
 
 def _unmeasured(found: Recommendation, problem: Sweep, asked: Problem, registry: Registry) -> Iterator[Unmeasured]:
-    """What is valid without evidence; a strategy that names no kernel with the first kernel that takes the problem."""
+    """The valid ways without evidence. A strategy without a named kernel gets the first one that takes the problem."""
     taking = (name for name in registry.kernels if {name, "*"} & set(problem.kernels) and registry.resolve(name, asked))
     first = next(taking, None)
     for one in found.unmeasured:
@@ -172,7 +172,7 @@ def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
 
 
 def _nothing(found: Recommendation, left_out: dict[str, str]) -> str:
-    """Why nothing of a problem can be measured, and what to do about it."""
+    """The reason why nothing of a problem can be measured, and the remedy."""
     if left_out:
         said = "; ".join(f"{name}: {how}" for name, how in left_out.items())
         return f"nothing that is recommended is installed here. Install one of them: {said}"

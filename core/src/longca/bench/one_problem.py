@@ -17,7 +17,7 @@ from longca.masks.patterns import check_factor_names
 
 __all__ = ["DTYPE", "HEADS", "HEAD_DIM", "problem_suite"]
 
-#: The shape of a problem of which nothing is said.
+#: The default shape of a problem.
 HEADS, HEAD_DIM, DTYPE = "32:8", 128, "bfloat16"
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -39,30 +39,30 @@ def problem_suite(
     placements: Sequence[str] = ("auto",),
     meshes: Mapping[str, Sequence[str]] = _NOTHING,
 ) -> Suite:
-    """A suite of one sweep over one mask pattern, which says no more than it was told.
+    """A suite of one sweep over one mask pattern, with nothing beyond the given arguments.
 
-    The suite has the pattern's name and version 1. The same arguments give the same digest, so that a run of them can
-    be resumed. Every argument but the first is as `longca.bench.suite.Sweep` has it.
+    The suite has the pattern's name and version 1. The same arguments give the same digest, so that their run can be
+    resumed. Every argument but the first has the meaning of `longca.bench.suite.Sweep`.
 
     Args:
         pattern: Name of the mask pattern.
-        seqlens: Tokens; of all ranks together, where there are several.
-        factors: Mask factors to take as given, by name; the others are drawn.
+        seqlens: Tokens of all ranks together.
+        factors: Mask factors with given values, by name. The others are drawn.
         heads: Query heads and KV heads, such as `32:8`.
         head_dims: Head dimensions.
         dtypes: Data types.
         directions: `forward`, `backward`, or both.
-        kernels: Kernels; `*` for all.
-        lengths: Where document lengths are drawn from.
+        kernels: Kernels, or `*` for all.
+        lengths: The source of document lengths.
         seeds: Seeds of masks and inputs.
-        strategies: Context-parallel strategies, `*` for all; none for one device.
+        strategies: Context-parallel strategies, or `*` for all. Empty for one device.
         placements: How strategies place tokens on ranks.
         meshes: By strategy, ranks along each of its axes.
 
     Raises:
         UnknownNameError: Nobody provides the pattern, or it has no such factor.
         MaskError: A length or a factor that does not fit.
-        RequestError: Another value that no suite can have.
+        RequestError: Another value that a suite cannot have.
     """
     check_factor_names(pattern, factors)
     for seqlen in seqlens:
@@ -84,7 +84,7 @@ def problem_suite(
         "meshes": {name: list(shapes) for name, shapes in meshes.items()},
         **({"strategies": list(strategies)} if strategies else {}),
     }
-    # A plugin may call its pattern what no suite can be called.
+    # A plugin may give its pattern a name that no suite can have.
     name = pattern if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", pattern) else "one_problem"
     try:
         return Suite.model_validate({"name": name, "version": 1, "sweep": [sweep]})

@@ -1,4 +1,4 @@
-"""Outcomes: what was predicted of a problem's choices before they were measured, and what was measured then."""
+"""Outcomes: the predictions for a problem's choices before their measurement, and the measurements."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Timed(BaseModel):
     """Predicted and measured time of one direction, or of both together.
 
     Attributes:
-        predicted: Predicted seconds; None without evidence.
-        low: Lower end of the interval that holds the time with 90 %; None where no interval is known.
-        high: Upper end.
-        case: Hash of the case that measures it; None of both directions together.
-        status: The record's status; None before there is a record.
-        measured: Measured seconds; None where nothing was measured.
+        predicted: Predicted seconds, or None without evidence.
+        low: Lower end of the 90 % interval of the time, or None if no interval is known.
+        high: Upper end of the same interval.
+        case: Hash of the case that measures it, or None for both directions together.
+        status: The record's status, or None before there is a record.
+        measured: Measured seconds, or None if nothing was measured.
     """
 
     model_config = _FROZEN
@@ -45,7 +45,7 @@ class Timed(BaseModel):
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measurement lies in the interval; None where one of them is not known."""
+        """Whether the measurement lies in the interval, or None if one of them is unknown."""
         if self.measured is None or self.low is None or self.high is None:
             return None
         return self.low <= self.measured <= self.high
@@ -56,15 +56,15 @@ class Timed(BaseModel):
 
 
 class Way(BaseModel):
-    """One way to compute a problem, which is measured.
+    """One way to compute a problem, to be measured.
 
     Attributes:
         kernel: The kernel, or the pair.
-        strategy: The context-parallel strategy; None on one device, as the next two.
-        placement: How it places tokens; None for what is likely to be fastest.
-        mesh: Ranks along each of its axes; None for an equal split.
-        times: By direction, and as `total` for all directions together.
-        notes: What the prediction rests on, in sentences.
+        strategy: The context-parallel strategy. None on one device, like `placement` and `mesh`.
+        placement: The token placement, or None for the one that is predicted to be fastest.
+        mesh: Ranks along each of its axes, or None for an equal split.
+        times: Times by direction, and as `total` for all directions together.
+        notes: The evidence behind the prediction, in sentences.
     """
 
     model_config = _FROZEN
@@ -114,11 +114,11 @@ class Way(BaseModel):
 
     @property
     def measured(self) -> float | None:
-        """Measured seconds of all directions; None where one of them has no time."""
+        """Measured seconds of all directions, or None if one of them has no time."""
         return self.times["total"].measured
 
     def with_records(self, records: Mapping[str, Record]) -> Way:
-        """The way with what was measured.
+        """The way with its measurements.
 
         Args:
             records: Records by their case.
@@ -145,17 +145,17 @@ def _measured(time: Timed, records: Mapping[str, Record]) -> Timed:
 
 
 class Outcome(BaseModel):
-    """A problem's recommendation, held against what was measured.
+    """A problem's recommendation, compared with its measurements.
 
     Attributes:
         problem: The problem, as plain data.
-        device: The device that was predicted for and measured on.
+        device: The device of the prediction and the measurement.
         ranks: Devices that share the problem.
-        asked: How many choices were asked for.
-        ranked: Whether evidence ranks the ways; else they are in the order of the plugins.
+        asked: Number of requested choices.
+        ranked: Whether evidence ranks the ways. If not, they are in the order of the plugins.
         ways: The ways that are measured, the recommended one first.
         left_out: Choices that are not installed here, each with the commands that install it.
-        notes: What else there is to know of the evidence, in sentences.
+        notes: Further remarks on the evidence, in sentences.
     """
 
     model_config = _FROZEN
@@ -171,7 +171,7 @@ class Outcome(BaseModel):
 
     @property
     def fastest(self) -> Way | None:
-        """The way that was fastest as measured; None where none has all its times."""
+        """The way that was measured as fastest, or None if no way has all its times."""
         measured = [way for way in self.ways if way.measured is not None]
         return min(measured, key=lambda way: way.measured or 0.0, default=None)
 
@@ -187,7 +187,7 @@ class Outcome(BaseModel):
         return first / fastest.measured - 1
 
     def with_records(self, records: Mapping[str, Record]) -> Outcome:
-        """The outcome with what was measured.
+        """The outcome with its measurements.
 
         Args:
             records: Records by their case.

@@ -35,10 +35,10 @@ __all__ = [
     "total_tokens",
 ]
 
-#: Tokens of a mask whose length nothing says.
+#: Tokens of a mask if no option gives its length.
 SEQLEN = 4096
 
-#: What help puts the options under.
+#: The heading of these options in the help.
 PANEL = "One mask"
 
 Seqlen = Annotated[
@@ -103,11 +103,11 @@ def mask_factors(
     boundaries: str | None = None,
     kept: float | None = None,
 ) -> dict[str, Any]:
-    """The mask factors that a command was given, by name; factors that were not given are left out.
+    """The mask factors that a command was given, by name. Factors that were not given are left out.
 
     Args:
         documents: Lengths separated by commas, or the path of a file of lengths. A text of digits, commas, signs and
-            spaces is a list; every other text is a path.
+            spaces is a list. Any other text is a path.
         window: As `longca.masks.FACTORS` has it, like the factors below.
         prefix: Tokens of the prefix.
         block: Tokens a block.
@@ -116,8 +116,8 @@ def mask_factors(
         kept: Share of blocks kept.
 
     Raises:
-        RequestError: A list that is not whole numbers separated by commas, or a file that is missing or holds a line
-            that is no length.
+        RequestError: A list that is not whole numbers separated by commas, or a file that is missing or has an invalid
+            line.
     """
     given = {
         "documents": None if documents is None else _documents(documents),
@@ -132,10 +132,10 @@ def mask_factors(
 
 
 def total_tokens(seqlen: int | None, factors: Mapping[str, Any]) -> int:
-    """The length of a mask: as asked, or else the sum of its documents, or where its boundaries end, or SEQLEN.
+    """The length of a mask: the given length, the sum of its documents, the end of its boundaries, or SEQLEN.
 
     Raises:
-        RequestError: The documents sum to another length than the one that was asked for.
+        RequestError: The documents sum to another length than the given one.
     """
     if "documents" in factors:
         total = sum(factors["documents"])
@@ -162,18 +162,19 @@ def make_mask(
     heads: int | None = None,
     factors: Mapping[str, Any],
 ) -> Mask:
-    """The mask that a command was asked for; factors that were not given are drawn as LongCA-bench draws them.
+    """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
 
     A file of lengths is named on standard error, once a command.
 
     Args:
         pattern: Name of the pattern.
-        seqlen: Queries; None for `total_tokens`.
-        seqlen_k: Keys; None for as many as queries. With it no factor is drawn, and a window is 1024.
-        lengths: Where document lengths are drawn from; None for the paper's choice for the length.
-        seed: Seed of what is drawn.
-        heads: Heads with masks of their own; None for one, and for patterns whose heads are all alike.
-        factors: What `mask_factors` gives.
+        seqlen: Queries, or None for `total_tokens`.
+        seqlen_k: Keys, or None for as many as queries. If given, no factor is drawn, and a window is 1024.
+        lengths: The source of document lengths, or None for the paper's choice for the length.
+        seed: Seed of the drawn factors.
+        heads: Heads with masks of their own. None means one head, and is the value for patterns whose heads are all
+            alike.
+        factors: The result of `mask_factors`.
 
     Raises:
         UnknownNameError: Nobody provides the pattern or the distribution of lengths.
@@ -215,13 +216,13 @@ def check_lengths(pattern: str, lengths: str | None, factors: Mapping[str, Any])
 
 @cache
 def say_lengths(lengths: str) -> None:
-    """Says on standard error, once a command, what a file of lengths holds and that documents are drawn from it.
+    """Says on standard error, once a command, how many lengths a file has and that documents are drawn from it.
 
     Args:
-        lengths: The value of --lengths; nothing is said of a distribution that has a name.
+        lengths: The value of --lengths. A named distribution prints nothing.
 
     Raises:
-        RequestError: The file is missing, or is none of lengths.
+        RequestError: The file is missing, or is no file of lengths.
     """
     from longca.masks.lengths import describe_file, length_file
     from longca.reports.text import printable

@@ -126,10 +126,10 @@ def recommend(
 
 
 def parse_heads(text: str) -> tuple[int, int]:
-    """Query heads and KV heads of `64:8`; `32` alone is as many of both.
+    """Query heads and KV heads of a text such as `64:8`. A single number such as `32` means as many of both.
 
     Raises:
-        RequestError: Something else.
+        RequestError: The text has another form.
     """
     from longca.errors import RequestError
 

@@ -1,4 +1,4 @@
-"""`longca run --recommended`: the choices of a problem in place of all kernels, and what came of their predictions."""
+"""`longca run --recommended`: runs a problem's choices in place of all kernels, and compares them with predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunCommand", "advised", "measured_outcomes", "print_advised", "write_outcomes"]
 
-#: Choices that --recommended stands for without a number.
+#: Choices that --recommended measures without a number.
 _MOST = 3
 
 
@@ -45,17 +45,17 @@ def advised(
 ) -> tuple[Suite, list[Outcome]]:
     """The suite that measures a suite's recommended choices, and their predictions.
 
-    A run that is resumed keeps the predictions that it began with.
+    A resumed run keeps its original predictions.
 
     Args:
-        wanted: What was asked for.
+        wanted: The request of the command.
         suite: The suite that was made of a mask pattern.
         where: The device.
-        registry: Where kernels and strategies come from.
-        ranks: Ranks of the job; None without one.
+        registry: The registry of kernels and strategies.
+        ranks: Ranks of the job, or None without a job.
 
     Raises:
-        RequestError: Nothing can be measured here, or the run to resume is of other choices.
+        RequestError: Nothing can be measured here, or the run to resume has other choices.
     """
     from longca.bench.advised import advise, problems, suite_of_ways
 
@@ -70,7 +70,7 @@ def advised(
 def _earlier(
     wanted: Request, suite: Suite, where: Device, registry: Registry, ranks: int | None
 ) -> list[Outcome] | None:
-    """The predictions of the run that is resumed; None where there are none."""
+    """The predictions of the resumed run, or None if it has none."""
     from pydantic import ValidationError
 
     from longca.bench.advised import problems, with_cases
@@ -114,11 +114,11 @@ def write_outcomes(folder: Path, outcomes: Sequence[Outcome]) -> None:
 
 
 def measured_outcomes(folder: Path, outcomes: Sequence[Outcome], records: Sequence[Record]) -> list[Outcome]:
-    """Outcomes with what was measured, which are written to the run's folder too.
+    """Outcomes with their measurements, which are also written to the run's folder.
 
     Args:
         folder: The run's folder.
-        outcomes: What was predicted.
+        outcomes: The predicted outcomes.
         records: The run's records.
     """
     by_case = {record.case: record for record in records}
@@ -128,7 +128,7 @@ def measured_outcomes(folder: Path, outcomes: Sequence[Outcome], records: Sequen
 
 
 def print_advised(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
-    """Prints outcomes: what would be measured, or what was.
+    """Prints outcomes, before or after their measurement.
 
     Args:
         outcomes: The outcomes.
