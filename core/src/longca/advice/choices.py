@@ -136,7 +136,7 @@ class Unmeasured:
         kernel: The kernel, or the pair.
         why: The reason why there is no prediction.
         strategy: The strategy.
-        install: Commands that install what is missing here.
+        install: Commands that install missing packages.
     """
 
     kernel: str

@@ -117,7 +117,7 @@ def rank_bytes(
 
 
 def tensor_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool = False) -> int:
-    """Bytes of q, k, v, out and lse; in training also of dout.
+    """Bytes of q, k, v, out and lse, and in training also of dout.
 
     Args:
         problem: Gives heads, head dimension and data type. The mask is not used.

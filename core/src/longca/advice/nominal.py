@@ -1,7 +1,7 @@
 """The nominal cost of a layout with a kernel, for the choice between placements without evidence.
 
 A rank's step costs the area of the 128 × 128 tiles that its mask touches (area over tile efficiency). The unit is a
-score: one query, one key, one query head. The offer that takes the step scales this cost and adds to it. Keys and
+score: one query, one key, one query head. The form that the offer takes adjusts this cost. Keys and
 values of other ranks arrive during the step before, so that a step takes the longer of the two. Steps are synchronous,
 because ranks wait for one another. Each step takes as long as on the slowest rank, and the sum is the prediction.
 

@@ -34,7 +34,7 @@ Role = Literal["forward", "backward", "both"]
 #: Layouts with up to this many pairs have every pair cut.
 _CUT = 100
 
-#: Steps of the largest layouts that are all checked, how many are of larger ones, and of how many ranks at least.
+#: Layouts with up to _ALL steps are checked in full. Larger ones have _SOME steps checked, on at least _FEWEST ranks.
 _ALL, _SOME, _FEWEST = 2**13, 2**11, 4
 
 #: Slices of a mask with which a step counts once.

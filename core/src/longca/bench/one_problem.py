@@ -57,7 +57,7 @@ def problem_suite(
         seeds: Seeds of masks and inputs.
         strategies: Context-parallel strategies, or `*` for all. Empty for one device.
         placements: How strategies place tokens on ranks.
-        meshes: By strategy, ranks along each of its axes.
+        meshes: Ranks along each axis, by strategy.
 
     Raises:
         UnknownNameError: Nobody provides the pattern, or it has no such factor.
