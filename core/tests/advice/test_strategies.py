@@ -7,7 +7,8 @@ import pytest
 from longca import masks
 from longca.advice.capacity import Capacity
 from longca.advice.network import Link
-from longca.advice.strategies import rank_strategies, span
+from longca.advice.strategies import rank_strategies
+from longca.advice.weighed import span
 from longca.advice.work import work_of
 from longca.masks import Form
 

@@ -19,8 +19,8 @@ from longca.advice.calls import StrategyCall
 from longca.advice.choices import Proof
 from longca.advice.kernels import proof_of
 from longca.advice.memory import rank_bytes
-from longca.advice.strategies import known_of, span
 from longca.advice.ways import Role, Way, of_role
+from longca.advice.weighed import known_of, span
 from longca.errors import UnsupportedError
 from longca.manifests.pairs import join, split
 
