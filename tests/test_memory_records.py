@@ -1,6 +1,6 @@
 """What kernels state of their memory, held against every measurement on an H200 in results/h200.
 
-A call's peak is stated to 2 %, and a plan's bytes to 3 %. Two kinds of records are off by more, and have a function
+A call's peak is stated to 2 %, and a plan's bytes to 3 %. Three kinds of records are off by more, and have a function
 below that says why. Records of equal masks, shapes and directions count once. Over ranks, too much may be stated.
 """
 
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from longca import Device, Problem, masks, registry
+from longca import Device, KernelManifest, Problem, masks, registry
 from longca.advice.memory import rank_bytes
 from longca.kernels.sizes import Tensors
+from longca.manifests.pairs import halves
 from longca.masks import Form, Mask
 
 from .imports import ROOT
@@ -72,14 +73,25 @@ def _compared(record: dict[str, Any]) -> Found:
     about = (record["pattern"], record["seqlen"], record["lengths"], record["seed"], json.dumps(record["factors"]))
     mask = _mask(*about, record["heads_kv"] if record["pattern"].endswith("block_sparse") else None)
     shape = {name: record[name] for name in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}
-    problem, form = Problem(mask=mask, device=HOPPER, **shape), Form(record["form"])
+    problem = Problem(mask=mask, device=HOPPER, **shape)
     assert mask.area == record["area"], "this is another mask than the one that was measured"
-    manifest, tensors = registry().manifest(record["kernel"]), Tensors.of(problem)
-    is_forward = record["direction"] == "forward"
+    tensors, is_forward = Tensors.of(problem), record["direction"] == "forward"
     results = tensors.q + (tensors.lse if is_forward else 2 * tensors.k)
-    stated = [_function(name)(problem, form) for name in (manifest.workspace, manifest.plan_bytes)]
+    planned = _planned(record, problem)
+    manifest, form, asked = planned[-1]  # the kernel that computes the direction
+    workspace = _function(manifest.workspace)(asked, form)
+    stated = sum(_function(half.plan_bytes)(of_half, its_form) for half, its_form, of_half in planned)
     peak, plan = record["peak_bytes"], record["metadata_bytes"]
-    return Found(record, (results + stated[0]) / peak - 1, (stated[1] - plan) / max(plan, SMALL))
+    return Found(record, (results + workspace) / peak - 1, (stated - plan) / max(plan, SMALL))
+
+
+def _planned(record: dict[str, Any], problem: Problem) -> list[tuple[KernelManifest, Form, Problem]]:
+    """The kernels that were planned, each with its form and its problem: in a pair's backward both."""
+    forms = [Form(name) for name in record["form"].split(" + ")]
+    manifests = registry().manifests(record["kernel"])
+    if len(manifests) == 1 or record["direction"] == "forward":
+        return [(manifests[0], forms[0], problem)]
+    return list(zip(manifests, (forms[0], forms[-1]), halves(problem), strict=True))
 
 
 def _function(name: str | None) -> Any:
@@ -99,6 +111,11 @@ def _is_small_sdpa(record: dict[str, Any]) -> bool:
     return record["kernel"] == "sdpa" and record["seqlen"] <= 1024 and record["direction"] == "backward"
 
 
+def _is_unsplit(each: Found) -> bool:
+    """PyTorch's allocator leaves a block whole where less than a MiB of it would be left over, and counts all of it."""
+    return each.peak < 0 and -each.peak * each.record["peak_bytes"] < 2**20
+
+
 def _had_a_table(record: dict[str, Any]) -> bool:
     """fa4 had a table of intervals for block-causal documents too, whose tiles are all full, when this was measured."""
     return record["kernel"] == "fa4" and record["pattern"] == "block_causal_document"
@@ -108,7 +125,8 @@ def _had_a_table(record: dict[str, Any]) -> bool:
 def test_peaks(found: list[Found]) -> None:
     assert len(found) > 1000
     off = [each for each in found if abs(each.peak) > 0.01]
-    assert not [each for each in off if abs(each.peak) > 0.02 and not _is_small_sdpa(each.record)]
+    far = [each for each in off if abs(each.peak) > 0.02 and not _is_unsplit(each)]
+    assert not [each for each in far if not _is_small_sdpa(each.record)]
     assert all(each.peak > -0.15 for each in off)
     assert len(off) < 0.02 * len(found)
 

@@ -29,7 +29,8 @@ def workspace(problem: Problem, form: Form) -> int:
         exact = 2 * problem.heads_q * tensors.tokens_q * tensors.tokens_k if problem.deterministic else 0
         return tensors.wide_q + expanded + tensors.lse + exact
     tokens_q, tokens_k = bucket(tensors.tokens_q, _TILE), bucket(tensors.tokens_k, _TILE)
-    return 4 * problem.heads_q * (tokens_q * (problem.head_dim + 2) + 2 * tokens_k * problem.head_dim)
+    each = 2 * tokens_k * problem.head_dim if problem.is_gqa else 0
+    return 4 * problem.heads_q * (tokens_q * (problem.head_dim + 2) + each)
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
