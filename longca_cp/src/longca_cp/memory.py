@@ -21,6 +21,7 @@ from math import prod
 
 from longca.errors import UnknownNameError
 from longca.manifests import Problem, StrategyMemory
+from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.problem import Direction
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
 
@@ -35,7 +36,6 @@ __all__ = [
     "usp_memory",
 ]
 
-_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 #: From how many partial results on their sum is a tensor of its own.
 _SUMMED = 3
 
@@ -63,7 +63,7 @@ class Share:
     @classmethod
     def of(cls, problem: Problem, ranks: int, nccl: bool) -> Share:
         """The largest share of so many ranks."""
-        size = _SIZES[problem.dtype]
+        size = DTYPE_BYTES[problem.dtype]
         row = -(-problem.concrete_mask.seqlen_q // ranks) * problem.head_dim * size
         heads_kv = problem.num_heads_kv
         return cls(problem.heads_q * row, 2 * heads_kv * row, max(1, 4 // size), heads_kv, problem, nccl)

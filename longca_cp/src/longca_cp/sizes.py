@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.manifests import Layout, Problem
+from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.schedule import Move
 
 __all__ = ["ExchangeSizes", "Sizes", "group_tokens"]
 
-_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 #: From this number of partial results on, their sum is a tensor of its own.
 _SUMMED = 3
@@ -39,7 +39,7 @@ class Sizes:
     @classmethod
     def of(cls, problem: Problem) -> Sizes:
         """Those of all heads."""
-        return cls(_SIZES[problem.dtype], problem.head_dim, problem.heads_q, problem.num_heads_kv)
+        return cls(DTYPE_BYTES[problem.dtype], problem.head_dim, problem.heads_q, problem.num_heads_kv)
 
     @property
     def row(self) -> int:

@@ -17,6 +17,7 @@ from longca.discovery.loading import load_object
 from longca.errors import PluginError
 from longca.manifests import Layout, Problem
 from longca.manifests.memory import StrategyMemory
+from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.pairs import halves
 from longca.manifests.step_cuts import rank_areas, rank_problems, step_problems
 from longca.masks import Form
@@ -24,7 +25,6 @@ from longca.plugins import Registry
 
 __all__ = ["RankMemory", "dtype_bytes", "gradient_bytes", "rank_bytes", "tensor_bytes"]
 
-_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 #: The limit of steps for finding the rank with the largest area. In larger layouts the last rank counts as that rank.
 _LOOKED_AT = 2**14
@@ -144,7 +144,7 @@ def gradient_bytes(problem: Problem, tokens_q: int, tokens_k: int) -> int:
 
 def dtype_bytes(problem: Problem) -> int:
     """Bytes of an element of q."""
-    return _SIZES[problem.dtype]
+    return DTYPE_BYTES[problem.dtype]
 
 
 def _forward(problem: Problem) -> Problem:

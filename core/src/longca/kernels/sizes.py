@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.manifests import Problem
+from longca.manifests.offers import DTYPE_BYTES
 from longca.masks import BlockSparseMask, Mask
 from longca.masks.blocks import BlockRuns
 from longca.masks.bounds import tile_spans
 
 __all__ = ["DTYPE_BYTES", "Tensors", "Widths", "block_sparse", "counted_heads", "empty_bytes", "most_blocks", "widths"]
-
-#: Bytes of an element.
-DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 #: Blocks of several heads that are looked at.
 _LOOKED_AT = 2**23

@@ -16,9 +16,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from longca.manifests.packages import alternatives
 from longca.masks import Form
 
-__all__ = ["Backward", "DType", "MetadataMemory", "Offer", "RequirementString"]
+__all__ = ["DTYPE_BYTES", "Backward", "DType", "MetadataMemory", "Offer", "RequirementString"]
 
 DType = Literal["float64", "float32", "bfloat16", "float16"]
+
+#: Bytes of an element of each data type.
+DTYPE_BYTES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 MetadataMemory = Literal["O(1)", "O(documents)", "O(slices)", "O(S)", "O(blocks)", "O(S²)"]
 
 
