@@ -16,7 +16,7 @@ from typing import Any
 from choosing_chart import Point, draw
 from measured_page import DOCS, filled, link, table
 
-from longca.reports.recommendation import time_text
+from longca_bench.reports.recommendation import time_text
 
 #: What makes each record, and what it says.
 _MADE_BY = {

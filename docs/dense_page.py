@@ -13,8 +13,8 @@ from dense_profile import layers, profile
 from dense_tables import Tables
 from measured_page import DOCS, environment, filled, link, missing, not_measured, runs_in, table
 
-from longca.reports.run_cells import three_digits, tokens
-from longca.reports.run_source import Run
+from longca_bench.reports.run_cells import three_digits, tokens
+from longca_bench.reports.run_source import Run
 
 RESULTS = DOCS.parent / "results" / "h200" / "dense"
 _PLANNING = "python core/benchmarks/planning.py --kernels fa2 fa3 fa4 flex cudnn flashmask --out {folder}"

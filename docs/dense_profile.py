@@ -7,7 +7,7 @@ from typing import Any
 
 from measured_page import bold, table
 
-from longca.reports.run_cells import three_digits, tokens
+from longca_bench.reports.run_cells import three_digits, tokens
 
 _COSTS = ("cut", "uneven", "short")
 _DIRECTIONS = ("forward", "backward")

@@ -11,9 +11,9 @@ from statistics import median
 from measured_groups import FASTEST_FULL, Draw, Group, groups, throughput
 from measured_page import bold, table
 
-from longca.bench.records import Record
-from longca.reports.run_cells import three_digits, tokens
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import three_digits, tokens
+from longca_bench.reports.run_source import Run
 
 #: What ratios are over.
 BASELINE = "flex"

@@ -14,10 +14,10 @@ from typing import Any
 
 from measured_page import bold, table
 
-from longca.bench.records import Record
 from longca.masks import PATTERNS
-from longca.reports.run_cells import mask_name, three_digits, tokens, word
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import mask_name, three_digits, tokens, word
+from longca_bench.reports.run_source import Run
 
 #: The kernel whose throughput on full attention the others are held against.
 FASTEST_FULL = "fa3"

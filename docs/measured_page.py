@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from longca.reports.markdown import escaped
-from longca.reports.run_cells import mask_name
-from longca.reports.run_source import Run, flatten, open_run
+from longca_bench.reports.markdown import escaped
+from longca_bench.reports.run_cells import mask_name
+from longca_bench.reports.run_source import Run, flatten, open_run
 
 DOCS = Path(__file__).resolve().parent
 _MARKER = re.compile(r"^<!-- measured: (\w+) -->$", re.MULTILINE)

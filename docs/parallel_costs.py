@@ -9,9 +9,9 @@ from measured_page import table
 from parallel_ways import AUTO, DIRECTIONS, Setting, Way, largest, way_of
 
 from longca import masks
-from longca.bench.records import Record
 from longca.manifests import Device, Problem
-from longca.reports.run_cells import three_digits, tokens
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import three_digits, tokens
 from longca_cp.memory import peak_bytes
 
 _TENSORS = {"forward": ("out",), "backward": ("dq", "dk", "dv")}

@@ -10,12 +10,12 @@ from measured_page import table
 from parallel_ways import Way
 
 from longca import registry
-from longca.bench.cases import Case, expand
-from longca.bench.records import Record
-from longca.bench.suite import load_suite
-from longca.reports.markdown import escaped
-from longca.reports.run_cells import counts, mask_name, tokens
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.markdown import escaped
+from longca_bench.reports.run_cells import counts, mask_name, tokens
+from longca_bench.reports.run_source import Run
+from longca_bench.suites.cases import Case, expand
+from longca_bench.suites.suite import load_suite
 
 SUITE = "distributed"
 _LONGEST = 260  # characters of a reason

@@ -13,8 +13,8 @@ from itertools import pairwise
 from measured_page import table
 from parallel_ways import DIRECTIONS, Setting, Way, of_alone
 
-from longca.bench.records import Record
-from longca.reports.run_cells import tokens
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import tokens
 
 _RINGS = ("ring_p2p", "ring_all_gather", "usp", "loongtrain")
 #: How much longer than the quickest placement's is still as quick.

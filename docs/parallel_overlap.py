@@ -7,7 +7,7 @@ from typing import Any
 
 from measured_page import bold, table
 
-from longca.reports.run_cells import tokens
+from longca_bench.reports.run_cells import tokens
 
 Row = dict[str, Any]
 Column = tuple[str, int, str]

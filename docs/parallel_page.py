@@ -22,7 +22,7 @@ import parallel_tables
 from measured_page import DOCS, environment, filled, missing, runs_in
 from parallel_ways import Setting, settings
 
-from longca.reports.run_source import Run
+from longca_bench.reports.run_source import Run
 
 RESULTS = DOCS.parent / "results" / "h200" / "distributed"
 #: What makes each file, for the message where it is missing, and for the page.

@@ -11,10 +11,10 @@ from parallel_drawing import FONT, INK, MUTED, Ink, colour_of, draw_matrix, draw
 from parallel_sheet import Sheet
 
 from longca import masks, registry
-from longca.advice.nominal import imbalance
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Layout, Problem
 from longca.masks import Mask
+from longca_advice.nominal import imbalance
 
 STRATEGY, RANKS, SEQLEN = "ring_p2p", 4, 512
 _DOCUMENTS = (70, 190, 52, 120, 80)

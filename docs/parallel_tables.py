@@ -9,8 +9,8 @@ from typing import Any
 from measured_page import bold, table
 from parallel_ways import DIRECTIONS, Setting, Way, limit_tflops, of_alone
 
-from longca.bench.records import Record
-from longca.reports.run_cells import three_digits, tokens, word
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import three_digits, tokens, word
 
 #: Masks that every kernel knows, whose throughput is shown.
 PLAIN = ("full", "causal")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from longca.bench.records import Record
 from longca.masks import PATTERNS
-from longca.reports.run_cells import mask_name, tokens, word
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import mask_name, tokens, word
+from longca_bench.reports.run_source import Run
 from longca_cp.placement import PLACEMENTS
 
 AUTO = "auto"

@@ -66,21 +66,21 @@ def factors() -> str:
 
 def suite_fields() -> str:
     """The keys of a suite."""
-    from longca.bench.suite import Suite
+    from longca_bench.suites.suite import Suite
 
     return _suite_table(Suite)
 
 
 def sweep_fields() -> str:
     """The keys of a sweep."""
-    from longca.bench.suite import Sweep
+    from longca_bench.suites.suite import Sweep
 
     return _suite_table(Sweep)
 
 
 def record_fields() -> str:
     """The fields of a record."""
-    from longca.bench.records import Record
+    from longca_bench.measuring.records import Record
 
     said = attributes(Record)
     return _table(("field", "what it is"), [(f"`{name}`", said[name]) for name in Record.model_fields])
@@ -88,7 +88,7 @@ def record_fields() -> str:
 
 def finding_fields() -> str:
     """The fields of a finding."""
-    from longca.bench.verify import Finding
+    from longca_bench.verification.verify import Finding
 
     said = attributes(Finding)
     return _table(("field", "what it is"), [(f"`{f.name}`", said[f.name]) for f in dataclass_fields(Finding)])
@@ -96,7 +96,8 @@ def finding_fields() -> str:
 
 def constants() -> str:
     """The numbers by which is measured."""
-    from longca.bench import head_sample, measure, reference, runner, timing, verify
+    from longca_bench.measuring import measure, runner, timing
+    from longca_bench.verification import head_sample, reference, verify
 
     rows = [
         ("`timing.WARM`", timing.WARM, "warm-up ends when two calls in a row differ by less than this share"),
@@ -127,7 +128,7 @@ def constants() -> str:
 
 def commands() -> str:
     """Every command, with its arguments and options."""
-    from longca.cli.app import app
+    from longca_bench.cli.app import app
 
     return "\n".join(_command(typer.main.get_command(app), "longca"))
 

@@ -9,9 +9,9 @@ from typing import Any
 from measured_page import table
 from sparse_tables import DIRECTIONS, KEPT, SEQLEN, block_of, block_sparse, block_words, heads_of, kept_of
 
-from longca.bench.records import Record
-from longca.reports.run_cells import three_digits, tokens, word
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import three_digits, tokens, word
+from longca_bench.reports.run_source import Run
 
 _BLOCKS = (64, 128, None)
 _APART = 10  # times the median of a kernel's other plans from which its first is told apart

@@ -16,8 +16,8 @@ from typing import Any
 from measured_page import table
 from sparse_tables import DIRECTIONS, KEPT, SEQLEN, Side, ratio
 
-from longca.reports.run_cells import three_digits
-from longca.reports.run_source import Run
+from longca_bench.reports.run_cells import three_digits
+from longca_bench.reports.run_source import Run
 
 UNIFORM, WANTED = 128, 0.75
 _HEADS = ("64:8", "64:64")

@@ -9,11 +9,11 @@ from measured_page import table
 from sparse_tables import block_words
 
 from longca import registry
-from longca.bench.cases import Case, expand
-from longca.bench.records import Record
-from longca.bench.suite import load_suite
-from longca.reports.run_cells import mask_name, tokens
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import mask_name, tokens
+from longca_bench.reports.run_source import Run
+from longca_bench.suites.cases import Case, expand
+from longca_bench.suites.suite import load_suite
 
 SUITES = ("kept", "sparse")
 

@@ -13,10 +13,10 @@ from measured_groups import FASTEST_FULL
 from measured_page import link, table
 from sparse_tables import block_of, block_sparse, heads_of
 
-from longca.bench.records import Record
-from longca.reports.chart_axes import look_of
-from longca.reports.run_cells import tokens
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.chart_axes import look_of
+from longca_bench.reports.run_cells import tokens
+from longca_bench.reports.run_source import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

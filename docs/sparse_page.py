@@ -22,8 +22,8 @@ import sparse_paper
 import sparse_tables
 from measured_page import DOCS, environment, filled, missing, not_measured, runs_in
 
-from longca.reports.run_cells import counts
-from longca.reports.run_source import Run
+from longca_bench.reports.run_cells import counts
+from longca_bench.reports.run_source import Run
 
 _RESULTS = DOCS.parent / "results"
 _TUNE = "python longca_vsa/benchmarks/tune.py --heads 64 8 --threads 12"

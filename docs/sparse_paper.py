@@ -16,8 +16,8 @@ from typing import Any
 from measured_page import table
 from sparse_tables import DIRECTIONS, Side, ratio_words
 
-from longca.reports.run_cells import three_digits, tokens
-from longca.reports.run_source import Run
+from longca_bench.reports.run_cells import three_digits, tokens
+from longca_bench.reports.run_source import Run
 
 #: The paper's kernels, each with those here that run the same code.
 KERNELS = {

@@ -9,10 +9,10 @@ from statistics import median
 from measured_groups import Draw, groups, throughput
 from measured_page import table
 
-from longca.bench.records import Record
 from longca.masks import PATTERNS
-from longca.reports.run_cells import three_digits, tokens
-from longca.reports.run_source import Run
+from longca_bench.measuring.records import Record
+from longca_bench.reports.run_cells import three_digits, tokens
+from longca_bench.reports.run_source import Run
 
 #: The length and the share kept that ratios between kernels are of.
 SEQLEN, KEPT = 2**15, 0.5

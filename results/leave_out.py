@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from longca.advice.costs import CostModel, Key
-from longca.advice.evidence import Row, shipped
-from longca.advice.fit import Call
+from longca_advice.costs import CostModel, Key
+from longca_advice.evidence import Row, shipped
+from longca_advice.fit import Call
 
 __all__ = [
     "Left", "by_kernel", "coverage", "errors", "leave_out", "pattern", "points", "regret", "regrets", "structure",

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longca.advice.evidence import Row, to_lines
-from longca.advice.from_records import rows_of_folder, with_observed
-from longca.bench.suite import load_suite
 from longca.plugins import registry
+from longca_advice.evidence import Row, to_lines
+from longca_advice.from_records import rows_of_folder, with_observed
+from longca_bench.suites.suite import load_suite
 
 RESULTS = Path(__file__).parent
 TABLE = RESULTS.parent / "core" / "src" / "longca" / "advice" / "evidence.jsonl"

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from longca import Problem, registry
-from longca.advice.asked import Asked
-from longca.advice.costs import CostModel
-from longca.advice.devices import DEVICES
-from longca.advice.evidence import Row, shipped
-from longca.advice.from_records import _drawn
-from longca.advice.links import network_of, rates_of
-from longca.advice.ways import Links, Way
+from longca_advice.asked import Asked
+from longca_advice.costs import CostModel
+from longca_advice.devices import DEVICES
+from longca_advice.evidence import Row, shipped
+from longca_advice.from_records import _drawn
+from longca_advice.links import network_of, rates_of
+from longca_advice.ways import Links, Way
 
 __all__ = ["Left", "errors", "leave_out", "regret", "report"]
 

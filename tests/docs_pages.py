@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from longca.bench.records import Record
+from longca_bench.measuring.records import Record
 
 from .imports import ROOT
 

@@ -22,9 +22,14 @@ class Import:
     early: bool
 
 
+def packages_of(distribution: Path) -> list[Path]:
+    """The packages of a distribution: three of the core, one of every other."""
+    return sorted(path for path in (distribution / "src").iterdir() if (path / "__init__.py").is_file())
+
+
 def package_of(distribution: Path) -> Path:
-    """The one package of a distribution."""
-    (package,) = (path for path in (distribution / "src").iterdir() if (path / "__init__.py").is_file())
+    """The one package of a plugin or a kit."""
+    (package,) = packages_of(distribution)
     return package
 
 
@@ -33,7 +38,7 @@ def modules(distribution: Path) -> dict[str, Path]:
     """The distribution's modules by name."""
     source = distribution / "src"
     found = {}
-    for path in sorted(package_of(distribution).rglob("*.py")):
+    for path in (path for package in packages_of(distribution) for path in sorted(package.rglob("*.py"))):
         parts = path.relative_to(source).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from longca.bench.records import Record
+from longca_bench.measuring.records import Record
 
 from .docs_pages import docs_module, write_runs
 

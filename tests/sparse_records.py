@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from longca.bench.records import Record
+from longca_bench.measuring.records import Record
 
 from .docs_pages import docs_module, write_runs
 

@@ -216,7 +216,7 @@ def test_strategies_have_the_form_of_kernels(tmp_path):
 
 def test_what_is_said_of_the_evidence_is_so():
     """The page says which device and how many GPUs the evidence is of, and that no host was linked to another."""
-    from longca.advice.evidence import shipped
+    from longca_advice.evidence import shipped
 
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert {row.run.device for row in shipped()} == {"NVIDIA H200"}

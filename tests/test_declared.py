@@ -20,8 +20,8 @@ from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from longca import Offer, registry
-from longca.bench.offer_problems import OVERTAKEN
 from longca.masks import Form
+from longca_bench.conformance.offer_problems import OVERTAKEN
 
 from .imports import DISTRIBUTIONS, ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from longca.bench.records import Record
+from longca_bench.measuring.records import Record
 
 from .docs_pages import DOCS, docs_module, write_runs
 

@@ -41,7 +41,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_core_documents_every_pattern_kernel_and_command():
-    from longca.cli.app import app
+    from longca_bench.cli.app import app
 
     text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
     core = [name for name in registry().kernels if registry().provider(name).distribution == "longca-core"]

@@ -20,11 +20,11 @@ import typer.main
 from pluggy import PluginManager
 
 from longca import errors, hookspecs, masks, registry
-from longca.bench.records import Record, Status
-from longca.bench.suite import Suite, Sweep
-from longca.bench.verify import Finding
-from longca.cli.app import app
-from longca.reports.formats import FORMATS
+from longca_bench.cli.app import app
+from longca_bench.measuring.records import Record, Status
+from longca_bench.reports.formats import FORMATS
+from longca_bench.suites.suite import Suite, Sweep
+from longca_bench.verification.verify import Finding
 
 from .imports import DISTRIBUTIONS, ROOT, modules, package_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from longca.advice.evidence import shipped
+from longca_advice.evidence import shipped
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -36,7 +36,7 @@ def left(leave_out):
 
 @pytest.mark.slow
 def test_the_table_is_what_the_records_say():
-    from longca.advice.evidence import to_lines
+    from longca_advice.evidence import to_lines
 
     make = module("make_evidence")
     assert "".join(line + "\n" for line in to_lines(make.rows())) == make.TABLE.read_text(encoding="utf-8")

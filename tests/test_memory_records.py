@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from longca import Device, KernelManifest, Problem, masks, registry
-from longca.advice.memory import rank_bytes
 from longca.kernels.sizes import Tensors
 from longca.manifests.pairs import halves
 from longca.masks import Form, Mask
+from longca_advice.memory import rank_bytes
 
 from .imports import ROOT
 

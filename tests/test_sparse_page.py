@@ -8,7 +8,7 @@ import re
 import pytest
 from matplotlib.image import imread
 
-from longca.bench.records import read_records
+from longca_bench.measuring.records import read_records
 
 from .docs_pages import DOCS
 from .sparse_records import cells, curve, half, page, part, record, tuning, write

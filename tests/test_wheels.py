@@ -106,7 +106,7 @@ def test_a_wheel_holds_the_package_and_nothing_else(distribution, wheels):
 
 
 def test_the_core_comes_from_its_wheel_and_imports_no_torch(core_alone):
-    code = "import sys, longca, longca.masks, longca.cli; print('torch' in sys.modules, longca.__file__)"
+    code = "import sys, longca, longca.masks, longca_bench.cli; print('torch' in sys.modules, longca.__file__)"
     loaded, file = core_alone.run("python", "-c", code).split(maxsplit=1)
     assert loaded == "False"
     assert file.startswith(str(core_alone.folder / "venv"))

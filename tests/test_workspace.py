@@ -12,26 +12,38 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from .imports import DISTRIBUTIONS, ROOT, early_closure, imports, module_named, modules, package_of
+from .imports import DISTRIBUTIONS, ROOT, early_closure, imports, module_named, modules, package_of, packages_of
 
 CORE = ROOT / "core"
 PLUGINS = [path for path in DISTRIBUTIONS if path != CORE]
 LOCK_STEP = [path for path in PLUGINS if path.parent == ROOT]
 
+#: Kits: libraries for plugins, without an entry point. A plugin may import a kit.
+KITS = [path for path in PLUGINS if path.name == "longca_triton"]
+
 #: The core's floors from the ground up, each with its packages and modules. A floor imports none above it.
 FLOORS = {
-    "ground": ("errors", "paths"),
-    "masks": ("masks",),
-    "manifests": ("manifests",),
-    "plugins": ("hookspecs", "discovery", "plugins"),
-    "advice": ("advice",),
-    "kernels": ("kernels",),
-    "bench": ("bench",),
-    "testing": ("testing",),
-    "reports": ("reports",),
-    "cli": ("cli", "__main__", ""),  # the package itself is the front door: it fetches names from every floor
+    "ground": ("longca.errors", "longca.paths"),
+    "masks": ("longca.masks",),
+    "manifests": ("longca.manifests",),
+    "plugins": ("longca.hookspecs", "longca.discovery", "longca.plugins"),
+    "advice": ("longca_advice",),
+    "attention": ("longca.kernels", "longca.metadata", "longca.builtin", "longca.parallel"),
+    "suites": ("longca_bench.suites",),
+    "measuring": (
+        "longca_bench.verification",
+        "longca_bench.measuring",
+        "longca_bench.ranks",
+        "longca_bench.conformance",
+    ),
+    "reports": ("longca_bench.reports",),
+    "cli": ("longca_bench.cli",),
+    # The package itself fetches names from every floor. `testing` and `__main__` are doors of the application.
+    "doors": ("longca_bench", "longca.testing", "longca.__main__", "longca"),
 }
-TORCH_FREE = ("masks", "manifests", "plugins", "advice", "ground", "reports", "cli")
+TORCH_FREE = ("ground", "masks", "manifests", "plugins", "advice", "reports", "cli")
+#: The modules of `longca` that may import `longca_bench`. No other module of `longca` imports these.
+DOORS = ("longca.testing", "longca.__main__")
 
 
 def _pyproject(distribution: Path) -> dict[str, Any]:
@@ -43,17 +55,19 @@ def _id(path: Path) -> str:
 
 
 def _floor(module: str) -> str:
-    part = module.partition(".")[2].partition(".")[0]
-    floors = [name for name, parts in FLOORS.items() if part in parts]
-    assert floors, f"{module} is on no floor; say in FLOORS which one it belongs to"
-    return floors[0]
+    parts = module.split(".")
+    for known in (".".join(parts[:n]) for n in range(len(parts), 0, -1)):
+        floors = [name for name, packages in FLOORS.items() if known in packages]
+        if floors and (known != "longca" or module == "longca"):
+            return floors[0]
+    raise AssertionError(f"{module} is on no floor; say in FLOORS which one it belongs to")
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
 def test_a_distribution_is_whole(distribution):
     for name in ("pyproject.toml", "README.md", "LICENSE", "src", "tests"):
         assert (distribution / name).exists(), name
-    assert (package_of(distribution) / "py.typed").is_file()
+    assert all((package / "py.typed").is_file() for package in packages_of(distribution))
     assert list(distribution.glob("tests/**/test_*.py"))
     assert (distribution / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert len((distribution / "README.md").read_text(encoding="utf-8").splitlines()) > 10
@@ -63,9 +77,9 @@ def test_a_distribution_is_whole(distribution):
 def test_a_distribution_says_what_it_is(distribution):
     project = _pyproject(distribution)["project"]
     assert project["name"].startswith("longca-")
-    assert project["entry-points"]["longca"], "nothing would find it"
-    for module in project["entry-points"]["longca"].values():
-        assert module in modules(distribution)
+    entries = project.get("entry-points", {}).get("longca", {})
+    assert bool(entries) == (distribution not in KITS), "a plugin has an entry point, and a kit has none"
+    assert set(entries.values()) <= set(modules(distribution))
     for key in ("description", "readme", "license", "requires-python"):
         assert project[key], key
     assert project["requires-python"] == _pyproject(CORE)["project"]["requires-python"]
@@ -90,12 +104,13 @@ def test_the_workspace_checks_it(distribution):
     assert f"{_id(distribution)}/src" in tools["mypy"]["files"]
     assert f"{_id(distribution)}/src" in tools["mypy"]["mypy_path"].split(":")
     assert f"{_id(distribution)}/tests" in tools["pytest"]["ini_options"]["testpaths"]
-    assert package_of(distribution).name in tools["ruff"]["lint"]["isort"]["known-first-party"]
+    assert {path.name for path in packages_of(distribution)} <= set(tools["ruff"]["lint"]["isort"]["known-first-party"])
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
 def test_nothing_imports_sideways(distribution):
-    others = {package_of(path).name for path in PLUGINS if path != distribution}
+    others = {package_of(path).name for path in PLUGINS if path != distribution and path not in KITS}
+    others |= {package_of(path).name for path in KITS if distribution == CORE}
     for name, path in modules(distribution).items():
         reached = {i.target.partition(".")[0] for i in imports(path)} & others
         assert not reached, f"{name} imports {reached}, another distribution's package"
@@ -105,7 +120,7 @@ def test_a_floor_imports_none_above_it():
     order = list(FLOORS)
     core = modules(CORE)
     for name, path in core.items():
-        if name == "longca":
+        if _floor(name) == "doors":
             continue
         targets = [module for i in imports(path) if (module := module_named(i.target, core))]
         above = [module for module in targets if order.index(_floor(module)) > order.index(_floor(name))]
@@ -114,7 +129,7 @@ def test_a_floor_imports_none_above_it():
 
 def _torch_free() -> list[str]:
     named = [name for name in modules(CORE) if _floor(name) in TORCH_FREE]
-    return [*named, "longca.kernels", "longca.kernels.builtin"]
+    return [*named, "longca.kernels", "longca.builtin"]
 
 
 @pytest.mark.parametrize("module", _torch_free())
@@ -125,10 +140,17 @@ def test_listings_import_no_torch(module):
         assert "torch" not in early, f"{module} imports {name}, which imports torch"
 
 
+def test_the_contract_imports_nothing_of_the_application():
+    for name, path in modules(CORE).items():
+        if name.partition(".")[0] != "longca_bench" and name not in DOORS:
+            reached = [i.target for i in imports(path) if i.target.startswith(("longca_bench", *DOORS))]
+            assert not reached, f"{name} imports {reached}"
+
+
 @pytest.mark.parametrize("distribution", PLUGINS, ids=_id)
 def test_listing_a_plugin_imports_no_torch(distribution):
     mine = modules(distribution)
-    for entry in _pyproject(distribution)["project"]["entry-points"]["longca"].values():
+    for entry in _pyproject(distribution)["project"].get("entry-points", {}).get("longca", {}).values():
         for name in early_closure(entry, mine):
             early = {i.target.partition(".")[0] for i in imports(mine[name]) if i.early}
             assert "torch" not in early, f"{entry} imports {name}, which imports torch"

@@ -28,18 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from longca import registry
-from longca.bench.advised import advise, suite_of_ways
-from longca.bench.cases import expand
-from longca.bench.environment import environment
-from longca.bench.one_problem import problem_suite
-from longca.bench.outcome import Outcome
-from longca.bench.records import Record
-from longca.bench.run_folder import RunFolder
-from longca.bench.runner import Options, run_cases
-from longca.bench.suite import Suite, Sweep
-from longca.cli.options import chosen_device
 from longca.errors import LongCAError
 from longca.manifests import Device
+from longca_bench.cli.options import chosen_device
+from longca_bench.measuring.advised import advise, suite_of_ways
+from longca_bench.measuring.environment import environment
+from longca_bench.measuring.outcome import Outcome
+from longca_bench.measuring.records import Record
+from longca_bench.measuring.run_folder import RunFolder
+from longca_bench.measuring.runner import Options, run_cases
+from longca_bench.suites.cases import expand
+from longca_bench.suites.one_problem import problem_suite
+from longca_bench.suites.suite import Suite, Sweep
 
 #: Factors that count tokens, and shrink with --scale.
 _TOKENS = ("window", "prefix", "global_tokens")

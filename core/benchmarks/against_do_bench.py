@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 import triton.testing
 
-from longca.bench.timing import time_calls
+from longca.builtin.sdpa import SDPA
 from longca.kernels.base import device_of
-from longca.kernels.sdpa import SDPA
 from longca.manifests import Problem
 from longca.masks import build
+from longca_bench.measuring.timing import time_calls
 
 ROUNDS = 7
 

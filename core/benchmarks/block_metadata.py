@@ -24,12 +24,12 @@ from typing import Any
 from plan_costs import attempted, clocked, plan_costs, repeated, write_rows
 
 from longca import choose_blocks, masks, registry
-from longca.bench.environment import surroundings
-from longca.bench.inputs import draw_inputs
 from longca.kernels.base import Plan
 from longca.manifests import Device, Problem, Verdict
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask
+from longca_bench.measuring.environment import surroundings
+from longca_bench.verification.inputs import draw_inputs
 
 LENGTHS = (2**13, 2**14, 2**15, 2**16, 2**17)
 CHOOSING = "choose_blocks"

@@ -27,12 +27,12 @@ from typing import Any
 import torch
 
 from longca import registry
-from longca.bench.environment import surroundings
-from longca.bench.inputs import draw_inputs
 from longca.kernels.base import Kernel, Plan
 from longca.manifests import Device, Problem
 from longca.manifests.devices import current_device
 from longca.masks import SliceMask, sample
+from longca_bench.measuring.environment import surroundings
+from longca_bench.verification.inputs import draw_inputs
 
 PATTERNS = ("causal_document", "prefix_lm_document")
 WARM_UP, LEAST_STEPS = 2, 5

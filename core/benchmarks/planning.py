@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from plan_costs import attempted, plan_costs, write_rows
 
 from longca import registry
-from longca.bench.environment import surroundings
 from longca.kernels.base import Plan
 from longca.manifests import Device, Problem
 from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.masks import PATTERNS, SliceMask, sample
-from longca.reports.chart_axes import look_of
+from longca_bench.measuring.environment import surroundings
+from longca_bench.reports.chart_axes import look_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

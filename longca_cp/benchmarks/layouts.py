@@ -31,10 +31,10 @@ from rich.console import Console
 from rich.table import Table
 
 from longca import KernelManifest, Offer, Problem, masks, registry
-from longca.advice.nominal import imbalance, predicted_cost
-from longca.advice.placing import place
 from longca.errors import UnsupportedError
 from longca.manifests import Device
+from longca_advice.nominal import imbalance, predicted_cost
+from longca_advice.placing import place
 
 MAX_SECONDS, RUNS = 0.5, 3
 NATIVE = ("full", "causal", "window", "varlen")

@@ -28,11 +28,11 @@ from peers import case_of, draw
 from torch import Tensor
 
 import longca
-from longca.advice.placing import place
-from longca.bench.environment import surroundings
-from longca.bench.parallel_cases import equal_mesh
-from longca.kernels.meshes import rank_in
 from longca.manifests.devices import current_device
+from longca.parallel.meshes import rank_in
+from longca_advice.placing import place
+from longca_bench.measuring.environment import surroundings
+from longca_bench.suites.parallel_cases import equal_mesh
 
 
 @dataclass(frozen=True)

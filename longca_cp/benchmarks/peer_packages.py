@@ -33,8 +33,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import longca
-from longca.bench.parallel_cases import equal_mesh
 from longca.manifests import Layout, Problem, installed_version
+from longca_bench.suites.parallel_cases import equal_mesh
 
 __all__ = ["PEERS", "Peer", "flash_attn"]
 

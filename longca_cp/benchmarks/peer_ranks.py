@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 
-from longca.bench.distributed.world import World
+from longca_bench.ranks.world import World
 
 __all__ = ["Ranks"]
 

@@ -12,13 +12,13 @@ from peer_ranks import Ranks
 from torch import Tensor
 
 import longca
-from longca.advice.placing import place
-from longca.bench.distributed.alone import equal_share
-from longca.bench.inputs import Inputs
-from longca.bench.parallel_cases import equal_mesh
 from longca.kernels.base import Kernel
-from longca.kernels.meshes import rank_in
 from longca.manifests import Layout, Problem
+from longca.parallel.meshes import rank_in
+from longca_advice.placing import place
+from longca_bench.ranks.alone import equal_share
+from longca_bench.suites.parallel_cases import equal_mesh
+from longca_bench.verification.inputs import Inputs
 
 __all__ = ["FORMS", "Alone", "Case", "Form", "Subject", "Timed", "abreast", "alone", "ours"]
 

@@ -16,7 +16,7 @@ import torch
 from peer_ranks import Ranks
 from peer_subjects import Timed
 
-from longca.bench.timing import WARM, WARM_UP, flush_l2
+from longca_bench.measuring.timing import WARM, WARM_UP, flush_l2
 
 __all__ = ["DIRECTIONS", "ROUNDS", "Turns", "take_turns"]
 

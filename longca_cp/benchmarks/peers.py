@@ -44,11 +44,11 @@ from peer_subjects import Case, Subject, abreast, alone, ours
 from peer_turns import DIRECTIONS, ROUNDS, Turns, take_turns
 
 from longca import masks, registry
-from longca.bench.environment import surroundings
-from longca.bench.inputs import Inputs
 from longca.kernels.base import device_of, torch_dtype
 from longca.manifests import Problem, installed_version
 from longca.manifests.devices import cpu_device
+from longca_bench.measuring.environment import surroundings
+from longca_bench.verification.inputs import Inputs
 
 DTYPE: Literal["bfloat16"] = "bfloat16"  # some peers round gradients to it, whatever the inputs are
 

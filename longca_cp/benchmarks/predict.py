@@ -25,10 +25,10 @@ import numpy as np
 from rich.console import Console
 
 from longca import Device, Problem, masks, registry
-from longca.advice.calls import StrategyCall, schedule_of
-from longca.advice.network import Network, Topology, fit_links, transferred
-from longca.advice.rates import Rates, fit_rates
-from longca.bench.records import Record, read_records
+from longca_advice.calls import StrategyCall, schedule_of
+from longca_advice.network import Network, Topology, fit_links, transferred
+from longca_advice.rates import Rates, fit_rates
+from longca_bench.measuring.records import Record, read_records
 
 MEDIAN, NINETIETH, LOSS = 0.06, 0.15, 0.03
 

@@ -13,16 +13,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import longca
 from longca import masks
+from longca.builtin.naive import Naive
 from longca.errors import UnsupportedError
-from longca.kernels import layouts
 from longca.kernels.base import Plan, fill
 from longca.kernels.choice import Choice
-from longca.kernels.layouts import _agree
 from longca.kernels.lse_grad import backward_through_lse
-from longca.kernels.naive import Naive
-from longca.kernels.sharing import Arrangement
-from longca.kernels.traffic import Recorder, sent_by_kind
 from longca.manifests import Device, Problem
+from longca.parallel import layouts
+from longca.parallel.layouts import _agree
+from longca.parallel.sharing import Arrangement
+from longca.parallel.traffic import Recorder, sent_by_kind
 from longca_cp.mesh import Axis, axes_of
 from longca_cp.ring import KVRing
 

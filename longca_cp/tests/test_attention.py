@@ -142,7 +142,7 @@ def test_sizes_of_one_axis_may_have_any_name(placement):
 
 
 def test_auto_does_not_ask_for_gradients_where_there_are_none(monkeypatch):
-    from longca.kernels import sharing
+    from longca.parallel import sharing
 
     seen = []
     place = sharing.place

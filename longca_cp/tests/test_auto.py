@@ -3,10 +3,10 @@
 import pytest
 
 from longca import masks, registry
-from longca.advice.nominal import imbalance, predicted_cost
-from longca.advice.placing import place
 from longca.errors import UnsupportedError
 from longca.manifests import KernelManifest, Offer
+from longca_advice.nominal import imbalance, predicted_cost
+from longca_advice.placing import place
 from longca_cp import RING_P2P
 
 from .cases import problem

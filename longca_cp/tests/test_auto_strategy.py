@@ -6,9 +6,10 @@ import pytest
 
 import longca
 from longca import Device, masks
-from longca.advice.devices import DEVICES
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca.kernels import choice, layouts
+from longca.kernels import choice
+from longca.parallel import layouts
+from longca_advice.devices import DEVICES
 
 from .test_strategies import EXACT, sizes
 

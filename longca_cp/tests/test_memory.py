@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from longca import masks, registry
-from longca.advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 from longca.errors import UnknownNameError
-from longca.kernels.accumulate import Accumulator, Sum
 from longca.manifests import Device, Problem
+from longca.parallel.accumulate import Accumulator, Sum
+from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 from longca_cp.memory import kept_bytes, peak_bytes
 
 HEAD_DIM, SEQLEN = 128, 384

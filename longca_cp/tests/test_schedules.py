@@ -15,8 +15,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from longca import masks, registry
 from longca.discovery.loading import load_object
-from longca.kernels.traffic import Recorder
 from longca.manifests import Device, Problem
+from longca.parallel.traffic import Recorder
 from longca_cp.mesh import Axis
 from longca_cp.overlap import is_beside
 

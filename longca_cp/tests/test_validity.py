@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.advice.nominal import imbalance, predicted_cost
 from longca.errors import UnsupportedError
 from longca.manifests import resolve_manifest
 from longca.manifests.resolve import resolve_steps, step_problems
+from longca_advice.nominal import imbalance, predicted_cost
 from longca_cp import layouts
 
 from .cases import problem, square_masks

@@ -26,10 +26,10 @@ from layers import PATTERNS, milliseconds
 from numpy.typing import NDArray
 
 from longca import Problem, masks, registry
-from longca.bench.environment import surroundings
-from longca.bench.inputs import Inputs, draw_inputs
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask, Mask
+from longca_bench.measuring.environment import surroundings
+from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_flashattn.fa4 import FlashAttention4
 
 TILE = 128

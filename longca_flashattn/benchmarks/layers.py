@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from longca import Problem, masks, registry
-from longca.bench.environment import surroundings
-from longca.bench.inputs import Inputs, draw_inputs
 from longca.manifests.devices import current_device
 from longca.masks import Form
+from longca_bench.measuring.environment import surroundings
+from longca_bench.verification.inputs import Inputs, draw_inputs
 
 KERNELS = "fa4", "fa3", "fa2"
 PATTERNS = (

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.kernels.naive import Naive
+from longca.builtin.naive import Naive
 from longca.masks import Form, Slice, SliceMask
 from longca_flashattn.calls import CallsKernel
 

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca import Device, Problem, registry
-from longca.bench.cases import Case, Selection, expand
-from longca.bench.environment import surroundings
-from longca.bench.suite import load_suite
 from longca.masks import BlockSparseMask
+from longca_bench.measuring.environment import surroundings
+from longca_bench.suites.cases import Case, Selection, expand
+from longca_bench.suites.suite import load_suite
 from longca_vsa.bsa.configs import choose
 from longca_vsa.bsa.plan import BSAPlan, make_plan, packed_heads
 
 if TYPE_CHECKING:
-    from longca.kernels.flash.config import Config
+    from longca_triton.config import Config
 
 CPU = Device("cpu")
 #: Operations on a pair and head dimension, by kernel of the backward.

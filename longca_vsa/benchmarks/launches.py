@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from tune import build
 
-from longca.kernels.flash.tuning import Inputs, median_ms, problem_here, tuning_parser
+from longca_triton.tuning import Inputs, median_ms, problem_here, tuning_parser
 from longca_vsa.bsa import launches
 from longca_vsa.bsa.kernel import BlockSparseAttention
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from tune import build
 
-from longca.kernels.flash.tuning import OPERATIONS, Inputs, median_ms, problem_here
 from longca.masks import BlockSparseMask, Mask
+from longca_triton.tuning import OPERATIONS, Inputs, median_ms, problem_here
 from longca_vsa.bsa.kernel import BlockSparseAttention
 
 HEADS = ((64, 8), (64, 64))

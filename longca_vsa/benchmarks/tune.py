@@ -5,7 +5,7 @@
     python tune.py --kernel dkdv --variable 128 --seqlen 16384
     python tune.py --kernel dq --config 128,64,4,2,1 --config 128,64,8,2,0
 
-How, and what the numbers are, says `longca.kernels.flash.tuning`.
+How, and what the numbers are, says `longca_triton.tuning`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from longca import Problem, masks
-from longca.kernels.flash.config import Config
-from longca.kernels.flash.tuning import problem_here, tune, tuning_parser
+from longca_triton.config import Config
+from longca_triton.tuning import problem_here, tune, tuning_parser
 from longca_vsa.bsa.configs import candidates
 from longca_vsa.bsa.kernel import BlockSparseAttention
 

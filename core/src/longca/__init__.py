@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longca import masks
-    from longca.advice.recommend import recommend
     from longca.hookspecs import hookimpl
     from longca.kernels.attention import attention
     from longca.kernels.choose_blocks import choose_blocks
-    from longca.kernels.layouts import layout
     from longca.manifests import (
         Backward,
         Device,
@@ -28,7 +26,9 @@ if TYPE_CHECKING:
         StrategyManifest,
         Verdict,
     )
+    from longca.parallel.layouts import layout
     from longca.plugins import registry, resolve
+    from longca_advice.recommend import recommend
 
     __version__: str
 
@@ -58,8 +58,8 @@ _HOMES = {
     "attention": "longca.kernels.attention",
     "choose_blocks": "longca.kernels.choose_blocks",
     "hookimpl": "longca.hookspecs",
-    "layout": "longca.kernels.layouts",
-    "recommend": "longca.advice.recommend",
+    "layout": "longca.parallel.layouts",
+    "recommend": "longca_advice.recommend",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",
 }

@@ -1,6 +1,6 @@
 """`python -m longca`: the command line without the script on PATH."""
 
-from longca.cli import main
+from longca_bench.cli import main
 
 if __name__ == "__main__":
     main()

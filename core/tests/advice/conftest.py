@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from longca import Problem, masks
-from longca.advice.asked import Asked
-from longca.advice.costs import CostModel
+from longca_advice.asked import Asked
+from longca_advice.costs import CostModel
 
 from ..fake_plugins import provides
 from .crossed import CPU, RUN, STRATEGY

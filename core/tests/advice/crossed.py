@@ -1,11 +1,11 @@
 """A strategy that is not there, and what links its ranks, which are of a CPU that is as quick as evidence says."""
 
 from longca import Device
-from longca.advice.devices import evidence_name
-from longca.advice.evidence import Run
-from longca.advice.network import Link, Network
-from longca.advice.rates import Rates
-from longca.advice.ways import Links
+from longca_advice.devices import evidence_name
+from longca_advice.evidence import Run
+from longca_advice.network import Link, Network
+from longca_advice.rates import Rates
+from longca_advice.ways import Links
 
 CPU = Device("cpu")
 RUN = Run(run="a run", device=evidence_name(CPU), capability=None, memory=None, packages={})

@@ -1,9 +1,9 @@
 """Rows of evidence for a kernel that is a plain sum, so that what is predicted of it can be told."""
 
 from longca import masks
-from longca.advice.evidence import Row, Run
-from longca.advice.work import work_of
 from longca.masks import Form
+from longca_advice.evidence import Row, Run
+from longca_advice.work import work_of
 
 #: A device that nobody knows, so that no peak is known of it either.
 RUN = Run(run="a run", device="Some GPU", capability=(9, 0), memory=80 * 10**9, packages={"numpy": "0.0.1"})

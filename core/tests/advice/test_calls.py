@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from longca import Device, Problem, masks
-from longca.advice.calls import StrategyCall, schedule_of
-from longca.advice.network import Link, Network, Topology
 from longca.errors import PluginError
 from longca.manifests import Layout, Step, StrategyManifest
 from longca.manifests.schedule import Move, Phase
+from longca_advice.calls import StrategyCall, schedule_of
+from longca_advice.network import Link, Network, Topology
 
 HEADS = (0, 4), (0, 4)
 HOP = Move("p2p", "ring", 8, 8)

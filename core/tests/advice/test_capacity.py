@@ -3,10 +3,10 @@
 import pytest
 
 from longca import masks
-from longca.advice.capacity import RESERVED, Capacity, fewest_ranks, longest_sequence
-from longca.advice.memory import gradient_bytes, tensor_bytes
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests import Device, Problem
+from longca_advice.capacity import RESERVED, Capacity, fewest_ranks, longest_sequence
+from longca_advice.memory import gradient_bytes, tensor_bytes
 
 PROBLEM = Problem(
     mask=masks.build("causal", seqlen=10**9), heads_q=64, heads_kv=8, device=Device("cuda", (9, 0)), head_dim=128

@@ -3,12 +3,12 @@
 import pytest
 
 from longca import masks
-from longca.advice import costs
-from longca.advice.costs import CostModel, Key
-from longca.advice.evidence import Row, Run
-from longca.advice.fit import Call
-from longca.advice.work import work_of
 from longca.masks import Form
+from longca_advice import costs
+from longca_advice.costs import CostModel, Key
+from longca_advice.evidence import Row, Run
+from longca_advice.fit import Call
+from longca_advice.work import work_of
 
 from .rows import RUN, TILE, row
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from longca.advice.devices import DEVICES, PEAKS, evidence_name, named_device, peak_tflops
 from longca.errors import RequestError
 from longca.manifests import Device
 from longca.manifests.devices import cpu_device
+from longca_advice.devices import DEVICES, PEAKS, evidence_name, named_device, peak_tflops
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from longca.advice.evidence import Collected, Row, Run, parse, to_line, to_lines
 from longca.errors import RequestError
+from longca_advice.evidence import Collected, Row, Run, parse, to_line, to_lines
 
 from .rows import RUN, row
 

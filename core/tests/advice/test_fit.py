@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longca import masks
-from longca.advice.fit import Call, Fit, non_negative
-from longca.advice.work import Work, work_of
 from longca.masks import Form
+from longca_advice.fit import Call, Fit, non_negative
+from longca_advice.work import Work, work_of
 
 #: Seconds of a tile, of a row of tiles and of a call, of a kernel that is a plain sum.
 TILE, ROW, CALL = 1e-6, 3e-6, 2e-5

@@ -6,11 +6,11 @@ import math
 import pytest
 
 from longca import masks
-from longca.advice.evidence import Run
-from longca.advice.from_records import row_of, rows_of_folder, run_of
-from longca.advice.work import work_of
 from longca.errors import RequestError
 from longca.masks import Form
+from longca_advice.evidence import Run
+from longca_advice.from_records import row_of, rows_of_folder, run_of
+from longca_advice.work import work_of
 
 ENVIRONMENT = {
     "device": {"kind": "cuda", "name": "Some GPU", "capability": [9, 0], "memory": 80 * 10**9},

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from longca import masks
-from longca.advice.evidence import Row, Run, to_line
-from longca.advice.history import append, history, history_path
-from longca.advice.recommend import cost_model, evidence
-from longca.advice.work import work_of
 from longca.masks import Form
+from longca_advice.evidence import Row, Run, to_line
+from longca_advice.history import append, history, history_path
+from longca_advice.recommend import cost_model, evidence
+from longca_advice.work import work_of
 
 MASK = masks.build("causal_document", 1000, documents=[400, 600])
 CPU = Run(run="this machine", device="Some CPU")

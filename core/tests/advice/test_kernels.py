@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from longca import masks, plugins
-from longca.advice.asked import Asked
-from longca.advice.costs import CostModel, Estimate
-from longca.advice.evidence import Run
-from longca.advice.kernels import advise, proof_of, rank_kernels
 from longca.manifests import Device, Problem, Verdict
+from longca_advice.asked import Asked
+from longca_advice.costs import CostModel, Estimate
+from longca_advice.evidence import Run
+from longca_advice.kernels import advise, proof_of, rank_kernels
 
 from .rows import row
 

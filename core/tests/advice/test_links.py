@@ -2,10 +2,10 @@
 
 import pytest
 
-from longca.advice.evidence import Collected
-from longca.advice.links import links_of, network_of, rates_of
-from longca.advice.network import Link
-from longca.advice.rates import Rates
+from longca_advice.evidence import Collected
+from longca_advice.links import links_of, network_of, rates_of
+from longca_advice.network import Link
+from longca_advice.rates import Rates
 
 from .rows import RUN, row
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from longca import masks, registry
-from longca.advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 from longca.errors import UnknownNameError, UnsupportedError
 from longca.manifests import Device, Problem
 from longca.masks import Form
+from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 
 HOPPER = Device("cuda", (9, 0))
 

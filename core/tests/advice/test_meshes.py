@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from longca.advice.meshes import few_meshes, left_out, mesh_text, meshes
+from longca_advice.meshes import few_meshes, left_out, mesh_text, meshes
 
 
 def test_every_split_without_axes_of_one_rank() -> None:

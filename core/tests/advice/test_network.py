@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.advice.network import Link, Network, Topology, Transferred, fit_links, transferred
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests.schedule import MOVES, Move
+from longca_advice.network import Link, Network, Topology, Transferred, fit_links, transferred
 
 INSIDE = {kind: {4: Link(200e9, 50e-6)} for kind in MOVES}
 MIB = 2**20

@@ -1,8 +1,8 @@
 import pytest
 
 from longca import masks
-from longca.advice.nominal import imbalance, predicted_cost
 from longca.manifests import Device, Layout, Offer, Problem, Step
+from longca_advice.nominal import imbalance, predicted_cost
 
 from ..fake_manifests import fake_manifest
 

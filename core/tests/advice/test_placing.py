@@ -3,9 +3,9 @@
 import pytest
 
 from longca import masks
-from longca.advice.placing import place
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Problem
+from longca_advice.placing import place
 
 
 def problem(pattern="causal", **fields):

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from longca import masks
-from longca.advice import recommend as module
-from longca.advice.capacity import RESERVED
-from longca.advice.devices import DEVICES
-from longca.advice.evidence import to_line
-from longca.advice.recommend import evidence, recommend
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
 from longca.manifests import Device, Problem
+from longca_advice import recommend as module
+from longca_advice.capacity import RESERVED
+from longca_advice.devices import DEVICES
+from longca_advice.evidence import to_line
+from longca_advice.recommend import evidence, recommend
 
 from .rows import row
 
@@ -217,7 +217,7 @@ def test_what_is_recommended_is_what_takes_the_problem():
 
 def test_no_torch_is_imported():
     code = (
-        "import sys; from longca import masks; from longca.advice.recommend import recommend;"
+        "import sys; from longca import masks; from longca_advice.recommend import recommend;"
         "found = recommend(masks.build('causal', 8192), heads=(32, 8), device='h200');"
         "print(len(found.choices) > 2, 'torch' in sys.modules)"
     )

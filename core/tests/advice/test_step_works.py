@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longca import masks
-from longca.advice.step_works import pair_tiles, pairs_of
-from longca.advice.work import TILE
 from longca.manifests import Layout, Step
 from longca.masks import SliceMask
+from longca_advice.step_works import pair_tiles, pairs_of
+from longca_advice.work import TILE
 
 PATTERNS = ["full", "causal", "causal_document", "full_sliding_window", "shared_question"]
 

@@ -5,12 +5,12 @@ import ast
 import pytest
 
 from longca import masks
-from longca.advice.capacity import Capacity
-from longca.advice.network import Link
-from longca.advice.strategies import rank_strategies
-from longca.advice.weighed import span
-from longca.advice.work import work_of
 from longca.masks import Form
+from longca_advice.capacity import Capacity
+from longca_advice.network import Link
+from longca_advice.strategies import rank_strategies
+from longca_advice.weighed import span
+from longca_advice.work import work_of
 
 from .crossed import RUN, links
 from .rows import TILE

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from longca.advice.choices import Refused
-from longca.advice.ways import Way, of_role, ways_of
+from longca_advice.choices import Refused
+from longca_advice.ways import Way, of_role, ways_of
 
 from .crossed import links
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longca import masks
-from longca.advice.work import TILE, Work, work_of
 from longca.masks import BlockSparseMask, Form
+from longca_advice.work import TILE, Work, work_of
 
 from ..masks import predicates
 from ..masks.strategies import factors_for

@@ -3,11 +3,11 @@
 import pytest
 
 from longca import plugins
-from longca.bench.inputs import draw_inputs
-from longca.bench.reference import reference
-from longca.kernels.naive import Naive
+from longca.builtin.naive import Naive
 from longca.manifests import Device, Problem
 from longca.masks import build
+from longca_bench.verification.inputs import draw_inputs
+from longca_bench.verification.reference import reference
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import logging
 import pytest
 
 from longca import masks
-from longca.advice.history import history as read_history
 from longca.errors import UnsupportedError
 from longca.kernels.choice import choose, log
 from longca.manifests import Backward, Device, Problem, Reason, Verdict
 from longca.masks import Form
+from longca_advice.history import history as read_history
 
 from .toys import Toys, manifest, measured
 

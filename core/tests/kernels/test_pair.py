@@ -8,10 +8,10 @@ from torch.autograd import gradcheck
 
 import longca
 from longca import masks
+from longca.builtin.naive import Naive
+from longca.builtin.sdpa import SDPA
 from longca.errors import RequestError, UnknownNameError
-from longca.kernels.naive import Naive
 from longca.kernels.pair import Pair
-from longca.kernels.sdpa import SDPA
 from longca.manifests.pairs import halves
 
 from ..masks.strategies import any_cases

@@ -2,17 +2,17 @@
 
 import torch
 
-from longca.advice.devices import evidence_name
-from longca.advice.evidence import Row, Run
-from longca.advice.history import append
-from longca.advice.work import work_of
+from longca.builtin.naive import Naive
 from longca.discovery.catalogue import PluginInfo
 from longca.errors import UnknownNameError
 from longca.kernels.base import Plan, fill
 from longca.kernels.lse_grad import backward_through_lse
-from longca.kernels.naive import Naive
 from longca.manifests import Backward, KernelManifest, Offer, resolve_manifest
 from longca.masks import Form
+from longca_advice.devices import evidence_name
+from longca_advice.evidence import Row, Run
+from longca_advice.history import append
+from longca_advice.work import work_of
 
 from .reference import softmax_attention, visible_by_head
 

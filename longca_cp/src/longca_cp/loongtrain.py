@@ -19,9 +19,9 @@ from functools import partial
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.kernels.accumulate import Accumulator, Sum
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem
+from longca.parallel.accumulate import Accumulator, Sum
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.mesh import axes_of
 from longca_cp.overlap import is_beside
@@ -55,7 +55,7 @@ class LoongTrainPlan(StepPlans):
 
 
 class LoongTrain:
-    """Head parallel and a double ring; see `longca.kernels.strategy.Strategy`."""
+    """Head parallel and a double ring; see `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._outer, self._inner, self._heads) = axes_of(mesh, ("outer", "inner", "heads"))

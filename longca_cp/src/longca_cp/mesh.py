@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.kernels.meshes import mesh_dims, rank_in
+from longca.parallel.meshes import mesh_dims, rank_in
 
 __all__ = ["Axis", "axes_of"]
 

@@ -37,7 +37,7 @@ class RingAllGatherPlan(StepPlans):
 
 
 class RingAllGather:
-    """Keys and values gathered; see `longca.kernels.strategy.Strategy`."""
+    """Keys and values gathered; see `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ring",))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.kernels.accumulate import Accumulator, Sum
 from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
+from longca.parallel.accumulate import Accumulator, Sum
 from longca_cp.mesh import Axis, axes_of
 from longca_cp.overlap import is_beside
 from longca_cp.ring import GradientRing, KVRing
@@ -65,7 +65,7 @@ def ring_backward(axis: Axis, plan: RingPlan, dout: Tensor, saved: Saved) -> Gra
 
 
 class RingP2P:
-    """Keys and values round a ring; see `longca.kernels.strategy.Strategy`."""
+    """Keys and values round a ring; see `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ring",))

@@ -116,7 +116,7 @@ def _exchange_again(exchange: HeadExchange, saved: Saved, chunks: int) -> list[T
 
 
 class Ulysses:
-    """All-to-all over heads; see `longca.kernels.strategy.Strategy`."""
+    """All-to-all over heads; see `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ulysses",))

@@ -34,7 +34,7 @@ class USPPlan(RingPlan):
 
 
 class USP:
-    """Ulysses inside, a ring across; see `longca.kernels.strategy.Strategy`."""
+    """Ulysses inside, a ring across; see `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._ring, self._group) = axes_of(mesh, ("ring", "ulysses"))

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.kept_blocks import unpacked
 from longca.masks import BlockSparseMask
+from longca.metadata.kept_blocks import unpacked
 
 __all__ = ["BlockTable", "block_table"]
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
-from longca.kernels.parts import merge_parts
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
+from longca.parallel.parts import merge_parts
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
-from longca.kernels.block_lists import BlockLists
-from longca.kernels.kept_blocks import kept_lists, tile_lists
 from longca.manifests import Problem
 from longca.masks import BlockSparseMask, Form
+from longca.metadata.block_lists import BlockLists
+from longca.metadata.kept_blocks import kept_lists, tile_lists
 from longca_flashattn.block_tables import BlockTable, block_table
 from longca_flashattn.fa4_functions import flash_backward, flash_forward
 from longca_flashattn.fa4_intervals import backward_tile, sparse_tensors

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
-from longca.kernels.block_lists import BlockLists, block_lists
-from longca.kernels.interval_tables import interval_tables
 from longca.manifests import Problem
 from longca.masks import Form
 from longca.masks.blocks import BlockRuns
 from longca.masks.intervals import IntervalPieces
+from longca.metadata.block_lists import BlockLists, block_lists
+from longca.metadata.interval_tables import interval_tables
 from longca_flashattn.fa4_functions import flash_backward, flash_forward
 
 __all__ = [

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import Plan, fill, nothing_seen, torch_device, torch_dtype
-from longca.kernels.kept_blocks import kept_blocks
 from longca.masks import BlockSparseMask, Form
+from longca.metadata.kept_blocks import kept_blocks
 from longca_flashinfer.memory import LENGTHS, Sizes, available_bytes, check_memory, sizes_of
 
 __all__ = ["FlashInferFA2", "FlashInferFA3", "FlashInferPlan"]

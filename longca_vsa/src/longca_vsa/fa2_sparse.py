@@ -20,8 +20,8 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, torch_device
-from longca.kernels.kept_blocks import kept_blocks
 from longca.masks import BlockSparseMask, Form
+from longca.metadata.kept_blocks import kept_blocks
 
 __all__ = ["FA2Sparse", "FA2SparsePlan"]
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
-from longca.kernels.block_lists import BlockLists
-from longca.kernels.kept_blocks import kept_lists
 from longca.masks import BlockSparseMask, Form
+from longca.metadata.block_lists import BlockLists
+from longca.metadata.kept_blocks import kept_lists
 
 __all__ = ["BLOCK", "BlocksPlan", "FastVideoKernel", "heads_first", "library", "padded_sums", "tokens_first"]
 

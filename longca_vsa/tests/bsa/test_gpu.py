@@ -11,10 +11,10 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from longca import Problem, masks
-from longca.kernels.flash.config import Configs
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask
 from longca.testing import verify
+from longca_triton.config import Configs
 from longca_vsa.bsa.kernel import BlockSparseAttention
 from longca_vsa.bsa.plan import make_plan
 

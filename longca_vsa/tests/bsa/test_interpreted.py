@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longca.kernels.flash.checking import run_interpreted
+from longca_triton.checking import run_interpreted
 
 CHECKS = sorted((Path(__file__).parent / "interpreted").glob("check_*.py"))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import longca
-from longca.kernels.flash.config import Config, Configs
 from longca.masks import Form
+from longca_triton.config import Config, Configs
 from longca_vsa.bsa.plan import make_plan, packed_heads
 
 CONFIGS = Configs(Config(128, 64, 4, 2), Config(64, 64, 4, 2), Config(128, 32, 8, 3))

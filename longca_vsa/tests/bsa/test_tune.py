@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from longca import Device, Problem
-from longca.kernels.flash.tuning import OPERATIONS
+from longca_triton.tuning import OPERATIONS
 from longca_vsa.bsa.configs import candidates
 from longca_vsa.bsa.lists import unit_of
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.kernels.naive import Naive
+from longca.builtin.naive import Naive
 from longca.masks import Slice, SliceMask
 from longca_example.online import BLOCK, Online
 

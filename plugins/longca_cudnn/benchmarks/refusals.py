@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from longca import Problem
-from longca.bench.inputs import Inputs, draw_inputs
-from longca.bench.reference import reference
-from longca.bench.verify import check_backward, check_counts, check_forward
 from longca.errors import UnsupportedError
 from longca.kernels.base import Plan, device_of
 from longca.masks import Form, Slice, SliceMask
+from longca_bench.verification.inputs import Inputs, draw_inputs
+from longca_bench.verification.reference import reference
+from longca_bench.verification.verify import check_backward, check_counts, check_forward
 from longca_cudnn.kernel import CuDNN
 
 LENGTHS = ((203, 203), (77, 203), (203, 77))

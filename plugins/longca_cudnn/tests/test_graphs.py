@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from longca import Problem, masks
-from longca.bench.inputs import draw_inputs
 from longca.errors import UnsupportedError
 from longca.kernels.base import device_of
 from longca.masks import Form, Slice, SliceMask
 from longca.testing import verify
+from longca_bench.verification.inputs import draw_inputs
 from longca_cudnn import kernel as module
 from longca_cudnn.kernel import CuDNN
 

@@ -3,7 +3,7 @@
     python tune.py --out tuned.json
     python tune.py --kernel dkdv --head-dim 64 --mask causal --seqlen 16384
 
-How, and what the numbers are, says `longca.kernels.flash.tuning`.
+How, and what the numbers are, says `longca_triton.tuning`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from longca import Problem, masks
-from longca.kernels.flash.config import Config
-from longca.kernels.flash.tuning import problem_here, tune, tuning_parser
 from longca_flashmask.flashmask import FlashMask
+from longca_triton.config import Config
+from longca_triton.tuning import problem_here, tune, tuning_parser
 
 CANDIDATES = {
     "forward": [

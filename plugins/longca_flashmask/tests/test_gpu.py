@@ -10,12 +10,12 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from longca import Problem, masks
-from longca.kernels.flash.config import Configs
 from longca.manifests.devices import current_device
 from longca.masks import Slice, SliceMask
 from longca.testing import verify
 from longca_flashmask.configs import choose
 from longca_flashmask.flashmask import FlashMask
+from longca_triton.config import Configs
 
 pytestmark = [
     pytest.mark.gpu,

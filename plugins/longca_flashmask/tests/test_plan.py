@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import longca
-from longca.kernels.flash.config import Config, Configs
 from longca.masks import Form
 from longca_flashmask.plan import make_plan
+from longca_triton.config import Config, Configs
 
 CONFIGS = Configs(Config(128, 128, 8, 2), Config(64, 128, 8, 2), Config(128, 64, 8, 2))
 

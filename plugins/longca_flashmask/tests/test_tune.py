@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from longca import Device, Problem, masks
-from longca.kernels.flash.tuning import OPERATIONS
 from longca.masks import Form
+from longca_triton.tuning import OPERATIONS
 
 
 @pytest.fixture(scope="module")

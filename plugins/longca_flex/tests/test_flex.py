@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.kernels.merge import merge
-from longca.kernels.naive import Naive
+from longca.builtin.naive import Naive
 from longca.masks import BlockSparseMask, Form, Slice, SliceMask
+from longca.parallel.merge import merge
 from longca.testing import verify
 from longca_flex import flex
 from longca_flex.flex import Flex

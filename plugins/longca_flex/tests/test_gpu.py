@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.kernels.naive import Naive
+from longca.builtin.naive import Naive
 from longca.manifests.devices import current_device
 from longca.masks import Slice, SliceMask
 from longca.testing import verify

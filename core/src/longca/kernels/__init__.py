@@ -1,4 +1,1 @@
-"""Kernels: the contract, the oracle, what PyTorch ships, and attention as a differentiable function.
-
-Nothing is imported here, so that listings, which need `builtin` alone, stay free of torch.
-"""
+"""Attention as a differentiable function: the contract of a kernel, pairs, and the choice of a kernel."""

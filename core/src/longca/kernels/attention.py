@@ -16,8 +16,8 @@ from torch import Tensor
 from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes
+from longca.kernels.buffers import on_device_of
 from longca.kernels.choice import choose, log
-from longca.kernels.flash.buffers import on_device_of
 from longca.manifests import Layout, Problem
 from longca.masks import Mask
 
@@ -63,7 +63,7 @@ def attention(
         deterministic: Take only an offer whose results are bit-identical from run to run.
         return_lse: Return the log-sum-exp too.
         strategy: Name of a context-parallel strategy; None for one device. `auto` takes the strategy that is predicted
-            quickest on the mesh (`longca.kernels.sharing` says how), or that of the layout given as placement.
+            quickest on the mesh (`longca.parallel.sharing` says how), or that of the layout given as placement.
         mesh: The device mesh it runs on, with dims named as its axes.
         placement: How the strategy places tokens on ranks: a placement's name; `auto` for what is predicted quickest
             with the kernel; or what `longca.layout` returned, which leaves no doubt.
@@ -124,7 +124,7 @@ def _in_parallel(
 ) -> tuple[Tensor, Tensor]:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from longca.kernels.parallel import parallel_attention
+    from longca.parallel.attention import parallel_attention
 
     if strategy != "auto":
         plugins.registry().strategy(strategy)  # an unknown one is refused as such, whatever the mesh

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from longca.errors import RequestError
-from longca.kernels.block_lists import BlockLists
 from longca.manifests import Device, Problem
 from longca.masks import Form, Mask
+from longca.metadata.block_lists import BlockLists
 
 __all__ = [
     "Kernel",

@@ -2,7 +2,7 @@
 
 By the cost model: among the kernels and pairs that are valid and installed here, the one with the least predicted time
 is taken. The time is that of the forward, and in training that of forward and backward together. The predictions come
-from `longca.advice`: the table that is shipped with LongCA, and what was measured on this machine. A kernel without a
+from `longca_advice`: the table that is shipped with LongCA, and what was measured on this machine. A kernel without a
 prediction is not compared with the others. A choice that does not fit into the device's memory is passed over, unless
 nothing fits. Where the least time goes beyond the measurements, `naive` comes after all that lie within its interval.
 
@@ -17,15 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from longca.advice.asked import Asked
-from longca.advice.capacity import RESERVED, Capacity
-from longca.advice.choices import Choice as Predicted
-from longca.advice.choices import Proof
-from longca.advice.kernels import Candidate, choice_of, pair_candidates, single_candidates
-from longca.advice.recommend import cost_model
 from longca.manifests import Problem, Verdict
 from longca.manifests.devices import cpu_device
 from longca.plugins import Registry
+from longca_advice.asked import Asked
+from longca_advice.capacity import RESERVED, Capacity
+from longca_advice.choices import Choice as Predicted
+from longca_advice.choices import Proof
+from longca_advice.kernels import Candidate, choice_of, pair_candidates, single_candidates
+from longca_advice.recommend import cost_model
 
 __all__ = ["Choice", "capacity_of", "choose", "interval", "log", "proven"]
 

@@ -1,6 +1,6 @@
 """Schedules: the computation and the moves of one call of a strategy in order, as data without torch.
 
-A strategy's manifest names a function that gives the schedule of a layout. `longca.advice.timeline` computes the time
+A strategy's manifest names a function that gives the schedule of a layout. `longca_advice.timeline` computes the time
 of a call from the schedule, the seconds of every step, a network and the bandwidth of the device's memory.
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.kernels.flash.config import Config, Configs, by_shared_memory
+from longca_triton.config import Config, Configs, by_shared_memory
 
 __all__ = ["candidates", "choose", "tile_count"]
 

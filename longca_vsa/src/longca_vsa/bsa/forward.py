@@ -6,8 +6,8 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 1).
 import triton
 import triton.language as tl
 
-from longca.kernels.flash.softmax import LOG2E, LOWEST, normalize, weigh
-from longca.kernels.flash.tiles import head_offset, load_tokens
+from longca_triton.softmax import LOG2E, LOWEST, normalize, weigh
+from longca_triton.tiles import head_offset, load_tokens
 from longca_vsa.bsa.tiles import (
     first_run,
     list_of,

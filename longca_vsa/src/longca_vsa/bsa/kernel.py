@@ -13,7 +13,7 @@ algorithms the kernels follow; the code is LongCA's own.
 from __future__ import annotations
 
 from longca import Problem
-from longca.kernels.flash.kernel import FlashKernel, Launches
+from longca_triton.kernel import FlashKernel, Launches
 from longca_vsa.bsa.plan import BSAPlan, make_plan
 
 __all__ = ["BlockSparseAttention"]

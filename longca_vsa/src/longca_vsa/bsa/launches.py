@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca.kernels.flash.config import Config
-from longca.kernels.flash.descriptors import sources, strides, vector_sources
-from longca.kernels.flash.prepare import run_prepare
+from longca_triton.config import Config
+from longca_triton.descriptors import sources, strides, vector_sources
+from longca_triton.prepare import run_prepare
 from longca_vsa.bsa.dkdv import gather_dkdv
 from longca_vsa.bsa.dq import gather_dq
 from longca_vsa.bsa.forward import attend

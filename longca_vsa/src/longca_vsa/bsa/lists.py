@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.kept_blocks import head_slices, unpacked
+from longca.metadata.kept_blocks import head_slices, unpacked
 
 __all__ = ["Kept", "Lists", "make_lists", "piece_of", "unit_of"]
 

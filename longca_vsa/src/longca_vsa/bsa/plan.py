@@ -9,9 +9,9 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import torch_device
-from longca.kernels.flash.config import Configs
-from longca.kernels.flash.kernel import FlashPlan
 from longca.masks import BlockSparseMask, Form
+from longca_triton.config import Configs
+from longca_triton.kernel import FlashPlan
 from longca_vsa.bsa.configs import choose
 from longca_vsa.bsa.lists import Kept, Lists, make_lists, piece_of
 from longca_vsa.bsa.tables import Tiles, make_tiles

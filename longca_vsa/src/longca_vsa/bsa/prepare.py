@@ -6,7 +6,7 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2, line 4).
 import triton
 import triton.language as tl
 
-from longca.kernels.flash.softmax import deltas_of, exponents_of
+from longca_triton.softmax import deltas_of, exponents_of
 from longca_vsa.bsa.tiles import load_packed
 
 __all__ = ["prepare"]

@@ -17,7 +17,7 @@ The columns of a row block come as a list, in one of two kinds (see `lists.py`):
 import triton
 import triton.language as tl
 
-from longca.kernels.flash.tiles import head_offset
+from longca_triton.tiles import head_offset
 
 __all__ = [
     "first_run",

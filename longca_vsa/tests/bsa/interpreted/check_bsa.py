@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from longca.kernels.flash.checking import (
+from longca.builtin.naive import Naive
+from longca.masks import BlockSparseMask
+from longca_triton.checking import (
     both_ways,
     check,
     check_buffers,
@@ -19,10 +21,8 @@ from longca.kernels.flash.checking import (
     cpu_problem,
     draw_tensors,
 )
-from longca.kernels.flash.config import Config, Configs
-from longca.kernels.flash.tuning import OPERATIONS, Inputs
-from longca.kernels.naive import Naive
-from longca.masks import BlockSparseMask
+from longca_triton.config import Config, Configs
+from longca_triton.tuning import OPERATIONS, Inputs
 from longca_vsa.bsa import launches
 from longca_vsa.bsa.kernel import BlockSparseAttention
 

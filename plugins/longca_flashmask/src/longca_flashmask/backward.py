@@ -11,8 +11,6 @@ Sources: FlashAttention-2 (arXiv 2307.08691, algorithm 2); FlashMask (arXiv 2410
 import triton
 import triton.language as tl
 
-from longca.kernels.flash.softmax import LOG2E, deltas_of, exponents_of
-from longca.kernels.flash.tiles import head_offset
 from longca_flashmask.tiles import (
     first_tile,
     load_intervals,
@@ -22,6 +20,8 @@ from longca_flashmask.tiles import (
     store_rows,
     visible,
 )
+from longca_triton.softmax import LOG2E, deltas_of, exponents_of
+from longca_triton.tiles import head_offset
 
 __all__ = ["gather_dkdv", "gather_dq", "prepare"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longca.kernels.flash.config import Config, Configs, by_shared_memory
+from longca_triton.config import Config, Configs, by_shared_memory
 
 __all__ = ["choose"]
 

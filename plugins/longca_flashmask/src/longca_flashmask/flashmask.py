@@ -13,9 +13,9 @@ two intervals of queries.
 from __future__ import annotations
 
 from longca import Problem
-from longca.kernels.flash.kernel import FlashKernel, Launches
 from longca_flashmask.configs import choose
 from longca_flashmask.plan import FlashMaskPlan, make_plan
+from longca_triton.kernel import FlashKernel, Launches
 
 __all__ = ["FlashMask"]
 

@@ -7,8 +7,6 @@ hidden tiles skipped).
 import triton
 import triton.language as tl
 
-from longca.kernels.flash.softmax import LOG2E, LOWEST, normalize, weigh
-from longca.kernels.flash.tiles import head_offset
 from longca_flashmask.tiles import (
     first_tile,
     load_intervals,
@@ -17,6 +15,8 @@ from longca_flashmask.tiles import (
     store_rows,
     visible,
 )
+from longca_triton.softmax import LOG2E, LOWEST, normalize, weigh
+from longca_triton.tiles import head_offset
 
 __all__ = ["attend"]
 

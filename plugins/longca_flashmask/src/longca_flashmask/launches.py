@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from longca.kernels.flash.descriptors import sources, strides, vector_sources
-from longca.kernels.flash.prepare import run_prepare
 from longca_flashmask.backward import gather_dkdv, gather_dq, prepare
 from longca_flashmask.forward import attend
 from longca_flashmask.plan import FlashMaskPlan
+from longca_triton.descriptors import sources, strides, vector_sources
+from longca_triton.prepare import run_prepare
 
 __all__ = ["launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import torch_device
-from longca.kernels.flash.config import Configs
-from longca.kernels.flash.kernel import FlashPlan
 from longca.masks import Form
 from longca_flashmask.tables import Intervals, Sheet, TileArrays, Tiles, tile_arrays, token_intervals
+from longca_triton.config import Configs
+from longca_triton.kernel import FlashPlan
 
 __all__ = ["FlashMaskPlan", "make_plan"]
 

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.block_lists import row_offsets
-from longca.kernels.interval_tables import interval_tables
 from longca.masks import Mask
 from longca.masks.blocks import BlockRuns
+from longca.metadata.block_lists import row_offsets
+from longca.metadata.interval_tables import interval_tables
 
 __all__ = ["MOST_INTERVALS", "Intervals", "Sheet", "TileArrays", "Tiles", "tile_arrays", "token_intervals"]
 

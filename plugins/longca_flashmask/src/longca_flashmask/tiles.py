@@ -11,7 +11,7 @@ partly masked.
 import triton
 import triton.language as tl
 
-from longca.kernels.flash.tiles import head_offset, load_tokens
+from longca_triton.tiles import head_offset, load_tokens
 
 __all__ = [
     "first_tile",

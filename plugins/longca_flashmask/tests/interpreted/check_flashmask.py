@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from longca import masks
-from longca.kernels.flash import checking
-from longca.kernels.flash.checking import (
+from longca.builtin.naive import Naive
+from longca.masks import Form, Slice, SliceMask
+from longca_flashmask.flashmask import FlashMask
+from longca_triton import checking
+from longca_triton.checking import (
     both_ways,
     check_buffers,
     check_parts,
@@ -19,11 +22,8 @@ from longca.kernels.flash.checking import (
     cpu_problem,
     draw_tensors,
 )
-from longca.kernels.flash.config import Config, Configs
-from longca.kernels.flash.tuning import OPERATIONS, Inputs
-from longca.kernels.naive import Naive
-from longca.masks import Form, Slice, SliceMask
-from longca_flashmask.flashmask import FlashMask
+from longca_triton.config import Config, Configs
+from longca_triton.tuning import OPERATIONS, Inputs
 
 POINTERS = FlashMask(Configs(Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(64, 32, 4, 2)))
 DESCRIPTORS = FlashMask(Configs(Config(32, 64, 4, 2, True), Config(64, 32, 4, 2, True), Config(32, 32, 4, 2, True)))

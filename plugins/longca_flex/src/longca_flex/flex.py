@@ -20,8 +20,8 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import Plan, fill, nothing_seen, torch_device
-from longca.kernels.interval_tables import interval_tables
 from longca.masks import BlockSparseMask, Form
+from longca.metadata.interval_tables import interval_tables
 from longca_flex import compiled, has_few_intervals
 from longca_flex.compiled import BLOCK, Seen, compiling_once
 from longca_flex.lists import SideLists, side_lists

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.block_lists import block_lists
 from longca.masks import BlockRuns
+from longca.metadata.block_lists import block_lists
 
 __all__ = ["LEAST", "SideLists", "side_lists"]
 

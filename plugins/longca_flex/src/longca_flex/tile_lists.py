@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longca.kernels.block_lists import BlockLists
-from longca.kernels.kept_blocks import kept_lists, tile_lists
 from longca.masks import BlockSparseMask
+from longca.metadata.block_lists import BlockLists
+from longca.metadata.kept_blocks import kept_lists, tile_lists
 from longca_flex.lists import LEAST, SideLists
 from longca_flex.tiles import tile_size
 

@@ -1,1 +1,0 @@
-"""Measuring: suites, cases, verification, timing and records."""

@@ -1,0 +1,226 @@
+"""Attention by the book, a block of queries at a time, so that memory stays linear in the sequence.
+
+One function each way serves three ends: the oracle (float64), the `naive` kernel (float32), and PyTorch's own
+arithmetic in a low precision, against whose error other kernels' errors are held: there every intermediate is
+rounded to that precision, and sums over blocks are kept in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.masks import BlockSparseMask, Form, Mask, SliceMask
+from longca.metadata.visible_rows import VisibleRows
+
+__all__ = [
+    "QueryBlock",
+    "ample_scores",
+    "attention_backward",
+    "attention_forward",
+    "group_heads",
+    "masked_scores",
+    "query_blocks",
+    "softmax_weights",
+    "sum_over_group",
+    "ungroup_heads",
+    "widened",
+]
+
+# Scores a block, over all heads: on CPUs what the caches hold, on GPUs what keeps them busy (1 GiB in float64).
+_SCORES = {"cpu": 2**20, "cuda": 2**27}
+_BYTES_A_SCORE = 96  # that a backward in float64 has at a time, and some
+_LEAST_ROWS = 16
+_MOST_INTERVALS = 16  # intervals a row, beyond which a dense matrix is made instead
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """Some queries, the keys that any of them sees, and who sees whom.
+
+    Attributes:
+        queries: Slice of the queries.
+        keys: Slice of the keys.
+        visible: bool [1 or mask heads, queries, keys].
+    """
+
+    queries: slice
+    keys: slice
+    visible: Tensor
+
+
+def ample_scores(device: torch.device) -> int:
+    """Scores a block for who may take much of a device's memory: few large blocks take less time than many small."""
+    if device.type == "cpu":
+        return _SCORES["cpu"]
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free = torch.cuda.mem_get_info(device)[0] + cached
+    return max(_SCORES["cuda"], min(free // _BYTES_A_SCORE, 8 * _SCORES["cuda"]))
+
+
+def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | None = None) -> Iterator[QueryBlock]:
+    """The mask in blocks of queries, as many as keep the scores of all heads under a size, but at least 16.
+
+    Args:
+        mask: The mask.
+        heads_q: Query heads.
+        device: Where the blocks go.
+        scores: Scores a block, over all heads; None for what suits the kind of device.
+    """
+    scores = (_SCORES[device.type] if scores is None else scores) // max(1, heads_q)
+    if isinstance(mask, SliceMask) and mask.count(Form.ROW_INTERVALS) <= _MOST_INTERVALS:
+        yield from _from_intervals(mask, scores, device)
+        return
+    height = max(_LEAST_ROWS, scores // max(1, mask.seqlen_k))
+    rows = VisibleRows(mask, device) if isinstance(mask, BlockSparseMask) else None
+    for first in range(0, mask.seqlen_q, height):
+        last = min(first + height, mask.seqlen_q)
+        visible = _dense(mask, first, last, device) if rows is None else rows(first, last)
+        yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), visible)
+
+
+def _dense(mask: Mask, first: int, last: int, device: torch.device) -> Tensor:
+    """Some rows of a mask that is no bitmap and has too many intervals a row: bool [1 or heads, rows, keys]."""
+    visible = torch.from_numpy(mask.cut([(first, last)], [(0, mask.seqlen_k)]).dense()).to(device)
+    return visible if visible.dim() == 3 else visible[None]
+
+
+def _from_intervals(mask: SliceMask, scores: int, device: torch.device) -> Iterator[QueryBlock]:
+    """Blocks whose visibility the device works out from the rows' intervals; the fewer keys, the more queries."""
+    starts, stops = mask.row_intervals()
+    there = [torch.from_numpy(side).to(device) for side in (starts, stops)]
+    shown = stops > starts
+    lowest = np.where(shown, starts, mask.seqlen_k).min(axis=0, initial=mask.seqlen_k)
+    highest = np.where(shown, stops, 0).max(axis=0, initial=0)
+    first = 0
+    while first < mask.seqlen_q:
+        last, start, stop = _reach(first, lowest, highest, scores)
+        key = torch.arange(start, stop, dtype=torch.int32, device=device)
+        begin, end = (side[:, first:last, None] for side in there)
+        visible = torch.zeros((last - first, stop - start), dtype=torch.bool, device=device)
+        for interval in range(len(starts)):
+            visible |= (key >= begin[interval]) & (key < end[interval])
+        yield QueryBlock(slice(first, last), slice(start, stop), visible[None])
+        first = last
+
+
+def _reach(first: int, lowest: NDArray[np.int32], highest: NDArray[np.int32], scores: int) -> tuple[int, int, int]:
+    """How far a block of queries reaches for its scores to stay in bounds: its last query, and the keys it sees."""
+    height = _LEAST_ROWS
+    while True:
+        last = min(first + height, len(lowest))
+        start, stop = int(lowest[first:last].min()), int(highest[first:last].max())
+        wider = min(first + 2 * height, len(lowest))
+        span = int(highest[first:wider].max()) - int(lowest[first:wider].min())
+        if last == len(lowest) or (wider - first) * span > scores:
+            return last, min(start, stop), stop
+        height *= 2
+
+
+def attention_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dtype: torch.dtype, scores_a_block: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention with intermediates in `dtype`.
+
+    Returns:
+        out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float64 where `dtype` is, else float32.
+    """
+    wide = widened(dtype)
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    out = q.new_zeros(q.shape)
+    lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
+    for block in query_blocks(mask, q.shape[1], q.device, scores_a_block):
+        scores = masked_scores(q[block.queries], k[block.keys], block.visible, scale).to(wide)
+        lse[:, block.queries] = scores.logsumexp(-1).flatten(0, 1)
+        weights = softmax_weights(scores, lse[:, block.queries]).to(dtype)
+        out[block.queries] = ungroup_heads(weights @ v[block.keys].permute(1, 0, 2)[:, None])
+    return out, lse
+
+
+def attention_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    mask: Mask,
+    scale: float,
+    dtype: torch.dtype,
+    scores_a_block: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients with intermediates in `dtype`; out and lse may be those of a larger softmax.
+
+    Returns:
+        dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`.
+    """
+    wide = widened(dtype)
+    q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
+    dq = q.new_zeros(q.shape)
+    # PyTorch repeats KV heads: in half precision, each query head's gradients are rounded before a group is summed.
+    apart = dtype.itemsize == 2
+    shape = (k.shape[0], q.shape[1] if apart else k.shape[1], k.shape[2])
+    dk, dv = (torch.zeros(shape, dtype=wide, device=k.device) for _ in range(2))
+    delta = (dout.to(wide) * out.to(wide)).sum(-1).T  # [Hq, Tq]
+    for block in query_blocks(mask, q.shape[1], q.device, scores_a_block):
+        queries, keys = block.queries, block.keys
+        group = k.shape[1]
+        k_block, v_block = (x[keys].permute(1, 0, 2)[:, None] for x in (k, v))  # [Hkv, 1, keys, D]
+        q_block, do_block = group_heads(q[queries], group), group_heads(dout[queries], group)  # [Hkv, G, queries, D]
+        scores = masked_scores(q[queries], k[keys], block.visible, scale).to(wide)
+        weights = softmax_weights(scores, lse[:, queries].to(wide))
+        slope = (do_block @ v_block.transpose(-1, -2)).to(wide)
+        slope -= delta[:, queries].unflatten(0, (group, -1))[..., None]
+        dscores = slope.mul_(weights).mul_(scale).to(dtype)
+        dq[queries] = ungroup_heads(dscores @ k_block)
+        total = _each_head if apart else sum_over_group
+        dk[keys] += total(dscores, q_block).to(wide)
+        dv[keys] += total(weights.to(dtype), do_block).to(wide)
+    if apart:
+        dk, dv = (x.to(dtype).unflatten(1, (k.shape[1], -1)).sum(2) for x in (dk, dv))
+    return dq, dk.to(dtype), dv.to(dtype)
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """What sums are kept in for intermediates of a dtype: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def group_heads(x: Tensor, heads_kv: int) -> Tensor:
+    """[queries, Hq, D] → [Hkv, G, queries, D], where G query heads share a KV head."""
+    return x.permute(1, 0, 2).unflatten(0, (heads_kv, -1))
+
+
+def ungroup_heads(x: Tensor) -> Tensor:
+    """[Hkv, G, queries, D] → [queries, Hq, D]."""
+    return x.flatten(0, 1).permute(1, 0, 2)
+
+
+def sum_over_group(weights: Tensor, x: Tensor) -> Tensor:
+    """Sums over queries and the group's heads of weights [Hkv, G, queries, keys] times x: [keys, Hkv, D]."""
+    return (weights.flatten(1, 2).transpose(-1, -2) @ x.flatten(1, 2)).permute(1, 0, 2)
+
+
+def _each_head(weights: Tensor, x: Tensor) -> Tensor:
+    """Sums over queries of weights [Hkv, G, queries, keys] times x [Hkv, G, queries, D]: [keys, Hq, D]."""
+    return (weights.transpose(-1, -2) @ x).flatten(0, 1).permute(1, 0, 2)
+
+
+def masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
+    """Scaled scores [Hkv, G, queries, keys], −∞ where the mask hides the key."""
+    heads_kv = k.shape[1]
+    scores = (group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None]).mul_(scale)
+    # One mask for all heads, one for each KV head, or one for each query head.
+    shown = visible[None] if visible.shape[0] == 1 else visible.unflatten(0, (heads_kv, -1))
+    return scores.masked_fill_(~shown, -torch.inf)
+
+
+def softmax_weights(scores: Tensor, lse: Tensor) -> Tensor:
+    """exp(scores − lse), and 0 in rows that see nothing at all, in the scores' memory."""
+    grouped = lse.unflatten(0, scores.shape[:2])[..., None]
+    return scores.sub_(grouped.masked_fill(grouped == -torch.inf, 0.0)).exp_()

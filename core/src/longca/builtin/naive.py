@@ -1,0 +1,59 @@
+"""naive: attention by the book, blockwise, on any device and any mask. The oracle that other kernels are held against.
+
+It computes in float64 for float64 inputs and in float32 for all others.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from longca.builtin.blockwise import attention_backward, attention_forward
+from longca.kernels.base import Plan, fill
+from longca.manifests import Problem
+from longca.masks import Form
+
+__all__ = ["Naive"]
+
+
+class Naive:
+    """Softmax attention, straight from its definition."""
+
+    def plan(self, problem: Problem) -> Plan:
+        """Nothing to prepare: blocks of the mask are made as they are needed."""
+        block_sparse = problem.mask.admits(Form.BLOCK_SPARSE)
+        return Plan(problem, Form.BLOCK_SPARSE if block_sparse else Form.ROW_INTERVALS, "torch.matmul")
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of q to k and v; see `Kernel.forward`."""
+        problem = plan.problem
+        result, sums = attention_forward(q, k, v, problem.concrete_mask, problem.scale, _dtype(q))
+        return fill(out, result.to(q.dtype)), fill(lse, sums)
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: Plan,
+        *,
+        dq: Tensor | None = None,
+        dk: Tensor | None = None,
+        dv: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v; see `Kernel.backward`."""
+        problem = plan.problem
+        grads = attention_backward(dout, q, k, v, out, lse, problem.concrete_mask, problem.scale, _dtype(q))
+        first, second, third = (
+            fill(buffer, grad.to(q.dtype)) for buffer, grad in zip((dq, dk, dv), grads, strict=True)
+        )
+        return first, second, third
+
+
+def _dtype(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32

@@ -1,5 +1,0 @@
-"""The command line. Commands import what they need when they run: a listing never waits for torch."""
-
-from longca.cli.app import main
-
-__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""Metadata that kernels read on the device: intervals, block lists and kept blocks."""

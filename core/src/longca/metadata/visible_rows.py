@@ -1,0 +1,50 @@
+"""VisibleRows: token by token what some queries of a block-sparse mask see, worked out on the device from its bits.
+
+The bits travel once; only the rows at hand are spelled out, so that 128 K tokens of 64 heads take no dense matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.masks import BlockSparseMask
+from longca.metadata.kept_blocks import unpacked
+
+__all__ = ["VisibleRows"]
+
+_WORD = 8  # keys in an int64
+
+
+class VisibleRows:
+    """The rows of a block-sparse mask on a device.
+
+    Args:
+        mask: The mask.
+        device: Where its bits and the rows go.
+    """
+
+    def __init__(self, mask: BlockSparseMask, device: torch.device) -> None:
+        self._q_bounds = mask.q_bounds
+        self._bits = torch.from_numpy(mask.bits.copy()).to(device)  # PyTorch warns of memory that is read-only
+        self._keys, self._key_blocks = mask.seqlen_k, len(mask.k_bounds) - 1
+        padding = -mask.seqlen_k % _WORD
+        self._block_of_key = torch.nn.functional.pad(_owners(np.diff(mask.k_bounds), device), (0, padding))
+
+    def __call__(self, first: int, last: int) -> Tensor:
+        """Whether queries from `first` up to `last` see each key: bool [mask heads, queries, keys]."""
+        begin = int(np.searchsorted(self._q_bounds, first, side="right")) - 1
+        end = int(np.searchsorted(self._q_bounds, last))
+        queries = np.diff(self._q_bounds[begin : end + 1].clip(first, last))
+        kept = unpacked(self._bits[:, begin:end], self._key_blocks)
+        if not self._keys:
+            return kept.new_empty((len(kept), last - first, 0))
+        words = kept[:, :, self._block_of_key].view(torch.int64)  # rows are copied eight keys at a time, not one by one
+        return words.index_select(1, _owners(queries, kept.device)).view(torch.bool)[..., : self._keys]
+
+
+def _owners(sizes: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Which block each token is of, by the blocks' sizes: int64 [tokens]."""
+    return torch.from_numpy(np.arange(len(sizes)).repeat(sizes)).to(device)

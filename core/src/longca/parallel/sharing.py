@@ -1,0 +1,211 @@
+"""Sharing: the strategy, placement and kernel of `auto` if several ranks share a problem, with the reason.
+
+The choice with the least predicted time wins, for a forward, or for forward and backward together if gradients are
+requested. The predictions come from `longca_advice.sharing`. Kernels and pairs are compared under the strategy. A
+choice that does not fit into the device's memory is passed over, unless nothing fits.
+
+Without a prediction the first valid strategy wins, in the order `ulysses`, `ring_all_gather`, and then the order of
+`longca plugins`. The same rule applies to ranks of several hosts, because nothing says how the hosts are linked. The
+kernel then comes from `longca.kernels.choice`, and the placement has the least nominal cost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longca.errors import UnknownNameError, UnsupportedError
+from longca.kernels.choice import Choice, capacity_of, choose, interval, proven
+from longca.manifests import Layout, Problem, Reason, Verdict
+from longca.plugins import Registry
+from longca_advice.devices import evidence_name
+from longca_advice.meshes import mesh_text
+from longca_advice.placing import Laid, laid_out, place, predicted
+from longca_advice.recommend import cost_model
+from longca_advice.sharing import Shared
+
+__all__ = ["AUTO", "Arrangement", "arrange", "choose_kernel"]
+
+AUTO = "auto"
+
+#: The name of the placement if the caller gave a layout.
+_AS_GIVEN = "as given"
+
+#: The strategies that are taken first without evidence.
+_FIRST = ("ulysses", "ring_all_gather")
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The strategy and the placement that were chosen, and why.
+
+    Attributes:
+        strategy: The strategy.
+        placement: Its placement.
+        choice: The choice with its reason, and the kernel that it was made for.
+    """
+
+    strategy: str
+    placement: str
+    choice: Choice
+
+
+def arrange(
+    registry: Registry,
+    problem: Problem,
+    wanted: Mapping[str, Mapping[str, int]],
+    kernel: str,
+    placement: str,
+    one_host: bool,
+) -> Arrangement:
+    """The strategy and placement to take for a problem.
+
+    Args:
+        registry: The registry of strategies and kernels to choose from.
+        problem: The problem of all ranks together.
+        wanted: The strategies to choose from, each with the ranks along its axes.
+        kernel: Name of the kernel or pair, or `auto` to choose it too.
+        placement: Name of the placement, or `auto` to choose it too.
+        one_host: Whether all ranks are on one host. If not, strategies are not compared.
+
+    Raises:
+        UnsupportedError: Nothing is valid. The message gives the reasons for each strategy.
+        UnknownNameError: Nobody provides the kernel, or no strategy has the placement.
+        RequestError: The evidence cannot be read.
+    """
+    wanted = {name: sizes for name, sizes in wanted.items() if placement in (AUTO, *registry.strategy(name).placements)}
+    if not wanted:
+        raise UnknownNameError("placement", placement, _placements(registry))
+    if one_host or len(wanted) == 1:
+        named = () if placement == AUTO else (placement,)
+        laid = [one for name, sizes in wanted.items() for one in laid_out(registry, name, problem, sizes, named)]
+        found = _predicted(registry, problem, laid, kernel)
+        if found is not None:
+            return Arrangement(found.way.strategy, found.way.placement, _chosen(problem, found))
+    return _in_order(registry, problem, wanted, kernel, placement, one_host)
+
+
+def choose_kernel(registry: Registry, problem: Problem, layout: Layout) -> Choice:
+    """The kernel or the pair to compute a layout's steps with.
+
+    Args:
+        registry: The registry of kernels to choose from.
+        problem: The problem of all ranks together.
+        layout: The layout, which assigns steps to ranks.
+
+    Raises:
+        UnsupportedError: No kernel takes every step. The message gives the reasons for each kernel.
+        RequestError: The evidence cannot be read.
+    """
+    if layout.strategy is not None:
+        laid = Laid(layout.strategy, dict(layout.axis_sizes), _AS_GIVEN, layout)
+        if (found := _predicted(registry, problem, [laid], AUTO)) is not None:
+            return _chosen(problem, found)
+    return choose(problem, registry, {name: registry.resolve(name, problem, layout) for name in registry.kernels})
+
+
+def _predicted(registry: Registry, problem: Problem, laid: list[Laid], kernel: str) -> Shared | None:
+    if kernel != AUTO:
+        registry.manifests(kernel)  # an unknown one is refused as such
+    return predicted(registry, problem, laid, None if kernel == AUTO else kernel, capacity_of(problem))
+
+
+def _chosen(problem: Problem, found: Shared) -> Choice:
+    """The quickest prediction as a choice with its reason."""
+    sentences = [proven(found.interval, found.seconds, found.proof), _next(found)]
+    fits = found.fits()
+    if not fits:
+        sentences.append("No choice fits into the memory")
+    if found.proof.outside:
+        sentences.append(f"The prediction extrapolates: {'; '.join(found.proof.outside)}")
+    if found.proof.versions:
+        sentences.append(f"The versions differ: {'; '.join(found.proof.versions)}")
+    level = logging.WARNING if found.proof.outside or not fits else logging.INFO
+    title = _title(found.kernel, found.way.strategy, found.way.sizes, found.way.placement)
+    return Choice(found.kernel, _subject(problem, title), ". ".join(sentences), level, cost_model()[1])
+
+
+def _next(found: Shared) -> str:
+    if not found.others:
+        return "Nothing else was about as quick"
+    other = found.others[0]
+    way = other.way
+    name = _title(other.kernel, way.strategy, way.sizes, way.placement)
+    return f"Next is {name}: {interval(other.seconds, *other.interval)}"
+
+
+def _subject(problem: Problem, title: str) -> str:
+    return f"{title} for {problem.concrete_mask.label}{' in training' * (problem.direction == 'backward')}"
+
+
+def _title(kernel: str, strategy: str, sizes: Mapping[str, int], placement: str) -> str:
+    return f"{kernel} with {strategy} ({mesh_text(dict(sizes))}, {placement})"
+
+
+def _in_order(
+    registry: Registry,
+    problem: Problem,
+    wanted: Mapping[str, Mapping[str, int]],
+    kernel: str,
+    placement: str,
+    one_host: bool,
+) -> Arrangement:
+    """The first valid strategy in the stated order."""
+    refusals: dict[str, UnsupportedError] = {}
+    for name in sorted(wanted, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
+        try:
+            taken, found = _nominal(registry, problem, name, wanted[name], kernel, placement)
+        except UnsupportedError as error:
+            refusals[name] = error
+            continue
+        subject = _subject(problem, _title(taken, name, wanted[name], found))
+        reason = _unranked(problem, len(wanted), one_host)
+        return Arrangement(name, found, Choice(taken, subject, reason, wrong=cost_model()[1]))
+    if len(refusals) == 1:
+        raise next(iter(refusals.values()))
+    raise UnsupportedError(" ".join(f"{name}: {error}" for name, error in refusals.items()))
+
+
+def _unranked(problem: Problem, strategies: int, one_host: bool) -> str:
+    """Why something was taken that is not ranked by evidence."""
+    lacking = f"no measurement on {evidence_name(problem.device)} says how fast the valid choices are"
+    if strategies == 1:
+        return f"the least nominal cost. It is not ranked by evidence: {lacking}; `longca run` measures them"
+    if one_host:
+        return f"the first valid strategy. It is not ranked by evidence: {lacking}; `longca run` measures them"
+    return (
+        "the first valid strategy. It is not ranked by evidence: the ranks are of several hosts, and nothing says how "
+        "these are linked; `longca recommend --network` ranks strategies for a network"
+    )
+
+
+def _nominal(
+    registry: Registry, problem: Problem, strategy: str, sizes: Mapping[str, int], kernel: str, placement: str
+) -> tuple[str, str]:
+    """A kernel and a placement of a strategy, without comparing strategies."""
+    if kernel == AUTO:
+        verdicts = {name: _anywhere(registry, name, problem, strategy, sizes) for name in registry.kernels}
+        kernel = choose(problem, registry, verdicts).kernel
+    if placement == AUTO:
+        return kernel, place(registry, strategy, kernel, problem, sizes)[0]
+    registry.resolve(kernel, problem, registry.layout(strategy, problem, sizes, placement)).check()
+    return kernel, placement
+
+
+def _anywhere(registry: Registry, kernel: str, problem: Problem, strategy: str, sizes: Mapping[str, int]) -> Verdict:
+    """Whether a kernel takes a problem under any placement of a strategy."""
+    refused = []
+    for placement in registry.strategy(strategy).placements:
+        try:
+            verdict = registry.resolve(kernel, problem, registry.layout(strategy, problem, sizes, placement))
+        except UnsupportedError as error:
+            verdict = Verdict(kernel, None, (Reason("layout", f"{placement} was tried", str(error).rstrip(".")),))
+        if verdict:
+            return verdict
+        refused.append(verdict)
+    return refused[0]
+
+
+def _placements(registry: Registry) -> list[str]:
+    return sorted({name for manifest in registry.strategies.values() for name in manifest.placements})

@@ -1,0 +1,251 @@
+"""CostModel: the seconds of kernel calls, predicted from evidence without a GPU.
+
+Evidence is grouped by device, kernel, direction, data type, head dimension and family of forms. Each group has a `Fit`,
+made on first use. The prediction says so if a problem lies outside the evidence of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import log2
+
+from longca.manifests import Device, installed_version
+from longca_advice.evidence import Row
+from longca_advice.fit import Call, Fit, Prediction
+from longca_advice.work import TILE, Work
+
+__all__ = ["CostModel", "Estimate", "Key"]
+
+#: How far beyond the evidence a length or a density may lie before it counts as outside: a factor.
+_BEYOND = 1.25
+
+#: Fewer measured calls with blocks of one size are fitted together with those of other sizes.
+_ENOUGH = 8
+
+#: Launches affect calls below this many seconds. The factor widens intervals there and for other block sizes.
+_LAUNCHED, _UNSURE = 5e-4, 1.5
+
+#: Estimates that are kept: a model's layers ask again for those of their mask.
+_KEPT = 4096
+
+#: Data types that kernels compute at the same speed.
+_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """The properties that calls share if the time of one predicts the time of another.
+
+    Attributes:
+        device: The vendor's name of the device.
+        kernel: The kernel.
+        direction: `forward`, or `backward` alone.
+        dtype: Data type.
+        head_dim: Head dimension.
+    """
+
+    device: str
+    kernel: str
+    direction: str
+    dtype: str
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The predicted seconds of a call.
+
+    Attributes:
+        seconds: The most likely time.
+        low: Lower end of the 90 % interval of the time.
+        high: Upper end of the same interval.
+        records: Number of measured calls that the estimate is learnt from.
+        nearest: The most similar measured call: its run and case.
+        outside: The properties of the call that lie outside the evidence, in words. Empty if there are none.
+        versions: The packages whose version here differs from the measured one, in words.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    records: int
+    nearest: str
+    outside: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows that are fitted together."""
+
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        return [Call(row.call_work, row.heads_q, row.heads_kv) for row in self.rows]
+
+    @cached_property
+    def fit(self) -> Fit:
+        return Fit(self.calls, [row.seconds for row in self.rows])
+
+    @cached_property
+    def lengths(self) -> tuple[float, float]:
+        found = [call.work.tokens for call in self.calls]
+        return min(found), max(found)
+
+    @cached_property
+    def densities(self) -> tuple[float, float]:
+        found = [_density(call.work) for call in self.calls]
+        return min(found), max(found)
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        return frozenset(call.work.path for call in self.calls)
+
+    def count(self, path: str) -> int:
+        return sum(call.work.path == path for call in self.calls)
+
+
+class CostModel:
+    """Predictions from some evidence.
+
+    Args:
+        rows: The evidence. Rows under a strategy say nothing of a kernel's own time, and are passed over.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows: dict[tuple[Key, str], list[Row]] = {}
+        self._groups: dict[tuple[Key, str], _Group] = {}
+        self._estimates = lru_cache(maxsize=_KEPT)(self._estimate)
+        self._nearest_group = lru_cache(maxsize=_KEPT)(self._find_group)
+        for row in rows:
+            if row.strategy is None:
+                key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim)
+                self._rows.setdefault((key, row.call_work.family), []).append(row)
+
+    @cached_property
+    def devices(self) -> Mapping[str, Device]:
+        """The devices that have evidence, by their vendors' names."""
+        return {row.run.device: row.run.measured_on for rows in self._rows.values() for row in rows}
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """The kernels that there is evidence of, on any device."""
+        return frozenset(key.kernel for key, _ in self._rows)
+
+    def knows(self, key: Key) -> bool:
+        """Whether any evidence may say something of a kernel's calls: of some form, head dimension and data type."""
+        return (key.device, key.kernel, key.direction) in self._measured
+
+    def predictions(self, key: Key, calls: Sequence[Call]) -> list[Prediction] | None:
+        """The seconds of several calls, or None without evidence.
+
+        Args:
+            key: The key of the calls.
+            calls: The calls, of one family.
+        """
+        if not calls:
+            return []
+        found = self._nearest_group(key, calls[0].work.family)
+        if found is None:
+            return None
+        near, group = found
+        scale = key.head_dim / near.head_dim
+        return [Prediction(*(scale * value for value in predicted)) for predicted in group.fit.predict(calls)]
+
+    def estimate(self, key: Key, call: Call) -> Estimate | None:
+        """The seconds of a call, and the evidence behind them, or None without evidence."""
+        return self._estimates(key, call)
+
+    def _estimate(self, key: Key, call: Call) -> Estimate | None:
+        found, predicted = self._nearest_group(key, call.work.family), self.predictions(key, [call])
+        if found is None or predicted is None:
+            return None
+        near, group = found
+        seconds, low, high = predicted[0]
+        outside = tuple(_outside(key, near, group, call, seconds))
+        nearest = group.rows[group.fit.nearest(call)]
+        # Outside the evidence the interval is wider on both sides: by as much again, for each thing that is outside.
+        widen = (high / seconds) ** len(outside)
+        if any(text.startswith(("blocks", "under")) for text in outside):
+            widen *= _UNSURE
+        versions = tuple(_other_versions(nearest.run.packages))
+        return Estimate(seconds, low / widen, high * widen, len(group.rows), nearest.source, outside, versions)
+
+    @cached_property
+    def _measured(self) -> frozenset[tuple[str, str, str]]:
+        return frozenset((key.device, key.kernel, key.direction) for key, _ in self._rows)
+
+    def _find_group(self, key: Key, family: str) -> tuple[Key, _Group] | None:
+        """The group of a key, or else of a data type that is as fast, with the nearest head dimension."""
+        about = (key.device, key.kernel, key.direction)
+        dtypes = [key.dtype, *([_ALIKE[key.dtype]] if key.dtype in _ALIKE else [])]
+        known = [(k, f) for k, f in self._rows if (k.device, k.kernel, k.direction) == about and k.dtype in dtypes]
+        kind = family.partition("/")[0]
+        same = [k for k, f in known if f == family and (kind != "block_sparse" or len(self._rows[k, f]) >= _ENOUGH)]
+        # The time for a block size that was not measured lies between the times of the measured sizes.
+        alike = [] if same else [k for k, f in known if kind == "block_sparse" and f.startswith(kind)]
+        if not (same or alike):
+            return None
+
+        def distance(k: Key) -> tuple[float, bool]:
+            return abs(log2(k.head_dim / key.head_dim)), k.dtype != key.dtype
+
+        near = min(same or alike, key=distance)
+        return near, self._group(near, family if same else kind)
+
+    def _group(self, key: Key, family: str) -> _Group:
+        if (key, family) not in self._groups:
+            rows = [row for (k, f), rows in self._rows.items() if k == key and f.startswith(family) for row in rows]
+            self._groups[key, family] = _Group(tuple(rows))
+        return self._groups[key, family]
+
+
+def _outside(key: Key, near: Key, group: _Group, call: Call, seconds: float) -> Iterable[str]:
+    """The properties of a call that lie outside the evidence, in words."""
+    if near.head_dim != key.head_dim:
+        yield f"head dimension {key.head_dim}; measured is {near.head_dim}"
+    if near.dtype != key.dtype:
+        yield f"{key.dtype}; measured is {near.dtype}"
+    shortest, longest = group.lengths
+    if call.work.tokens > _BEYOND * longest:
+        yield f"{int(call.work.tokens) * TILE} tokens; measured up to {int(longest) * TILE}"
+    if call.work.tokens * _BEYOND < shortest:
+        yield f"{int(call.work.tokens) * TILE} tokens; measured from {int(shortest) * TILE}"
+    thinnest, _ = group.densities
+    if _density(call.work) * _BEYOND < thinnest:
+        yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"
+    if seconds < _LAUNCHED:
+        yield f"under {_LAUNCHED * 1e3:.1f} ms a call takes as long as the host takes to launch it"
+    if call.work.path.startswith("block_sparse") and group.count(call.work.path) < _ENOUGH:
+        yield _about_blocks(call.work.path, group)
+
+
+def _about_blocks(path: str, group: _Group) -> str:
+    mine, count = path.partition("/")[2], group.count(path)
+    if count:
+        return f"blocks of {mine} tokens; measured {'is 1 call' if count == 1 else f'are {count} calls'} with such"
+    sizes = sorted((path.partition("/")[2] for path in group.paths), key=lambda size: (len(size), size))
+    return f"blocks of {mine} tokens; measured are {', '.join(sizes)}"
+
+
+def _density(work: Work) -> float:
+    """The share of the matrix's tiles that are computed."""
+    return work.tiles / max(work.cells, 1.0)
+
+
+def _other_versions(packages: Mapping[str, str]) -> Iterable[str]:
+    """Packages that are installed here in another version than was measured with, in words."""
+    for name, measured in packages.items():
+        here = installed_version(name)
+        if name in _MATTER and here is not None and here.partition("+")[0] != measured.partition("+")[0]:
+            yield f"measured with {name} {measured}; {here} is installed"
+
+
+#: Packages whose version changes the speed of kernels.
+_MATTER = frozenset(
+    {"torch", "triton", "flash-attn", "flash-attn-3", "flash-attn-4", "xformers", "flashinfer-python"}
+    | {"nvidia-cudnn-frontend", "fastvideo-kernel"}
+)

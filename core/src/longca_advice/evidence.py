@@ -1,0 +1,211 @@
+"""Evidence: verified measurements, each with its source, as rows of a table that is quick to read.
+
+There are three sources: the table that comes with LongCA, the history of this machine, and folders of records that the
+user names. A file of evidence is JSON, one object a line. A line without a kernel begins a run: the rows after it were
+measured on its device, with its package versions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from longca.errors import RequestError
+from longca.manifests import Device
+from longca.manifests.offers import DType
+from longca.masks import MAX_SEQLEN
+from longca_advice.devices import NO_DEVICE_REACHES, peak_tflops
+from longca_advice.work import Work
+
+__all__ = ["Collected", "Row", "Run", "parse", "shipped", "to_line", "to_lines"]
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=2**16)]
+
+
+class Run(BaseModel):
+    """The run that rows come from.
+
+    Attributes:
+        run: The run's name: its folder, or `this machine`.
+        device: The vendor's name of the device.
+        capability: The device's compute capability, or None for a CPU.
+        memory: The device's memory in bytes, or None if unknown.
+        packages: Versions of the packages that were installed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: Name
+    device: Name
+    capability: tuple[int, int] | None = None
+    memory: int | None = None
+    packages: dict[str, str] = {}
+
+    @property
+    def measured_on(self) -> Device:
+        """The device, as problems have it."""
+        return Device("cpu" if self.capability is None else "cuda", self.capability, self.memory, self.device)
+
+
+class Collected(BaseModel):
+    """The collectives of one kind that a call makes, measured without kernels.
+
+    Attributes:
+        calls: How many there are.
+        bytes: Their size together, as nccl-tests count it.
+        seconds: Their time together.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    calls: Annotated[int, Field(ge=1)]
+    bytes: Annotated[int, Field(ge=0)]
+    seconds: Seconds
+
+
+class Row(BaseModel):
+    """One verified measurement.
+
+    Attributes:
+        case: Hash of the measured problem and its device.
+        kernel: The kernel, or the pair.
+        direction: `forward`, or `backward` alone.
+        seconds: Median time of a call.
+        pattern: The mask's pattern, or None for a mask without a pattern.
+        seqlen: Queries.
+        density: Visible pairs over all pairs.
+        heads_q: Query heads.
+        heads_kv: Key and value heads.
+        head_dim: Head dimension.
+        dtype: Data type.
+        mask: Digest of the mask.
+        work: The call's `Work`, as its values in order. Empty under a strategy.
+        strategy: The strategy. None on one device, like all the attributes that follow.
+        placed: The placement of the tokens.
+        mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
+        compute: Time of the slowest rank's kernel calls alone.
+        communication: The collectives by kind.
+        observed: The values of `Observed` after the seconds: the call's timeline without rates. Empty if the strategy's
+            schedule is unknown.
+        run: The run that the row comes from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    case: str = ""
+    kernel: Name
+    direction: Literal["forward", "backward"]
+    seconds: Seconds
+    pattern: str | None = None
+    seqlen: Annotated[int, Field(ge=1, le=MAX_SEQLEN)]
+    density: Annotated[float, Field(ge=0, le=1)]
+    heads_q: Count
+    heads_kv: Count
+    head_dim: Count
+    dtype: DType
+    mask: str = ""
+    work: tuple[str | Amount, ...] = ()
+    strategy: str | None = None
+    placed: str | None = None
+    mesh: Annotated[str, Field(pattern=r"^\w+=[1-9]\d{0,5}(,\w+=[1-9]\d{0,5})*$")] | None = None
+    compute: Seconds | None = None
+    communication: dict[str, Collected] = {}
+    observed: tuple[Amount, ...] = ()
+    run: Run = Run(run="this machine", device="unknown")
+
+    @model_validator(mode="after")
+    def _plausible(self) -> Row:
+        if self.strategy is None and len(self.work) != len(Work.__dataclass_fields__):
+            raise ValueError(f"work has {len(self.work)} values; it needs {len(Work.__dataclass_fields__)}")
+        if [isinstance(value, str) for value in self.work] != [place == 0 for place in range(len(self.work))]:
+            raise ValueError("work is a path and then numbers")
+        rate = 1e-12 * self.flops / self.seconds / self.ranks
+        if rate > (peak_tflops(self.run.device, self.dtype) or NO_DEVICE_REACHES):
+            raise ValueError(f"{self.seconds} seconds would be {rate:.0f} TFLOP/s, more than the device can do")
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that shared the call."""
+        total = 1
+        for part in (self.mesh or "").split(","):
+            total *= int(part.partition("=")[2] or 1)
+        return total
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the direction alone."""
+        forward = 4 * self.head_dim * self.heads_q * self.density * self.seqlen**2
+        return forward if self.direction == "forward" else 2.5 * forward
+
+    @property
+    def call_work(self) -> Work:
+        """The call's work, on one device."""
+        return Work(*self.work)  # type: ignore[arg-type]  # the validator counts them
+
+    @property
+    def source(self) -> str:
+        """The run and the case, for looking the row up."""
+        return f"{self.run.run} {self.case}".strip()
+
+
+@cache
+def shipped() -> tuple[Row, ...]:
+    """The rows of the table that comes with LongCA."""
+    file = resources.files("longca_advice") / "evidence.jsonl"
+    return tuple(parse(file.read_text(encoding="utf-8").splitlines(), "longca/advice/evidence.jsonl"))
+
+
+def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:
+    """The rows of some lines.
+
+    Args:
+        lines: The lines.
+        source: The source of the lines, for messages.
+        first: Number of the first line, for messages.
+
+    Raises:
+        RequestError: A line is no row. The message names the line and the error.
+    """
+    run: Run | None = None
+    for number, line in enumerate(lines, first):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            if not isinstance(value, dict):
+                raise ValueError("not an object")
+            if "kernel" not in value:
+                run = Run.model_validate(value)
+                continue
+            yield Row.model_validate({"run": run, **value} if run else value)
+        except ValidationError as error:
+            found = error.errors()[0]
+            where = ".".join(map(str, found["loc"])) or "row"
+            said = found["msg"].removeprefix("Value error, ")
+            raise RequestError(f"{source}, line {number}: {where}: {said}. Correct or remove the line") from None
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"{source}, line {number}: not JSON: {error}. Correct or remove the line") from None
+
+
+def to_lines(rows: Iterable[Row]) -> Iterator[str]:
+    """Rows as the lines of a file, with a line before each run's rows."""
+    run = None
+    for row in rows:
+        if row.run != run:
+            run = row.run
+            yield to_line(run)
+        yield to_line(row.model_copy(update={"run": Row.model_fields["run"].default}))
+
+
+def to_line(model: BaseModel) -> str:
+    """A row or a run as one line."""
+    return json.dumps(model.model_dump(mode="json", exclude_defaults=True), separators=(",", ":"))

@@ -1,0 +1,221 @@
+"""Networks: the time of a collective, from measurements within a host and from a link's figures between hosts.
+
+Within a host a collective takes α a call, plus the bytes that leave a rank over β. β is a bus bandwidth as nccl-tests
+define it (doc/PERFORMANCE.md), which makes it the same for any number of ranks. Between hosts, B is the bandwidth of
+each GPU to the network. A group has n ranks, g of them share a host, and s bytes leave a rank:
+
+    p2p                           s / B          the slowest hop is between hosts
+    all_to_all                    s (n − g) / (n − 1) / B    of the ranks that a rank sends to, n − g are elsewhere
+    all_gather, reduce_scatter    s / (g B)      g rings leave a host, each by another GPU, with a g-th of the bytes
+
+The transfers within the hosts run at the same time, so that the longer of the two counts. Latencies come on top: one
+hop's latency, and a ring's latency for each host but one.
+
+Sources: the bandwidths of rings and of direct exchanges in nccl-tests, doc/PERFORMANCE.md. For α + bytes / β: Thakur,
+Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log, prod
+
+import numpy as np
+
+from longca.errors import RequestError, UnsupportedError
+from longca.manifests.schedule import MOVES, Move
+from longca_advice.fit import non_negative
+
+__all__ = ["Link", "Network", "Topology", "Transferred", "fit_links", "transferred"]
+
+#: Bits per second of a unit, and seconds of one.
+_BANDWIDTHS = {"b": 1.0, "B": 8.0}
+_PREFIXES = {"": 1.0, "M": 1e6, "G": 1e9, "T": 1e12}
+_LATENCIES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9}
+
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
+_BANDWIDTH = re.compile(rf"{_NUMBER}\s*([MGT]?)(bps|bit|b|B)(?:/s)?")
+_LATENCY = re.compile(rf"{_NUMBER}\s*(s|ms|µs|us|ns)")
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """Some collectives of one kind that were measured together, without a kernel.
+
+    Attributes:
+        kind: One of `longca.manifests.schedule.MOVES`.
+        ranks: Number of ranks in each collective.
+        calls: Number of collectives.
+        sent: Bytes that leave the rank that sends most.
+        seconds: Time of all these collectives together, on the slowest rank.
+    """
+
+    kind: str
+    ranks: int
+    calls: int
+    sent: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """The time of a collective: latency + bytes that leave a rank / bandwidth.
+
+    Attributes:
+        bandwidth: Bytes a second, one way.
+        latency: Seconds a call.
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """A link from words: a bandwidth for each GPU, and a latency if need be.
+
+        Args:
+            text: The words, such as `400Gb` (bits a second), `50GB/s` (bytes a second) or `50GB/s,5µs`.
+
+        Raises:
+            RequestError: The text has another form.
+        """
+        first, *others = (part.strip() for part in text.replace("μ", "µ").split(","))
+        bandwidth = _BANDWIDTH.fullmatch(first)
+        latency = _LATENCY.fullmatch(others[0]) if others else None
+        if bandwidth is None or len(others) > 1 or (others and latency is None):
+            raise RequestError(
+                f"{text!r} is no network. Give the bandwidth that each GPU has to it, in bits (400Gb) or bytes "
+                "(50GB/s) a second, and if need be its latency: 50GB/s,5µs"
+            )
+        number, prefix, unit = bandwidth.groups()
+        rate = float(number) * _PREFIXES[prefix] * _BANDWIDTHS[unit[0]] / 8
+        if rate <= 0:
+            raise RequestError(f"{text!r} is a network without bandwidth; give one above 0, such as 400Gb")
+        return cls(rate, float(latency[1]) * _LATENCIES[latency[2]] if latency else 0.0)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The hosts of a mesh's ranks.
+
+    Attributes:
+        axis_sizes: Ranks along each of a strategy's axes, in the strategy's order.
+        ranks_per_host: Ranks on a host, next to one another in the mesh, or None if one host has all ranks.
+        mesh_order: The axes from the mesh's outermost to its innermost, whose ranks are next to one another. None for
+            the strategy's order.
+
+    Raises:
+        RequestError: The orders have different axes, or the ranks per host are invalid.
+    """
+
+    axis_sizes: tuple[tuple[str, int], ...]
+    ranks_per_host: int | None = None
+    mesh_order: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mesh_order is not None and sorted(self.mesh_order) != sorted(self.sizes):
+            raise RequestError(f"a mesh of axes {self.mesh_order} was given; the strategy's are {tuple(self.sizes)}")
+        if self.ranks_per_host is not None and self.ranks_per_host < 1:
+            raise RequestError(f"{self.ranks_per_host} ranks a host were given; give 1 or more")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Ranks along each axis."""
+        return dict(self.axis_sizes)
+
+    def shared(self, axis: str) -> int:
+        """How many ranks of a group along an axis share a host."""
+        ranks = self.sizes[axis]
+        if self.ranks_per_host is None:
+            return ranks
+        order = self.mesh_order or tuple(self.sizes)
+        stride = prod(self.sizes[inner] for inner in order[order.index(axis) + 1 :])
+        return max(1, min(ranks, self.ranks_per_host // stride))
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links that collectives use.
+
+    Attributes:
+        inside: For each kind, the link within a host by the number of ranks. Other numbers take the nearest one's link.
+        between: The link of each GPU to other hosts, or None if there is none.
+    """
+
+    inside: Mapping[str, Mapping[int, Link]]
+    between: Link | None = field(default=None)
+
+    def seconds(self, move: Move, topology: Topology) -> float:
+        """The time of one move by itself.
+
+        Raises:
+            UnsupportedError: No collective of that kind was measured, or the link between hosts is unknown.
+        """
+        ranks, shared = topology.sizes[move.axis], topology.shared(move.axis)
+        inside = self._inside(move.kind, shared)
+        within = inside.latency + move.sent / inside.bandwidth
+        if shared == ranks:
+            return within
+        if self.between is None:
+            raise UnsupportedError(
+                "the ranks are on several hosts, and no network between them was given. Give the bandwidth that each "
+                "GPU has to it: --network 400Gb, or network='400Gb'"
+            )
+        hosts, part = -(-ranks // shared), 1.0
+        if move.kind == "all_to_all":
+            part = (ranks - shared) / (ranks - 1)
+        elif move.kind != "p2p":
+            part = 1 / shared
+        hops = hosts - 1 if move.kind in ("all_gather", "reduce_scatter") else 1
+        across = inside.latency + hops * self.between.latency + move.sent * part / self.between.bandwidth
+        return max(across, within) if shared > 1 else across
+
+    def _inside(self, kind: str, ranks: int) -> Link:
+        """The link of a kind that was measured between so many ranks, or nearly so many."""
+        if not (links := self.inside.get(kind)):
+            known = ", ".join(self.inside) or "none"
+            raise UnsupportedError(f"no {kind} was measured within a host; known: {known}. Give records that have it")
+        return links[min(links, key=lambda measured: (abs(log(measured / ranks)), measured))]
+
+
+def fit_links(measured: Sequence[Transferred]) -> dict[str, dict[int, Link]]:
+    """The link of each measured kind and number of ranks.
+
+    The fit is by non-negative least squares on the relative error.
+
+    Args:
+        measured: Collectives within a host. A collective that sends nothing is ignored.
+    """
+    groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for row in measured:
+        if row.sent > 0 and row.seconds > 0:
+            groups.setdefault((row.kind, row.ranks), []).append((row.calls / row.seconds, row.sent / row.seconds))
+    links: dict[str, dict[int, Link]] = {}
+    for (kind, ranks), rows in sorted(groups.items()):
+        table, ones = np.array(rows), np.ones(len(rows))
+        latency, per_byte = non_negative(table, ones)
+        if per_byte <= 0:  # sizes that are too much alike to tell the two apart
+            latency, per_byte = 0.0, non_negative(table[:, 1:], ones)[0]
+        links.setdefault(kind, {})[ranks] = Link(1 / float(per_byte), float(latency))
+    return links
+
+
+def transferred(mesh: str, communication: Mapping[str, tuple[int, float, float]]) -> Iterator[Transferred]:
+    """The collectives of a measured call within a host, by kind.
+
+    A record does not name the axis of a kind. If a strategy has several axes, a p2p counts along the last but one, and
+    the other kinds along the last. Evidence does not state the bytes that leave a rank either. They are all bytes of a
+    p2p, and n − 1 of n parts of the other kinds, as in nccl-tests.
+
+    Args:
+        mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
+        communication: The calls, bytes and seconds of each kind. Kinds outside `MOVES` are left out.
+    """
+    sizes = [int(axis.partition("=")[2]) for axis in mesh.split(",")]
+    for kind, (calls, size, seconds) in communication.items():
+        if kind in MOVES:
+            ranks = sizes[-2] if kind == "p2p" and len(sizes) > 1 else sizes[-1]
+            sent = size if kind == "p2p" else size * (ranks - 1) / ranks
+            yield Transferred(kind, ranks, calls, sent, seconds)

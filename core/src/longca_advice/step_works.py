@@ -1,0 +1,209 @@
+"""Step works: the work of every step of a layout, from the tiles of the whole mask.
+
+A tile belongs to the parts that hold its tokens, in proportion to their tokens. This needs no cut of the mask, so that
+it is fast on any number of ranks. It ignores the tiles at the seams of chunks, which a cut would show as partial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.manifests import Layout
+from longca.masks import Mask, SliceMask
+from longca_advice.costs import CostModel, Key
+from longca_advice.fit import Call
+from longca_advice.pair_sums import Owned, pair_sums, tiles_before
+from longca_advice.work import TILE, Work
+
+__all__ = ["PairTiles", "Pairs", "pair_tiles", "pairs_of", "seconds_of"]
+
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+
+#: Tables that are kept for strategies that place tokens alike.
+_KEPT = 32
+_MADE: OrderedDict[bytes, PairTiles] = OrderedDict()
+
+#: Layouts with up to this many pairs distinguish works that differ by 1 %. Larger layouts need 3 %.
+_FINE = 2**14
+
+#: Rows of tiles that are kept apart, at most. They cover a million tokens.
+_ROWS = 2**13
+
+#: Fewer tiles than this count as none.
+_NOTHING = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Which queries meet which keys in a layout, each pair once.
+
+    Attributes:
+        parts: The pairs, as parts of `layout.table`: [pairs, 2].
+        index: The pair of each step: [ranks, steps]; −1 where a rank has fewer steps than others.
+        heads: Query heads and KV heads of a step. They are the same on every rank.
+    """
+
+    parts: _Ints
+    index: _Ints
+    heads: tuple[int, int]
+
+    def seconds(self, of_pairs: _Floats) -> _Floats:
+        """The seconds of each step of those of the pairs: [ranks, steps]."""
+        return np.where(self.index < 0, 0.0, of_pairs[self.index])
+
+
+def pairs_of(layout: Layout) -> Pairs:
+    """The pairs of a layout."""
+    table = layout.table
+    many = max(1, len(table.parts))
+    code = table.table[:, 0] * many + table.table[:, 1]
+    met = np.zeros(many * many, np.bool_)
+    met[code] = True
+    which = (np.cumsum(met) - 1)[code]
+    counts = np.diff(table.bounds)
+    index = np.full((len(table), int(counts.max(initial=0))), -1, np.int64)
+    index[table.ranks, np.arange(len(which)) - np.repeat(table.bounds[:-1], counts)] = which
+    (q0, q1), (kv0, kv1) = table.heads[0]
+    return Pairs(np.stack(np.divmod(np.flatnonzero(met), many), axis=1), index, (q1 - q0, kv1 - kv0))
+
+
+@dataclass(frozen=True, eq=False)
+class PairTiles:
+    """The tiles of the pairs of a layout. Works with small differences are merged.
+
+    Attributes:
+        works: The distinct works, or None for an empty one. They have no path yet, or the path of a full mask.
+        which: The work of each pair: [pairs].
+    """
+
+    works: tuple[Work | None, ...]
+    which: _Ints
+    _seconds: dict[tuple[CostModel, Key, str, tuple[int, int]], _Floats | None] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> int:
+        """The pair with most tiles."""
+        return int(np.array([work.tiles if work else 0.0 for work in self.works])[self.which].argmax())
+
+    def on(self, path: str) -> list[Work | None]:
+        """The works, on a path where they are not of a full mask."""
+        return [work and (work if work.path else replace(work, path=path)) for work in self.works]
+
+    def seconds(self, costs: CostModel, key: Key, path: str, heads: tuple[int, int]) -> _Floats | None:
+        """The predicted seconds of each pair: [pairs]. None without evidence. The result is cached.
+
+        Args:
+            costs: The cost model.
+            key: The key of the kernel's calls.
+            path: The path of works that have no full mask.
+            heads: Query heads and KV heads.
+        """
+        asked = (costs, key, path, heads)
+        if asked not in self._seconds:
+            self._seconds[asked] = seconds_of(costs, key, self.on(path), heads)
+        found = self._seconds[asked]
+        return None if found is None else found[self.which]
+
+
+def seconds_of(costs: CostModel, key: Key, works: Sequence[Work | None], heads: tuple[int, int]) -> _Floats | None:
+    """The predicted seconds of some works, 0 for a missing work: [works]. None without evidence.
+
+    Args:
+        costs: The cost model.
+        key: The key of the kernel's calls.
+        works: The works, of one head.
+        heads: Query heads and KV heads.
+    """
+    found = np.zeros(len(works))
+    families: dict[str, list[tuple[int, Call]]] = {}
+    for index, work in enumerate(works):
+        if work is not None:
+            families.setdefault(work.family, []).append((index, Call(work, *heads)))
+    for members in families.values():
+        predicted = costs.predictions(key, [call for _, call in members])
+        if predicted is None:
+            return None
+        found[[index for index, _ in members]] = [one.seconds for one in predicted]
+    return found
+
+
+def pair_tiles(mask: Mask, layout: Layout, pairs: Pairs) -> PairTiles:
+    """The tiles of each pair of a layout, from those of the whole mask.
+
+    Strategies that place tokens alike have the same pairs. The latest are kept.
+
+    Args:
+        mask: The mask of all tokens: of slices, where ranks cut it.
+        layout: Who computes what.
+        pairs: Its pairs.
+    """
+    assert isinstance(mask, SliceMask), "rings cut masks of slices alone"
+    digest = _digest(mask, layout.table.arrays, pairs.parts)
+    if digest not in _MADE:
+        if len(_MADE) >= _KEPT:
+            _MADE.popitem(last=False)
+        _MADE[digest] = _pair_tiles(mask, layout.table.arrays, pairs.parts)
+    _MADE.move_to_end(digest)
+    return _MADE[digest]
+
+
+def _coarser(tokens: int) -> int:
+    """How many times as wide tiles are taken of long masks, for there are to be no more rows of tiles than _ROWS."""
+    times = 1
+    while tokens > times * _ROWS * TILE:
+        times *= 2
+    return times
+
+
+def _digest(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> bytes:
+    found = hashlib.blake2b(f"{mask.key} {len(arrays)}".encode())
+    for array in (pairs, *arrays):
+        found.update(b"%d" % len(array) + array.tobytes())
+    return found.digest()
+
+
+def _pair_tiles(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> PairTiles:
+    queries, q_of = np.unique(pairs[:, 0], return_inverse=True)
+    keys, k_of = np.unique(pairs[:, 1], return_inverse=True)
+    apart = len(pairs) == len(queries) == len(keys)  # each part meets one other part, for instance if keys are gathered
+    times = _coarser(max(mask.seqlen_q, mask.seqlen_k))
+    size = times * TILE
+    full, partial, longest = pair_sums(
+        mask.blocks(size, size).by_query,
+        Owned.of([arrays[part] for part in queries], size),
+        tiles_before([arrays[part] for part in keys], mask.seqlen_k, size),
+        k_of if apart else None,
+    )
+    # An edge through a coarse tile goes through as many tiles as it is high, and leaves half of it on each side.
+    sums = full * times**2 + partial * times * (times - 1) / 2, partial * times, longest * times
+    tokens = [np.array([np.diff(arrays[part]).sum() for part in which], np.int64) for which in (queries, keys)]
+    rows, columns = (-(-count // TILE) for count in tokens)
+    tables = [table[q_of, 0 if apart else k_of] for table in sums]
+    return PairTiles(*_distinct(np.stack([*tables, rows[q_of], columns[k_of]])))
+
+
+def _distinct(table: _Floats) -> tuple[tuple[Work | None, ...], _Ints]:
+    """The works that differ, and which of them each pair's is.
+
+    Args:
+        table: Of each pair full and partial tiles, the most in a row, and the rows and columns of tiles: [5, pairs].
+    """
+    code, classes = np.zeros(table.shape[1], np.int64), 100 if table.shape[1] <= _FINE else 30
+    for column in table:
+        step = np.round(classes * np.log(column + 1)).astype(np.int64)
+        code = code * (int(step.max(initial=0)) + 1) + step
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    found: list[Work | None] = []
+    for full, partial, longest, rows, columns in table[:, first].T.tolist():
+        cells, tiles = rows * columns, full + partial
+        path = "full" if partial < _NOTHING and full > 0.999 * cells else ""
+        work = Work(path, full, partial, rows, longest, min(rows, tiles), 1, 0, rows, cells)
+        found.append(work if tiles > _NOTHING else None)
+    return tuple(found), which

@@ -1,0 +1,146 @@
+"""Timelines: the time of one call of a strategy, from its schedule and the cost of each step on each rank.
+
+Every rank has a clock. In a phase it touches memory, waits for the ranks that it exchanges with, and computes beside
+the moves or behind them. A collective begins when the last rank of its group is ready. A hop of a ring begins when both
+neighbours are ready. Ranks may be ahead of one another as far as that allows. NCCL's kernels take multiprocessors from
+the kernel that they run beside, which costs it a share of its time.
+
+    ready    the clock, and touched / bandwidth behind it
+    moved    the latest ready among the ranks of the moves, and their seconds behind it
+    beside   max(moved, ready + compute + slowdown · min(moves, compute))
+    else     moved + compute
+
+Moves along one link follow one another. Moves within hosts and moves between hosts run at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.manifests.schedule import Move, Phase, Schedule
+from longca_advice.network import Network, Topology
+from longca_advice.rates import Rates
+
+__all__ = ["Timeline", "timeline"]
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The breakdown of the time of the rank that ends last.
+
+    Attributes:
+        seconds: From the first rank's beginning to the last rank's end.
+        compute: Seconds in kernels, as if nothing ran beside them.
+        exposed: Seconds in moves that its kernels do not hide, and in waits for other ranks.
+        touching: Seconds of packing, casting and merging.
+        slowed: Extra seconds of its kernels because of moves beside them.
+        phases: Seconds of launches, and of waits for other ranks.
+        touched: Bytes that it reads and writes for packing, casting and merging.
+        beside: Seconds of collectives beside its kernels.
+        beside_p2p: Seconds of ring hops beside its kernels.
+        count: Number of phases that launch anything.
+    """
+
+    seconds: float
+    compute: float
+    exposed: float
+    touching: float
+    slowed: float
+    phases: float
+    touched: float
+    beside: float
+    beside_p2p: float
+    count: int
+
+
+def timeline(
+    schedule: Schedule, compute: _Floats, network: Network, topology: Topology, rates: Rates | None = None
+) -> Timeline:
+    """The time of a call, and its breakdown.
+
+    Args:
+        schedule: The computation and the moves of the call.
+        compute: Seconds of each rank's steps, 0 for empty steps: [ranks, steps].
+        network: The links that the moves use.
+        topology: The hosts of the ranks, which have the same numbers as in layouts.
+        rates: The overhead of a call beside its kernels and collectives, or None for no overhead.
+
+    Raises:
+        UnsupportedError: The network does not know a move.
+    """
+    clocks = _Clocks(network, topology, rates or Rates())
+    for phase in schedule:
+        step = np.zeros(len(compute)) if phase.step is None else phase.share * compute[:, phase.step]
+        clocks.advance(phase, step.reshape(clocks.shape))
+    return clocks.result()
+
+
+class _Clocks:
+    """The ranks' clocks, and the breakdown of their time, in the shape of the strategy's axes."""
+
+    def __init__(self, network: Network, topology: Topology, rates: Rates) -> None:
+        self._network, self._topology, self._rates = network, topology, rates
+        self.shape = tuple(topology.sizes.values())
+        self._clock, self._compute, self._touched, self._collectives, self._hops = np.zeros((5, *self.shape))
+        self._count = 0
+        #: Moves under way, the seconds that each takes of a phase, and the phases that it has left.
+        self._pending: list[tuple[Move, float, int]] = []
+
+    def advance(self, phase: Phase, compute: _Floats) -> None:
+        """Goes through a phase.
+
+        Args:
+            phase: What happens.
+            compute: Seconds that each rank computes.
+        """
+        rates, seconds = self._rates, self._network.seconds
+        self._pending += [(move, seconds(move, self._topology) / move.spread, move.spread) for move in phase.moves]
+        launches = bool(self._pending) or phase.step is not None
+        touched = phase.touched + phase.merged * (compute > 0)
+        ready = self._clock + rates.per_byte * touched + rates.per_phase * launches
+        together, collective = self._seconds()
+        moved = self._meeting(ready) + together
+        beside = np.asarray(phase.beside)
+        beside = np.broadcast_to(beside if beside.ndim == 0 else beside.reshape(self.shape), self.shape)
+        under_way = np.where(beside, np.minimum(together, compute), 0.0)
+        collectives, hops = collective * under_way, (1 - collective) * under_way
+        computed = ready + compute + rates.slowdown * collectives + rates.slowdown_p2p * hops
+        self._clock = np.where(beside, np.maximum(moved, computed), moved + compute)
+        self._compute, self._touched = self._compute + compute, self._touched + touched
+        self._collectives, self._hops = self._collectives + collectives, self._hops + hops
+        self._count += launches
+        self._pending = [(move, part, left - 1) for move, part, left in self._pending if left > 1]
+
+    def result(self) -> Timeline:
+        """The timeline of the rank that is last."""
+        last, rates = int(self._clock.argmax()), self._rates
+        parts = (self._clock, self._compute, self._touched, self._collectives, self._hops)
+        total, compute, touched, collectives, hops = (float(part.flat[last]) for part in parts)
+        touching, launching = rates.per_byte * touched, rates.per_phase * self._count
+        slowed = rates.slowdown * collectives + rates.slowdown_p2p * hops
+        exposed = max(0.0, total - compute - touching - slowed - launching)
+        return Timeline(total, compute, exposed, touching, slowed, launching, touched, collectives, hops, self._count)
+
+    def _seconds(self) -> tuple[float, float]:
+        """The seconds of the moves that are under way together, and which share of them is not p2p."""
+        links, kinds = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
+        for move, seconds, _ in self._pending:
+            links[self._topology.shared(move.axis) == self._topology.sizes[move.axis]] += seconds
+            kinds[move.kind == "p2p"] += seconds
+        return max(links.values()), kinds[False] / (sum(kinds.values()) or 1.0)
+
+    def _meeting(self, ready: _Floats) -> _Floats:
+        """When each rank's moves can begin."""
+        for place, axis in enumerate(self._topology.sizes):
+            kinds = {move.kind for move, *_ in self._pending if move.axis == axis}
+            if kinds - {"p2p"}:
+                ready = np.broadcast_to(ready.max(axis=place, keepdims=True), self.shape)
+            elif kinds:
+                neighbours = np.roll(ready, 1, axis=place), np.roll(ready, -1, axis=place)
+                ready = np.maximum(ready, np.maximum(*neighbours))
+        return ready

@@ -1,0 +1,266 @@
+"""Ways: one strategy on one mesh with one placement, and the cost of its steps with a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longca.errors import UnsupportedError
+from longca.manifests import Layout, Problem, Verdict
+from longca.manifests.pairs import halves
+from longca.manifests.steps import Steps
+from longca.masks import Form, SliceMask
+from longca_advice.asked import Asked
+from longca_advice.calls import StrategyCall, schedule_of
+from longca_advice.choices import Refused
+from longca_advice.meshes import few_meshes, mesh_text
+from longca_advice.network import Network, Topology
+from longca_advice.rates import Rates
+from longca_advice.step_works import Pairs, PairTiles, pair_tiles, pairs_of, seconds_of
+from longca_advice.work import Work, work_of
+
+__all__ = ["Links", "Role", "Way", "of_role", "ways_of"]
+
+_Floats = NDArray[np.float64]
+
+#: The roles of a kernel: the forward or the backward of a pair, or both directions by itself.
+Role = Literal["forward", "backward", "both"]
+
+#: Layouts with up to this many pairs have every pair cut.
+_CUT = 100
+
+#: Layouts with up to _ALL steps are checked in full. Larger ones have _SOME steps checked, on at least _FEWEST ranks.
+_ALL, _SOME, _FEWEST = 2**13, 2**11, 4
+
+#: Slices of a mask with which a step counts once.
+_SLICES = 64
+
+#: Forms that take any cut of a mask, the most common first.
+_GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN, Form.DENSE)
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links between ranks.
+
+    Attributes:
+        network: Links within a host and between hosts.
+        rates: The overhead of a call beside its kernels and its collectives.
+        per_host: Ranks on a host.
+    """
+
+    network: Network
+    rates: Rates
+    per_host: int
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """One strategy on one mesh with one placement.
+
+    Attributes:
+        asked: The question.
+        links: The links between the ranks.
+        strategy: The strategy.
+        sizes: Ranks along each of its axes.
+        placement: The placement.
+        layout: The layout: it assigns tokens and steps to ranks.
+    """
+
+    asked: Asked
+    links: Links
+    strategy: str
+    sizes: dict[str, int]
+    placement: str
+    layout: Layout
+
+    @property
+    def mesh(self) -> str:
+        """The mesh as records have it."""
+        return mesh_text(self.sizes)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The queries and keys that meet."""
+        return pairs_of(self.layout)
+
+    @property
+    def cuts_all(self) -> bool:
+        """Whether the mask is cut for every pair when the way is weighed exactly."""
+        return len(self.pairs.parts) <= _CUT
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Where the ranks are."""
+        hosts = self.layout.world_size > self.links.per_host
+        return Topology(tuple(self.sizes.items()), self.links.per_host if hosts else None)
+
+    def call(self, direction: str) -> StrategyCall | None:
+        """The call in a direction, or None if the strategy states no schedule."""
+        problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
+        schedule = schedule_of(self.asked.registry, problem, self.layout, nccl=problem.device.kind == "cuda")
+        return None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
+
+    def rough(self, kernel: str, direction: str) -> _Floats | None:
+        """The seconds of each pair by the tiles of the whole mask, or None if the kernel does not take such masks."""
+        form = self._rough_form(kernel, direction)
+        if form is None:
+            return None
+        if len(self.pairs.parts) == 1 and self.steps[0] is not None:
+            return self._seconds(kernel, direction, [work_of(self.steps[0].concrete_mask, form)])
+        return self._tiles.seconds(self.asked.costs, self.asked.key(kernel, direction), str(form), self.pairs.heads)
+
+    def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
+        """The seconds of each pair by its cut of the mask, or None without evidence.
+
+        Args:
+            kernel: A kernel that takes every pair in its role, as `refusal` says.
+            role: The kernel's role.
+            direction: The direction to weigh.
+        """
+        if not self.cuts_all:
+            return self.rough(kernel, direction)
+        steps = self._roles[role]
+        works = [None if step is None else work_of(step.concrete_mask, self._form(kernel, step)) for step in steps]
+        return self._seconds(kernel, direction, works)
+
+    def refusal(self, kernel: str, role: Role) -> Verdict | None:
+        """The verdict against a kernel that does not take every step in a role, or None if it takes every step."""
+        if not self.cuts_all:
+            verdict = self.asked.resolve(kernel, of_role(self.asked.problem, role), self._checked_layout)
+            return None if verdict else verdict
+        for step in self._roles[role]:
+            if step is not None and not (verdict := self.asked.resolve(kernel, step)):
+                return verdict
+        return None
+
+    @property
+    def checked(self) -> str:
+        """In words, how many steps were checked. Empty if all were checked."""
+        if self.cuts_all or len(self._checked_ranks) == len(self._unlike_ranks):
+            return ""
+        checked, unlike = len(self._checked_ranks), len(self._unlike_ranks)
+        return f"whether the kernels take every step was checked on {checked} of {unlike} ranks that differ"
+
+    @cached_property
+    def _unlike_ranks(self) -> list[int]:
+        """The ranks whose pairs differ, the first of each."""
+        found: dict[bytes, int] = {}
+        for rank, pairs in enumerate(self.pairs.index):
+            found.setdefault(pairs.tobytes(), rank)
+        return list(found.values())
+
+    @cached_property
+    def _checked_ranks(self) -> list[int]:
+        """The ranks whose steps are checked, chosen among distinct ranks and limited by the time for an answer."""
+        ranks, steps = self._unlike_ranks, max(1, self.pairs.index.shape[1])
+        mask = self.asked.problem.concrete_mask
+        # A cut takes as long as the mask has slices.
+        each = steps * max(1, len(mask.array) // _SLICES if isinstance(mask, SliceMask) else 1)
+        if len(ranks) * each <= _ALL:
+            return ranks
+        most = min(len(ranks), max(_FEWEST, _SOME // each))
+        return [ranks[place] for place in np.linspace(0, len(ranks) - 1, most).astype(np.int64)]
+
+    @cached_property
+    def _checked_layout(self) -> Layout:
+        """The layout, with the steps of the ranks that are checked alone."""
+        steps, taken = self.layout.table, np.zeros(self.layout.world_size, np.bool_)
+        taken[self._checked_ranks] = True
+        bounds = np.r_[0, np.cumsum(np.diff(steps.bounds) * taken)]
+        return replace(self.layout, steps=Steps(steps.parts, steps.heads, steps.table[taken[steps.ranks]], bounds))
+
+    @cached_property
+    def steps(self) -> list[Problem | None]:
+        """The problem of each pair, or None for an empty pair. In a large layout, the problem of the largest pair."""
+        parts, (heads_q, heads_kv) = self.layout.table.parts, self.pairs.heads
+        rows = self.pairs.parts if self.cuts_all else self.pairs.parts[[self._tiles.largest]]
+        whole = self.asked.problem
+        steps = [
+            whole.narrowed(range(heads_q), range(heads_kv), (parts[q], parts[k]))
+            if len(self.pairs.parts) > 1
+            else whole.narrowed(range(heads_q), range(heads_kv))
+            for q, k in rows.tolist()
+        ]
+        composed = self.pairs.index.shape[1] > 1
+        return [None if step.concrete_mask.is_empty else replace(step, composed=composed) for step in steps]
+
+    @cached_property
+    def _roles(self) -> dict[Role, list[Problem | None]]:
+        """The problems of the steps for a kernel in each role."""
+        roles: tuple[Role, ...] = ("forward", "backward", "both")
+        return {role: [None if step is None else of_role(step, role) for step in self.steps] for role in roles}
+
+    def _form(self, kernel: str, step: Problem) -> Form:
+        offer = self.asked.resolve(kernel, step).offer
+        assert offer is not None, "a kernel is weighed where it takes every step"
+        return offer.form
+
+    def _rough_form(self, kernel: str, direction: str) -> Form | None:
+        """A form in which a kernel is likely to take the steps."""
+        if len(self.pairs.parts) == 1 and self.steps[0] is not None:
+            verdict = self.asked.resolve(kernel, replace(self.steps[0], direction="forward"))
+            return verdict.offer.form if verdict.offer else None
+        offers = self.asked.registry.manifest(kernel).offers
+        forms = {offer.form for offer in offers if direction in offer.directions}
+        return next((form for form in _GENERAL if form in forms), None)
+
+    @cached_property
+    def _tiles(self) -> PairTiles:
+        return pair_tiles(self.asked.problem.concrete_mask, self.layout, self.pairs)
+
+    def _seconds(self, kernel: str, direction: str, works: Sequence[Work | None]) -> _Floats | None:
+        return seconds_of(self.asked.costs, self.asked.key(kernel, direction), works, self.pairs.heads)
+
+
+def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Iterator[Way | Refused]:
+    """Every distinct layout, once. A way without a layout is refused with the reason.
+
+    Args:
+        asked: The question.
+        ranks: Ranks, 2 or more.
+        links: The links between the ranks.
+        strategies: Strategies to choose from.
+    """
+    for name in strategies:
+        manifest = asked.registry.strategy(name)
+        sizes_of_all = few_meshes(ranks, manifest.axes, links.per_host)
+        if not sizes_of_all:
+            axes = " × ".join(manifest.axes)
+            yield Refused(None, name, (f"{ranks} devices cannot be split into {axes}, 2 or more along each",))
+        refusals: dict[str, list[tuple[str, str]]] = {}
+        for sizes in sizes_of_all:
+            seen: set[Layout] = set()
+            for placement in manifest.placements:
+                try:
+                    layout = asked.registry.layout(name, asked.problem, sizes, placement)
+                except UnsupportedError as error:
+                    refusals.setdefault(str(error), []).append((mesh_text(sizes), placement))
+                    continue
+                if layout not in seen:
+                    seen.add(layout)
+                    yield Way(asked, links, name, sizes, placement, layout)
+        for reason, found in refusals.items():
+            yield Refused(None, _part_of(name, found, len(sizes_of_all), len(manifest.placements)), (reason,))
+
+
+def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placements: int) -> str:
+    """The name of a strategy, with the affected meshes and placements unless all of them are affected."""
+    some, placed = dict.fromkeys(mesh for mesh, _ in found), dict.fromkeys(placement for _, placement in found)
+    on = "" if len(some) == meshes else f" on {len(some)} of {meshes} meshes"
+    return name + on + ("" if len(placed) == placements else f" placed {', '.join(placed)}")
+
+
+def of_role(step: Problem, role: Role) -> Problem:
+    """The problem of a step for a kernel in a role."""
+    if role == "both":
+        return replace(step, direction="backward")
+    forward, backward = halves(step)
+    if role == "forward":
+        return replace(forward, composed=step.composed)
+    return backward

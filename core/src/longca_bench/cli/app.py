@@ -1,0 +1,91 @@
+"""The `longca` command: its sub-commands, and how errors leave it.
+
+Exit codes: 0, all is well; 1, something failed; 2, the request was wrong, and the message says how to put it right;
+130, interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from longca.errors import LongCAError, PluginError, RecordError, VerificationError
+from longca_bench.cli import (
+    capabilities,
+    compare,
+    doctor,
+    make_lengths,
+    plugins,
+    recommend,
+    report,
+    run,
+    show_mask,
+    verify,
+)
+from longca_bench.cli.options import NoPlugin
+from longca_bench.cli.run_advised import RunCommand
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="longca",
+    help="Which attention kernel and context-parallel strategy is valid, correct and fastest for your mask and GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("recommend")(recommend.recommend)
+app.command("list-capabilities")(capabilities.list_capabilities)
+app.command("plugins")(plugins.plugins)
+app.command("doctor")(doctor.doctor)
+app.command("run", cls=RunCommand)(run.run)
+app.command("verify")(verify.verify)
+app.command("report")(report.report)
+app.command("compare")(compare.compare)
+app.command("show-mask")(show_mask.show_mask)
+app.command("make-lengths")(make_lengths.make_lengths)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import longca
+
+        typer.echo(f"longca {longca.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _longca(
+    context: typer.Context,
+    no_plugin: NoPlugin = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    context.obj = frozenset(no_plugin or ())
+
+
+def main() -> None:
+    """Runs the command line and exits. A mistake of the user's is one line on standard error, never a traceback."""
+    # A character that the terminal cannot show must not end a command.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except LongCAError as error:
+        from longca_bench.reports.text import printable
+
+        message = " ".join(line.strip() for line in str(error).splitlines())
+        print(f"error: {printable(message)}", file=sys.stderr)  # noqa: T201 - rich would obey markup in names
+        sys.exit(1 if isinstance(error, PluginError | RecordError | VerificationError) else 2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python's flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)

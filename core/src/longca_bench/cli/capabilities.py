@@ -1,0 +1,158 @@
+"""`longca list-capabilities`: which kernel takes which mask on this device, and why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, open_registry, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from longca.manifests import KernelManifest, StrategyManifest
+    from longca.plugins import Registry
+    from longca_bench.reports.capabilities import Question
+    from longca_bench.reports.capability_table import Matrix
+
+__all__ = ["list_capabilities"]
+
+
+def list_capabilities(
+    context: typer.Context,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable.")] = None,
+    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern; repeatable.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, or cuda:9.0 for a compute capability. (default: this machine's)")
+    ] = None,
+    direction: Annotated[str | None, typer.Option(help="forward or backward alone. (default: both)")] = None,
+    gqa: Annotated[
+        bool | None, typer.Option("--gqa/--mha", help="64:8 or 8:8 heads. (default: GQA, where not MHA)")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="bfloat16, float16, float32 or float64. (default: bfloat16, where not any)")
+    ] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Head dimension. (default: 128, where not 64)")] = None,
+    why: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="KERNEL PATTERN", help="Explain one cell of the matrix.")
+    ] = None,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Lists which kernels take which masks here, and what keeps the others from it."""
+    from longca.manifests.problem import Direction
+    from longca.masks import PATTERNS, get_pattern
+    from longca_bench.reports.capabilities import examine
+
+    registry = open_registry(context, no_plugin)
+    question = _question(device, gqa, dtype, head_dim)
+    directions = chosen_directions(direction) or get_args(Direction)
+    if why:
+        kernels: Iterable[str] = [why[0]]
+        patterns = [get_pattern(why[1])]
+    else:
+        kernels = kernel or registry.kernels
+        every = sorted(PATTERNS, key=lambda name: PATTERNS[name].per_head)
+        patterns = [get_pattern(name) for name in dict.fromkeys(mask or every)]
+    manifests = {name: registry.manifest(name) for name in kernels}
+    matrix = {
+        (name, pattern.name): [examine(registry, name, pattern, way, question) for way in directions]
+        for name in manifests
+        for pattern in patterns
+    }
+    if as_json:
+        print_json(_as_json(registry, question, manifests, matrix))
+    elif why:
+        _explain(registry, question, matrix)
+    else:
+        strategies = {} if kernel else registry.strategies
+        _print(question, manifests, [pattern.name for pattern in patterns], matrix, strategies)
+
+
+def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | None) -> Question:
+    from longca.errors import UnknownNameError
+    from longca.manifests import Device
+    from longca.manifests.devices import current_device
+    from longca.manifests.offers import DType
+    from longca.masks import PATTERNS
+    from longca_bench.reports.capabilities import GQA, MHA, Question
+
+    if dtype is not None and dtype not in get_args(DType):
+        raise UnknownNameError("dtype", dtype, get_args(DType))
+    heads = None if gqa is None else GQA if gqa else MHA
+    question = Question(Device.parse(device) if device else current_device(), dtype, heads, head_dim)
+    question.problem(PATTERNS["full"], "forward")  # refuses what no problem may ask
+    return question
+
+
+def _as_json(
+    registry: Registry, question: Question, manifests: Mapping[str, KernelManifest], matrix: Matrix
+) -> dict[str, Any]:
+    import longca
+
+    kernels = {
+        name: {
+            "family": manifest.family,
+            "title": manifest.title,
+            "upstream": manifest.upstream,
+            "license": manifest.license,
+            "requires": list(manifest.requires),
+            "distribution": registry.provider(name).distribution,
+        }
+        for name, manifest in manifests.items()
+    }
+    strategies = {
+        name: {
+            "title": manifest.title,
+            "upstream": manifest.upstream,
+            "license": manifest.license,
+            "requires": list(manifest.requires),
+            "distribution": next(plugin.distribution for plugin in registry.plugins if name in plugin.strategies),
+            "axes": list(manifest.axes),
+            "placements": list(manifest.placements),
+        }
+        for name, manifest in registry.strategies.items()
+    }
+    return {
+        "longca": longca.__version__,
+        "device": vars(question.device),
+        "asked": {"dtype": question.dtype, "heads": question.heads, "head_dim": question.head_dim},
+        "kernels": kernels,
+        "strategies": strategies,
+        "cells": [cell.as_json() for cells in matrix.values() for cell in cells],
+    }
+
+
+def _print(
+    question: Question,
+    manifests: Mapping[str, KernelManifest],
+    patterns: list[str],
+    matrix: Matrix,
+    strategies: Mapping[str, StrategyManifest],
+) -> None:
+    from longca_bench.reports.capability_table import print_matrix, print_notes, print_strategies
+    from longca_bench.reports.text import console, safe
+
+    out = console()
+    out.print(f"[bold]{safe(question.device)}[/]\n{question.describe()}\n")
+    print_matrix(out, manifests, patterns, matrix)
+    print_notes(out, manifests, matrix, question)
+    print_strategies(out, strategies)
+    out.print("\nlongca list-capabilities --why KERNEL PATTERN explains a cell.", style="dim")
+
+
+def _explain(registry: Registry, question: Question, matrix: Matrix) -> None:
+    from longca.masks import get_pattern
+    from longca_bench.reports.capabilities import Status, examine
+    from longca_bench.reports.explanation import print_explanation
+    from longca_bench.reports.text import console
+
+    ((kernel, name),) = matrix
+    cells = matrix[kernel, name]
+    others: dict[str, list[str]] = {}
+    for cell in cells:
+        way, pattern = cell.problem.direction, get_pattern(name)
+        able = (k for k in registry.kernels if examine(registry, k, pattern, way, question).status is Status.HERE)
+        others[way] = [k for k in able if k != kernel]
+    print_explanation(console(), kernel, name, question, cells, others)

@@ -1,0 +1,32 @@
+"""`longca compare`: two runs, case by case and as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longca_bench.cli.options import AsJson, print_json
+
+__all__ = ["compare"]
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="A run's folder, or its records.jsonl.")],
+    b: Annotated[Path, typer.Argument(help="The run to hold against it.")],
+    force: Annotated[bool, typer.Option("--force", help="Compare runs made under unlike conditions.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compares two runs: median(A) / median(B) of each case, above 1 where B is faster, and how sure that is."""
+    from longca_bench.reports.comparison import compare_runs
+    from longca_bench.reports.comparison_table import comparison_json, print_comparison
+    from longca_bench.reports.run_source import open_run
+
+    comparison = compare_runs(open_run(a), open_run(b), force=force)
+    if as_json:
+        print_json(comparison_json(comparison))
+        return
+    from longca_bench.reports.text import console
+
+    print_comparison(console(), comparison)

@@ -1,0 +1,60 @@
+"""`longca plugins`: which distributions extend LongCA, what they provide, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from longca.plugins import PluginInfo
+
+__all__ = ["plugins"]
+
+
+def plugins(
+    context: typer.Context,
+    reprobe: Annotated[bool, typer.Option(help="Ask every plugin again whether it can be imported.")] = False,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Lists plugins, what they provide, and what is wrong with them."""
+    registry = open_registry(context, no_plugin, reprobe=reprobe)
+    if as_json:
+        print_json([{**asdict(plugin), "active": plugin.active} for plugin in registry.plugins])
+        return
+    from longca_bench.reports.text import console
+
+    out = console()
+    for plugin in registry.plugins:
+        out.print(_describe(plugin))
+        out.print()
+    if any(plugin.problems for plugin in registry.plugins):
+        out.print("`longca plugins --reprobe` asks again those that were left out.", style="dim")
+
+
+def _describe(plugin: PluginInfo) -> Table:
+    from rich.table import Table
+
+    from longca_bench.reports.text import marks, safe
+
+    yes, no, nothing = marks()
+    mark = f"[dim]{nothing}[/]" if plugin.off else f"[red]{no}[/]" if plugin.problems else f"[green]{yes}[/]"
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_row(mark, f"[bold]{safe(plugin.distribution)}[/] {safe(plugin.version)}")
+    grid.add_row("", f"entry point {safe(plugin.name)} = {safe(plugin.module)}")
+    for what, names in (("kernels", plugin.kernels), ("strategies", plugin.strategies)):
+        if names:
+            grid.add_row("", f"{what}: {safe(', '.join(names))}")
+    if plugin.off:
+        grid.add_row("", f"[dim]off: {safe(plugin.off)}[/]")
+    for problem in plugin.problems:
+        grid.add_row("", f"[red]problem:[/] {safe(problem)}")
+    for warning in plugin.warnings:
+        grid.add_row("", f"[yellow]warning:[/] {safe(warning)}")
+    return grid

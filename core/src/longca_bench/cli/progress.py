@@ -1,0 +1,61 @@
+"""How far a run has come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from longca_bench.measuring.records import Record
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """A bar on a terminal, a line for each case elsewhere, nothing where JSON is printed.
+
+    Args:
+        total: Cases to come.
+        quiet: Whether to show nothing.
+
+    Attributes:
+        done: Cases that have come.
+    """
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console(stderr=True, highlight=False)
+        self._quiet, self._total, self.done = quiet, total, 0
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.description}"),
+        )
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task("", total=total)
+        self._shown = not quiet and self._console.is_terminal
+        if self._shown:
+            self._bar.start()
+
+    def advance(self, record: Record) -> None:
+        """Shows that a case is done."""
+        from longca_bench.reports.run_cells import mask_name
+        from longca_bench.reports.text import safe
+
+        self.done += 1
+        shared = f" {record.strategy} {record.placed or record.placement}" if record.strategy else ""
+        mask = mask_name(record.pattern, record.factors)
+        what = f"{record.kernel} {mask} {record.seqlen} {record.direction}{shared}"
+        self._bar.update(self._task, advance=1, description=safe(what))
+        if not self._quiet and not self._shown:
+            time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
+            typer.echo(f"[{self.done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
+
+    def stop(self) -> None:
+        """Clears the bar."""
+        if self._shown:
+            self._bar.stop()

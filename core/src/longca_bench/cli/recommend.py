@@ -1,0 +1,143 @@
+"""`longca recommend`: which kernel, which strategy, and will it fit? Without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longca_bench.cli.mask_options import (
+    Block,
+    Boundaries,
+    Documents,
+    GlobalTokens,
+    Kept,
+    LengthsFrom,
+    MaskHeads,
+    Prefix,
+    Seed,
+    Seqlen,
+    SeqlenK,
+    Window,
+    make_mask,
+    mask_factors,
+)
+from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
+
+if TYPE_CHECKING:
+    from longca.masks import Mask
+
+__all__ = ["parse_heads", "recommend"]
+
+
+def recommend(
+    context: typer.Context,
+    pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
+    heads: Annotated[str, typer.Option(help="Query heads and KV heads, such as 64:8.")] = "32:8",
+    head_dim: Annotated[int, typer.Option(help="Head dimension.")] = 128,
+    dtype: Annotated[str, typer.Option(help="Data type of q, k and v.")] = "bfloat16",
+    device: Annotated[
+        str | None,
+        typer.Option(help="h200, h100, a100, b200, ..., cuda:9.0 or cpu. (default: this machine's)"),
+    ] = None,
+    gpus: Annotated[int, typer.Option(help="Devices that share the tokens.", min=1)] = 1,
+    per_node: Annotated[int, typer.Option(help="Devices of one host.", min=1)] = 8,
+    network: Annotated[
+        str | None,
+        typer.Option(help="Links between hosts, for each device: 400Gb, or bandwidth and latency: 50GB/s,5µs."),
+    ] = None,
+    forward: Annotated[bool, typer.Option("--forward", help="The forward alone, without training.")] = False,
+    memory: Annotated[str | None, typer.Option(help="Memory of each device, such as 80GB.")] = None,
+    records: Annotated[
+        list[Path] | None, typer.Option(help="A run's folder whose records are evidence too; repeatable.")
+    ] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable.")] = None,
+    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; repeatable.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List every choice and every refusal.")] = False,
+    why: Annotated[str | None, typer.Option(help="Explain where one kernel, pair or strategy stands.")] = None,
+    seqlen: Seqlen = None,
+    seqlen_k: SeqlenK = None,
+    lengths: LengthsFrom = None,
+    seed: Seed = 0,
+    documents: Documents = None,
+    window: Window = None,
+    prefix: Prefix = None,
+    block: Block = None,
+    global_tokens: GlobalTokens = None,
+    boundaries: Boundaries = None,
+    kept: Kept = None,
+    mask_heads: MaskHeads = None,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Answers which kernel and strategy to take, from evidence. It runs no kernel.
+
+    The evidence is the measurements that come with LongCA, those of this machine, and
+    those in the folders given as --records.
+    """
+    from longca_advice.recommend import recommend as ask
+
+    shape = parse_heads(heads)
+    factors = mask_factors(
+        documents=documents,
+        window=window,
+        prefix=prefix,
+        block=block,
+        global_tokens=global_tokens,
+        boundaries=boundaries,
+        kept=kept,
+    )
+
+    def mask() -> Mask:
+        from longca.masks import get_pattern
+
+        own = mask_heads or (shape[1] if get_pattern(pattern).per_head else None)
+        return make_mask(
+            pattern, seqlen=seqlen, seqlen_k=seqlen_k, lengths=lengths, seed=seed, heads=own, factors=factors
+        )
+
+    found = ask(
+        mask(),
+        heads=shape,
+        head_dim=head_dim,
+        dtype=dtype,  # type: ignore[arg-type]  # Problem checks it
+        device=device,
+        ranks=gpus,
+        per_node=per_node,
+        network=network,
+        training=not forward,
+        memory=memory,
+        records=tuple(records or ()),
+        kernels=tuple(kernel or ()),
+        strategies=tuple(strategy or ()),
+        plugins=open_registry(context, no_plugin),
+    )
+    if as_json:
+        print_json(found.as_json())
+        return
+    from longca_bench.reports.recommendation import print_recommendation, print_why
+    from longca_bench.reports.text import console
+
+    if why is not None:
+        print_why(console(), found, why)
+    else:
+        print_recommendation(console(), found, everything=everything)
+
+
+def parse_heads(text: str) -> tuple[int, int]:
+    """Query heads and KV heads of a text such as `64:8`. A single number such as `32` means as many of both.
+
+    Raises:
+        RequestError: The text has another form.
+    """
+    from longca.errors import RequestError
+
+    query, colon, kv = text.partition(":")
+    if not _is_count(query) or (colon and not _is_count(kv)):
+        raise RequestError(f"--heads is {text!r}; give query heads and KV heads, such as 64:8")
+    return int(query), int(kv or query)
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) < 10

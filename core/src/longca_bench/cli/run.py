@@ -1,0 +1,224 @@
+"""`longca run`: a suite or one problem, verified and measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longca_bench.cli.mask_options import (
+    PANEL,
+    Block,
+    Boundaries,
+    Documents,
+    GlobalTokens,
+    Kept,
+    LengthsFrom,
+    MaskHeads,
+    Prefix,
+    Window,
+    say_lengths,
+)
+from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, count_workers, open_registry
+from longca_bench.cli.run_advised import advised, print_advised
+from longca_bench.cli.run_request import Described, Limits, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from longca.manifests import Device
+    from longca.plugins import Registry
+    from longca_bench.measuring.outcome import Outcome
+    from longca_bench.ranks.leader import Leader
+
+__all__ = ["run"]
+
+
+def run(
+    context: typer.Context,
+    suite: Annotated[str, typer.Argument(help="A suite's name, a TOML file of one, or a mask pattern.")],
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable. (default: all)")] = None,
+    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern of the suite; repeatable.")] = None,
+    seqlen: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Only this length, or instead of those listed; repeatable. (default: the suite's; of a pattern the "
+            "sum of --documents, the last of --boundaries, or 4096)"
+        ),
+    ] = None,
+    heads: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these query and KV heads, such as 64:8; repeatable. (default: the suite's; of a pattern 32:8)"
+        ),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Only this seed; repeatable. (default: the suite's; of a pattern 0)")
+    ] = None,
+    direction: Annotated[
+        str | None, typer.Option(help="forward or backward alone. (default: the suite's; of a pattern both)")
+    ] = None,
+    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; repeatable.")] = None,
+    placement: Annotated[
+        list[str] | None, typer.Option(help="Only this placement, or instead of those listed; repeatable.")
+    ] = None,
+    nproc: Annotated[
+        int | None, typer.Option(help="Ranks to start with torchrun, which share a case.", min=1, max=4096)
+    ] = None,
+    documents: Documents = None,
+    lengths: LengthsFrom = None,
+    window: Window = None,
+    prefix: Prefix = None,
+    block: Block = None,
+    kept: Kept = None,
+    global_tokens: GlobalTokens = None,
+    boundaries: Boundaries = None,
+    mask_heads: MaskHeads = None,
+    head_dim: Annotated[
+        list[int] | None,
+        typer.Option(help="Head dimension of a pattern's problem; repeatable. (default: 128)", rich_help_panel=PANEL),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(help="Dtype of a pattern's problem; repeatable. (default: bfloat16)", rich_help_panel=PANEL),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda where there is one)")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the records. (default: runs/SUITE-TIME)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds a case may take.", min=0.001)] = 600.0,
+    memory: Annotated[float | None, typer.Option(help="GiB of address space a worker may take.", min=0.1)] = None,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast/--keep-going", help="Skip what is left after the first failure.")
+    ] = False,
+    ab: Annotated[
+        tuple[str, str] | None, typer.Option("--ab", metavar="KERNEL_A KERNEL_B", help="Have two kernels take turns.")
+    ] = None,
+    recommended: Annotated[
+        int | None,
+        typer.Option(
+            metavar="[N]",
+            help="Measure the N choices that are predicted fastest for a pattern's problem, and hold the predictions "
+            "against that. (N: 3)",
+            min=1,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Measures a suite or one problem: every case planned, verified, and only then timed.
+
+    A mask pattern in the suite's place is one problem: that mask, as the options say,
+    by every kernel. Factors that are not given are drawn. Kernels that do not take
+    the problem are listed as unsupported.
+    """
+    from longca.errors import RequestError
+    from longca_bench.suites.cases import Selection
+
+    if recommended is not None and ab is not None:
+        raise RequestError("--recommended chooses the kernels, and --ab names them; leave out one of them")
+    selection = Selection(
+        kernels=_kernels(tuple(kernel or ()), ab),
+        patterns=tuple(mask or ()),
+        seqlens=tuple(seqlen or ()),
+        directions=chosen_directions(direction),
+        heads=tuple(heads or ()),
+        seeds=tuple(seed or ()),
+        strategies=tuple(strategy or ()),
+        placements=tuple(placement or ()),
+    )
+    factors = {
+        "documents": documents,
+        "window": window,
+        "prefix": prefix,
+        "block": block,
+        "kept": kept,
+        "global_tokens": global_tokens,
+        "boundaries": boundaries,
+    }
+    described = Described(factors, mask_heads, lengths, tuple(head_dim or ()), tuple(dtype or ()))
+    disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
+    limits = Limits(timeout, None if memory is None else int(memory * 2**30), fail_fast, disabled)
+    wanted = Request(suite, selection, described, limits, device, nproc, out, resume, dry_run, as_json, ab, recommended)
+    _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
+
+
+def _kernels(selected: tuple[str, ...], ab: tuple[str, str] | None) -> tuple[str, ...]:
+    """The kernels that are selected, be it by --kernel or by --ab."""
+    from longca.errors import RequestError
+
+    if ab is None:
+        return selected
+    if selected:
+        raise RequestError("--ab names the kernels; leave out --kernel, or --ab")
+    if ab[0] == ab[1]:
+        raise RequestError(f"--ab {ab[0]} {ab[1]} compares a kernel with itself; name two kernels")
+    return ab
+
+
+def _in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> None:
+    """Does this process's part: in a job of several the first leads, and the others supervise their ranks."""
+    from longca_bench.ranks.job import current_job
+
+    job = current_job()
+    if job is not None and job.rank > 0:
+        from longca_bench.ranks.member import follow
+
+        follow(job)
+        return
+    if job is None:
+        lead(None)
+        return
+    from longca_bench.ranks.leader import leading
+
+    with leading(job) as leader:
+        lead(leader)
+
+
+def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
+    from longca_bench.cli.run_suite import chosen_suite
+    from longca_bench.suites.cases import absent, expand
+
+    ranks = wanted.nproc if leader is None else leader.size
+    (suite, selection), where = chosen_suite(wanted, ranks), chosen_device(wanted.device)
+    _check(wanted, where, ranks)
+    leads = wanted.dry_run or leader is not None or ranks is None
+    outcomes: list[Outcome] = []
+    if wanted.recommended is not None and leads:
+        suite, outcomes = advised(wanted, suite, where, registry, ranks)
+    cases = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks)
+    if leads:
+        if wanted.described.lengths is not None:
+            say_lengths(wanted.described.lengths)
+        for name, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():
+            typer.echo(f"{name} is left out: {advice}", err=True)
+    if wanted.dry_run and outcomes:
+        print_advised(outcomes, as_json=wanted.as_json)
+    elif wanted.dry_run:
+        from longca_bench.cli.run_plan import print_plan
+
+        print_plan(registry, cases, where, wanted.as_json)
+    elif leader is None and ranks is not None:
+        from longca_bench.ranks.launch import launch
+
+        if code := launch(ranks, sys.argv[1:]):
+            raise typer.Exit(code)
+    else:
+        from longca_bench.cli.run_measure import measure
+
+        measure(wanted, suite, cases, where, registry, leader, outcomes)
+
+
+def _check(wanted: Request, where: Device, ranks: int | None) -> None:
+    """Refuses what ranks cannot do."""
+    from longca.errors import RequestError
+
+    if ranks is None:
+        return
+    if wanted.ab:
+        raise RequestError("--ab has two kernels take turns on one device; leave it out, or --nproc and torchrun")
+    here = count_workers(where)
+    if wanted.nproc is not None and where.kind == "cuda" and wanted.nproc > here:
+        raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")

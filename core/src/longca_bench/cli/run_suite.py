@@ -1,0 +1,99 @@
+"""The suite that a run measures: one with a name, one in a file, or one made of a mask pattern and its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longca_bench.cli.run_request import Described, Request
+    from longca_bench.suites.cases import Selection
+    from longca_bench.suites.suite import Suite
+
+__all__ = ["chosen_suite"]
+
+
+def chosen_suite(wanted: Request, ranks: int | None) -> tuple[Suite, Selection]:
+    """The suite that was asked for, and what narrows it. A suite goes before a pattern of the same name.
+
+    Args:
+        wanted: What was asked for.
+        ranks: Ranks of the job; None without one.
+
+    Returns:
+        The suite and its selection. A suite that was made of a pattern is narrowed by nothing.
+
+    Raises:
+        RequestError: Neither a suite nor a pattern has the name; options that do not go with a suite, or with a
+            pattern; or a suite or a value that cannot be.
+    """
+    from longca.errors import RequestError
+    from longca.masks import PATTERNS
+    from longca_bench.suites.cases import Selection
+    from longca_bench.suites.suite import builtin_suites, load_suite
+
+    name, suites = wanted.subject, builtin_suites()
+    if name in suites or Path(name).suffix == ".toml":
+        _check_of_a_suite(name, wanted)
+        return load_suite(name), wanted.selection
+    if name not in PATTERNS:
+        raise RequestError(
+            f"unknown suite or mask pattern {name!r}. Suites: {', '.join(suites)}, or the path of a .toml file. "
+            f"Mask patterns: {', '.join(PATTERNS)}"
+        )
+    _check_of_a_pattern(name, wanted.selection, ranks)
+    return _suite_of_pattern(name, wanted.selection, wanted.described, ranks), Selection()
+
+
+def _check_of_a_suite(name: str, wanted: Request) -> None:
+    from longca.errors import RequestError
+
+    if wanted.recommended is not None:
+        raise RequestError(
+            f"{name} is a suite, and --recommended is for one problem; leave that out, or give a mask pattern, such as "
+            "causal_document, instead of the suite"
+        )
+    if given := wanted.described.options:
+        raise RequestError(
+            f"{name} is a suite, which says itself what {', '.join(given)} would; leave that out, or measure one "
+            "problem: give a mask pattern, such as causal_document, instead of the suite"
+        )
+
+
+def _check_of_a_pattern(name: str, selection: Selection, ranks: int | None) -> None:
+    from longca.errors import RequestError
+
+    if selection.patterns:
+        raise RequestError(f"--mask picks masks of a suite, and {name} is a mask pattern itself; leave out --mask")
+    given = {"--strategy": selection.strategies, "--placement": selection.placements}
+    if ranks is None and (names := [option for option, values in given.items() if values]):
+        raise RequestError(
+            f"{' and '.join(names)}: strategies need several ranks; give --nproc, or start longca run under torchrun"
+        )
+
+
+def _suite_of_pattern(name: str, selection: Selection, described: Described, ranks: int | None) -> Suite:
+    from longca_bench.cli.mask_options import check_lengths, mask_factors, total_tokens
+    from longca_bench.suites.one_problem import problem_suite
+
+    factors = mask_factors(**described.factors)
+    check_lengths(name, described.lengths, factors)
+    if described.mask_heads is not None:
+        factors["heads"] = described.mask_heads
+    said: dict[str, Any] = {
+        "heads": selection.heads,
+        "head_dims": described.head_dims,
+        "dtypes": described.dtypes,
+        "directions": selection.directions,
+        "kernels": selection.kernels,
+        "lengths": described.lengths,
+        "seeds": selection.seeds,
+        "strategies": selection.strategies or (("*",) if ranks is not None else ()),
+        "placements": selection.placements,
+    }
+    return problem_suite(
+        name,
+        seqlens=[total_tokens(seqlen, factors) for seqlen in selection.seqlens or (None,)],
+        factors=factors,
+        **{key: value for key, value in said.items() if value},
+    )

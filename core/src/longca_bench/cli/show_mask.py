@@ -1,0 +1,112 @@
+"""`longca show-mask`: a mask as a picture, in the terminal or in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longca_bench.cli.mask_options import (
+    Block,
+    Boundaries,
+    Documents,
+    GlobalTokens,
+    Kept,
+    LengthsFrom,
+    Prefix,
+    Seed,
+    Seqlen,
+    SeqlenK,
+    Window,
+    make_mask,
+    mask_factors,
+)
+from longca_bench.cli.options import AsJson, print_json
+
+if TYPE_CHECKING:
+    from longca.masks import Mask
+
+__all__ = ["show_mask"]
+
+
+def show_mask(
+    pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
+    seqlen: Seqlen = None,
+    seqlen_k: SeqlenK = None,
+    lengths: LengthsFrom = None,
+    seed: Seed = 0,
+    documents: Documents = None,
+    window: Window = None,
+    prefix: Prefix = None,
+    block: Block = None,
+    global_tokens: GlobalTokens = None,
+    boundaries: Boundaries = None,
+    kept: Kept = None,
+    heads: Annotated[
+        int | None, typer.Option("--heads", "--mask-heads", help="Heads with masks of their own. (default: 1)")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw to this .png, .svg or .pdf, not in the terminal.")] = None,
+    tile: Annotated[int | None, typer.Option(help="Tokens a block whose full and partial ones are told apart.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draws a mask. Factors that are not given are drawn as LongCA-bench draws them."""
+    factors = mask_factors(
+        documents=documents,
+        window=window,
+        prefix=prefix,
+        block=block,
+        global_tokens=global_tokens,
+        boundaries=boundaries,
+        kept=kept,
+    )
+    _check_tile(tile)
+    mask = make_mask(
+        pattern, seqlen=seqlen, seqlen_k=seqlen_k, lengths=lengths, seed=seed, heads=heads, factors=factors
+    )
+    if out is not None:
+        from longca_bench.reports.mask_picture import draw_mask
+
+        draw_mask(mask, out, block=tile)
+    if as_json:
+        print_json(_as_json(mask))
+    elif out is None:
+        _print_picture(mask)
+    else:
+        _say_written(out)
+
+
+def _check_tile(tile: int | None) -> None:
+    if tile is not None:
+        from longca_bench.reports.mask_picture import check_block
+
+        check_block(tile)
+
+
+def _print_picture(mask: Mask) -> None:
+    from longca_bench.reports.mask_picture import text_picture
+    from longca_bench.reports.text import console
+
+    out = console()
+    side = max(8, min(64, out.width - 4))
+    out.print(text_picture(mask, width=side, height=side // 2), markup=False, soft_wrap=True)
+
+
+def _say_written(file: Path) -> None:
+    from longca_bench.reports.text import console, safe
+
+    console().print(f"wrote {safe(file)}", soft_wrap=True)
+
+
+def _as_json(mask: Mask) -> dict[str, Any]:
+    return {
+        "pattern": mask.pattern,
+        "seqlen_q": mask.seqlen_q,
+        "seqlen_k": mask.seqlen_k,
+        "heads": mask.heads,
+        "factors": dict(mask.factors),
+        "area": mask.area,
+        "density": mask.density,
+        "tile_efficiency": mask.tile_efficiency(),
+        "digest": mask.digest,
+    }

@@ -1,0 +1,1 @@
+"""Runs: workers, timing, records and what a machine was like."""

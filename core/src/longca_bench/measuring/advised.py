@@ -1,0 +1,190 @@
+"""Advised runs: one suite of the ways that are recommended for problems, with their predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from longca.errors import RequestError
+from longca.manifests.pairs import split
+from longca_advice.recommend import recommend
+from longca_bench.measuring.outcome import Outcome, Way
+from longca_bench.suites.cases import Case, expand
+from longca_bench.suites.suite import Suite, Sweep
+
+if TYPE_CHECKING:
+    from longca.manifests import Device, Problem
+    from longca.plugins import Registry
+    from longca_advice.choices import Recommendation, Unmeasured
+
+__all__ = ["advise", "problems", "suite_of_ways", "with_cases"]
+
+
+def problems(suite: Suite) -> Iterator[Sweep]:
+    """The problems of a suite. Each is a sweep with one mask, one shape and one data type.
+
+    Args:
+        suite: The suite. Its sweeps have lengths for all ranks together.
+    """
+    for sweep in suite.sweep:
+        for pattern in sweep.patterns:
+            sets, shapes = sweep.factor_sets(pattern), (sweep.heads, sweep.head_dims, sweep.dtypes)
+            for seqlen, factors, seed, heads, head_dim, dtype in product(sweep.seqlens, sets, sweep.seeds, *shapes):
+                about = {"patterns": (pattern,), "seqlens": (seqlen,), "seeds": (seed,), "heads": (heads,)}
+                given = {"factors": {pattern: factors} if factors else {}, "grid": {}}
+                yield sweep.model_copy(update={**about, **given, "head_dims": (head_dim,), "dtypes": (dtype,)})
+
+
+def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ranks: int | None = None) -> Outcome:
+    """Asks for a problem's recommendation, and takes its first ways that can be measured here.
+
+    Measurements of the problem itself are left out of the evidence.
+
+    Args:
+        problem: A sweep of `problems`. It gives the kernels, strategies and placements to choose from.
+        device: The device for the measurement.
+        registry: The registry of kernels and strategies.
+        most: The most ways to take.
+        ranks: Ranks of the job, on one host, or None for one device.
+
+    Raises:
+        RequestError: Nothing of the problem can be measured here, a pair is among the kernels, or only the backward is
+            requested.
+        MaskError: The mask cannot be made as requested.
+    """
+    _check(problem)
+    case = _case(problem)
+    found = recommend(
+        case.mask,
+        heads=(case.heads_q, case.heads_kv),
+        head_dim=case.head_dim,
+        dtype=case.dtype,
+        device=device,
+        ranks=ranks or 1,
+        per_node=ranks or 1,
+        training="backward" in problem.directions,
+        kernels=[name for name in problem.kernels if name != "*"],
+        strategies=[name for name in problem.strategies if name != "*"],
+        plugins=registry,
+        unseen=True,
+    )
+    unmeasured = tuple(_unmeasured(found, problem, case.problem(device), registry))
+    outcome = _chosen(replace(found, unmeasured=unmeasured), problem, most)
+    return with_cases(problem, outcome, device, registry, ranks)
+
+
+def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Registry, ranks: int | None) -> Outcome:
+    """An outcome whose times have the hashes of the cases that measure them.
+
+    Args:
+        problem: The sweep of the problem.
+        outcome: Its outcome.
+        device: The device for the measurement.
+        registry: The registry of kernels and strategies.
+        ranks: Ranks of the job, or None without a job.
+
+    Raises:
+        UnknownNameError: A kernel or a strategy of the outcome is missing here.
+    """
+
+    def known(way: Way) -> Way:
+        suite = Suite(name="problem", version=1, sweep=(_sweep(problem, way),))
+        cases = expand(suite, registry.kernels, strategies=registry.strategies, ranks=ranks)
+        digests = {str(case.direction): case.digest(str(device)) for case in cases}
+        times = {name: time.model_copy(update={"case": digests.get(name)}) for name, time in way.times.items()}
+        return way.model_copy(update={"times": times})
+
+    return outcome.model_copy(update={"ways": tuple(known(way) for way in outcome.ways)})
+
+
+def suite_of_ways(suite: Suite, outcomes: Sequence[Outcome]) -> Suite:
+    """A suite that measures only the ways of some outcomes, with one sweep for each way.
+
+    Args:
+        suite: The suite that the problems come from. The new suite has its name and version.
+        outcomes: The results of `advise` for each of its problems, in order.
+    """
+    pairs = zip(problems(suite), outcomes, strict=True)
+    return suite.model_copy(
+        update={"sweep": tuple(_sweep(problem, way) for problem, outcome in pairs for way in outcome.ways)}
+    )
+
+
+def _check(problem: Sweep) -> None:
+    if "forward" not in problem.directions:
+        raise RequestError(
+            "a recommendation is for the forward, or for the forward and the backward; leave out --direction backward"
+        )
+    if pairs := [name for name in problem.kernels if split(name)]:
+        both = " ".join(f"--kernel {name}" for name in dict.fromkeys(split(pairs[0]) or ()))
+        raise RequestError(f"{pairs[0]} is a pair, and pairs of the named kernels are choices already; give {both}")
+
+
+def _case(problem: Sweep) -> Case:
+    """The problem's last case, for its mask and shape: the backward's, where there is one."""
+    alone = {"strategies": (), "placements": ("auto",), "meshes": {}, "kernels": ("any",)}
+    sweep = problem.model_copy(update=alone)
+    return expand(Suite(name="problem", version=1, sweep=(sweep,)), ("any",))[-1]
+
+
+def _unmeasured(found: Recommendation, problem: Sweep, asked: Problem, registry: Registry) -> Iterator[Unmeasured]:
+    """The valid ways without evidence. A strategy without a named kernel gets the first one that takes the problem."""
+    taking = (name for name in registry.kernels if {name, "*"} & set(problem.kernels) and registry.resolve(name, asked))
+    first = next(taking, None)
+    for one in found.unmeasured:
+        if one.strategy is None or one.kernel in registry.kernels:
+            yield one
+        elif first is not None:
+            yield replace(one, kernel=first)
+
+
+def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
+    """The first ways that are installed, and the names of those before them that are not."""
+    any_placement = problem.placements == ("auto",)
+    fitting = [choice for choice in found.choices if choice.fits is not False]
+    ranked = [choice for choice in fitting if any_placement or choice.placement in problem.placements]
+    ways, left_out = list[Way](), dict[str, str]()
+    for choice in ranked:
+        if choice.install:
+            left_out[choice.title] = " && ".join(choice.install)
+        else:
+            ways.append(Way.of_choice(choice))
+        if len(ways) == most:
+            break
+    if not ways:
+        directions = tuple(str(direction) for direction in problem.directions)
+        left_out |= {one.kernel: " && ".join(one.install) for one in found.unmeasured if one.install}
+        ways = [Way.of_unmeasured(one, directions) for one in found.unmeasured if not one.install][:most]
+    if not ways:
+        raise RequestError(_nothing(found, left_out))
+    return Outcome(
+        problem=found.problem,
+        device=found.device,
+        ranks=found.ranks,
+        asked=most,
+        ranked=ways[0].times["total"].predicted is not None,
+        ways=tuple(ways),
+        left_out=left_out,
+        notes=found.notes,
+    )
+
+
+def _nothing(found: Recommendation, left_out: dict[str, str]) -> str:
+    """The reason why nothing of a problem can be measured, and the remedy."""
+    if left_out:
+        said = "; ".join(f"{name}: {how}" for name, how in left_out.items())
+        return f"nothing that is recommended is installed here. Install one of them: {said}"
+    reasons = "; ".join(" ".join(refused.reasons) for refused in found.refused)
+    return f"nothing is recommended on {found.device}: {reasons or 'no choice fits'}. See longca recommend"
+
+
+def _sweep(problem: Sweep, way: Way) -> Sweep:
+    """The sweep that measures a way."""
+    about: dict[str, Any] = {"kernels": (way.kernel,)}
+    if way.strategy is not None:
+        about["strategies"] = (way.strategy,)
+        about["placements"] = (way.placement,) if way.placement else problem.placements[:1]
+        about["meshes"] = {way.strategy: (way.mesh,)} if way.mesh else {}
+    return problem.model_copy(update=about)

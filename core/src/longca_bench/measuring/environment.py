@@ -1,0 +1,68 @@
+"""What a run was measured on: captured once, kept with its records."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longca import plugins
+from longca.manifests import Device, installed_version
+from longca.manifests.devices import driver_version
+from longca.manifests.packages import alternatives
+from longca_bench.measuring.gpu_state import gpu_state
+from longca_bench.suites.suite import Suite
+
+__all__ = ["environment", "package_versions", "surroundings"]
+
+_PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
+
+
+def environment(registry: plugins.Registry, suite: Suite, device: Device) -> dict[str, Any]:
+    """What is measured, and on what: the suite, and its surroundings."""
+    said = {"name": suite.name, "version": suite.version, "digest": suite.digest}
+    return {"suite": said, **surroundings(registry, device)}
+
+
+def surroundings(registry: plugins.Registry, device: Device) -> dict[str, Any]:
+    """What something is measured on: platform, device, driver, threads, packages, plugins and revision."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "device": {"kind": device.kind, "name": device.name, "capability": device.capability, "memory": device.memory},
+        "cuda": torch.version.cuda,
+        "driver": driver_version(),
+        "gpu": gpu_state() if device.kind == "cuda" else None,
+        "packages": {name: installed_version(name) for name in _package_names(registry)},
+        "plugins": {p.name: {"distribution": p.distribution, "version": p.version} for p in registry.plugins},
+        "git_revision": _git_revision(),
+    }
+
+
+def package_versions(registry: plugins.Registry) -> dict[str, str]:
+    """The versions of the packages that are installed and that results may depend on."""
+    found = {name: installed_version(name) for name in _package_names(registry)}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _package_names(registry: plugins.Registry) -> list[str]:
+    """Packages that results may depend on: those of the core, and those that kernels ask for."""
+    manifests = registry.kernels.values()
+    texts = {text for m in manifests for text in (*m.requires, *(r for offer in m.offers for r in offer.requires))}
+    return [*_PACKAGES, *sorted({wanted.name for text in texts for wanted in alternatives(text)} - set(_PACKAGES))]
+
+
+def _git_revision() -> str | None:
+    """The revision of the source tree that LongCA runs from; None for an installed package."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

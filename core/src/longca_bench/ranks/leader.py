@@ -1,0 +1,143 @@
+"""Leader: has all ranks of a job do a case, holds them to its deadline, and finds out who was to blame.
+
+One rank that raises, runs out of memory or dies ends the case on all of them: the others would wait for it for ever,
+and a process group in which somebody is out of step cannot be used again. The next case gets a new world.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from longca_bench.measuring.messages import Outcome
+from longca_bench.ranks.blame import blame, has_failed
+from longca_bench.ranks.board import Board, BoardLostError, answer, assignment, gone, ready, stop
+from longca_bench.ranks.job import Job
+from longca_bench.ranks.member import Member
+from longca_bench.ranks.messages import Answer, Assignment, Setup, Task
+from longca_bench.ranks.store import open_store
+
+__all__ = ["Leader", "leading"]
+
+#: Seconds that workers may take to start and to find each other.
+_START = 300.0
+#: Seconds after a first failure in which a rank may still say that it died: others notice as soon as its member does.
+_GRACE = 1.0
+#: Seconds that members may take to end their workers.
+_END = 20.0
+_PAUSE = 0.02
+
+
+class Leader:
+    """Leads the ranks of a job.
+
+    Args:
+        size: Ranks.
+        board: What the job's processes leave for each other.
+    """
+
+    def __init__(self, size: int, board: Board) -> None:
+        self.size = size
+        self._board = board
+        self._number = self._world = 0
+        self._answers: dict[int, Answer] = {}
+
+    def run(self, setup: Setup, task: Task, seconds: float) -> Outcome:
+        """Has all ranks measure a case.
+
+        Args:
+            setup: What every rank is told, the same each time.
+            task: The case.
+            seconds: The deadline, from when all workers are running.
+        """
+        self._answers = {}
+        self._board.post(assignment(self._number), Assignment(setup, self._world, task))
+        running = self._wait(self._all_ready, _START)
+        done = running and self._wait(self._all_answered, seconds)
+        if done and not self._failed:
+            outcome = self._answers[0].outcome
+            self._world += any(each.outcome.is_last for each in self._answers.values())
+        else:
+            outcome = self._stop(seconds if running else _START)
+            self._world += 1
+        self._number += 1
+        return outcome
+
+    def dismiss(self) -> None:
+        """Has members end their workers and go; also in the midst of a case."""
+        if len(self._answers) < self.size:
+            self._board.post(stop(self._number), True)
+        for number in (self._number, self._number + 1):  # in the midst of a case its answer comes first
+            self._board.post(assignment(number), None)
+        self._wait(lambda: all(self._board.has(gone(rank)) for rank in range(self.size)), _END)
+
+    @property
+    def _failed(self) -> bool:
+        return any(map(has_failed, self._answers.values()))
+
+    def _wait(self, is_done: Callable[[], bool], seconds: float) -> bool:
+        """Whether something is so within some seconds, or some rank failed before."""
+        deadline = time.monotonic() + seconds
+        while not is_done():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+    def _all_ready(self) -> bool:
+        self._collect()
+        return self._failed or all(self._board.has(ready(self._number, rank)) for rank in range(self.size))
+
+    def _all_answered(self) -> bool:
+        self._collect()
+        return self._failed or len(self._answers) == self.size
+
+    def _collect(self) -> None:
+        for rank in range(self.size):
+            if rank not in self._answers and self._board.has(name := answer(self._number, rank)):
+                self._answers[rank] = self._board.read(name)
+
+    def _stop(self, seconds: float) -> Outcome:
+        """Ends the case on all ranks."""
+
+        def all_said() -> bool:
+            self._collect()
+            return len(self._answers) == self.size
+
+        if self._failed:
+            self._wait(all_said, _GRACE)
+        before = set(self._answers)
+        self._board.post(stop(self._number), True)
+        self._wait(all_said, _END)
+        # Workers are not ended all at once: what one says of another that is gone by now is no failure of its own.
+        answers = {
+            rank: each if rank in before else replace(each, outcome=Outcome("stopped", "", {}))
+            for rank, each in self._answers.items()
+        }
+        return blame(answers, self.size, seconds)
+
+
+@contextmanager
+def leading(job: Job) -> Iterator[Leader]:
+    """Leads a job from its rank 0, whose worker is supervised beside it; the others are dismissed at the end."""
+    job.end_with_launcher()
+    board = Board(open_store(job.host, job.port, opens=job.opens_store))
+    member = Member(job, Board(open_store(job.host, job.port)))
+
+    def beside() -> None:
+        with suppress(BoardLostError):  # the leader meets it too, and says so
+            member.follow()
+
+    thread = threading.Thread(target=beside, daemon=True)
+    thread.start()
+    leader = Leader(job.size, board)
+    try:
+        yield leader
+    finally:
+        with suppress(BoardLostError):  # nobody is left to be dismissed
+            leader.dismiss()
+        thread.join(_END)
+        member.end()

@@ -1,0 +1,98 @@
+"""Charts of a run: throughput by sequence length, one chart a mask and direction, one line a kernel.
+
+matplotlib is loaded when the first chart is drawn, and nothing of its global state is touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longca_bench.reports.mask_caption import factor_words
+from longca_bench.reports.rank_cells import alone
+from longca_bench.reports.run_source import Run
+
+if TYPE_CHECKING:
+    from longca_bench.measuring.records import Record
+
+__all__ = ["Chart", "chart_files", "charts", "draw_charts"]
+
+#: The fields that a chart's records have in common; the first two name its file, the others where they vary.
+_ABOUT = ("pattern", "direction", "heads_q", "heads_kv", "head_dim", "dtype", "lengths", "seed")
+_NAMED, _LETTERS = 2, {"heads_q": "q", "heads_kv": "kv", "head_dim": "d", "seed": "seed"}
+_LONGEST = 100  # characters of a file's name
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What one chart shows.
+
+    Attributes:
+        about: The values of pattern, direction, shape and factors that its records share.
+        records: They, in the order in which they were measured; no kernel twice at one length.
+    """
+
+    about: tuple[str, ...]
+    records: tuple[Record, ...]
+
+
+def charts(records: Iterable[Record]) -> list[Chart]:
+    """The charts of kernels on one device. Masks of a pattern that differ at one length are apart."""
+    found: dict[tuple[tuple[str, ...], int], list[Record]] = {}
+    masks: dict[tuple[object, ...], list[str]] = {}
+    for record in alone(records):
+        about = (*(str(getattr(record, name)) for name in _ABOUT), _factors(record))
+        digests = masks.setdefault((about, record.seqlen), [])
+        if record.mask_digest not in digests:
+            digests.append(record.mask_digest)
+        found.setdefault((about, digests.index(record.mask_digest)), []).append(record)
+    return [Chart(about, _last(of_chart)) for (about, _), of_chart in found.items()]
+
+
+def chart_files(found: Sequence[Chart]) -> list[str]:
+    """A name for each chart's file, of letters, digits, dots, dashes and underscores alone, no name twice."""
+    about = (*_ABOUT, "factors")
+    varying = [index for index in range(_NAMED, len(about)) if len({chart.about[index] for chart in found}) > 1]
+    names: list[str] = []
+    for chart in found:
+        shape = (f"{_LETTERS.get(about[index], '')}{chart.about[index]}" for index in varying)
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join((*chart.about[:_NAMED], *shape)))[:_LONGEST].lstrip(".-")
+        name, number = plain, 1
+        while name.lower() in names:
+            number += 1
+            name = f"{plain}-{number}"
+        names.append(name.lower())
+    return [f"{name}.png" for name in names]
+
+
+def draw_charts(run: Run, folder: Path, *, dpi: float = 200) -> list[Path]:
+    """Draws every chart of a run; a kernel has the same colour and marker in all of them.
+
+    Args:
+        run: What to draw.
+        folder: Where to; it must be there.
+        dpi: Dots an inch.
+
+    Returns:
+        The files.
+    """
+    from longca_bench.reports.chart_picture import draw_chart
+
+    kernels = list(dict.fromkeys(record.kernel for record in run.records))
+    found = charts(run.records)
+    paths = [folder / name for name in chart_files(found)]
+    for chart, path in zip(found, paths, strict=True):
+        draw_chart(chart.records, kernels, path, dpi=dpi)
+    return paths
+
+
+def _factors(record: Record) -> str:
+    return " ".join(factor_words(record.factors)).replace("%", "percent")
+
+
+def _last(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Of a case that was measured more than once, the last record."""
+    return tuple({(record.kernel, record.seqlen): record for record in records}.values())

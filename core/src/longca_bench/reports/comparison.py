@@ -1,0 +1,190 @@
+"""Two runs compared: their cases in pairs, how many times B is as fast as A, and how sure that is.
+
+A ratio is median(A) / median(B), above 1 where B is faster. Only cases that are `ok` on both sides have one: a
+`suspect` time is not a time to compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from longca.errors import RequestError
+from longca_bench.reports.run_source import Run, flatten
+
+if TYPE_CHECKING:
+    from longca_bench.measuring.records import Record
+    from longca_bench.measuring.statistics import Interval
+
+__all__ = ["KEY", "Comparison", "Difference", "Pair", "compare_runs", "environment_differences", "verdict"]
+
+#: The fields that make two records a pair.
+KEY = (
+    "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "dtype", "direction",
+    "mask_digest", "strategy", "placement", "world_size", "mesh",
+)  # fmt: skip
+
+#: What must be alike for times to be compared, by the dotted names of `environment.json`.
+_MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
+#: What must be alike where both runs say it.
+_MUST_MATCH_IF_KNOWN = ("driver",)
+#: What is told by the records, or is another at every moment.
+_LEFT_OUT = ("suite.", "gpu.")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that is not the same of both runs.
+
+    Attributes:
+        name: What it is of.
+        a: Its value in A.
+        b: Its value in B.
+        forbids: Whether times are not comparable for it.
+    """
+
+    name: str
+    a: str
+    b: str
+    forbids: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One case, measured in both runs.
+
+    Attributes:
+        a: A's record.
+        b: B's record.
+        ratio: median(A) / median(B) with its interval; None unless both are `ok`.
+    """
+
+    a: Record
+    b: Record
+    ratio: Interval | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two runs show.
+
+    Attributes:
+        pairs: Cases of both, in A's order.
+        only_a: Cases of A alone.
+        only_b: Cases of B alone.
+        mean: Geometric mean of the ratios; None where there is none.
+        differences: What is unlike between their environments.
+    """
+
+    pairs: tuple[Pair, ...]
+    only_a: tuple[Record, ...]
+    only_b: tuple[Record, ...]
+    mean: Interval | None
+    differences: tuple[Difference, ...]
+
+    @property
+    def compared(self) -> list[Pair]:
+        """The pairs that have a ratio."""
+        return [pair for pair in self.pairs if pair.ratio is not None]
+
+    @property
+    def changed(self) -> list[Pair]:
+        """The pairs whose status is not the same."""
+        return [pair for pair in self.pairs if pair.a.status != pair.b.status]
+
+
+def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
+    """Compares two runs.
+
+    Of records of the same case in one run, the last counts.
+
+    Args:
+        a: The run that ratios are of.
+        b: The run it is held against.
+        force: Whether to compare what was measured under unlike conditions.
+
+    Raises:
+        RequestError: The environments are unlike, and `force` is not given; or no case is in both.
+    """
+    from longca_bench.measuring.statistics import geometric_mean_interval
+
+    differences = environment_differences(a, b)
+    against = [difference for difference in differences if difference.forbids]
+    if against and not force:
+        told = "; ".join(f"{d.name} is {d.a} in A and {d.b} in B" for d in against)
+        raise RequestError(f"the runs were not made alike: {told}. Add --force to compare them all the same")
+    of_a, of_b = _by_key(a.records), _by_key(b.records)
+    pairs = tuple(_pair(record, of_b[key]) for key, record in of_a.items() if key in of_b)
+    if not pairs:
+        raise RequestError("the runs have no case in common; compare two runs of one suite")
+    samples = [(pair.a.samples, pair.b.samples) for pair in pairs if pair.ratio is not None]
+    return Comparison(
+        pairs=pairs,
+        only_a=tuple(record for key, record in of_a.items() if key not in of_b),
+        only_b=tuple(record for key, record in of_b.items() if key not in of_a),
+        mean=geometric_mean_interval(samples) if samples else None,
+        differences=tuple(differences),
+    )
+
+
+def compare_kernels(records: Sequence[Record], a: str, b: str) -> Comparison:
+    """Compares two kernels of one run, on the cases that both were asked.
+
+    Args:
+        records: The run's records.
+        a: The kernel that is A.
+        b: The kernel that is B.
+    """
+    from longca_bench.measuring.statistics import geometric_mean_interval
+
+    names = [name for name in KEY if name != "kernel"]
+    sides = [{tuple(getattr(r, name) for name in names): r for r in records if r.kernel == kernel} for kernel in (a, b)]
+    pairs = tuple(_pair(record, sides[1][key]) for key, record in sides[0].items() if key in sides[1])
+    samples = [(pair.a.samples, pair.b.samples) for pair in pairs if pair.ratio is not None]
+    mean = geometric_mean_interval(samples) if samples else None
+    return Comparison(pairs, (), (), mean, ())
+
+
+def environment_differences(a: Run, b: Run) -> list[Difference]:
+    """What is unlike between two runs, the facts that forbid comparing first."""
+    of_a, of_b = _facts(a), _facts(b)
+    found = [
+        Difference(name, of_a.get(name, "unknown"), of_b.get(name, "unknown"), _forbids(name, of_a, of_b))
+        for name in dict.fromkeys((*of_a, *of_b))
+        if of_a.get(name) != of_b.get(name)
+    ]
+    return sorted(found, key=lambda difference: not difference.forbids)
+
+
+def verdict(ratio: Interval) -> str:
+    """What an interval shows, in words."""
+    if not ratio.is_known:
+        return "too few samples"
+    if ratio.contains(1.0):
+        return "no difference shown"
+    return "B faster" if ratio.value > 1 else "A faster"
+
+
+def _facts(run: Run) -> dict[str, str]:
+    facts: dict[str, str] = {"environment.json": "there" if run.environment is not None else "missing"}
+    facts["suite"] = ", ".join(sorted(run.suites))
+    if run.environment is None:
+        facts["device.name"] = ", ".join(sorted({record.device for record in run.records}))
+    found = {name: value for name, value in flatten(run.environment or {}) if not name.startswith(_LEFT_OUT)}
+    return {**facts, **found}
+
+
+def _forbids(name: str, of_a: dict[str, str], of_b: dict[str, str]) -> bool:
+    return name in _MUST_MATCH or (name in _MUST_MATCH_IF_KNOWN and name in of_a and name in of_b)
+
+
+def _by_key(records: Sequence[Record]) -> dict[tuple[Any, ...], Record]:
+    return {tuple(getattr(record, name) for name in KEY): record for record in records}
+
+
+def _pair(a: Record, b: Record) -> Pair:
+    from longca_bench.measuring.statistics import ratio_interval
+
+    comparable = all(record.status == "ok" and record.samples and min(record.samples) > 0 for record in (a, b))
+    return Pair(a, b, ratio_interval(a.samples, b.samples) if comparable else None)

@@ -1,0 +1,85 @@
+"""Explaining one cell of the matrix: the offer that covers it, or every reason against it and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from longca.manifests import Offer
+from longca_bench.reports.capabilities import Cell, Question, Status
+from longca_bench.reports.text import marks, safe
+
+__all__ = ["describe_offer", "print_explanation"]
+
+_HEADLINES = {
+    Status.HERE: "runs here",
+    Status.PACKAGE: "would run here; a package is missing",
+    Status.DEVICE: "runs on other devices, not on this one",
+    Status.OPTIONS: "the mask is taken, but not with what was asked",
+    Status.NONE: "not offered",
+}
+
+
+def print_explanation(
+    console: Console,
+    kernel: str,
+    pattern: str,
+    question: Question,
+    cells: Sequence[Cell],
+    alternatives: Mapping[str, Sequence[str]],
+) -> None:
+    """Prints why a kernel does or does not take a pattern.
+
+    Args:
+        console: Where to.
+        kernel: The kernel's name.
+        pattern: The pattern's name.
+        question: What was asked.
+        cells: One cell for each direction asked.
+        alternatives: Other kernels that run the pattern here, by direction.
+    """
+    console.print(f"[bold]{safe(kernel)}[/] on [bold]{safe(pattern)}[/]")
+    console.print(f"[dim]{safe(question.device)}\n{question.describe()}[/]\n")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    told: Offer | None = None
+    for cell in cells:
+        direction = cell.problem.direction
+        mark = marks()[0] if cell.status is Status.HERE else marks()[1]
+        grid.add_row(f"[bold]{direction}[/]", f"{mark} {_HEADLINES[cell.status]}")
+        same = cell.verdict.offer is not None and cell.verdict.offer is told
+        for line in ["covered by the same offer"] if same else _details(cell):
+            grid.add_row("", safe(line))
+        told = cell.verdict.offer
+        others = ", ".join(alternatives[direction]) or "no other kernel"
+        grid.add_row("", f"[dim]{'also' if cell.status is Status.HERE else 'instead'}:[/] {safe(others)}")
+    console.print(grid)
+
+
+def _details(cell: Cell) -> list[str]:
+    offer, problem = cell.verdict.offer, cell.problem
+    if offer is None:
+        return [str(reason) for reason in cell.verdict.reasons]
+    heads = f"{problem.heads_q}:{problem.heads_kv} heads"
+    asked = f"asked in {problem.dtype}, {heads}, head dimension {problem.head_dim}"
+    return [asked, "covered by the offer:", *(f"  {line}" for line in describe_offer(offer))]
+
+
+def describe_offer(offer: Offer) -> list[str]:
+    """An offer in a few lines."""
+    most = f", at most {offer.most}" if offer.most else ""
+    blocks = f", blocks of {', '.join(map(str, offer.block_sizes))}" if offer.block_sizes else ""
+    dims = ", ".join(map(str, offer.head_dims)) if offer.head_dims else _dim_rule(offer)
+    devices = [*(["CPU"] if offer.cpu else []), *([f"compute capability {offer.cuda}"] if offer.cuda else [])]
+    return [
+        f"form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
+        f"dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",
+        f"on {' and '.join(devices)}; {'' if offer.deterministic else 'not '}deterministic",
+        f"log-sum-exp of its backward: {offer.backward}",
+    ]
+
+
+def _dim_rule(offer: Offer) -> str:
+    limit = f"up to {offer.max_head_dim}" if offer.max_head_dim else "of any size"
+    return limit if offer.head_dim_multiple == 1 else f"{limit}, multiples of {offer.head_dim_multiple}"

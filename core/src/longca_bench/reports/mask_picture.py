@@ -1,0 +1,217 @@
+"""Pictures of masks as a paper would draw them, from 8 tokens to a million, without a dense matrix.
+
+matplotlib is loaded when the first picture is drawn, and nothing of its global state is touched.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from longca.errors import MaskError, RequestError
+from longca.masks import PATTERNS, Mask, sample
+from longca_bench.reports.mask_axes import FULL, HIDDEN, PARTIAL, draw_on_axes
+from longca_bench.reports.mask_caption import caption, mask_title, percent
+from longca_bench.reports.mask_raster import Raster
+from longca_bench.reports.mask_text import text_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_Corner = Literal["upper center", "upper left"]
+
+__all__ = ["SUFFIXES", "check_block", "draw_contact_sheet", "draw_mask", "text_picture"]
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+#: The length, in inches, of a picture's longer side, and the most heads drawn side by side.
+SIDE, MOST_HEADS = 3.0, 4
+#: A mask far from square is drawn at most this much longer than wide.
+_MOST_STRETCH = 4
+#: Inches: margins, between heads, a line of the caption, the legend.
+_LEFT, _RIGHT, _TOP, _BOTTOM, _GAP, _LINE, _LEGEND = 0.62, 0.3, 0.68, 0.1, 0.55, 0.14, 0.3
+_FONT = 7.0
+
+#: The contact sheet's factors: few documents and blocks, so that each pattern's own structure is seen.
+SHEET_SEQLEN, SHEET_BLOCK, SHEET_COLUMNS = 8192, 256, 5
+_SHEET_FACTORS: dict[str, Any] = {
+    "documents": (1100, 2300, 700, 2600, 1492),
+    "window": 900,
+    "prefix": 500,
+    "block": 640,
+    "global_tokens": 700,
+    "boundaries": (0, 300, 1150, 1400, 2500, 2900, 3700, 4000, 4900, 5300, 6500, 6700, 7400, 8192),
+    "kept": 0.4,
+}
+
+
+def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: float = 200) -> Path:
+    """Draws a mask to a file; of a mask whose heads differ, the first four heads.
+
+    Args:
+        mask: Any mask with at least one query and one key.
+        path: Where to, as .png, .svg or .pdf.
+        block: Tokens a block whose full and partial blocks are told apart; None for 128, or fewer for short masks.
+            Blocks too small to be seen are not told apart.
+        dpi: Dots an inch of a .png, and of the raster in a .pdf or .svg.
+
+    Returns:
+        The path.
+
+    Raises:
+        MaskError: The mask has no queries or no keys, or the block is smaller than a token.
+        RequestError: The file's name ends in something else, or it cannot be written.
+    """
+    target = _checked_path(path)
+    if not mask.seqlen_q or not mask.seqlen_k:
+        raise MaskError(f"there is nothing to draw of a {mask.label}: it has no queries or no keys")
+    if block is not None:
+        check_block(block)
+    figure, places, legend = _layout(mask, dpi)
+    for index, place in enumerate(places):
+        axes = figure.add_axes(place)
+        raster = draw_on_axes(axes, mask, index, cells=round(SIDE * dpi), block=block, font_size=_FONT)
+        axes.set_title(f"keys, head {index}" if mask.heads > 1 else "keys", fontsize=_FONT + 0.5, pad=5)
+        if index == 0:
+            axes.set_ylabel("queries", fontsize=_FONT + 0.5, labelpad=3)
+    _add_legend(figure, raster, legend, "upper center", columns=3)
+    return _save(figure, target)
+
+
+def check_block(block: int) -> None:
+    """Refuses blocks that no picture has.
+
+    Args:
+        block: Tokens a block.
+
+    Raises:
+        MaskError: The block is smaller than a token.
+    """
+    if block < 1:
+        raise MaskError(f"blocks of {block} tokens cannot be drawn; take 1 or more")
+
+
+def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:
+    """Draws one mask of each pattern in the registry, static ones first, for the documentation.
+
+    Args:
+        path: Where to, as .png, .svg or .pdf.
+        dpi: Dots an inch.
+
+    Raises:
+        RequestError: The file's name ends in something else, or it cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    target = _checked_path(path)
+    patterns = sorted(PATTERNS.values(), key=lambda pattern: pattern.per_head)
+    rows = -(-(len(patterns) + 1) // SHEET_COLUMNS)  # one place for the legend
+    figure = Figure(figsize=(2.0 * SHEET_COLUMNS, 2.32 * rows), dpi=dpi)
+    margins = {"left": 0.015, "right": 0.98, "top": 0.955, "bottom": 0.06, "wspace": 0.14, "hspace": 0.38}
+    places = list(figure.subplots(rows, SHEET_COLUMNS, gridspec_kw=margins).flat)
+    for axes, pattern in zip(places, patterns, strict=False):
+        given = {name: value for name, value in _SHEET_FACTORS.items() if name in pattern.factors}
+        mask = sample(pattern.name, SHEET_SEQLEN, **given)
+        raster = draw_on_axes(axes, mask, 0, cells=round(1.7 * dpi), block=SHEET_BLOCK, font_size=_FONT)
+        axes.set(xticks=[], yticks=[], box_aspect=1)
+        axes.set_title(pattern.title, fontsize=_FONT + 2, pad=4, parse_math=False)
+        axes.set_xlabel(_sheet_words(mask), fontsize=_FONT, labelpad=4, parse_math=False)
+    for axes in places[len(patterns) :]:
+        axes.set_axis_off()
+    corner = places[len(patterns)].get_position()
+    _add_legend(figure, raster, (corner.x0, corner.y1), "upper left", columns=1)
+    note = f"{SHEET_SEQLEN:,} queries (down)\nand keys (across);\ndocuments outlined,\np prefix, g global tokens"
+    figure.text(corner.x0, corner.y1 - 0.1, note, fontsize=_FONT, va="top", linespacing=1.5)
+    return _save(figure, target)
+
+
+def _layout(mask: Mask, dpi: float) -> tuple[Figure, list[tuple[float, float, float, float]], tuple[float, float]]:
+    """A figure with title and caption, a place in it for each head drawn, and the middle of the legend's top."""
+    from matplotlib.figure import Figure
+
+    width, height = _sides(mask)
+    heads = min(mask.heads, MOST_HEADS)
+    across = heads * width + (heads - 1) * _GAP
+    total_width = max(across, SIDE) + _LEFT + _RIGHT
+    lines = _caption_lines(mask, heads, total_width)
+    below = _BOTTOM + _LEGEND + _LINE * len(lines)
+    total_height = _TOP + height + below
+    figure = Figure(figsize=(total_width, total_height), dpi=dpi)
+    text: dict[str, Any] = {"ha": "center", "va": "top", "parse_math": False, "usetex": False}
+    middle = (total_width + _LEFT - _RIGHT) / 2
+    figure.text(middle / total_width, 1 - 0.12 / total_height, mask_title(mask), fontsize=10, **text)
+    top = (below - _LEGEND) / total_height
+    figure.text(middle / total_width, top, "\n".join(lines), fontsize=_FONT, linespacing=1.35, **text)
+    first = middle - across / 2
+    places = [
+        ((first + i * (width + _GAP)) / total_width, below / total_height, width / total_width, height / total_height)
+        for i in range(heads)
+    ]
+    return figure, places, (middle / total_width, (below - 0.06) / total_height)
+
+
+def _sheet_words(mask: Mask) -> str:
+    """The factors that tell a small picture from another of its pattern, and the density."""
+    told = {
+        name: value for name, value in mask.factors.items() if name in ("window", "prefix", "block", "global_tokens")
+    }
+    words = [f"{name.replace('_tokens', '')} {value:,}" for name, value in told.items()]
+    density = f"{percent(mask.density)} visible"
+    return "\n".join([", ".join(words), density]) if len(words) > 1 else ", ".join([*words, density])
+
+
+def _sides(mask: Mask) -> tuple[float, float]:
+    """Width and height of a picture in inches."""
+    ratio = min(max(mask.seqlen_q / mask.seqlen_k, 1 / _MOST_STRETCH), _MOST_STRETCH)
+    return (SIDE, SIDE * ratio) if ratio <= 1 else (SIDE / ratio, SIDE)
+
+
+def _caption_lines(mask: Mask, heads: int, width: float) -> list[str]:
+    lines = caption(mask)
+    if heads < mask.heads:
+        lines.append(f"{heads} of {mask.heads} heads drawn")
+    return [part for line in lines for part in textwrap.wrap(line, round(width * 15))]
+
+
+def _add_legend(figure: Figure, raster: Raster, where: tuple[float, float], corner: _Corner, columns: int) -> None:
+    """What the shades mean, where the picture tells blocks apart."""
+    if raster.block is None:
+        return
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=FULL, label=f"full block of {raster.block}"),
+        Patch(facecolor=PARTIAL, label="partial block: visible"),
+        Patch(facecolor=HIDDEN, label="partial block: hidden"),
+    ]
+    figure.legend(
+        handles=handles,
+        loc=corner,
+        bbox_to_anchor=where,
+        ncols=columns,
+        frameon=False,
+        fontsize=_FONT,
+        handlelength=1,
+        handleheight=1,
+        handletextpad=0.5,
+        columnspacing=1.2,
+        borderpad=0,
+    )
+
+
+def _checked_path(path: str | Path) -> Path:
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise RequestError(f"pictures are drawn as {', '.join(SUFFIXES)}, not as {target.name!r}; rename it")
+    return target
+
+
+def _save(figure: Figure, target: Path) -> Path:
+    # Without a date the same mask gives the same file.
+    undated: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    try:
+        figure.savefig(target, metadata=undated.get(target.suffix.lower()))
+    except OSError as error:
+        raise RequestError(f"cannot write {str(target)!r}: {error.strerror}; choose another place") from error
+    return target

@@ -1,0 +1,1 @@
+"""What is measured: suites, and the cases that a suite expands into."""

@@ -1,0 +1,267 @@
+"""Suites: what to measure, as TOML files of sweeps. A suite has a name, a version, and a hash of what it says.
+
+A distribution contributes one by an entry point in the group `longca.suites`, named as the suite, whose value is the
+package that has it as `suites/NAME.toml`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import importlib_metadata
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests.kernel import Name
+from longca.manifests.offers import DType
+from longca.manifests.problem import Direction
+from longca.masks import MAX_SEQLEN, PATTERNS
+
+__all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
+
+#: Keys that sweeps did not have when the first records were made, with what they are where nothing is said: suites that
+#: say nothing of them keep their digests.
+_LATER = {"grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}}
+
+_SUITES = resources.files("longca_bench.suites")
+
+
+def _heads(text: str) -> str:
+    heads_q, _, heads_kv = text.partition(":")
+    if not (heads_q.isdecimal() and heads_kv.isdecimal() and 0 < int(heads_kv) <= int(heads_q) <= 2**16):
+        raise ValueError(f"{text!r} is no pair of query heads and KV heads such as '64:8'")
+    if int(heads_q) % int(heads_kv):
+        raise ValueError(f"{text!r}: query heads must be a multiple of KV heads")
+    return text
+
+
+def _pattern(name: str) -> str:
+    if name != "*" and name not in PATTERNS:
+        raise UnknownNameError("mask pattern", name, PATTERNS)
+    return name
+
+
+PatternName = Annotated[str, AfterValidator(_pattern)]
+Value = int | float | list[int]
+_SIZE = "[1-9][0-9]{0,5}"
+
+
+def _mesh(text: str) -> str:
+    if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*|\w+={_SIZE}(,\w+={_SIZE})*", text):
+        raise ValueError(f"{text!r} is no mesh such as '2x4' or 'ring=2,ulysses=4'")
+    return text
+
+
+Heads = Annotated[str, AfterValidator(_heads)]
+Mesh = Annotated[str, AfterValidator(_mesh)]
+DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
+Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_SEQLEN)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
+
+
+class Sweep(BaseModel):
+    """One matrix of cases: every combination of what it lists.
+
+    Attributes:
+        patterns: Mask patterns; `*` for all.
+        kernels: Kernels, and pairs such as `fa3+fa4`; `*` for all kernels.
+        seqlens: Tokens; of all ranks together, where there are several.
+        tokens_per_rank: Instead of `seqlens`, tokens for each rank of the job.
+        lengths: Where document lengths come from, as `longca.masks.sample` takes it.
+        seeds: Seeds of masks and inputs; each is another draw, the same for every kernel.
+        heads: Query heads and KV heads, such as `64:8`.
+        head_dims: Head dimensions.
+        dtypes: Data types.
+        directions: `forward`, `backward`, or both.
+        factors: Mask factors to take as given instead of drawing them, by pattern.
+        grid: The same with a list of values for each factor, of which every combination is taken.
+        strategies: Context-parallel strategies, `*` for all: the sweep is then for the ranks of a job. Without any it
+            is for one device.
+        placements: How strategies place tokens on ranks; `auto` for what is likely to be quickest. A strategy that has
+            not one of them does without it.
+        meshes: By strategy, ranks along each of its axes, such as `2x4`; those that make up the job's ranks are taken.
+            By name, as in `ulysses=2,ring=4`, axes may be in another order, in which neighbours along the last are of
+            one node. Where none does, ranks are split into axes that are as equal as can be, inner ones no smaller.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    patterns: Annotated[tuple[PatternName, ...], Field(min_length=1)]
+    kernels: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    seqlens: Annotated[tuple[Seqlen, ...], Field(min_length=1)] = ()
+    tokens_per_rank: Annotated[tuple[Seqlen, ...], Field(min_length=1)] = ()
+    lengths: str = "auto"
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
+    heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
+    head_dims: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=2**16)], ...], Field(min_length=1)]
+    dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
+    directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = ("forward", "backward")
+    factors: dict[str, dict[str, Value]] = {}
+    grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
+    strategies: Annotated[tuple[str, ...], Field(min_length=1)] = ()
+    placements: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
+    meshes: dict[str, tuple[Mesh, ...]] = {}
+
+    @model_validator(mode="after")
+    def _each_factor_once(self) -> Sweep:
+        for pattern, lists in self.grid.items():
+            for name in lists:
+                if name in self.factors.get(pattern, {}):
+                    raise ValueError(f"{name} of {pattern} is in both factors and grid; give it in one of them")
+        return self
+
+    def factor_sets(self, pattern: str) -> list[dict[str, Value]]:
+        """Every combination of a pattern's factors: one, without any, where the sweep says nothing of it."""
+        fixed, lists = self.factors.get(pattern, {}), self.grid.get(pattern, {})
+        return [{**fixed, **dict(zip(lists, values, strict=True))} for values in product(*lists.values())]
+
+    @model_validator(mode="after")
+    def _lengths_and_ranks(self) -> Sweep:
+        if bool(self.seqlens) == bool(self.tokens_per_rank):
+            raise ValueError("give seqlens, or tokens_per_rank and strategies")
+        given = [name for name in ("tokens_per_rank", "meshes") if getattr(self, name)]
+        if not self.strategies and (given or self.placements != ("auto",)):
+            raise ValueError(f"{', '.join(given) or 'placements'} are for strategies; give those too")
+        return self
+
+    def lengths_on(self, ranks: int) -> tuple[int, ...]:
+        """Tokens of all ranks of a job together."""
+        return self.seqlens or tuple(tokens * ranks for tokens in self.tokens_per_rank)
+
+
+class Suite(BaseModel):
+    """What to measure.
+
+    Attributes:
+        name: Identifier.
+        version: Raised whenever the suite's meaning changes.
+        summary: What it is for, in a line.
+        distributions: Kernels and strategies that may be missing, each with the distribution that provides it: where it
+            is not installed, the suite runs without them and says what to install.
+        sweep: Its matrices.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    version: Annotated[int, Field(strict=True, ge=1)]
+    summary: str = ""
+    distributions: dict[Name, DistributionName] = {}
+    sweep: Annotated[tuple[Sweep, ...], Field(min_length=1)]
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of everything that the suite says of what is measured."""
+        said = self.model_dump(mode="json", exclude={"distributions"})
+        for sweep, unsaid in ((sweep, key) for sweep in said["sweep"] for key in _LATER):
+            if sweep[unsaid] == _LATER[unsaid]:
+                del sweep[unsaid]
+        text = json.dumps(said, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def builtin_suites() -> tuple[str, ...]:
+    """Names of the suites that come with LongCA, and of those that installed distributions contribute."""
+    own = {item.name.removesuffix(".toml") for item in _SUITES.iterdir() if item.name.endswith(".toml")}
+    return tuple(sorted(own | set(_contributed().names)))
+
+
+def _contributed() -> importlib_metadata.EntryPoints:
+    return importlib_metadata.entry_points(group="longca.suites")
+
+
+def _text_of(name: str) -> str:
+    """What a suite that comes with a distribution says.
+
+    Raises:
+        RequestError: Several distributions have one of the name, or the one that does has no such file.
+    """
+    own = _SUITES / f"{name}.toml"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    entries = list(_contributed().select(name=name))
+    if len(entries) > 1:
+        both = " and ".join(sorted(entry.dist.name for entry in entries if entry.dist))
+        raise RequestError(f"suite {name!r} comes with {both}; give the path of the file that you mean")
+    try:
+        return (resources.files(entries[0].value) / "suites" / f"{name}.toml").read_text(encoding="utf-8")
+    except (ImportError, OSError) as error:
+        raise RequestError(f"suite {name!r} of {entries[0].value} cannot be read: {error}") from None
+
+
+def load_suite(name: str) -> Suite:
+    """A suite by its name, or from a TOML file.
+
+    Raises:
+        UnknownNameError: No suite has the name.
+        RequestError: The file cannot be read, is not TOML, or says what no suite can say.
+    """
+    if name in builtin_suites():
+        return _parse(_text_of(name), name)
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise UnknownNameError("suite", name, builtin_suites())
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"suite {name}: {error}. Give a readable TOML file") from None
+    return _parse(text, name)
+
+
+def _parse(text: str, source: str) -> Suite:
+    try:
+        return Suite.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"suite {source} is not TOML: {error}") from None
+    except ValidationError as error:
+        lines = sorted({(_line_of(text, where), said) for where, said in complaints(error)})
+        said = "; ".join(f"line {line}: {complaint}" for line, complaint in lines)
+        raise RequestError(f"suite {source}, {said}") from None
+
+
+def complaints(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
+    """Where each wrong value of a suite is, and what is wrong with it in a sentence about its key."""
+    # A list is called too short where its items are wrong; so is the list of sweeps.
+    wrong = [found for found in error.errors() if found["type"] != "too_short" or not found["input"]]
+    return [(found["loc"], _complaint(found)) for found in wrong]
+
+
+def _complaint(found: ErrorDetails) -> str:
+    """What is wrong with a value, in a sentence about its key."""
+    key = ".".join(_keys(found["loc"])) or "the suite"
+    match found["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "too_short":
+            return f"{key} is empty"
+        case "extra_forbidden":
+            return f"{key} is no key that is known here"
+        case "value_error":
+            return f"{key}: {found['msg'].removeprefix('Value error, ')}"
+    return f"{key}: {found['msg'].removeprefix('Input ')}, not {found['input']!r}"
+
+
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys on the way to a value, in the suite or in one of its sweeps."""
+    keys = [part for part in location if isinstance(part, str)]
+    return keys[1:] if keys[:1] == ["sweep"] and len(keys) > 1 else keys
+
+
+def _line_of(text: str, location: tuple[int | str, ...]) -> int:
+    """The line on which a value is set, or that of its table where it is missing; 1 where neither is found."""
+    tables = [n for n, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*sweep\s*\]\]", line)]
+    nth = location[1] if len(location) > 1 and location[0] == "sweep" else None
+    first = tables[nth] if isinstance(nth, int) and nth < len(tables) else 1
+    keys = _keys(location)
+    for number, line in enumerate(text.splitlines()[first - 1 :], first):
+        if keys and re.match(rf"\s*(\[.*\b)?{re.escape(keys[0])}\b", line):
+            return number
+    return first

@@ -1,0 +1,1 @@
+"""Holding a kernel against float64 attention."""

@@ -1,0 +1,128 @@
+"""Reference: what a result should be, and what PyTorch's own arithmetic makes of it in the same dtype.
+
+Computed once for a problem and its inputs, and held against every kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longca.builtin.blockwise import ample_scores, attention_backward, attention_forward
+from longca.kernels.base import torch_dtype
+from longca.manifests import Problem
+from longca.parallel.merge import merge
+from longca_bench.verification.head_sample import HeadSample, sample_heads
+from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.spread import Spread, spread
+
+__all__ = ["FLOAT64_PAIRS", "Reference", "Rows", "part_reference", "reference"]
+
+#: Visible pairs over all heads above which the reference is computed in float32 instead of float64.
+FLOAT64_PAIRS = 2**33
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One tensor of the result, row by row; a row is a token's vector of one head.
+
+    Attributes:
+        value: The reference: [T, H, D].
+        spread: How far rounding moves each row, in ulps of one: [T, H].
+        pytorch: Distance of PyTorch's own arithmetic from the reference: [T, H].
+    """
+
+    value: Tensor
+    spread: Tensor
+    pytorch: Tensor
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference of one problem on one set of inputs.
+
+    Attributes:
+        problem: The problem.
+        rows: `out`, and for the direction `backward` also `dq`, `dk` and `dv`; of a part the gradients alone.
+        lse: [Hq, Tq]; like the rows of the sampled heads alone, where there are any.
+        dtype: What it was computed in.
+        merged: For a part of a larger softmax, the whole's (out, lse), with which backwards are called.
+        sample: The heads that it is of; None for all.
+    """
+
+    problem: Problem
+    rows: dict[str, Rows]
+    lse: Tensor
+    dtype: torch.dtype
+    merged: tuple[Tensor, Tensor] | None = None
+    sample: HeadSample | None = None
+
+
+def reference(problem: Problem, inputs: Inputs) -> Reference:
+    """The reference of a problem: its output, and its gradients where its direction is `backward`.
+
+    Above SAMPLED_PAIRS it is of some of the heads.
+    """
+    sample, whole = sample_heads(problem), problem
+    if sample is not None:
+        problem, inputs = sample.problem(problem), sample.inputs(inputs)
+    mask, scale = problem.concrete_mask, problem.scale
+    low, high = torch_dtype(problem.dtype), _high(problem)
+    q, k, v = inputs.q, inputs.k, inputs.v
+    ample = ample_scores(q.device)
+    exact = attention_forward(q, k, v, mask, scale, high, ample)
+    rounded = attention_forward(q, k, v, mask, scale, low, ample)
+    scales = spread(problem, inputs, *exact)
+    rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
+    if problem.direction == "backward":
+        rows.update(_gradients(problem, inputs, exact, rounded, scales))
+    return Reference(whole, rows, exact[1], high, sample=sample)
+
+
+def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor]) -> Reference:
+    """The reference of the gradients of a part of a larger softmax.
+
+    Args:
+        problem: The part.
+        inputs: Its tensors.
+        other: Out [Tq, Hq, D] and lse [Hq, Tq] over the softmax's other keys.
+    """
+    mask, scale = problem.concrete_mask, problem.scale
+    low, high = torch_dtype(problem.dtype), _high(problem)
+    q, k, v = inputs.q, inputs.k, inputs.v
+    part = attention_forward(q, k, v, mask, scale, high)
+    exact = merge(part, other)
+    rounded = merge(attention_forward(q, k, v, mask, scale, low), other)
+    rows = _gradients(problem, inputs, exact, rounded, spread(problem, inputs, *exact))
+    return Reference(problem, rows, part[1], high, exact)
+
+
+def _high(problem: Problem) -> torch.dtype:
+    return torch.float64 if problem.area <= FLOAT64_PAIRS else torch.float32
+
+
+def _gradients(
+    problem: Problem,
+    inputs: Inputs,
+    exact: tuple[Tensor, Tensor],
+    rounded: tuple[Tensor, Tensor],
+    scales: Spread,
+) -> dict[str, Rows]:
+    """Rows of dq, dk and dv, for the outputs and log-sum-exps of exact and of rounded arithmetic."""
+    mask, scale = problem.concrete_mask, problem.scale
+    tensors = (inputs.dout, inputs.q, inputs.k, inputs.v)
+    low = torch_dtype(problem.dtype)
+    ample = ample_scores(inputs.q.device)
+    grads = attention_backward(*tensors, *exact, mask, scale, _high(problem), ample)
+    low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample)
+    return {
+        name: Rows(grad, getattr(scales, name), _distance(low_grad, grad))
+        for name, grad, low_grad in zip(("dq", "dk", "dv"), grads, low_grads, strict=True)
+    }
+
+
+def _distance(result: Tensor, value: Tensor) -> Tensor:
+    """Euclidean distance of each row: [T, H]."""
+    return (result.to(value.dtype) - value).norm(dim=-1)

@@ -1,0 +1,196 @@
+"""What the listing commands print: to people at any width, as JSON, and to those who mistype."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from longca import masks
+
+from ...fake_plugins import FakePlugins
+
+KERNELS = """
+GPU = {"cpu": False, "cuda": ">=8.0", "dtypes": ("bfloat16", "float16")}
+
+@hookimpl
+def provide_kernel():
+    return [
+        kernel("far", offer("row_intervals", backward="external", **GPU), family="gpu"),
+        kernel("near", offer("full", **GPU), offer("full", **{**GPU, "cuda": "==9.0"}, backward="own"), family="gpu"),
+        kernel("lacking", offer("causal", backward="own"), family="cpu", requires=("not-there>=2",)),
+        kernel("single", offer("causal", dtypes=("float32",), gqa=False, head_dims=(64,)), family="cpu"),
+    ]
+
+@hookimpl
+def provide_cp_strategy():
+    return StrategyManifest(name="rounds", title="Rounds", upstream="-", license="MIT", axes=("outer", "inner"),
+                            placements=("contiguous", "zigzag_document"), layout="not_there:layout",
+                            implementation="not_there:Rounds")
+"""
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory):
+    made = FakePlugins(tmp_path_factory.mktemp("listing"))
+    made.add("some-kernels", KERNELS)
+    made.longca("plugins")
+    return made
+
+
+def capabilities(fakes, *arguments, **env):
+    ran = fakes.longca("list-capabilities", *arguments, LONGCA_PLUGINS="some-kernels", **env)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+def row(text, kernel):
+    return next(line.split()[1:] for line in text.splitlines() if line.split()[:1] == [kernel])
+
+
+def cells(fakes, *arguments):
+    listed = json.loads(capabilities(fakes, "--json", *arguments))
+    return {(cell["kernel"], cell["pattern"], cell["direction"]): cell for cell in listed["cells"]}
+
+
+def test_the_matrix_shows_what_runs_here(fakes):
+    text = capabilities(fakes, "--device", "cpu")
+    none = ["·"]
+    assert row(text, "naive") == ["FB"] * 14
+    assert row(text, "far") == ["fb"] * 12 + none * 2
+    assert row(text, "near") == ["fb"] + none * 13
+    assert row(text, "lacking") == [*none, "fb+", *none * 12]
+    assert row(text, "single") == [*none, "F", *none * 12]
+    assert "pip install 'not-there>=2'" in text
+    assert "takes float32, not bfloat16" in text
+    assert "takes MHA, not GQA" in text
+    assert "takes head dimension 64, not 128" in text
+
+
+def test_the_matrix_follows_the_options(fakes):
+    assert row(capabilities(fakes, "--device", "cuda:8.0"), "near")[0] == "Fb"
+    assert row(capabilities(fakes, "--device", "cuda:9.0"), "near")[0] == "FB"
+    assert row(capabilities(fakes, "--device", "cuda:7.0"), "near")[0] == "fb"
+    assert row(capabilities(fakes, "--device", "cpu", "--gqa"), "single")[1] == "x"
+    assert row(capabilities(fakes, "--device", "cpu", "--dtype", "bfloat16"), "single")[1] == "x"
+    assert row(capabilities(fakes, "--device", "cpu", "--head-dim", "128"), "single")[1] == "x"
+    narrow = ("--mha", "--dtype", "float32", "--head-dim", "64")
+    assert row(capabilities(fakes, "--device", "cpu", *narrow), "single")[1] == "F"
+    assert row(capabilities(fakes, "--direction", "backward", "--mask", "full"), "naive") == ["B"]
+    chosen = capabilities(fakes, "--kernel", "naive", "--mask", "causal", "--mask", "full")
+    assert row(chosen, "naive") == ["FB", "FB"]
+    assert "sdpa" not in chosen
+
+
+def test_strategies_are_listed_with_their_axes_and_placements(fakes):
+    line = "rounds (outer, inner): contiguous, zigzag_document"
+    assert line in capabilities(fakes, "--device", "cpu").splitlines()
+    assert "rounds" not in capabilities(fakes, "--kernel", "naive")
+    listed = json.loads(capabilities(fakes, "--json"))["strategies"]
+    assert list(listed) == ["rounds"]
+    assert listed["rounds"]["distribution"] == "some-kernels"
+    assert listed["rounds"]["axes"] == ["outer", "inner"]
+    assert listed["rounds"]["placements"] == ["contiguous", "zigzag_document"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 160, 200])
+def test_nothing_is_wider_than_the_terminal_or_cut_short(fakes, width):
+    text = capabilities(fakes, COLUMNS=str(width))
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    heads = text.split()
+    for pattern in masks.PATTERNS:
+        assert pattern in heads or all(word in heads for word in pattern.split("_"))
+
+
+def test_json_has_every_cell(fakes):
+    listed = cells(fakes, "--device", "cpu")
+    assert len(listed) == 6 * 14 * 2
+    assert listed["naive", "causal", "backward"]["status"] == "here"
+    assert listed["naive", "causal", "backward"]["form"] == "row_intervals"
+    assert listed["far", "causal", "forward"]["status"] == "device"
+    assert listed["lacking", "causal", "forward"]["status"] == "package"
+    assert listed["lacking", "causal", "forward"]["reasons"][0]["code"] == "package"
+    single = listed["single", "causal", "forward"]
+    assert (single["dtype"], single["heads_q"], single["heads_kv"], single["head_dim"]) == ("float32", 8, 8, 64)
+    assert listed["single", "causal", "backward"]["status"] == "none"
+    asked = cells(fakes, "--device", "cpu", "--dtype", "bfloat16")
+    assert asked["single", "causal", "forward"]["status"] == "options"
+
+
+def test_why_explains_a_cell(fakes):
+    text = capabilities(fakes, "--device", "cuda:8.0", "--why", "near", "full")
+    assert "form full, whose metadata grows as O(1)" in text
+    assert "near needs compute capability ==9.0; this device has 8.0." in text
+    assert "instead: naive" in text
+    assert "not offered" in capabilities(fakes, "--why", "near", "shared_question")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kernel", "nive"], "unknown kernel 'nive'. Did you mean naive or "),
+        (["--mask", "casual"], "unknown mask pattern 'casual'. Did you mean causal?"),
+        (["--device", "cuda"], "unknown device 'cuda'. Give cpu, or cuda:9.0 for a compute capability"),
+        (["--dtype", "bfloat"], "unknown dtype 'bfloat'. Did you mean bfloat16 or "),
+        (["--direction", "forwards"], "unknown direction 'forwards'. Did you mean forward or backward?"),
+        (["--head-dim", "0"], "head_dim is 0; give an integer from 1 to 65536"),
+        (["--why", "naive", "ful"], "unknown mask pattern 'ful'. Did you mean full?"),
+        (["--no-plugin", "some-kernel"], "unknown plugin 'some-kernel'. Did you mean some-kernels or some_kernels?"),
+        (["--kernel", "\x1b[31m[red]x\nerror: y"], r"unknown kernel '\x1b[31m[red]x\nerror: y'. Known:"),
+    ],
+)
+def test_a_mistake_is_one_line(fakes, arguments, message):
+    ran = fakes.longca("list-capabilities", *arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"error: {message}")
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["plugin"], ["list-capabilities", "--bogus"], ["--bogus"], ["[red]x"]])
+def test_usage_errors_exit_with_2(fakes, arguments):
+    ran = fakes.longca(*arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "Traceback" not in ran.stderr
+    assert "red" not in arguments[0] or "[red]x" in ran.stderr
+
+
+def test_version(fakes):
+    from longca import __version__
+
+    assert fakes.longca("--version").stdout == f"longca {__version__}\n"
+
+
+def test_doctor_says_what_is_here_and_what_is_missing(fakes):
+    found = json.loads(fakes.longca("doctor", "--json", CUDA_VISIBLE_DEVICES="").stdout)
+    assert {"machine", "software", "plugins", "kernels"} == set(found)
+    named = {finding["name"]: finding for findings in found.values() for finding in findings}
+    assert named["Python"]["found"].startswith(sys.version.split()[0])
+    assert named["torch"]["ok"] is True
+    assert named["naive"]["found"] == "runs 14 of 14 masks here, 14 of them backward too"
+    assert (named["lacking"]["ok"], named["lacking"]["advice"]) == (False, "Install it: pip install 'not-there>=2'")
+    assert (named["far"]["ok"], named["cache"]["ok"]) == (None, True)
+    assert "pip install 'not-there>=2'" in " ".join(fakes.longca("doctor").stdout.split())
+
+
+def test_doctor_says_that_the_cache_cannot_be_written(fakes):
+    (fakes.root / "file").touch()
+    found = json.loads(fakes.longca("doctor", "--json", LONGCA_CACHE_DIR=str(fakes.root / "file" / "x")).stdout)
+    (cache,) = (finding for finding in found["software"] if finding["name"] == "cache")
+    assert cache["ok"] is False
+    assert "LONGCA_CACHE_DIR" in cache["advice"]
+
+
+@pytest.mark.parametrize("command", ["list-capabilities", "plugins", "doctor"])
+def test_a_terminal_that_knows_ascii_alone_gets_ascii(fakes, command):
+    ran = fakes.longca(command, PYTHONIOENCODING="ascii")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.isascii()
+    assert "✓" in fakes.longca("doctor", PYTHONIOENCODING="utf-8").stdout
+
+
+def test_a_reader_who_has_seen_enough_is_not_told_off(fakes):
+    line = f"{sys.executable} -m longca list-capabilities --json | head -c 1"
+    env = {**fakes.env, "PYTHONPATH": str(fakes.folders[0])}
+    ran = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("{", "")

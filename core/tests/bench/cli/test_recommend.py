@@ -1,0 +1,337 @@
+"""`longca recommend`, as it is called: what it prints at any width, its JSON, and what it says to mistakes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ...fake_plugins import STRATEGY, FakePlugins
+
+QUICK = Path(__file__).parents[3] / "results" / "cpu" / "quick"
+LONG = ("causal", "--seqlen", "32768")
+
+#: What the JSON of a choice has, and of an answer.
+CHOICE = {
+    "forward", "backward", "strategy", "placement", "mesh", "seconds", "tflops", "bytes_per_rank", "fits", "evidence",
+    "call", "installed", "install",
+}  # fmt: skip
+ANSWER = {"problem", "device", "ranks", "choices", "unmeasured", "refused", "notes"}
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory):
+    made = FakePlugins(tmp_path_factory.mktemp("recommend"))
+    made.env["LONGCA_HISTORY"] = str(made.root / "history.jsonl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def ask(fakes):
+    """Asks for an H200, unless said otherwise, and gives what is printed."""
+
+    def asked(*arguments, device="h200", **env):
+        ran = fakes.longca("recommend", *arguments, *(("--device", device) if device else ()), **env)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
+    return asked
+
+
+@pytest.fixture(scope="module")
+def answer(ask):
+    return lambda *arguments, **more: json.loads(ask(*arguments, "--json", **more))
+
+
+@pytest.fixture
+def refused(fakes):
+    """What is said of a request that is none."""
+
+    def asked(*arguments):
+        ran = fakes.longca("recommend", *arguments)
+        assert (ran.returncode, ran.stdout) == (2, "")
+        return ran.stderr
+
+    return asked
+
+
+@pytest.fixture(scope="module")
+def causal(answer):
+    return answer(*LONG)
+
+
+@pytest.fixture(scope="module")
+def printed(ask):
+    return ask(*LONG)
+
+
+def test_the_json_has_exactly_what_is_promised(causal):
+    assert set(causal) == ANSWER
+    assert (causal["ranks"], causal["device"]) == (1, "NVIDIA H200 (compute capability 9.0)")
+    assert causal["choices"]
+    for choice in causal["choices"]:
+        assert set(choice) == CHOICE
+        assert {"forward", "backward", "total", "low", "high"} <= set(choice["seconds"])
+        assert set(choice["evidence"]) == {"records", "nearest", "extrapolates", "outside", "versions", "notes"}
+        assert (choice["strategy"], choice["placement"], choice["mesh"]) == (None, None, None)
+        assert choice["installed"] == (choice["install"] is None)
+        assert choice["evidence"]["extrapolates"] == bool(choice["evidence"]["outside"])
+        assert choice["evidence"]["records"] > 0
+    for refused in causal["refused"]:
+        assert set(refused) == {"kernel", "strategy", "reasons", "advice"}
+        assert refused["reasons"]
+    for one in causal["unmeasured"]:
+        assert set(one) == {"kernel", "strategy", "why", "installed", "install"}
+
+
+def test_the_problem_is_said_back(answer):
+    options = ("--documents", "1000,3000", "--heads", "64:8", "--head-dim", "64", "--dtype", "float16", "--forward")
+    problem = answer("causal_document", *options, "--memory", "80GB")["problem"]
+    assert problem.pop("density") == pytest.approx((1000 * 1001 + 3000 * 3001) / 2 / 4000**2)
+    assert problem == {
+        "mask": "causal_document", "seqlen": 4000, "factors": {"documents": [1000, 3000]}, "heads_q": 64,
+        "heads_kv": 8, "head_dim": 64, "dtype": "float16", "direction": "forward", "per_node": 1, "memory": 80 * 10**9,
+    }  # fmt: skip
+
+
+def test_the_quickest_is_named_first_and_ties_are_called_ties(causal, printed):
+    best, *others = causal["choices"]
+    first = printed.splitlines()[0]
+    assert first.startswith(f"{best['forward']} is predicted fastest on NVIDIA H200 (compute capability 9.0): ")
+    tied = [choice["forward"] for choice in others if choice["seconds"]["total"] <= best["seconds"]["high"]]
+    assert tied
+    assert f"Within its interval, and so tied: {', '.join(tied)}." in first
+    assert printed.splitlines()[-1] == f"    {best['call']}"
+
+
+def test_how_much_longer_the_next_one_takes_is_said_where_it_is_no_tie(answer, ask):
+    options = (*LONG, "--kernel", "fa3", "--kernel", "sdpa")
+    first, second, *_ = answer(*options)["choices"]
+    gain = second["seconds"]["total"] / first["seconds"]["total"] - 1
+    assert f" sdpa takes {gain:.0%} longer." in ask(*options).splitlines()[0]
+
+
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_no_cell_is_cut_on_a_narrow_terminal(ask, causal, columns):
+    text = ask(*LONG, COLUMNS=columns)
+    assert "…" not in text
+    for choice in causal["choices"][:8]:
+        kernel = choice["forward"] if choice["forward"] == choice["backward"] else None
+        assert kernel is None or f"\n {kernel} " in text
+        assert f"{choice['bytes_per_rank'] / 2**30:.1f}" in text
+    if columns == "80":
+        assert all(len(line) <= 80 for line in text.splitlines() if " to " in line and line.startswith(" "))
+
+
+def test_everything_is_listed_where_all_is_asked_for(answer, ask):
+    options = ("full_document", "--documents", "9000,7000", "--heads", "8:8")
+    found = answer(*options)
+    assert len(found["refused"]) > 8 or len(found["choices"]) > 8
+    short, everything = ask(*options), ask(*options, "--all")
+    assert "--all lists them" in short
+    assert "--all lists them" not in everything
+    for refused in found["refused"]:
+        assert f"  {refused['kernel']}: {refused['reasons'][0]}" in everything
+    assert sum(f" {c['forward']}" in everything for c in found["choices"]) == len(found["choices"])
+
+
+def test_why_says_where_a_kernel_stands(ask, causal):
+    text = ask(*LONG, "--why", "sdpa")
+    place = [choice["forward"] for choice in causal["choices"]].index("sdpa") + 1
+    assert text.startswith(f"sdpa: place {place} of {len(causal['choices'])}, ")
+    assert "most alike is results/h200/" in text
+    assert "vsa takes block_sparse" in ask(*LONG, "--why", "vsa")
+    assert "naive is valid and not ranked: " in ask(*LONG, "--why", "naive")
+    assert ask(*LONG, "--why", "nobody") == "nothing of nobody was looked at; --all lists what was\n"
+    pair = ask(*LONG, "--why", "fa2+sdpa")
+    assert pair.startswith("fa2+sdpa is not listed: ")
+    assert "\nfa2: place " in pair
+    assert "\nsdpa: place " in pair
+
+
+def test_the_forward_alone_has_no_backward_and_no_pairs(answer, ask):
+    found = answer(*LONG, "--forward")
+    assert found["problem"]["direction"] == "forward"
+    for choice in found["choices"]:
+        assert (choice["backward"], choice["seconds"]["backward"]) == (None, None)
+        assert choice["seconds"]["total"] == choice["seconds"]["forward"]
+    assert " for forward (" in ask(*LONG, "--forward")
+
+
+def test_a_device_without_evidence_lists_what_is_valid_without_a_rank(answer, ask):
+    found = answer(*LONG, device="b200")
+    assert found["choices"] == []
+    text = ask(*LONG, device="b200")
+    assert text.startswith("Valid on NVIDIA B200 (compute capability 10.0), without evidence of how fast, and so not")
+    names = [one["kernel"] for one in found["unmeasured"]]
+    assert [line.strip() for line in text.splitlines()[1 : len(names) + 1]] == names
+    assert "listed in the plugins' order and not ranked" in text
+
+
+def test_memory_below_the_tensors_says_what_would_fit(answer, ask):
+    found = answer("causal", "--seqlen", "1048576", "--memory", "2GB")
+    assert found["choices"] == []
+    (refused,) = found["refused"]
+    assert (refused["kernel"], refused["strategy"]) == (None, None)
+    assert refused["advice"].startswith("Take up to ")
+    text = ask("causal", "--seqlen", "1048576", "--memory", "2GB")
+    assert text.startswith("Nothing fits NVIDIA H200 (compute capability 9.0).\n")
+    assert refused["advice"] in text
+
+
+def test_a_billion_tokens_are_answered(ask):
+    assert ask("causal", "--seqlen", "1000000000").startswith("Nothing fits NVIDIA H200")
+
+
+def test_masks_per_head_are_drawn_for_the_kv_heads(answer):
+    found = answer("uniform_block_sparse", "--seqlen", "8192", "--block", "64", "--kept", "0.2", "--heads", "16:4")
+    assert found["problem"]["factors"]["heads"] == 4
+    assert found["choices"]
+
+
+def test_a_plugin_that_is_left_out_has_no_kernel_here(fakes):
+    ran = fakes.longca("recommend", *LONG, "--device", "h200", "--json", LONGCA_PLUGINS="")
+    names = {choice["forward"] for choice in json.loads(ran.stdout)["choices"]}
+    assert names <= {"naive", "online", "sdpa"}
+    assert any(
+        "evidence knows kernels that no plugin provides here" in note for note in json.loads(ran.stdout)["notes"]
+    )
+
+
+@pytest.fixture
+def own_run(tmp_path):
+    """A run on a CPU, of masks that are drawn as they were when it was made."""
+    folder = shutil.copytree(QUICK, tmp_path / "a run")
+    lines = (folder / "records.jsonl").read_text("utf-8").splitlines()
+    kept = [line for line in lines if json.loads(line)["pattern"] in ("full", "causal")]
+    (folder / "records.jsonl").write_text("\n".join(kept), "utf-8")
+    return folder
+
+
+def test_a_run_of_ones_own_is_evidence(answer, own_run):
+    device = json.loads((own_run / "environment.json").read_text("utf-8"))["device"]["name"]
+    options = ("full", "--seqlen", "1024", "--heads", "4:2", "--head-dim", "64", "--dtype", "float32")
+    found = answer(*options, "--records", str(own_run), device=device)
+    assert {"naive", "sdpa"} <= {choice["forward"] for choice in found["choices"]}
+    assert all(str(own_run) in choice["evidence"]["nearest"] for choice in found["choices"])
+
+
+@pytest.mark.parametrize("median", ["NaN", "-0.5", "0", "1e-12", '"quick"'])
+def test_records_that_were_edited_are_refused_by_their_line(refused, own_run, median):
+    lines = (own_run / "records.jsonl").read_text("utf-8").splitlines()
+    lines[2] = json.dumps({**json.loads(lines[2]), "median": "HERE"}).replace('"HERE"', median)
+    (own_run / "records.jsonl").write_text("\n".join(lines), "utf-8")
+    said = refused(*LONG, "--records", str(own_run))
+    assert said.startswith(f"error: {own_run / 'records.jsonl'}, line 3: ")
+    assert said.endswith(". Correct or remove the line\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "h2000"], "unknown device 'h2000'. Known are a100, "),
+        (["--dtype", "float7"], "unknown dtype 'float7'. "),
+        (["--heads", "7:3"], "7 query heads do not divide among 3 KV heads"),
+        (["--heads", "text"], "--heads is 'text'; give query heads and KV heads, such as 64:8"),
+        (["--heads", "8:"], "--heads is '8:'"),
+        (["--heads", "-8"], "--heads is '-8'"),
+        (["--heads", "9" * 5000], "--heads is '999"),
+        (["--heads", "0"], "heads_q is 0"),
+        (["--head-dim", "0"], "head_dim is 0"),
+        (["--memory", "lots"], "'lots' is no size of memory. Give a number and a unit, such as 80GB"),
+        (["--memory", "0GB"], "a device of 0 bytes was given"),
+        (["--kernel", "nobody"], "unknown kernel 'nobody'"),
+        (["--strategy", "nobody"], "unknown strategy 'nobody'"),
+        (["--records", "nowhere"], "nowhere is no folder of a run"),
+        (["--seqlen", "0"], "seqlen is 0"),
+        (["--window", "5"], "causal takes no factor 'window'"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_mistakes_are_told_in_one_line(refused, options, said):
+    device = [] if "--device" in options else ["--device", "h200"]
+    message = refused("causal", *options, *device)
+    assert message.startswith(f"error: {said}")
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--network", "fast"], "'fast' "),
+        (["--network", "0Gb"], ""),
+        (["--strategy", "nobody"], "unknown strategy 'nobody'"),
+        (["--gpus", "20000"], "ranks is 20000"),
+        (["--per-node", "20000"], "per_node is 20000"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_of_several_devices_are_told_in_one_line(refused, options, said):
+    message = refused("causal", "--seqlen", "64", "--device", "h200", "--gpus", "2", *options)
+    assert message.startswith(f"error: {said}")
+    assert message.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    """Asks of 2 devices, where one strategy is installed, which does not say what it moves."""
+    made = FakePlugins(tmp_path_factory.mktemp("a strategy"))
+    made.env |= {"LONGCA_HISTORY": str(made.root / "history.jsonl"), "LONGCA_PLUGINS": "rounds"}
+    made.add("rounds", STRATEGY)
+
+    def asked(*options):
+        ran = made.longca(
+            "recommend", "causal", "--seqlen", "64", "--heads", "4:4", "--device", "h200", "--gpus", "2", *options
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
+    return asked
+
+
+def test_a_strategy_that_does_not_say_what_it_moves_is_not_ranked(on_two):
+    found = json.loads(on_two("--json"))
+    assert found["choices"] == []
+    (one,) = found["unmeasured"]
+    assert (one["strategy"], one["why"]) == ("round", "round does not say what it moves")
+    assert [(refused["strategy"], refused["reasons"]) for refused in found["refused"]] == [
+        ("round placed nowhere", ["too many"])
+    ]
+    text = on_two()
+    assert text.startswith("Nothing can be ranked on 2 × NVIDIA H200 (compute capability 9.0).\n")
+    assert "\nNot ranked: round: round does not say what it moves.\n" in text
+
+
+def test_why_tells_what_is_refused_of_a_strategy(on_two):
+    text = on_two("--why", "round")
+    assert "round does not say what it moves" in text
+    assert "round placed nowhere: too many." in text
+
+
+def test_documents_that_do_not_sum_are_refused(refused):
+    said = refused("causal_document", "--documents", "10,20", "--seqlen", "40", "--device", "h200")
+    assert said.startswith("error: --documents sum to 30 tokens, and --seqlen is 40")
+
+
+@pytest.mark.parametrize("length", ["ten", "0", "-4", "1.5"])
+@pytest.mark.parametrize("option", ["--documents", "--lengths"])
+def test_a_file_that_holds_no_lengths_is_refused_by_its_line(refused, tmp_path, option, length):
+    file = tmp_path / "own.txt"
+    file.write_text(f"10\n{length}\n", "utf-8")
+    said = refused("causal_document", option, str(file), "--device", "h200")
+    assert said.startswith(f"error: {file}, line 2: '{length}' is not a document length")
+
+
+def test_no_torch_is_imported(fakes):
+    block = (
+        "import runpy, sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        assert name.partition('.')[0] not in {'torch', 'triton', 'matplotlib'}, name\n"
+        "sys.meta_path.insert(0, Block())\n"
+        f"sys.argv = {['longca', 'recommend', *LONG, '--device', 'h200']!r}\n"
+        "runpy.run_module('longca', run_name='__main__')\n"
+    )
+    ran = fakes.python("-c", block)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "is predicted fastest" in ran.stdout

@@ -1,0 +1,86 @@
+"""`longca run --recommended`, as it is called: predictions, what is measured, going on, and what is refused."""
+
+import json
+
+import pytest
+
+from longca_bench.cli.run_advised import _with_number
+
+SMALL = ("--heads", "4:2", "--head-dim", "32", "--dtype", "float32", "--device", "cpu", "--direction", "forward")
+FEW = (*SMALL, "--kernel", "naive", "--kernel", "sdpa")
+
+
+@pytest.fixture
+def fakes(fakes, tmp_path):
+    fakes.env |= {"LONGCA_PLUGINS": "", "LONGCA_HISTORY": str(tmp_path / "history.jsonl")}
+    return fakes
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("causal --recommended", "causal --recommended 3"),
+        ("causal --recommended 5", "causal --recommended 5"),
+        ("--recommended causal --json", "--recommended 3 causal --json"),
+        ("causal --recommended=4", "causal --recommended=4"),
+        ("causal --recommended -1", "causal --recommended -1"),
+    ],
+)
+def test_the_number_may_be_left_out(given, read):
+    assert list(_with_number(given.split())) == read.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["quick", "--recommended"], "quick is a suite, and --recommended is for one problem; leave that out, or give"),
+        (
+            ["causal", "--recommended", "--ab", "naive", "sdpa"],
+            "--recommended chooses the kernels, and --ab names them",
+        ),
+        (["causal", "--recommended", "--direction", "backward"], "leave out --direction backward"),
+        (["causal", "--recommended", "--kernel", "naive+sdpa"], "give --kernel naive --kernel sdpa"),
+    ],
+)
+def test_what_is_refused(fakes, arguments, said):
+    ran = fakes.longca("run", *arguments, "--dry-run")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert said in ran.stderr
+
+
+def test_choices_are_predicted_measured_and_kept(fakes, tmp_path):
+    for seqlen in ("64", "128"):
+        assert fakes.longca("run", "causal", "--seqlen", seqlen, *FEW, "--out", str(tmp_path / seqlen)).returncode == 0
+    ask = ("run", "causal", "--seqlen", "96", *FEW, "--recommended", "1")
+    ran = fakes.longca(*ask, "--dry-run", "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (planned,) = json.loads(ran.stdout)
+    assert (planned["ranked"], len(planned["ways"]), planned["regret"]) == (True, 1, None)
+    assert not (tmp_path / "runs").exists()
+
+    ran = fakes.longca(*ask, "--out", str(tmp_path / "run"), "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (outcome,) = json.loads(ran.stdout)
+    assert json.loads((tmp_path / "run" / "advice.json").read_text("utf-8")) == [outcome]
+    (way,) = outcome["ways"]
+    (record,) = map(json.loads, (tmp_path / "run" / "records.jsonl").read_text("utf-8").splitlines())
+    assert (record["kernel"], record["case"]) == (way["kernel"], way["times"]["forward"]["case"])
+    assert (way["times"]["forward"]["measured"], outcome["regret"]) == (record["median"], 0)
+    assert way["times"]["forward"]["predicted"] == planned["ways"][0]["times"]["forward"]["predicted"]
+
+    ran = fakes.longca(*ask, "--out", str(tmp_path / "run"), "--resume")
+    assert (ran.returncode, ran.stderr) == (0, "1 cases were measured before and are kept\n")
+    assert "Its regret is 0 %." in ran.stdout
+    for other in ((*ask[:-1], "2"), (*ask[:3], "97", *ask[4:])):
+        ran = fakes.longca(*other, "--out", str(tmp_path / "run"), "--resume")
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert "is of another problem, device or number of choices" in ran.stderr
+
+
+def test_without_evidence_kernels_are_measured_in_their_order(fakes, tmp_path):
+    ran = fakes.longca("run", "full", "--seqlen", "64", *FEW, "--recommended", "--out", str(tmp_path / "run"))
+    assert ran.returncode == 0
+    assert "No evidence ranks these choices." in ran.stdout
+    assert "was fastest as measured" in ran.stdout
+    (outcome,) = json.loads((tmp_path / "run" / "advice.json").read_text("utf-8"))
+    assert ([way["kernel"] for way in outcome["ways"]], outcome["ranked"]) == (["naive", "sdpa"], False)

@@ -1,0 +1,84 @@
+"""`longca verify`, as it is called: kernels, pairs, and offers that have a backward alone."""
+
+import json
+
+import pytest
+
+HALVES = """
+from longca.kernels.base import Plan
+from longca.builtin.naive import Naive
+from longca.masks import Form
+
+class Forward:
+    forward = Naive.forward
+
+    def plan(self, problem):
+        return Plan(problem, Form.ROW_INTERVALS, "torch.matmul")
+
+class Backward:
+    plan, backward = Forward.plan, Naive.backward
+
+class Wrong(Backward):
+    def backward(self, *arguments, **buffers):
+        dq, dk, dv = super().backward(*arguments, **buffers)
+        return dq, dk, dv.mul_(1.01)
+"""
+PROVIDES = """
+@hookimpl
+def provide_kernel():
+    here = {"dtypes": ("float32",), "gqa": False, "head_dims": (32,), "unequal_lengths": True}
+    back = offer("row_intervals", backward="external", forward=False, **here)
+    return [kernel("ahead", offer("row_intervals", **here), implementation="half_kernels:Forward"),
+            kernel("back", back, implementation="half_kernels:Backward"),
+            kernel("wrong", back, implementation="half_kernels:Wrong")]
+"""
+
+
+@pytest.fixture
+def halves(fakes):
+    folder = fakes.add("halves", PROVIDES)
+    (folder / "half_kernels.py").write_text(HALVES, "utf-8")
+    fakes.env |= {"LONGCA_PLUGINS": "halves", "OMP_NUM_THREADS": "1"}
+    return fakes
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_halves_are_verified_alone_and_together(halves, jobs):
+    kernels = ("--kernel", "back", "--kernel", "ahead+back")
+    ran = halves.longca("verify", *kernels, "--device", "cpu", "--jobs", jobs, "--json")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(ran.stdout)
+    assert list(found) == ["back", "ahead+back"]
+    for (row,) in found.values():
+        assert row["passed"]
+        assert (row["direction"], row["form"]) == ("backward", "row_intervals")
+        assert row["offer"]["forward"] is False
+
+
+@pytest.mark.parametrize("kernel", ["wrong", "ahead+wrong"])
+def test_a_wrong_backward_is_found_whoever_computes_the_forward(halves, kernel):
+    ran = halves.longca("verify", "--kernel", kernel, "--device", "cpu", "--json")
+    assert ran.returncode == 1
+    ((row,),) = json.loads(ran.stdout).values()
+    assert {failure["tensor"] for failure in row["failures"]} == {"dv", "dv as a part"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ("back+bak", "unknown backward half 'bak'. Did you mean back?"),
+        ("back+back", "pairs a kernel with itself; name it once: back"),
+        ("a+b+c", "is no pair; name two kernels"),
+    ],
+)
+def test_names_that_are_refused(halves, kernel, said):
+    ran = halves.longca("verify", "--kernel", kernel, "--device", "cpu")
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert said in ran.stderr
+
+
+def test_a_backward_alone_says_what_to_do(halves):
+    narrow = ("--mask", "full", "--seqlen", "64", "--direction", "backward", "--dry-run")
+    ran = halves.longca("run", "quick", "--kernel", "back", *narrow)
+    assert ran.returncode == 0
+    assert "Pair it with a kernel that has one: FORWARD+back" in ran.stdout

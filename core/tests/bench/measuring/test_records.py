@@ -1,0 +1,52 @@
+import json
+
+import pytest
+
+from longca.errors import RequestError
+from longca_bench.measuring.records import Record, read_records
+from longca_bench.measuring.run_folder import RunFolder
+
+
+def record(**fields):
+    about = {
+        "case": "0" * 16, "suite": "quick", "suite_version": 1, "suite_digest": "1" * 16, "status": "ok",
+        "kernel": "naive", "distribution": "longca-core", "distribution_version": "0.1.0", "device": "cpu",
+        "pattern": "full", "seqlen": 64, "lengths": "auto", "seed": 0, "heads_q": 4, "heads_kv": 2, "head_dim": 32,
+        "dtype": "float32", "direction": "forward", "mask_digest": "2" * 16, "area": 4096, "density": 1.0,
+        "tile_efficiency": 0.25, "flops": 1, "finished": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    return Record(**{**about, **fields})
+
+
+def test_round_trip(tmp_path):
+    folder = RunFolder(tmp_path / "run", {"python": "3"})
+    written = [record(), record(case="f" * 16, status="wrong", message="dk", samples=(0.1, 0.2))]
+    for each in written:
+        folder.append(each)
+        assert len(list(read_records(tmp_path / "run"))) == written.index(each) + 1, "flushed as it comes"
+    folder.close()
+    assert list(read_records(tmp_path / "run")) == written
+    assert json.loads((tmp_path / "run" / "environment.json").read_text()) == {"python": "3"}
+
+
+def test_never_written_into_another_run(tmp_path):
+    folder = RunFolder(tmp_path, {})
+    folder.append(record())
+    folder.close()
+    with pytest.raises(RequestError, match="--out"):
+        RunFolder(tmp_path, {})
+    assert len(list(read_records(tmp_path))) == 1
+
+
+def test_folder_that_is_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="cannot write"):
+        RunFolder(tmp_path / "file", {})
+
+
+@pytest.mark.parametrize("line", ["{", "{}", '{"status": 3}'])
+def test_edited_lines_are_named(tmp_path, line):
+    path = tmp_path / "records.jsonl"
+    path.write_text(record().model_dump_json() + "\n" + line + "\n")
+    with pytest.raises(RequestError, match="line 2"):
+        list(read_records(path))

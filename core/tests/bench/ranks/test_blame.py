@@ -1,0 +1,39 @@
+import pytest
+
+from longca_bench.measuring.messages import Outcome
+from longca_bench.ranks.blame import blame
+from longca_bench.ranks.messages import Answer
+
+
+def answer(status, phase="verify", phases=5, message=""):
+    return Answer(Outcome(status, message, {}), phase, phases)
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "said"),
+    [
+        # The one that died, though another one's connection broke first.
+        ({0: answer("error", message="closed"), 2: answer("crashed"), 1: answer("stopped")}, "crashed", "rank 2 of 3"),
+        ({0: answer("error"), 2: answer("crashed"), 1: answer("stopped")}, "crashed", "after it rank 0 failed"),
+        # The first that raised, though others raised then.
+        ({1: answer("oom"), 0: answer("error"), 2: answer("error")}, "oom", "after it ranks 0, 2 failed"),
+        ({0: answer("ok"), 1: answer("error", message="Boom"), 2: answer("stopped")}, "error", "rank 1 of 3: Boom"),
+        # The one in a kernel; else those that have come least far; else those of which nothing is known.
+        (
+            {0: answer("stopped"), 1: answer("stopped", "kernel forward", 6), 2: answer("stopped")},
+            "timeout",
+            "rank 1 of 3 is still in phase 'kernel forward' after 9 s, and the others wait",
+        ),
+        (
+            {0: answer("stopped", "plan", 2), 1: answer("stopped"), 2: answer("stopped", "plan", 2)},
+            "timeout",
+            "ranks 0, 2 of 3 are still in phase 'plan' after 9 s, and the others wait",
+        ),
+        (dict.fromkeys(range(3), answer("stopped", "time")), "timeout", "ranks 0, 1, 2 of 3 are still in phase 'time'"),
+        ({0: answer("stopped"), 1: answer("stopped")}, "timeout", "rank 2 of 3 is still in phase 'unknown'"),
+    ],
+)
+def test_blame(answers, status, said):
+    outcome = blame(answers, 3, 9.0)
+    assert (outcome.status, said in outcome.message) == (status, True), outcome.message
+    assert not outcome.fields

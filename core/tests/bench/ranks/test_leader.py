@@ -1,0 +1,148 @@
+"""A leader whose members are a thread each, and say what a test has them say."""
+
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import pytest
+from torch.distributed import HashStore
+
+from longca_bench.measuring.messages import Outcome
+from longca_bench.ranks.board import Board, BoardLostError, answer, assignment, gone, ready, stop
+from longca_bench.ranks.job import Job
+from longca_bench.ranks.leader import Leader, leading
+from longca_bench.ranks.member import Member
+from longca_bench.ranks.messages import Answer
+from longca_bench.ranks.store import open_store
+
+STOPPED = Outcome("stopped", "", {})
+
+
+class Late:
+    """What is said when the stop has come, and not before."""
+
+    def __init__(self, outcome=STOPPED):
+        self.outcome = outcome
+
+
+class Members:
+    """Two members, each with what it is to say of one assignment after another."""
+
+    def __init__(self, *says):
+        self.store, self.worlds = HashStore(), {0: [], 1: []}
+        self.threads = [threading.Thread(target=self.follow, args=(r, list(said))) for r, said in enumerate(says)]
+        for thread in self.threads:
+            thread.start()
+        self.leader = Leader(2, Board(self.store))
+
+    def follow(self, rank, said):
+        board, number = Board(self.store), 0
+        while (told := board.read(assignment(number))) is not None:
+            self.worlds[rank].append(told.world)
+            board.post(ready(number, rank), True)
+            outcome = said.pop(0)
+            while isinstance(outcome, Late) and not board.has(stop(number)):
+                time.sleep(0.01)
+            outcome = outcome.outcome if isinstance(outcome, Late) else outcome
+            board.post(answer(number, rank), Answer(outcome, "verify", 3))
+            number += 1
+        board.post(gone(rank), True)
+
+    def end(self):
+        self.leader.dismiss()
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_world_lives_while_all_goes_well():
+    fine, wrong = Outcome("ok", "", {"median": 1.0}), Outcome("wrong", "dk", {})
+    members = Members([fine, wrong, fine], [Outcome("ok", "", {}), wrong, fine])
+    outcomes = [members.leader.run(None, None, 5.0) for _ in range(3)]
+    members.end()
+    assert [each.status for each in outcomes] == ["ok", "wrong", "ok"]
+    assert outcomes[0].fields == {"median": 1.0}, "what rank 0 measured"
+    assert members.worlds == {0: [0, 0, 0], 1: [0, 0, 0]}
+
+
+def test_after_a_failure_there_is_another_world():
+    fine, last = Outcome("ok", "", {}), Outcome("ok", "", {}, is_last=True)
+    members = Members([Late(), fine, fine], [Outcome("oom", "no more", {}), last, fine])
+    outcomes = [members.leader.run(None, None, 5.0) for _ in range(3)]
+    members.end()
+    assert [each.status for each in outcomes] == ["oom", "ok", "ok"]
+    assert "rank 1 of 2: no more" in outcomes[0].message
+    assert members.worlds == {0: [0, 1, 2], 1: [0, 1, 2]}
+
+
+def test_what_is_said_after_the_stop_is_no_failure():
+    closed = Late(Outcome("error", "connection closed", {}))
+    members = Members([closed], [Late()])
+    outcome = members.leader.run(None, None, 0.2)
+    members.end()
+    assert outcome.status == "timeout"
+    assert "connection closed" not in outcome.message
+
+
+def test_dismissed_in_the_midst_of_a_case():
+    members = Members([Late()], [Late()])
+    case = threading.Thread(target=members.leader.run, args=(None, None, 0.5))
+    case.start()
+    while not members.worlds[1]:
+        time.sleep(0.01)
+    members.end()
+    case.join(10)
+    assert members.worlds == {0: [0], 1: [0]}
+
+
+SERVER = """
+from torch.distributed import TCPStore
+store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def server():
+    """A process that has opened a store, as a launcher does."""
+    process = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process.port = int(process.stdout.readline())
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_board_whose_process_is_gone(server):
+    board = Board(open_store("localhost", server.port))
+    board.post("said", 1)
+    assert board.read("said") == 1
+    server.kill()
+    server.wait()
+    for call in (partial(board.has, "said"), partial(board.read, "said"), partial(board.post, "said", 2)):
+        with pytest.raises(BoardLostError, match="--resume"):
+            call()
+
+
+def test_a_launcher_that_is_gone_is_one_error(server, monkeypatch):
+    monkeypatch.setattr(Job, "end_with_launcher", lambda job: None)
+
+    def lead():
+        with leading(Job(0, 1, 0, "localhost", server.port, opens_store=False)) as leader:
+            server.kill()
+            server.wait()
+            leader.run(None, None, 5.0)
+
+    with pytest.raises(BoardLostError):
+        lead()
+
+
+def test_a_member_says_that_the_launcher_is_gone(server):
+    job = Job(1, 2, 1, "localhost", server.port, opens_store=False)
+    member = Member(job, Board(open_store(job.host, job.port)))
+    server.kill()
+    server.wait()
+    with pytest.raises(BoardLostError):
+        member.follow()

@@ -1,0 +1,35 @@
+"""Shares of heads: all that there are, and of large problems some on every rank, the last head among them."""
+
+import pytest
+
+from longca import Device, Problem, masks
+from longca_bench.ranks.shares import shares, verified_heads
+
+
+def problem_of(seqlen, heads):
+    heads_q, heads_kv = heads
+    return Problem(mask=masks.build("full", seqlen=seqlen), heads_q=heads_q, heads_kv=heads_kv, device=Device("cpu"))
+
+
+def dealt(seqlen, heads, ranks):
+    problem = problem_of(seqlen, heads)
+    return [(share.heads_kv, share.heads_q) for share in shares(problem, ranks)]
+
+
+def test_all_heads_are_dealt():
+    assert dealt(64, (8, 4), 3) == [((0, 1), (0, 2)), ((1, 2), (2, 4)), ((2, 4), (4, 8))]
+
+
+def test_some_ranks_have_none():
+    assert dealt(64, (4, 2), 4) == [((0, 0), (0, 0)), ((0, 1), (0, 2)), ((1, 1), (2, 2)), ((1, 2), (2, 4))]
+
+
+@pytest.mark.parametrize(("ranks", "kv"), [(2, [(0, 1), (7, 8)]), (4, [(0, 1), (2, 3), (4, 5), (7, 8)])])
+def test_of_a_large_problem_some_heads_stand_for_all(ranks, kv):
+    assert dealt(2**17, (64, 8), ranks) == [((a, b), (8 * a, 8 * b)) for a, b in kv]
+
+
+@pytest.mark.parametrize(("seqlen", "heads"), [(64, None), (2**17, (0, 2, 4, 7))])
+def test_which_heads_they_are_is_said(seqlen, heads):
+    problem = problem_of(seqlen, (64, 8))
+    assert verified_heads(problem, shares(problem, 4)) == heads

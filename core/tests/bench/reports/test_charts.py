@@ -1,0 +1,163 @@
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from longca_bench.reports import chart_axes
+from longca_bench.reports.chart_picture import _caption, _title
+from longca_bench.reports.charts import chart_files, charts, draw_charts
+from longca_bench.reports.run_source import Run
+
+from .runs import record
+
+LENGTHS = (1024, 4096, 8192)
+#: What eyes make of linear RGB (Machado et al., IEEE TVCG 15, 2009, severity 1).
+SIGHTS = {
+    "all colours": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "no green": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
+    "no red": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
+}
+
+
+def axes():
+    return Figure().add_subplot()
+
+
+def words(target):
+    return [text.get_text() for text in target.texts]
+
+
+def test_a_chart_a_mask_and_direction():
+    found = charts(
+        record(kernel, n, pattern=pattern, direction=direction)
+        for pattern in ("causal", "full")
+        for direction in ("forward", "backward")
+        for kernel in ("naive", "sdpa")
+        for n in LENGTHS
+    )
+    assert chart_files(found) == [
+        "causal-forward.png", "causal-backward.png", "full-forward.png", "full-backward.png",
+    ]  # fmt: skip
+    assert {len(chart.records) for chart in found} == {6}
+
+
+def test_names_tell_what_varies_and_hold_safe_characters_alone():
+    found = charts([record(seed=0), record(seed=1), record(seed=1, lengths="../mine: own.csv", pattern="../../x\n")])
+    names = chart_files(found)
+    assert names[:2] == ["causal-forward-auto-seed0.png", "causal-forward-auto-seed1.png"]
+    assert all(re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*\.png", name) for name in names)
+    same = charts([record(pattern="a b"), record(pattern="a/b"), record(pattern="A b")])
+    assert chart_files(same) == ["a_b-forward.png", "a_b-forward-2.png", "a_b-forward-3.png"]
+
+
+def test_masks_of_other_factors_are_on_charts_of_their_own():
+    found = charts([record(mask_digest="a" * 16), record("sdpa", mask_digest="a" * 16), record(mask_digest="b" * 16)])
+    assert [len(chart.records) for chart in found] == [2, 1]
+    assert len(set(chart_files(found))) == 2
+
+
+def test_factors_have_charts_of_their_own_that_name_them():
+    def sparse(kept, seqlen):
+        factors = {"block": 64, "kept": kept}
+        return record(pattern="uniform_block_sparse", seqlen=seqlen, factors=factors, mask_digest=f"{seqlen}-{kept}")
+
+    # The second length was measured in the other order.
+    found = charts([sparse(0.2, 1024), sparse(0.5, 1024), sparse(0.5, 4096), sparse(0.2, 4096)])
+    assert [{each.factors["kept"] for each in chart.records} for chart in found] == [{0.2}, {0.5}]
+    assert chart_files(found)[0] == "uniform_block_sparse-forward-block_64_20_percent_kept.png"
+    assert _title(found[1].records[0]) == "Uniform block sparse, block 64, 50 % kept, forward"
+
+
+def test_a_line_breaks_where_a_length_failed_and_what_is_suspect_is_hollow():
+    records = [record(seqlen=1024), record(seqlen=4096, status="wrong"), record(seqlen=8192, status="suspect")]
+    target = axes()
+    chart_axes.draw_throughput(target, records, ["naive"], ("TFLOP/s", 1.0))
+    line = target.containers[0].lines[0]
+    assert [y == y for y in line.get_ydata()] == [True, False, False]
+    hollow = target.lines[-1]
+    assert (list(hollow.get_xdata()), hollow.get_markerfacecolor()) == ([8192], "white")
+
+
+def test_error_bars_are_the_interval_of_the_median():
+    below, above = chart_axes._reach(record())
+    assert 0 < below < 0.01 * record().tflops
+    assert 0 < above < 0.01 * record().tflops
+    assert chart_axes._reach(record(samples=(1e-3,))) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [("oom", "OOM"), ("wrong", "WRONG"), ("timeout", "TIMEOUT"), ("crashed", "CRASHED"), ("error", "ERROR"),
+     ("a-later-one", "A-LATER-ONE")],
+)  # fmt: skip
+def test_failures_are_drawn_with_their_word(status, shown):
+    target = axes()
+    chart_axes.draw_failures(target, [record(status=status)], ["naive"])
+    assert words(target) == [shown]
+    assert len(target.lines) == 1
+
+
+@pytest.mark.parametrize(("status", "told"), [("unsupported", "Unsupported: far"), ("skipped", "Skipped: far")])
+def test_what_was_not_tried_is_said_and_not_drawn(status, told):
+    records = [record(), record("far", status=status)]
+    assert chart_axes.failing(records) == []
+    assert told in " ".join(_caption(records))
+
+
+def test_known_failures_have_markers_of_their_own():
+    assert len(set(chart_axes._FAILURES.values())) == len(chart_axes._FAILURES)
+
+
+def test_no_two_kernels_look_alike():
+    kernels = [str(index) for index in range(182)]
+    looks = [chart_axes.look_of(kernel, kernels) for kernel in kernels]
+    assert len(set(looks)) == 182
+    assert len({colour for colour, _ in looks[:14]}) == 14
+    assert len({marker for _, marker in looks[:13]}) == 13
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_colours_are_told_apart(sight):
+    seen = [_oklab(np.array(SIGHTS[sight]) @ _linear(colour)) for colour in chart_axes._COLOURS]
+    least = min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2))
+    assert least > (0.12 if sight == "all colours" else 0.075)
+
+
+def _linear(colour):
+    value = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def _oklab(linear):
+    """Ottosson, "A perceptual color space for image processing", 2020: distances are as large as they look."""
+    cones = [[0.41222147, 0.53633254, 0.051446], [0.2119035, 0.68069955, 0.107397], [0.08830246, 0.28171884, 0.6299787]]
+    lab = [[0.2104543, 0.7936178, -0.0040720], [1.9779985, -2.4285922, 0.4505937], [0.025904, 0.7827718, -0.8086758]]
+    return np.array(lab) @ np.cbrt(np.array(cones) @ np.clip(linear, 0, 1))
+
+
+def test_memory_is_drawn_where_it_is_known():
+    known = [record(peak_bytes=2**20, metadata_bytes=2**10), record(seqlen=4096)]
+    assert chart_axes.has_memory(known)
+    assert not chart_axes.has_memory([record(), record(metadata_bytes=0)])
+    target = axes()
+    chart_axes.draw_memory(target, known, ["naive"])
+    assert [line.get_linestyle() for line in target.lines] == ["-", "--"]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [record()],
+        [record(status="oom")],
+        [record(status="unsupported")],
+        [record(n, seqlen=64, message="$x$") for n in ("$a", "$b$", "\x1b[31m")],
+        [record(f"kernel_{i}", n, peak_bytes=n * i) for i in range(12) for n in LENGTHS],
+    ],
+    ids=["one", "failed", "unsupported", "names", "many"],
+)
+def test_every_run_can_be_drawn(tmp_path, records):
+    (path,) = draw_charts(Run(tmp_path, tuple(records), None), tmp_path, dpi=60)
+    assert imread(path).shape[1] == round(4.6 * 60)

@@ -1,0 +1,114 @@
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+from longca.errors import RequestError, UnknownNameError
+from longca_bench.measuring.records import Record
+from longca_bench.reports.flat import flat_row, write_csv, write_parquet
+from longca_bench.reports.formats import checked_formats, write_reports
+from longca_bench.reports.markdown import escaped, markdown
+from longca_bench.reports.run_source import Run, open_run
+
+from .runs import ENVIRONMENT, record, write_run
+
+RECORDS = (
+    record(),
+    record("sdpa", time=5e-4, peak_bytes=2**20),
+    record("flex", status="error", message='a | b, "c"\n<script> *x* `y` [z](w)'),
+    record("far", status="unsupported"),
+    record("quick", status="suspect", time=1e-9),
+)
+
+
+def test_csv_has_a_row_a_record(tmp_path):
+    path = write_csv(RECORDS, tmp_path / "records.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["kernel"] for row in rows] == [each.kernel for each in RECORDS]
+    assert set(Record.model_fields) <= set(rows[0])
+    assert rows[2]["message"] == RECORDS[2].message
+    assert (rows[2]["median"], rows[2]["samples_median"], rows[2]["samples_count"]) == ("", "", "0")
+    assert json.loads(rows[0]["samples"]) == list(RECORDS[0].samples)
+    figures = [float(rows[0][f"samples_{name}"]) for name in ("count", "p10", "median", "p90")]
+    assert figures == pytest.approx([11, 0.996e-3, 1e-3, 1.004e-3])
+
+
+def test_parquet_has_the_same_with_types(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(write_parquet(RECORDS, tmp_path / "records.parquet"))
+    assert table.to_pylist() == [flat_row(each) for each in RECORDS]
+    kinds = {name: str(table.schema.field(name).type) for name in ("seqlen", "median", "kernel", "plan_seconds")}
+    assert kinds == {"seqlen": "int64", "median": "double", "kernel": "string", "plan_seconds": "double"}
+    only_failures = parquet.read_table(write_parquet(RECORDS[2:4], tmp_path / "failures.parquet"))
+    assert str(only_failures.schema.field("median").type) == "double"
+
+
+def test_without_pyarrow_the_pip_line_is_named(tmp_path):
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from pathlib import Path; from longca_bench.reports.flat import write_parquet\n"
+        "from longca.errors import MissingPackageError\n"
+        "try: write_parquet([], Path('x'))\n"
+        "except MissingPackageError as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "pip install 'longca-core[parquet]'" in ran.stdout
+
+
+def test_markdown_has_tables_failures_and_environment():
+    page = markdown(Run(None, RECORDS, ENVIRONMENT))
+    assert "| causal | 1 K | 50.0% | 25% | 1.00 / 0.105 | **0.500 / 0.210** | ERROR |" in page
+    assert "| 0.0000? / 104858 |" in page
+    assert "`?` marks what is above the hardware's peak" in page
+    assert r"| error | flex | 1 | a \| b, \"c\"".replace(r"\"", '"') in page
+    assert r"\<script\> \*x\* \`y\` \[z\](w) |" in page
+    assert "- far: all of this run's" in page  # and so it has no column
+    assert "| device.name | Some CPU |" in page
+    assert "Not recorded" in markdown(Run(None, RECORDS, None))
+    widths = {line.replace(r"\|", "").count("|") for line in page.split("## forward")[1].split("##")[0].splitlines()}
+    assert widths <= {0, 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("causal_document", "causal_document"),
+        ("_x_ a|b", r"\_x\_ a\|b"),
+        ("\x1b[31m\nnext", r"\\x1b\[31m next"),
+        ("\\|", r"\\\|"),
+    ],
+)
+def test_escaping(text, shown):
+    assert escaped(text) == shown
+
+
+def test_formats_are_checked(tmp_path):
+    assert checked_formats(["csv", "terminal", "csv"]) == ["csv", "terminal"]
+    with pytest.raises(UnknownNameError, match="Did you mean parquet"):
+        checked_formats(["parket"])
+    (tmp_path / "file").touch()
+    run = Run(tmp_path, RECORDS, None)
+    with pytest.raises(RequestError, match="--out"):
+        write_reports(run, tmp_path / "file" / "x", ["csv"])
+    assert write_reports(run, tmp_path / "none", ["terminal"]) == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_run_is_opened_by_its_folder_or_its_records(tmp_path):
+    folder = write_run(tmp_path / "run", [record()])
+    assert open_run(folder) == open_run(folder / "records.jsonl")
+    assert open_run(folder).environment == ENVIRONMENT
+
+
+@pytest.mark.parametrize("make", ["missing", "bare", "empty", "environment"])
+def test_what_is_no_run_is_refused(tmp_path, make):
+    if make != "missing":
+        (tmp_path / make).mkdir()
+    if make in ("empty", "environment"):
+        (tmp_path / make / "records.jsonl").write_text(record().model_dump_json() + "\n" if make != "empty" else "")
+        (tmp_path / make / "environment.json").write_text("[]")
+    with pytest.raises(RequestError):
+        open_run(tmp_path / make)

@@ -1,0 +1,154 @@
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from longca.errors import MaskError, RequestError
+from longca.masks import PATTERNS, Mask, SliceMask, build, sample
+from longca_bench.reports import mask_picture
+from longca_bench.reports.mask_axes import FULL, HIDDEN, PARTIAL, outlined_documents, paint
+from longca_bench.reports.mask_picture import SUFFIXES, draw_contact_sheet, draw_mask
+from longca_bench.reports.mask_raster import rasterize
+
+from ...masks.strategies import any_cases
+
+
+def _hex(pixel):
+    return "#" + bytes(int(x) for x in pixel).hex()
+
+
+@given(any_cases())
+def test_painted_cells_are_dark_exactly_where_the_matrix_shows_a_pair(case):
+    painted = paint(rasterize(case.mask, most=max(case.dense.shape)))
+    found = [[_hex(pixel) for pixel in line] for line in painted]
+    assert found == [[FULL if seen else "#ffffff" for seen in line] for line in case.dense.tolist()]
+
+
+def test_partial_blocks_are_tinted_where_they_show_and_where_they_hide():
+    painted = paint(rasterize(build("causal", 6), most=6, block=2))
+    assert [_hex(pixel) for pixel in painted[3]] == [FULL, FULL, PARTIAL, PARTIAL, "#ffffff", "#ffffff"]
+    assert _hex(painted[2][3]) == HIDDEN
+
+
+def test_the_shades_are_apart_in_grey():
+    grey = [np.dot([0.299, 0.587, 0.114], tuple(bytes.fromhex(c[1:]))) for c in (FULL, PARTIAL, HIDDEN, "#ffffff")]
+    assert np.diff(grey).min() > 20
+
+
+def test_a_cell_that_shows_a_single_pair_does_not_fade_away():
+    painted = paint(rasterize(build("causal_sliding_window", 2**20, window=0), most=512))
+    assert (painted[np.arange(512), np.arange(512)] < 200).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_suffix_says_the_format(tmp_path, suffix):
+    path = draw_mask(build("causal", 64), tmp_path / f"mask{suffix}")
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+@pytest.mark.parametrize("seqlen", [1, 8, 3000])
+def test_every_pattern_is_drawn_at_every_size(tmp_path, pattern, seqlen):
+    picture = imread(draw_mask(sample(pattern, seqlen, seed=1), tmp_path / "mask.png", dpi=60))
+    assert picture[..., :3].min() < 0.5
+
+
+@pytest.mark.parametrize("pattern", ["causal_document", "global_sliding_window"])
+def test_a_million_tokens_are_drawn(tmp_path, pattern):
+    mask = sample(pattern, 2**20, lengths="prolong512k")
+    draw_mask(mask, tmp_path / "mask.png")
+
+
+@pytest.mark.parametrize("seqlens", [(1, 2**20), (2**20, 1), (40, 2000), (2000, 600)])
+def test_masks_far_from_square_are_drawn(tmp_path, seqlens):
+    draw_mask(build("causal", seqlens[0], seqlen_k=seqlens[1]), tmp_path / "mask.png")
+
+
+def _texts(monkeypatch, tmp_path, mask):
+    """All that a picture says."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(mask_picture, "_save", lambda figure, target: figures.append(figure) or target)
+    draw_mask(mask, tmp_path / "mask.png")
+    (figure,) = figures
+    legends = [text for legend in figure.legends for text in legend.get_texts()]
+    return [text.get_text() for text in (*figure.texts, *legends)], [axes.get_title() for axes in figure.axes]
+
+
+def test_the_picture_carries_title_caption_and_the_meaning_of_its_shades(monkeypatch, tmp_path):
+    mask = build("causal_document", 4096, documents=[1000, 96, 3000])
+    texts, titles = _texts(monkeypatch, tmp_path, mask)
+    assert texts[0] == "Causal document"
+    assert f"area {mask.area:,}" in texts[1]
+    assert f"tile efficiency at 128: {mask.tile_efficiency():.1%}".replace("%", " %") in texts[1]
+    assert texts[2:] == ["full block of 128", "partial block: visible", "partial block: hidden"]
+    assert titles == ["keys"]
+
+
+def test_of_many_heads_the_first_four_are_drawn(monkeypatch, tmp_path):
+    mask = build("uniform_block_sparse", 2048, block=128, kept=0.5, heads=6)
+    texts, titles = _texts(monkeypatch, tmp_path, mask)
+    assert titles == [f"keys, head {h}" for h in range(4)]
+    assert "4 of 6 heads drawn" in texts[1]
+
+
+@pytest.mark.parametrize("title", ["$x_1", "a_b^c", "$\\frac{$", "{}%\\ & ~#", "<b>&amp;[bold]"])
+def test_titles_and_factors_may_hold_any_characters(monkeypatch, tmp_path, title):
+    monkeypatch.setitem(PATTERNS, "odd", dataclasses.replace(PATTERNS["full"], name="odd", title=title))
+    mask = build("odd", 64)
+    mask.factors = {"odd_$factor": title}
+    for suffix in SUFFIXES:
+        draw_mask(mask, tmp_path / f"mask{suffix}")
+    texts, _ = _texts(monkeypatch, tmp_path, mask)
+    assert texts[0] == title
+
+
+def test_of_many_documents_the_long_ones_are_outlined():
+    few = build("full_document", 10, documents=[3, 1, 6])
+    assert outlined_documents(few) == [(0, 3), (3, 4), (4, 10)]
+    many = build("full_document", 1000, documents=[*[1] * 100, 400, *[1] * 100, 400])
+    assert outlined_documents(many) == [(100, 500), (600, 1000)]
+    assert outlined_documents(build("full", 8)) == []
+
+
+def test_the_contact_sheet_shows_every_pattern(tmp_path, monkeypatch):
+    path = draw_contact_sheet(tmp_path / "masks.png", dpi=60)
+    assert imread(path).shape[0] > 300
+    figures: list[Figure] = []
+    monkeypatch.setattr(mask_picture, "_save", lambda figure, target: figures.append(figure) or target)
+    draw_contact_sheet(tmp_path / "masks.png")
+    titles = [axes.get_title() for axes in figures[0].axes]
+    assert sorted(t for t in titles if t) == sorted(p.title for p in PATTERNS.values())
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    mask = build("causal", 8)
+    with pytest.raises(RequestError, match=r"drawn as \.png, \.svg, \.pdf, not as 'mask\.gif'"):
+        draw_mask(mask, tmp_path / "mask.gif")
+    with pytest.raises(RequestError, match="not as 'masks'"):
+        draw_contact_sheet(tmp_path / "masks")
+    with pytest.raises(RequestError, match="cannot write"):
+        draw_mask(mask, tmp_path / "nowhere" / "mask.png")
+    with pytest.raises(MaskError, match="blocks of 0 tokens"):
+        draw_mask(mask, tmp_path / "mask.png", block=0)
+    empty: Mask = SliceMask([], 0, 8)
+    with pytest.raises(MaskError, match="nothing to draw"):
+        draw_mask(empty, tmp_path / "mask.png")
+
+
+def test_a_mask_that_shows_nothing_is_an_empty_picture(tmp_path):
+    draw_mask(SliceMask([], 8, 8), tmp_path / "mask.png")
+
+
+def test_matplotlib_is_loaded_by_the_first_picture_and_pyplot_never(tmp_path):
+    program = (
+        "import sys; from longca.masks import build; from longca_bench.reports.mask_picture import draw_mask\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        f"draw_mask(build('causal', 8), {str(tmp_path / 'mask.png')!r})\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

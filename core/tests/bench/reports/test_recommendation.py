@@ -1,0 +1,191 @@
+"""A recommendation in a terminal, of choices made by hand."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from longca_advice.choices import Choice, Proof, Recommendation, Refused, Seconds, Unmeasured
+from longca_bench.reports.recommendation import print_recommendation, print_why, time_text
+
+PROBLEM = {"memory": 80 * 2**30}
+
+
+def choice(kernel, total, fits=True, **fields):
+    """A choice of a kernel or a pair, whose interval is a tenth to either side."""
+    forward, _, backward = kernel.partition("+")
+    usual = {
+        "seconds": Seconds(0.25 * total, 0.75 * total, total, 0.9 * total, 1.1 * total),
+        "bytes_per_rank": 2**31,
+        "proof": Proof(7, "a run abc"),
+        "call": f"longca.attention(q, k, v, mask, kernel={kernel!r})",
+        "tflops": 500.0,
+    }
+    return Choice(forward=forward, backward=backward or forward, fits=fits, **{**usual, **fields})
+
+
+def answer(*choices, **fields):
+    return Recommendation(**{"problem": PROBLEM, "device": "Some GPU", "ranks": 1, "choices": choices, **fields})
+
+
+def shown(found, *, width=100, everything=False, why=None):
+    console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False)
+    if why is None:
+        print_recommendation(console, found, everything=everything)
+    else:
+        print_why(console, found, why)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12.345, "12.3 s"),
+        (1.0, "1 s"),
+        (0.9994, "999 ms"),
+        (0.99949, "999 ms"),
+        (0.0123, "12.3 ms"),
+        (0.001, "1 ms"),
+        (0.00025, "250 µs"),
+        (1.5e-6, "1.5 µs"),
+        (2.5e-7, "0.25 µs"),
+    ],
+)
+def test_times_have_three_digits(seconds, text):
+    assert time_text(seconds) == text
+
+
+@pytest.mark.parametrize("seconds", [0.9996, 0.9999999, 0.0009996, 0.9995e-3, 9.996e-7, 999.4, 999.6, 12345.0])
+def test_a_time_that_rounds_up_keeps_its_size(seconds):
+    value, unit = time_text(seconds).split()
+    size = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}[unit]
+    assert float(value) * size == pytest.approx(seconds, rel=0.005)
+    assert "e" not in value
+
+
+def test_the_winner_is_one_sentence():
+    text = shown(answer(choice("a", 0.1), choice("b", 0.15)))
+    assert text.splitlines()[0] == (
+        "a is predicted fastest on Some GPU: 100 ms for forward and backward (90 ms to 110 ms), 500 TFLOP/s, "
+        "2.0 GiB of 80.0. b takes 50% longer."
+    )
+    assert text.splitlines()[-1] == "    longca.attention(q, k, v, mask, kernel='a')"
+
+
+def test_ties_are_called_ties_and_counted():
+    first = shown(answer(*(choice(name, 0.1 + 0.001 * place) for place, name in enumerate("abcdef")))).splitlines()[0]
+    assert first.endswith("Within its interval, and so tied: b, c, d and 2 more.")
+    edge = answer(choice("a", 0.1), choice("b", 0.1 * 1.1), choice("c", 0.1 * 1.11))
+    assert [one.kernel for one in edge.ties] == ["b"]
+
+
+def test_what_does_not_fit_is_no_tie_and_no_runner_up():
+    found = answer(choice("a", 0.1), choice("b", 0.101, fits=False))
+    assert found.ties == ()
+    first, *rest = shown(found).splitlines()
+    assert first.endswith("2.0 GiB of 80.0.")
+    assert any(line.split()[:1] == ["b"] and " no " in line for line in rest)
+
+
+def test_where_nothing_fits_the_leanest_is_named():
+    found = answer(
+        choice("a", 0.1, fits=False, bytes_per_rank=2**37), choice("b", 0.2, fits=False, bytes_per_rank=2**38)
+    )
+    assert found.best is None
+    text = shown(found)
+    assert text.startswith("No choice fits Some GPU: the leanest takes 128.0 GiB of 80.0. Take fewer tokens or more")
+    assert "longca.attention" not in text
+
+
+def test_memory_that_is_not_known_is_a_question_mark():
+    found = answer(choice("a", 0.1, fits=None), problem={"memory": None})
+    assert found.best is not None
+    first, *rest = shown(found).splitlines()
+    assert first.endswith(", 2.0 GiB.")
+    assert any(line.split()[:1] == ["a"] and " ? " in line for line in rest)
+
+
+def test_nothing_valid_and_nothing_that_fits_are_told_apart():
+    assert shown(answer(refused=(Refused("a", None, ("too old",)),))).startswith("Nothing is valid on Some GPU.")
+    large = shown(answer(refused=(Refused(None, None, ("too large",), "Take 5 tokens"),)))
+    assert large.startswith("Nothing fits Some GPU.")
+    assert "  every kernel: too large. Take 5 tokens.\n" in large
+
+
+def test_what_is_not_measured_is_listed_and_said_to_be_unranked():
+    some = tuple(Unmeasured(name, "no evidence") for name in ("x", "y"))
+    alone = shown(answer(unmeasured=some))
+    assert alone.splitlines()[:3] == [
+        "Valid on Some GPU, without evidence of how fast, and so not ranked:", "  x", "  y"
+    ]  # fmt: skip
+    beside = shown(answer(choice("a", 0.1), unmeasured=some))
+    assert "Valid, but without evidence, and so not ranked: x, y." in beside
+
+
+def test_long_lists_are_cut_unless_all_is_asked_for():
+    refused = tuple(Refused(f"r{i}", None, ("no",)) for i in range(9))
+    found = answer(*(choice(f"k{i}", 0.1 + i) for i in range(10)), refused=refused)
+    text = shown(found)
+    assert "2 more choices: --all lists them" in text
+    assert "1 more refusal: --all lists them" in text
+    assert "k9" not in text
+    everything = shown(found, everything=True)
+    assert "--all" not in everything
+    assert all(f"k{i}" in everything and f"r{i}" in everything for i in range(9))
+
+
+def test_what_the_best_choice_rests_on_is_said():
+    proof = Proof(7, "x", ("70000 tokens; measured up to 32768",), ("measured with torch 2; 3 is installed",), ("odd",))
+    best = choice("a", 0.1, proof=proof, unknown=("workspace of a",), install=("pip install a",))
+    text = shown(answer(best, choice("b", 9.0, proof=replace(proof, outside=("other",))), notes=("a note",)))
+    assert "\nOutside the evidence: 70000 tokens; measured up to 32768.\n" in text
+    for note in ("measured with torch 2; 3 is installed", "odd", "the workspace of a is not stated and counts as 0"):
+        assert f"\nNote: {note}.\n" in text
+    assert "\nNote: a note.\n" in text
+    assert "other" not in text
+    assert "7 records, extrapolated" in text
+    assert text.index("    pip install a\n") < text.index("    longca.attention(")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_no_cell_is_cut_on_a_narrow_terminal(width):
+    found = answer(*(choice(f"flashinfer_fa2+long_name_{i}", 0.1 + i) for i in range(3)))
+    text = shown(found, width=width)
+    assert "…" not in text
+    for i in range(3):
+        (line,) = [line for line in text.splitlines() if line.startswith(f" flashinfer_fa2+long_name_{i} ")]
+        assert f" {time_text(0.1 + i)} " in line
+        assert f" {time_text(0.9 * (0.1 + i))} to {time_text(1.1 * (0.1 + i))} " in line
+
+
+def test_names_that_others_chose_are_shown_and_not_obeyed():
+    found = answer(choice("[red]a\x1b[2J", 0.1), refused=(Refused("[bold]x\x1b", None, ("[blink]no",)),))
+    for text in (shown(found), shown(found, why="[red]a\x1b[2J"), shown(found, why="[bold]x\x1b")):
+        assert "\x1b" not in text
+        assert "[red]a\\x1b[2J" in text or "[bold]x\\x1b: [blink]no." in text
+
+
+def test_why_says_where_a_choice_stands():
+    proof = Proof(7, "a run abc", ("long",), ("torch",), ("odd",))
+    found = answer(choice("a", 0.1), choice("b", 0.2, proof=proof, install=("pip install b",)))
+    assert shown(found, why="b").splitlines() == [
+        "b: place 2 of 2, 200 ms",
+        "  forward 50 ms, backward 150 ms",
+        "  learnt from 7 measured calls; most alike is a run abc",
+        "  long",
+        "  torch",
+        "  odd",
+        "  to install: pip install b",
+    ]
+    refused = answer(refused=(Refused("c", None, ("too old.",), "Buy one."),), unmeasured=(Unmeasured("d", "none"),))
+    assert shown(refused, why="c") == "c: too old. Buy one.\n"
+    assert shown(refused, why="d") == "d is valid and not ranked: none\n"
+    assert shown(refused, why="e") == "nothing of e was looked at; --all lists what was\n"
+
+
+def test_why_of_a_pair_that_is_not_listed_tells_of_its_kernels():
+    lines = shown(answer(choice("a", 0.1), choice("b", 0.2)), why="a+b").splitlines()
+    assert lines[0].startswith("a+b is not listed: ")
+    assert "a: place 1 of 2, 100 ms" in lines
+    assert "b: place 2 of 2, 200 ms" in lines

@@ -1,0 +1,173 @@
+import pytest
+
+from longca.errors import MaskError, RequestError, UnknownNameError
+from longca.manifests import Device
+from longca.masks import PATTERNS
+from longca_bench.suites.cases import Selection, absent, expand
+from longca_bench.suites.suite import load_suite
+
+
+def test_quick_is_the_whole_matrix():
+    cases = expand(load_suite("quick"), ["naive", "sdpa"])
+    lengths = load_suite("quick").sweep[0].seqlens
+    assert len(cases) == len(set(cases)) == 2 * len(PATTERNS) * len(lengths) * 2
+    assert {case.pattern for case in cases} == set(PATTERNS)
+
+
+def test_selection_narrows():
+    selection = Selection(("sdpa",), ("causal", "full"), (64,), ("forward",))
+    cases = expand(load_suite("quick"), ["naive", "sdpa"], selection)
+    assert [(c.kernel, c.pattern, c.seqlen, c.direction) for c in cases] == [
+        ("sdpa", "full", 64, "forward"),
+        ("sdpa", "causal", 64, "forward"),
+    ]
+
+
+@pytest.mark.parametrize("selection", [Selection(kernels=("sdp",)), Selection(patterns=("caussal",))])
+def test_unknown_names(selection):
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        expand(load_suite("quick"), ["naive", "sdpa"], selection)
+
+
+def test_a_length_is_kept_where_the_suite_has_it_and_else_taken_by_every_sweep():
+    dense = load_suite("dense")
+    listed = expand(dense, ["sdpa", "naive"], Selection(seqlens=(131072,)))
+    assert {(case.kernel, case.seed) for case in listed} == {("sdpa", 0)}
+    assert len(listed) == 12 * 2 * 2, "masks, heads and directions"
+    other = expand(dense, ["sdpa", "naive"], Selection(seqlens=(4097,), patterns=("causal_document",)))
+    assert {(case.kernel, case.seed) for case in other} == {(k, s) for k in ("sdpa", "naive") for s in (0, 1, 2)}
+
+
+def test_heads_and_seeds_narrow():
+    narrow = Selection(heads=("64:8",), seeds=(1,), seqlens=(8192,))
+    cases = expand(load_suite("dense"), ["sdpa", "naive"], narrow)
+    assert {(case.heads_q, case.heads_kv, case.seed) for case in cases} == {(64, 8, 1)}
+    assert len({case.pattern for case in cases}) == 8
+    with pytest.raises(UnknownNameError, match="Did you mean 64:8"):
+        expand(load_suite("dense"), ["sdpa", "naive"], Selection(heads=("64:9",)))
+
+
+def test_kernels_that_a_suite_can_do_without():
+    dense = load_suite("dense")
+    left_out = absent(dense, ["sdpa", "naive", "fa3"])
+    assert set(left_out) == {"fa2", "fa4", "flex", "cudnn", "flashmask"}
+    assert not absent(dense, ["sdpa"], Selection(kernels=("sdpa",)))
+    strict = dense.model_copy(update={"distributions": {}})
+    with pytest.raises(UnknownNameError, match="fa2"):
+        expand(strict, ["sdpa", "naive"])
+
+
+def with_kernels(*kernels, **fields):
+    """The suite `quick` with other kernels."""
+    quick = load_suite("quick")
+    sweep = quick.sweep[0].model_copy(update={"kernels": kernels})
+    return quick.model_copy(update={"sweep": (sweep,), **fields})
+
+
+def kernels_of(suite, known, *selected):
+    return list(dict.fromkeys(case.kernel for case in expand(suite, known, Selection(kernels=selected))))
+
+
+def test_pairs_are_listed_and_selected_as_kernels_are():
+    known = ("naive", "sdpa", "other")
+    assert kernels_of(with_kernels("naive+sdpa"), known) == ["naive+sdpa"]
+    assert kernels_of(with_kernels("*", "naive+sdpa"), known) == [*known, "naive+sdpa"]
+    assert kernels_of(load_suite("quick"), known, "sdpa+naive", "sdpa") == ["sdpa", "sdpa+naive"]
+    assert kernels_of(with_kernels("naive", "sdpa"), known, "sdpa+naive") == ["sdpa+naive"]
+    with pytest.raises(UnknownNameError, match="unknown kernel of suite quick 'other'"):
+        kernels_of(with_kernels("naive", "sdpa"), known, "sdpa+other")
+
+
+@pytest.mark.parametrize(("pair", "unknown"), [("naive+sdp", "sdp"), ("nave+sdpa", "nave")])
+def test_an_unknown_half_is_refused(pair, unknown):
+    for suite, selected in ((with_kernels(pair), ()), (load_suite("quick"), (pair,))):
+        with pytest.raises(UnknownNameError, match=rf"unknown kernel '{unknown}'\. Did you mean"):
+            kernels_of(suite, ("naive", "sdpa"), *selected)
+
+
+def test_a_pair_is_left_out_where_a_half_is_not_here():
+    suite = with_kernels("naive+far", "naive", distributions={"far": "longca-far"})
+    assert kernels_of(suite, ("naive",)) == ["naive"]
+    assert list(absent(suite, ("naive",))) == ["far"]
+    assert not absent(suite, ("naive",), Selection(kernels=("naive",)))
+    with pytest.raises(RequestError, match="kernel 'far' is not here: longca-far is not installed"):
+        kernels_of(suite, ("naive",), "naive+far")
+
+
+def test_absurd_length_is_refused_before_anything_is_drawn():
+    with pytest.raises(MaskError, match="1073741824"):
+        expand(load_suite("quick"), ["naive"], Selection(seqlens=(10**12,)))
+
+
+def test_kernels_share_masks_and_digests_tell_cases_apart():
+    cases = expand(load_suite("quick"), ["naive", "sdpa"], Selection(seqlens=(256,)))
+    digests = {case.digest("cpu") for case in cases}
+    assert len(digests) == len(cases)
+    assert cases[0].digest("cpu") != cases[0].digest("other")
+    pairs = {}
+    for case in cases:
+        pairs.setdefault((case.pattern, case.seed), set()).add(case.mask.digest)
+    assert all(len(masks) == 1 for masks in pairs.values())
+
+
+def test_a_grid_gives_a_case_a_combination_and_masks_of_their_own():
+    suite = load_suite("sparse")
+    narrow = Selection(kernels=("bsa",), seqlens=(16384,), directions=("forward",), heads=("64:8",))
+    cases = expand(suite, tuple(suite.distributions), narrow)
+    uniform = [case for case in cases if case.pattern == "uniform_block_sparse"]
+    assert [dict(case.factors) for case in uniform] == [
+        {"block": block, "kept": kept} for block in (64, 128) for kept in (0.2, 0.5, 0.8)
+    ]
+    assert len({case.digest("cpu") for case in cases}) == len(cases) == 9
+    densities = [round(case.mask.density, 2) for case in uniform[:3]]
+    assert densities == [0.2, 0.5, 0.8]
+
+
+def test_block_sparse_masks_are_per_kv_head():
+    cases = expand(load_suite("quick"), ["naive"], Selection(patterns=("uniform_block_sparse",), seqlens=(256,)))
+    problem = cases[0].problem(Device("cpu"))
+    assert problem.mask.heads == problem.heads_kv == 2
+
+
+def test_a_million_cases_are_refused():
+    suite = load_suite("quick")
+    sweep = suite.sweep[0].model_copy(update={"seeds": tuple(range(100_000))})
+    with pytest.raises(RequestError, match="more than 100000 cases"):
+        expand(suite.model_copy(update={"sweep": (sweep,)}), ["naive", "sdpa"])
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (Selection(seeds=(9,)), "no sweep of suite dense has seed 9; leave it out. Its seeds: 0, 1, 2"),
+        (
+            Selection(seeds=(2,), seqlens=(131072,)),
+            "no sweep of suite dense has length 131072, seed 2 together; leave out one of them. Its seeds: 0, 1, 2",
+        ),
+        (
+            Selection(kernels=("naive", "sdpa"), seeds=(9,)),
+            "no sweep of suite dense has kernel naive or sdpa, seed 9 together; leave out one of them. Its seeds: 0, 1",
+        ),
+        (Selection(kernels=("own",)), "unknown kernel of suite dense 'own'. "),
+        (Selection(patterns=("uniform_block_sparse",)), "unknown mask pattern of suite dense 'uniform_block_sparse'. "),
+        (Selection(strategies=("usp",)), "no sweep of suite dense has strategies; leave out --strategy, or"),
+    ],
+)
+def test_a_selection_that_leaves_nothing_says_so(selection, said):
+    suite = load_suite("dense")
+    with pytest.raises(RequestError) as refused:
+        expand(suite, [*suite.distributions, "naive", "sdpa", "own"], selection)
+    assert str(refused.value).startswith(said)
+    assert "--" not in str(refused.value).replace("--strategy", "")
+
+
+def test_without_kernels_nothing_that_was_not_selected_is_blamed():
+    with pytest.raises(RequestError, match="no case for the kernels and strategies that are here; see longca plugins"):
+        expand(load_suite("quick"), [])
+
+
+def test_strategies_of_a_suite_that_has_some_need_ranks():
+    suite, alone = load_suite("distributed_quick"), load_suite("quick").sweep
+    both = suite.model_copy(update={"sweep": (*suite.sweep, *alone)})
+    with pytest.raises(RequestError, match="--strategy and --placement: strategies need several ranks; give --nproc"):
+        expand(both, ["naive", "sdpa"], Selection(strategies=("usp",), placements=("auto",)))

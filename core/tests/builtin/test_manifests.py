@@ -1,0 +1,115 @@
+"""The core's own manifests: what they offer is what the kernels do."""
+
+import itertools
+
+import pytest
+
+from longca import masks
+from longca.builtin import NAIVE, SDPA, provide_kernel
+from longca.manifests import Backward, Device, Problem, resolve_manifest
+from longca.masks import Form
+
+from ..kernels.cases import RECTANGULAR, SEQLEN, gappy_mask, pattern_mask, per_head_mask
+
+CPU = Device("cpu")
+H200 = Device("cuda", (9, 0), 2**37, "NVIDIA H200")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def verdict(manifest, mask, device=CPU, dtype="float32", **more):
+    more = {"heads_q": 8, "heads_kv": 2, "head_dim": 64, "direction": "backward", **more}
+    return resolve_manifest(manifest, Problem(mask=mask, device=device, dtype=dtype, **more))
+
+
+def every_mask():
+    for name in masks.PATTERNS:
+        yield name, pattern_mask(name)
+    for name, keys in itertools.product(RECTANGULAR, (23, 101)):
+        yield f"{name}-{keys}-keys", pattern_mask(name, keys)
+    for heads in (2, 8):
+        yield f"{heads}-heads", per_head_mask(heads)
+        yield f"uniform-{heads}-heads", pattern_mask("uniform_block_sparse", heads=heads)
+    full = masks.build("uniform_block_sparse", SEQLEN, block=16, kept=1.0)
+    yield "all-blocks-kept", full
+    yield "all-blocks-of-all-heads-kept", masks.build("uniform_block_sparse", SEQLEN, block=16, kept=1.0, heads=2)
+    yield "blocks-that-are-causal", masks.BlockSparseMask([[1, 0], [1, 1]], [0, 1, 2], [0, 1, 2])
+    yield "gappy", gappy_mask()
+    yield "one-document", masks.build("causal_document", SEQLEN, documents=[SEQLEN])
+    yield "cut", pattern_mask("causal").cut([(10, 20)], [(0, 20)])
+    yield "empty", pattern_mask("causal").cut([(0, 20)], [(30, 60)])
+    yield "no-keys", pattern_mask("causal").cut([(0, 20)], [])
+
+
+MASKS = [pytest.param(mask, id=name) for name, mask in every_mask()]
+
+
+@pytest.fixture(params=["naive", "sdpa"])
+def kernel(request, core):
+    return core.kernels[request.param], core.load(request.param)
+
+
+def test_both_come_through_the_registry(core):
+    assert provide_kernel() == (NAIVE, SDPA)
+    assert {name: core.kernels[name] for name in ("naive", "sdpa")} == {"naive": NAIVE, "sdpa": SDPA}
+    assert core.provider("sdpa").distribution == "longca-core"
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_plans_form_is_that_of_the_offer(kernel, mask):
+    manifest, implementation = kernel
+    found = verdict(manifest, mask)
+    assert found.valid
+    problem = Problem(mask=mask, heads_q=8, heads_kv=2, head_dim=64, dtype="float32", device=CPU)
+    assert implementation.plan(problem).form is found.offer.form
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("head_dim", [64, 264])
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_plans_form_and_operator_on_a_gpu_are_those_of_the_offer(kernel, mask, head_dim, dtype, monkeypatch):
+    monkeypatch.setattr("longca.builtin.sdpa.torch_device", lambda device: "cpu")
+    manifest, implementation = kernel
+    offer = verdict(manifest, mask, H200, dtype, head_dim=head_dim).offer
+    problem = Problem(mask=mask, heads_q=8, heads_kv=2, head_dim=head_dim, dtype=dtype, device=H200)
+    plan = implementation.plan(problem)
+    assert plan.form is offer.form
+    if manifest is SDPA:
+        assert plan.backend == ("flash" if offer.max_head_dim == 256 else "efficient")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("device", [CPU, Device("cuda", (7, 0)), H200], ids=str)
+def test_naive_takes_everything(dtype, device):
+    for mask in (pattern_mask("global_sliding_window"), pattern_mask("full", 3), per_head_mask(8)):
+        for head_dim in (1, 64, 999):
+            found = verdict(NAIVE, mask, device, dtype, head_dim=head_dim, deterministic=True)
+            assert found.valid
+            assert found.offer.backward is Backward.EXTERNAL
+
+
+def test_sdpa_on_a_cpu_takes_any_dtype_and_head_dim():
+    for dtype, head_dim, pattern in itertools.product(DTYPES, (1, 64, 999), ("full", "causal", "shared_question")):
+        assert verdict(SDPA, pattern_mask(pattern), dtype=dtype, head_dim=head_dim, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "deterministic", "code"),
+    [
+        (H200, "float64", 64, False, "dtype"),
+        (H200, "bfloat16", 63, False, "head_dim"),
+        (H200, "float32", 4, False, "head_dim"),
+        (H200, "bfloat16", 64, True, "deterministic"),
+        (Device("cuda", (3, 7)), "float32", 64, False, "device"),
+    ],
+)
+def test_what_sdpa_refuses_on_a_gpu(device, dtype, head_dim, deterministic, code):
+    found = verdict(SDPA, pattern_mask("causal"), device, dtype, head_dim=head_dim, deterministic=deterministic)
+    assert not found.valid
+    assert [reason.code for reason in found.reasons] == [code]
+
+
+def test_sdpa_refuses_a_dense_matrix_that_is_too_large():
+    found = verdict(SDPA, masks.build("causal_sliding_window", 128 * 1024, window=9))
+    assert not found.valid
+    assert verdict(SDPA, masks.build("causal", 128 * 1024)).offer.form is Form.CAUSAL
+    assert verdict(NAIVE, masks.build("causal_sliding_window", 128 * 1024, window=9))

@@ -1,0 +1,132 @@
+"""The adapter of kernels of FlashAttention's kind: what `plan`, `forward` and `backward` do around four launches.
+
+A distribution subclasses `FlashPlan` with what its kernels read of a mask, writes the launches in a module, and
+subclasses `FlashKernel` with how a plan is made. Shapes: q, out and dout [Tq, Hq, D], k and v [Tk, Hkv, D], lse
+[Hq, Tq].
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from longca.kernels.base import Plan, fill, readable
+from longca.kernels.buffers import on_device_of, writable
+from longca.manifests import Problem
+from longca_triton.config import Configs
+
+__all__ = ["FlashKernel", "FlashPlan", "Launches"]
+
+
+@dataclass(eq=False)
+class FlashPlan(Plan):
+    """A plan of such a kernel.
+
+    Attributes:
+        configs: What the kernels are compiled with, and so the tiles that the plan's tables are of.
+    """
+
+    configs: Configs
+
+    @property
+    def group(self) -> int:
+        """Query heads a KV head."""
+        return self.problem.heads_q // self.problem.num_heads_kv
+
+
+PlanT = TypeVar("PlanT", bound=FlashPlan)
+PlanT_contra = TypeVar("PlanT_contra", bound=FlashPlan, contravariant=True)
+
+
+class Launches(Protocol[PlanT_contra]):
+    """The four launches, as functions of a module. Every tensor has a contiguous last dimension, lse excepted."""
+
+    def launch_attend(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: PlanT_contra) -> None:
+        """Writes out and lse."""
+
+    def launch_prepare(self, dout: Tensor, out: Tensor, lse: Tensor, plan: PlanT_contra) -> Tensor:
+        """What dk, dv and dq need of out and lse, as `longca_triton.prepare.run_prepare` returns it."""
+
+    def launch_dkdv(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        prepared: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        plan: PlanT_contra,
+    ) -> None:
+        """Writes dk and dv."""
+
+    def launch_dq(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, dq: Tensor, plan: PlanT_contra
+    ) -> None:
+        """Writes dq."""
+
+
+class FlashKernel(ABC, Generic[PlanT]):
+    """A `longca.kernels.base.Kernel` of four launches.
+
+    Args:
+        configs: What to compile the kernels with; None for what the distribution has for a problem.
+    """
+
+    def __init__(self, configs: Configs | None = None) -> None:
+        self.configs = configs
+
+    @abstractmethod
+    def plan(self, problem: Problem) -> PlanT:
+        """Puts the problem's mask on its device; what the backward needs, only where it is asked for."""
+
+    @property
+    @abstractmethod
+    def launches(self) -> Launches[PlanT]:
+        """The launches; imported here and no earlier, so that a kernel can be looked at without Triton."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: PlanT,
+        *,
+        out: Tensor | None = None,
+        lse: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of q to k and v; see `longca.kernels.base.Kernel.forward`."""
+        q, k, v = (readable(x) for x in (q, k, v))
+        result = writable(out, q)
+        sums = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device) if lse is None else lse
+        with on_device_of(q):
+            self.launches.launch_attend(q, k, v, result, sums, plan)
+        return fill(out, result), sums
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: PlanT,
+        *,
+        dq: Tensor | None = None,
+        dk: Tensor | None = None,
+        dv: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v; see `longca.kernels.base.Kernel.backward`."""
+        q, k, v, out, dout = (readable(x) for x in (q, k, v, out, dout))
+        dq_result, dk_result, dv_result = writable(dq, q), writable(dk, k), writable(dv, v)
+        launches = self.launches
+        with on_device_of(q):
+            prepared = launches.launch_prepare(dout, out, lse, plan)
+            launches.launch_dkdv(dout, q, k, v, prepared, dk_result, dv_result, plan)
+            launches.launch_dq(dout, q, k, v, prepared, dq_result, plan)
+        return fill(dq, dq_result), fill(dk, dk_result), fill(dv, dv_result)

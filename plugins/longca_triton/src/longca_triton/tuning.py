@@ -1,0 +1,236 @@
+"""Timing configurations of a kernel's three launches on the GPU at hand, each launch by itself.
+
+What a distribution's tuning script has of its own are its masks and the configurations to try. The numbers are TFLOP/s
+of what a launch computes of the visible pairs: 4, 8 and 6 operations a pair and head dimension for the forward, dk and
+dv, and dq. What does not compile, does not fit or gives another result than the configuration in use says so in the
+table. Compiling dominates, so it is done for all in threads, on short inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca.kernels.base import device_of, torch_device, torch_dtype
+from longca.manifests import Problem
+from longca.masks import Mask
+from longca_triton.config import Config, Configs
+from longca_triton.kernel import FlashKernel
+from longca_triton.tuning_results import Result, table
+
+__all__ = ["OPERATIONS", "Inputs", "parse_config", "problem_here", "tune", "tuning_parser"]
+
+#: Operations a visible pair and head dimension, by launch.
+OPERATIONS = {"forward": 4, "dkdv": 8, "dq": 6}
+
+_TOLERANCE = 0.02  # of the largest value: between configurations only the order of sums differs
+
+#: A kernel's class: from configurations, or None for those in use, to the kernel.
+Maker = Callable[[Configs | None], FlashKernel[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Tensors for one problem.
+
+    Attributes:
+        maker: The kernel's class.
+        problem: The problem.
+        in_use: The configurations that the distribution has for it.
+        tensors: q, k, v, out, dout and lse; out and lse are those of the configurations in use.
+    """
+
+    maker: Maker
+    problem: Problem
+    in_use: Configs
+    tensors: tuple[Tensor, ...]
+
+    @staticmethod
+    def make(maker: Maker, problem: Problem) -> Inputs:
+        """Random tensors on the problem's device, and the out and lse that belong to them."""
+        torch.manual_seed(0)
+        mask, device, dtype = problem.concrete_mask, torch_device(problem.device), torch_dtype(problem.dtype)
+        shape_q = mask.seqlen_q, problem.heads_q, problem.head_dim
+        shape_k = mask.seqlen_k, problem.num_heads_kv, problem.head_dim
+        q, dout = (torch.randn(shape_q, dtype=dtype, device=device) for _ in "qo")
+        k, v = (torch.randn(shape_k, dtype=dtype, device=device) for _ in "kv")
+        kernel = maker(None)
+        plan = kernel.plan(problem)
+        out, lse = kernel.forward(q, k, v, plan)
+        return Inputs(maker, problem, plan.configs, (q, k, v, out, dout, lse))
+
+    def case(self, kernel: str, config: Config) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+        """One launch under one configuration: what runs it, and the results that it writes."""
+        made = self.maker(replace(self.in_use, **{kernel: config}))
+        launches, plan = made.launches, made.plan(self.problem)
+        q, k, v, out, dout, lse = self.tensors
+        if kernel == "forward":
+            written, sums = torch.empty_like(q), torch.empty_like(lse)
+            return lambda: launches.launch_attend(q, k, v, written, sums, plan), (written, sums)
+        prepared = launches.launch_prepare(dout, out, lse, plan)
+        if kernel == "dkdv":
+            dk, dv = torch.empty_like(k), torch.empty_like(v)
+            return lambda: launches.launch_dkdv(dout, q, k, v, prepared, dk, dv, plan), (dk, dv)
+        dq = torch.empty_like(q)
+        return lambda: launches.launch_dq(dout, q, k, v, prepared, dq, plan), (dq,)
+
+
+def median_ms(run: Callable[[], None], repeats: int = 10, limit_ms: float = 400.0) -> float:
+    """The median time of a run, over fewer repeats where they would take longer than a limit."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    run()
+    events[0].record()
+    run()
+    events[1].record()
+    torch.cuda.synchronize()
+    first = events[0].elapsed_time(events[1])
+    repeats = max(3, min(repeats, int(limit_ms / max(first, 1e-3))))
+    events[0].record()
+    for event in events[1 : repeats + 1]:
+        run()
+        event.record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in pairwise(events[: repeats + 1]))
+
+
+def largest_error(results: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    """The largest difference, as a share of the largest value; 0 where it is within the tolerance."""
+    errors = []
+    for result, value in zip(results, expected, strict=True):
+        finite = value.isfinite()
+        error = (result[finite].float() - value[finite].float()).abs().max() / value[finite].float().abs().max()
+        errors.append(float(error))
+    return max(errors) if max(errors) > _TOLERANCE else 0.0
+
+
+def compile_all(found: Sequence[Result], maker: Maker, short: Sequence[Problem], threads: int) -> None:
+    """Compiles every configuration on short inputs; notes those that fail."""
+    inputs = [Inputs.make(maker, problem) for problem in short]
+
+    def attempt(pair: tuple[str, Config]) -> str:
+        try:
+            for each in inputs:
+                if each.tensors[0].is_cuda:
+                    torch.cuda.set_device(each.tensors[0].device)  # of this thread
+                each.case(*pair)[0]()
+                if each.tensors[0].is_cuda:
+                    torch.cuda.synchronize()
+        except Exception as error:  # whatever a compiler may raise: it is reported in the table
+            return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:100]}"
+        return ""
+
+    pairs = list(dict.fromkeys((result.kernel, result.config) for result in found))
+    with ThreadPoolExecutor(threads) as pool:
+        notes = dict(zip(pairs, pool.map(attempt, pairs), strict=True))
+    for result in found:
+        result.note = notes[result.kernel, result.config]
+
+
+def measure_all(found: Sequence[Result], maker: Maker, problem: Problem) -> None:
+    """Times every configuration that compiled under one mask, and holds it against the first."""
+    inputs = Inputs.make(maker, problem)
+    expected: dict[str, tuple[Tensor, ...]] = {}
+    for result in found:
+        if result.note:
+            continue
+        run, values = inputs.case(result.kernel, result.config)
+        for tensor in values:
+            tensor.fill_(math.nan)
+        result.time_ms = median_ms(run)
+        if any(tensor.isnan().any() for tensor in values):
+            result.note = "NaN"
+        elif error := largest_error(values, expected.setdefault(result.kernel, values)):
+            result.note = f"differs by {error:.1g} of the largest value"
+        result.tflops = OPERATIONS[result.kernel] * problem.head_dim * problem.area / result.time_ms * 1e-9
+
+
+def parse_config(text: str) -> Config:
+    """A configuration from `block_m,block_n,num_warps,num_stages,tma`."""
+    block_m, block_n, num_warps, num_stages, tma = map(int, text.split(","))
+    return Config(block_m, block_n, num_warps, num_stages, bool(tma))
+
+
+def tuning_parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments that every tuning script takes; a script adds those of its masks."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", action="append", choices=tuple(OPERATIONS))
+    parser.add_argument(
+        "--config", action="append", type=parse_config, help="m,n,warps,stages,tma; instead of the script's own"
+    )
+    parser.add_argument("--seqlen", type=int, default=2**15)
+    parser.add_argument("--heads", type=int, nargs=2, default=(64, 8), metavar=("Q", "KV"))
+    parser.add_argument("--head-dim", type=int, default=128, choices=(64, 128, 256))
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
+    parser.add_argument("--threads", type=int, default=8, help="that compile; 1 if compiling in threads fails")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    return parser
+
+
+def problem_here(arguments: argparse.Namespace, mask: Mask) -> Problem:
+    """The problem that a script's arguments ask for, on the GPU at hand."""
+    torch.cuda.init()
+    return Problem(
+        mask=mask,
+        heads_q=arguments.heads[0],
+        heads_kv=arguments.heads[1],
+        head_dim=arguments.head_dim,
+        dtype=arguments.dtype,
+        device=device_of(torch.empty(0, device="cuda")),
+        direction="backward",
+    )
+
+
+def tune(
+    maker: Maker,
+    candidates: Mapping[str, Sequence[Config]],
+    problems: Mapping[str, Problem],
+    short: Sequence[Problem],
+    arguments: argparse.Namespace,
+    say: Callable[[str], None] = print,
+) -> list[Result]:
+    """Compiles and measures configurations, makes a table of them and writes what `--out` asks for.
+
+    Args:
+        maker: The kernel's class.
+        candidates: Configurations to try, by launch, beside the one in use; `--config` replaces them.
+        problems: What to measure on, by mask name: problems that differ in their masks alone.
+        short: What to compile on: masks that need the same code as the others, over few tokens.
+        arguments: Those of `tuning_parser`, and the script's own.
+        say: What is told how far it has come, and in the end the table.
+
+    Returns:
+        What was found, launch by launch; of each launch the configuration in use for the first problem comes first.
+    """
+    start = time.perf_counter()
+    in_use = maker(None).plan(next(iter(problems.values()))).configs
+    found = [
+        Result(kernel, config, name)
+        for kernel in arguments.kernel or candidates
+        # The one in use comes first: the others are held against it.
+        for config in dict.fromkeys([getattr(in_use, kernel), *(arguments.config or candidates[kernel])])
+        for name in problems
+    ]
+    compile_all(found, maker, short, arguments.threads)
+    say(f"compiled in {time.perf_counter() - start:.0f} s")
+    for name, problem in problems.items():
+        measure_all([result for result in found if result.mask == name], maker, problem)
+    say(f"measured in {time.perf_counter() - start:.0f} s")
+    say(table(found))
+    if arguments.out:
+        asked = {name: str(value) for name, value in vars(arguments).items()}
+        device = str(next(iter(problems.values())).device)
+        content = {"device": device, "asked": asked, "results": [asdict(result) for result in found]}
+        arguments.out.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return found
