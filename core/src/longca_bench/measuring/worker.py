@@ -2,7 +2,7 @@
 
 A case can end the worker and nothing else. The runner starts it as `python -m longca_bench.measuring.worker FD`, in a
 session of its own. They talk over that file descriptor: first a `Setup`, then one case at a time. For each case the
-worker says which phase it is in, and then its outcome. It ends itself, and all that it started, when the runner is gone.
+worker says which phase it is in, and then its outcome. It ends itself, and all that it started, with the runner.
 """
 
 from __future__ import annotations
