@@ -1,52 +1,6 @@
-"""What every kernel test gets: no GPU tests without a GPU, a history and a plan store of its own, the core alone."""
+"""Fixtures of `core_alone` for every test here."""
 
-import pytest
-import torch
+from ..core_alone import *  # noqa: F403
+from ..core_alone import _core_alone, _one_thread, pytest_runtest_setup
 
-from longca import plugins
-from longca.kernels import attention as attention_module
-from longca.kernels import choice as choice_module
-
-
-def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device, and torch sees none here")
-
-
-@pytest.fixture(autouse=True)
-def history(tmp_path, monkeypatch):
-    """An empty history, so that nobody's own measurements steer the tests."""
-    path = tmp_path / "history" / "records.jsonl"
-    monkeypatch.setenv("LONGCA_HISTORY", str(path))
-    return path
-
-
-@pytest.fixture(autouse=True)
-def plans(monkeypatch):
-    """No plans of an earlier test, and nothing that it logged."""
-    monkeypatch.setattr(choice_module, "_LOGGED", set())
-    fresh = attention_module._Plans()
-    monkeypatch.setattr(attention_module, "_PLANS", fresh)
-    return fresh
-
-
-@pytest.fixture(scope="session")
-def core():
-    """The registry with the core's plugin alone, whatever else is installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LONGCA_PLUGINS", "")
-        return plugins.Registry()
-
-
-@pytest.fixture(autouse=True)
-def _core_alone(core, monkeypatch):
-    monkeypatch.setattr(plugins, "registry", lambda: core)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The tensors are small: threads would only wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+__all__ = ["_core_alone", "_one_thread", "pytest_runtest_setup"]

@@ -8,7 +8,7 @@ import pytest
 
 from ...fake_plugins import STRATEGY, FakePlugins
 
-QUICK = Path(__file__).parents[3] / "results" / "cpu" / "quick"
+QUICK = Path(__file__).parents[4] / "results" / "cpu" / "quick"
 LONG = ("causal", "--seqlen", "32768")
 
 #: What the JSON of a choice has, and of an answer.
