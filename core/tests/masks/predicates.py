@@ -1,6 +1,6 @@
-"""When query i sees key j, for each pattern: the table of the design, read out one cell at a time.
+"""The visibility rule of each pattern, cell by cell: the test oracle.
 
-Nothing here knows slices, intervals or numpy: these are the oracle that every conversion is held against.
+Nothing here uses slices, intervals or numpy. Every conversion is compared with these functions.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ def intervals(row):
 
 
 def block_states(matrix, block_q, block_k):
-    """0 where a block shows nothing, 1 partly, 2 fully: [query blocks, key blocks]."""
+    """Visibility of each block, [query blocks, key blocks]: 0 is none, 1 is partly, 2 is fully."""
     seqlen_q, seqlen_k = matrix.shape
     states = [
         [_state(matrix[i : i + block_q, j : j + block_k]) for j in range(0, seqlen_k, block_k)]
@@ -42,9 +42,9 @@ def block_states(matrix, block_q, block_k):
 
 
 def showings(calls, seqlen_q, seqlen_k):
-    """How often varlen calls show each pair: int [seqlen_q, seqlen_k].
+    """Counts how often varlen calls show each pair: int [seqlen_q, seqlen_k].
 
-    FlashAttention ≥ 2.1: in a document of Lq queries and Lk keys, query i sees the keys from
+    The rule is that of FlashAttention ≥ 2.1. In a document of Lq queries and Lk keys, query i sees the keys from
     i + Lk − Lq − left to i + Lk − Lq + right.
     """
     counts = np.zeros((seqlen_q, seqlen_k), int)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: small masks with all that is awkward about them, each with its oracle's matrix."""
+"""Hypothesis strategies: small masks with awkward shapes, each with the matrix of the oracle."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ MOST = 20
 
 
 class Case(NamedTuple):
-    """A mask, the boolean matrix it must show, and what it was built from."""
+    """A mask, the boolean matrix that it must show, and its factors or slices."""
 
     mask: masks.Mask
     dense: np.ndarray
@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 @st.composite
 def document_lengths(draw, total):
-    """Lengths that sum to a total; every third or so is one token."""
+    """Lengths that sum to a total. About every third length is one token."""
     lengths = []
     while (left := total - sum(lengths)) > 0:
         lengths.append(min(left, draw(st.one_of(st.just(1), st.integers(1, 4), st.integers(1, left)))))
@@ -32,7 +32,7 @@ def document_lengths(draw, total):
 
 @st.composite
 def factors_for(draw, pattern, seqlen):
-    """Factors of a static pattern, limits included."""
+    """Factors of a static pattern, including the limits."""
     values = {
         "documents": document_lengths(seqlen),
         "window": st.integers(0, seqlen + 1),
@@ -45,7 +45,7 @@ def factors_for(draw, pattern, seqlen):
 
 @st.composite
 def static_cases(draw, pattern=None, square=False, most=MOST):
-    """A mask of a static pattern; Sq ≠ Sk where the pattern is defined for it."""
+    """A mask of a static pattern, with Sq ≠ Sk if the pattern is defined for it."""
     name = draw(st.sampled_from(sorted(predicates.STATIC))) if pattern is None else pattern
     seqlen = draw(st.integers(1, most))
     rectangular = masks.PATTERNS[name].rectangular and not square
@@ -57,7 +57,7 @@ def static_cases(draw, pattern=None, square=False, most=MOST):
 
 @st.composite
 def ranges(draw, seqlen):
-    """Ascending disjoint ranges of [0, seqlen): none, empty ones, adjacent ones, everything."""
+    """Ascending disjoint ranges of [0, seqlen): none, empty ones, adjacent ones, or everything."""
     count = draw(st.integers(0, 3))
     points = sorted(draw(st.lists(st.integers(0, seqlen), min_size=2 * count, max_size=2 * count)))
     return list(zip(points[::2], points[1::2], strict=True))
@@ -65,7 +65,7 @@ def ranges(draw, seqlen):
 
 @st.composite
 def two_ranges(draw, seqlen):
-    """One or two ranges, as a rank of a contiguous or a zigzag placement has."""
+    """One or two ranges, like those of a rank in a contiguous or a zigzag placement."""
     points = sorted(draw(st.lists(st.integers(0, seqlen), min_size=4, max_size=4)))
     return [(points[0], points[1]), (points[2], points[3])]
 
@@ -76,7 +76,7 @@ def positions(ranges):
 
 
 def cut_dense(matrix, q_ranges, k_ranges):
-    """What a cut must show, by indexing."""
+    """The matrix that a cut must show, made by indexing."""
     return matrix[..., positions(q_ranges), :][..., positions(k_ranges)]
 
 
@@ -89,7 +89,7 @@ def cut_cases(draw, **options):
 
 @st.composite
 def loose_slices(draw, seqlen_q, seqlen_k):
-    """Any slice of a matrix, unbounded, empty or far outside the diagonals it has."""
+    """Any slice of a matrix: unbounded, empty, or far outside its diagonals."""
     q0, q1 = sorted((draw(st.integers(0, seqlen_q)), draw(st.integers(0, seqlen_q))))
     k0, k1 = sorted((draw(st.integers(0, seqlen_k)), draw(st.integers(0, seqlen_k))))
     edges = st.integers(-seqlen_q - 2, seqlen_k + 2)
@@ -99,7 +99,7 @@ def loose_slices(draw, seqlen_q, seqlen_k):
 
 
 def show(slices, seqlen_q, seqlen_k):
-    """How often slices show each pair: int [seqlen_q, seqlen_k]."""
+    """Counts how often slices show each pair: int [seqlen_q, seqlen_k]."""
     cells = [
         [sum(s.q0 <= i < s.q1 and s.k0 <= j < s.k1 and s.lo <= j - i <= s.hi for s in slices) for j in range(seqlen_k)]
         for i in range(seqlen_q)
@@ -109,7 +109,7 @@ def show(slices, seqlen_q, seqlen_k):
 
 @st.composite
 def region_cases(draw, most=12):
-    """A mask of random disjoint slices: shapes that no pattern has."""
+    """A mask of random disjoint slices, with shapes that no pattern has."""
     seqlen_q, seqlen_k = draw(st.integers(1, most)), draw(st.integers(1, most))
     slices, seen = [], np.zeros((seqlen_q, seqlen_k), int)
     for candidate in draw(st.lists(loose_slices(seqlen_q, seqlen_k), max_size=6)):
@@ -127,14 +127,14 @@ def any_cases():
 
 @st.composite
 def block_bounds(draw, most=6):
-    """Block bounds: ascending from 0, of unequal sizes, many of one token."""
+    """Block bounds that ascend from 0, of unequal sizes, many of one token."""
     sizes = draw(st.lists(st.one_of(st.just(1), st.integers(1, 5)), min_size=1, max_size=most))
     return [0, *np.cumsum(sizes).tolist()]
 
 
 @st.composite
 def block_sparse_cases(draw, heads=None):
-    """A block-sparse mask of any bounds and bitmaps; its matrix is [heads, Sq, Sk]."""
+    """A block-sparse mask with any bounds and bitmaps. Its matrix is [heads, Sq, Sk]."""
     count = draw(st.integers(1, 3)) if heads is None else heads
     q_bounds, k_bounds = draw(block_bounds()), draw(block_bounds())
     shape = (count, len(q_bounds) - 1, len(k_bounds) - 1)

@@ -1,4 +1,4 @@
-"""What is read off packed bits is what the booleans say."""
+"""Functions on packed bits return the same results as on booleans."""
 
 import numpy as np
 from hypothesis import given

@@ -85,7 +85,7 @@ def test_zigzag_shards_of_a_causal_mask_are_recognised(world_size):
         assert mask.cut(mine, mine).admits(Form.CAUSAL)
         for other in range(rank):
             theirs = [(other * chunk, (other + 1) * chunk), ((chunks - 1 - other) * chunk, (chunks - other) * chunk)]
-            # An earlier rank's first chunk is before both of mine, its last one after both.
+            # An earlier rank's first chunk is before both of my chunks, and its last chunk is after both.
             assert mask.cut(mine, theirs).cut([(0, 2 * chunk)], [(0, chunk)]).admits(Form.FULL)
             assert mask.cut(mine, theirs).cut([(0, 2 * chunk)], [(chunk, 2 * chunk)]).is_empty
 
@@ -143,7 +143,7 @@ def test_ranges_that_do_not_fit_are_refused(pattern, bad, words):
         mask.cut([(0, 8)], bad)
 
 
-@pytest.mark.parametrize(("heads", "words"), [([], "no heads"), ([2], "head 2 of a mask of 2"), ([-1], "head -1")])
+@pytest.mark.parametrize(("heads", "words"), [([], "no head"), ([2], "head 2 of a mask of 2"), ([-1], "head -1")])
 def test_heads_that_are_not_there_are_refused(heads, words):
     mask = build("uniform_block_sparse", 8, block=3, kept=0.5, heads=2)
     with pytest.raises(MaskError, match=words):

@@ -11,7 +11,7 @@ from .strategies import any_cases, cut_dense, ranges, static_cases
 
 @st.composite
 def shown_masks(draw):
-    """(mask, matrix): of a pattern or of random slices, whole or cut, with something visible."""
+    """(mask, matrix) of a pattern or of random slices, whole or cut, with at least one visible pair."""
     case = draw(any_cases())
     mask, matrix = case.mask, case.dense
     if draw(st.booleans()):
@@ -46,7 +46,7 @@ def _window_matrix(window, seqlen_q, seqlen_k):
 def _is_a_window(matrix):
     seqlen_q, seqlen_k = matrix.shape
     offsets = [j - i - (seqlen_k - seqlen_q) for i, j in np.argwhere(matrix)]
-    # The band that reaches exactly as far as the matrix, where FlashAttention can say it: both sides ≥ 0.
+    # The band reaches exactly as far as the matrix, if FlashAttention can express it: both sides ≥ 0.
     window = Window(max(0, -min(offsets)), max(0, max(offsets)))
     return bool((_window_matrix(window, seqlen_q, seqlen_k) == matrix).all())
 

@@ -1,4 +1,4 @@
-"""Histograms: the bins' convention, and files that come back as they were written."""
+"""Histograms: the convention of the bins, and files that are read back as they were written."""
 
 import json
 from pathlib import Path

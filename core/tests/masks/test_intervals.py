@@ -12,7 +12,7 @@ from .strategies import any_cases
 
 
 def _listed(starts, stops):
-    """Each row's intervals, the unused [0, 0) left out."""
+    """The intervals of each row, without the unused [0, 0)."""
     rows = zip(starts.T.tolist(), stops.T.tolist(), strict=True)
     return [[pair for pair in zip(*row, strict=True) if pair != (0, 0)] for row in rows]
 

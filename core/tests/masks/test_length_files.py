@@ -1,4 +1,4 @@
-"""Files of lengths: what is read, and that each bad file gets one message with its place in it."""
+"""Files of lengths: the accepted formats, and one message with the place for each bad file."""
 
 from pathlib import Path
 

@@ -47,7 +47,7 @@ def test_documents_are_cut_by_the_cap_and_not_drawn_again() -> None:
 
 
 def test_seed_gives_the_pinned_lengths() -> None:
-    # Changing these changes every recorded mask: it is a change of format.
+    # These numbers fix every recorded mask. Changing them is a change of format.
     pile = lengths.named("pile")
     assert pile.sample(4096, seed=0).tolist() == [376, 144, 26, 7, 834, 1991, 338, 380]
     mixed = lengths.mix(lengths.named("prolong64k")).sample(65536, seed=0).tolist()
@@ -80,14 +80,14 @@ def test_lengths_and_the_generator_do_not_depend_on_the_batch(
 def test_sampled_quantiles_match_the_knots(name: str) -> None:
     distribution = lengths.named(name)
     assert isinstance(distribution, lengths.KnotLengths)
-    # So large a total that the one document which is cut does not show.
+    # The total is so large that the one cut document does not show.
     drawn = np.sort(distribution.sample(1 << 27, seed=0))
     for (q0, _), (q, length), (q1, _) in zip(
         distribution.knots, distribution.knots[1:], distribution.knots[2:], strict=False
     ):
         assert q0 < q < q1
         share = np.searchsorted(drawn, length, side="right") / len(drawn)
-        # Four standard errors, and the share of the documents that are exactly of this length.
+        # The tolerance is four standard errors, plus the share of documents of exactly this length.
         atom = np.mean(drawn == length)
         assert abs(share - q) <= 4 * np.sqrt(q * (1 - q) / len(drawn)) + atom
 
@@ -133,7 +133,7 @@ def test_mix_gives_its_share_to_long_documents(total: int) -> None:
     short = int(0.4 * total)
     long = drawn[drawn > 1]
     assert abs(int((drawn == 1).sum()) - short) <= 1
-    # All but the one that was cut.
+    # Every document but the one that was cut.
     assert np.sort(long)[1:].min(initial=8192) >= 8 * 1024
     assert long.max(initial=0) <= 30 * 1024
 

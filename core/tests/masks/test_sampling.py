@@ -7,7 +7,7 @@ from longca.masks import PATTERNS, LengthDistribution, build, resolve_lengths, s
 SEEDS = range(200)
 DOCUMENTED = [n for n, p in PATTERNS.items() if "documents" in p.factors and n != "block_causal_document"]
 
-#: Seed 7 at 5000 tokens of pile: what every machine and every numpy must draw.
+#: The draw of seed 7 at 5000 tokens of pile, the same on every machine and with every numpy.
 PINNED = {
     "uniform_block_sparse": "ed49b6e84d3d84c6",
     "variable_block_sparse": "c7f7d7882e603dd1",

@@ -1,4 +1,4 @@
-"""Masks: one description of which keys each query sees, and every kernel's native form of it.
+"""Masks: one description of the keys that each query sees, and its conversions to every kernel's native form.
 
 from longca import masks
 

@@ -1,7 +1,7 @@
-"""Bitmaps of kept blocks, packed as `numpy.packbits` packs them: what is read off them without spelling them out.
+"""Bitmaps of kept blocks, packed by `numpy.packbits`, and functions that read them without unpacking them all.
 
-The bits of one head are uint8 [query blocks, bytes], those of several [heads, query blocks, bytes]; the bits beyond the
-last key block are 0.
+The bits of one head are uint8 [query blocks, bytes]. The bits of several heads are [heads, query blocks, bytes]. The
+bits beyond the last key block are 0.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ Bits = NDArray[np.uint8]
 
 
 def check_bits(bits: Bits, rows: int, columns: int) -> Bits:
-    """A copy of the bits of some heads.
+    """Returns a checked copy of the bits of one or more heads.
 
     Raises:
-        MaskError: Another dtype or shape than [heads, rows, bytes], no head, or bits beyond the last column.
+        MaskError: The dtype or shape is not uint8 [heads, rows, bytes], there is no head, or a bit beyond the last
+            column is set.
     """
     expected = (rows, -(-columns // 8))
     if bits.dtype != np.uint8 or bits.ndim != 3 or bits.shape[1:] != expected or not len(bits):
@@ -38,13 +39,13 @@ def unpacked(bits: Bits, columns: int) -> NDArray[np.bool_]:
 
 
 def seen_tokens(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many tokens the kept blocks of each row have: [heads, query blocks].
+    """Counts the tokens in the kept blocks of each row: [heads, query blocks].
 
     Args:
-        bits: Of some heads.
-        sizes: Tokens of each key block.
+        bits: Packed bits: uint8 [heads, query blocks, bytes].
+        sizes: Tokens of each key block: [key blocks].
     """
-    # What each value of each byte of a row stands for: its bits' blocks, in tokens.
+    # The table holds, for each byte of a row and each value of that byte, the tokens of the blocks whose bits are set.
     padded = np.pad(sizes, (0, 8 * bits.shape[2] - len(sizes))).reshape(-1, 8)
     values = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int64)
     tokens, first = (padded @ values.T).ravel(), np.arange(len(padded)) * 256
@@ -58,7 +59,7 @@ def most_runs(kept: NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def block_edges(bits: Bits, columns: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether each query block and each key block differs, in any head, from the one before it; the first ones do."""
+    """Whether each query block and each key block differs from the block before it in any head. The first ones do."""
     q_edges, k_edges = (np.arange(blocks) == 0 for blocks in (bits.shape[1], columns))
     for of_head in bits:
         q_edges[1:] |= (of_head[1:] != of_head[:-1]).any(1)
@@ -69,8 +70,8 @@ def block_edges(bits: Bits, columns: int) -> tuple[NDArray[np.bool_], NDArray[np
 
 
 def touched_tiles(bits: Bits, q_spans: NDArray[np.int64], k_spans: NDArray[np.int64]) -> int:
-    """How many tiles a head's kept blocks touch. Spans are those of `tile_spans`."""
-    # A row more, for spans that reach the last one. Rows are joined as bits; then columns, as rows of bits again.
+    """Counts the tiles that a head's kept blocks touch. The spans come from `tile_spans`."""
+    # One spare row serves spans that reach the last row. Rows are joined as bits, then columns as rows of bits.
     rows = np.bitwise_or.reduceat(np.pad(bits, ((0, 1), (0, 0))), q_spans, axis=0)[::2]
     by_key = np.packbits(np.unpackbits(rows, axis=1).T, axis=1)
     columns = np.bitwise_or.reduceat(np.pad(by_key, ((0, 1), (0, 0))), k_spans, axis=0)[::2]

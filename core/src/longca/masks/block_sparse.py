@@ -24,20 +24,20 @@ from longca.masks.slices import corner_band, merge
 
 __all__ = ["BlockSparseMask"]
 
-_MANY = 16  # intervals of a row from which layers are not counted one by one
+_MANY = 16  # with more intervals than this in a row, layers are not counted one by one
 
 
 class BlockSparseMask(Mask):
     """A per-head block-sparse mask, with blocks of one size or of any sizes.
 
     Args:
-        kept: Whether each query block sees each key block: bool [heads, query blocks, key blocks], or without the
-            first dimension for one mask that all heads share.
+        kept: Whether each query block sees each key block: bool [heads, query blocks, key blocks]. A mask that all
+            heads share has no first dimension.
         q_bounds: Bounds of the query blocks, strictly ascending from 0 to seqlen_q: [query blocks + 1].
-        k_bounds: Bounds of the key blocks, likewise: [key blocks + 1].
+        k_bounds: Bounds of the key blocks, strictly ascending from 0 to seqlen_k: [key blocks + 1].
 
     Raises:
-        MaskError: Bounds that do not ascend, or a bitmap of another shape than they ask for.
+        MaskError: The bounds do not ascend, or the shape of the bitmap does not match them.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class BlockSparseMask(Mask):
 
     @classmethod
     def from_bits(cls, bits: Bits, q_bounds: ArrayLike, k_bounds: ArrayLike) -> BlockSparseMask:
-        """A mask from a bitmap that is packed already.
+        """Makes a mask from a bitmap that is already packed.
 
         Args:
-            bits: `numpy.packbits` of what `kept` is, along the key blocks: uint8 [heads, query blocks, bytes]. Copied.
+            bits: `numpy.packbits` of `kept` along the key blocks: uint8 [heads, query blocks, bytes]. It is copied.
             q_bounds: Bounds of the query blocks.
             k_bounds: Bounds of the key blocks.
 
         Raises:
-            MaskError: Bounds that do not ascend, a bitmap of another shape than they ask for, or bits beyond the last
-                key block.
+            MaskError: The bounds do not ascend, the shape of the bitmap does not match them, or a bit beyond the last
+                key block is set.
         """
         mask = cls.__new__(cls)
         mask._take_bounds(q_bounds, k_bounds)
@@ -99,7 +99,7 @@ class BlockSparseMask(Mask):
 
     @cached_property
     def block_size(self) -> int | None:
-        """Tokens a block where all are of one size (the last may be cut short); None where they are not."""
+        """Tokens of a block if all blocks have one size (the last may be shorter), else None."""
         sizes = np.concatenate([np.diff(self.q_bounds)[:-1], np.diff(self.k_bounds)[:-1]])
         last = max(np.diff(self.q_bounds)[-1:].max(initial=0), np.diff(self.k_bounds)[-1:].max(initial=0))
         if not len(sizes):
@@ -108,7 +108,7 @@ class BlockSparseMask(Mask):
 
     @cached_property
     def keys_by_block(self) -> NDArray[np.int64]:
-        """How many keys the queries of each block see: int64 [heads, query blocks]."""
+        """Keys that the queries of each block see: int64 [heads, query blocks]."""
         return seen_tokens(self.bits, np.diff(self.k_bounds))
 
     @cached_property
@@ -118,18 +118,18 @@ class BlockSparseMask(Mask):
 
     @property
     def area(self) -> int:
-        """Visible (query, key) pairs, exactly; summed over heads."""
+        """Number of visible (query, key) pairs, summed over heads. The count is exact."""
         return sum(self.area_by_head.tolist())
 
     def visible_keys(self) -> NDArray[np.int64]:
-        """How many keys each query sees; see `Mask.visible_keys`."""
+        """Number of keys that each query sees. See `Mask.visible_keys`."""
         return self.keys_by_block.repeat(np.diff(self.q_bounds), axis=1)
 
     def dense(self) -> NDArray[np.bool_]:
-        """The boolean matrix: [heads, seqlen_q, seqlen_k], or [seqlen_q, seqlen_k] where all heads share it.
+        """The boolean matrix: [heads, seqlen_q, seqlen_k], or [seqlen_q, seqlen_k] if all heads share the mask.
 
         Raises:
-            MaskError: It would have more than MAX_DENSE_CELLS entries.
+            MaskError: The matrix would have more than MAX_DENSE_CELLS entries.
         """
         self._check_dense()
         q, k = np.diff(self.q_bounds), np.diff(self.k_bounds)
@@ -142,19 +142,19 @@ class BlockSparseMask(Mask):
         k_ranges: Iterable[Sequence[int]],
         heads: Sequence[int] | slice | None = None,
     ) -> BlockSparseMask:
-        """The mask between some queries and some keys, and of some heads, re-indexed from 0; see `Mask.cut`.
+        """The mask between the kept queries and keys of the kept heads, re-indexed from 0. See `Mask.cut`.
 
         Args:
             q_ranges: (start, stop) of the queries kept, ascending and disjoint.
-            k_ranges: The same for the keys.
-            heads: Which heads to keep, as indices or a slice; None for all.
+            k_ranges: (start, stop) of the keys kept, ascending and disjoint.
+            heads: Heads to keep, as indices or a slice. None keeps all heads.
 
         Raises:
-            MaskError: Ranges outside the mask, descending or overlapping; a head that is not there.
+            MaskError: A range lies outside the mask, ranges descend or overlap, or a head does not exist.
         """
         picked = range(self.heads)[heads] if isinstance(heads, slice) else range(self.heads) if heads is None else heads
         if not len(picked):
-            raise MaskError("a cut to no heads; keep at least one")
+            raise MaskError("a cut keeps no head; keep at least one")
         q_bounds, q_blocks = cut_bounds(self.q_bounds, check_ranges(q_ranges, self.seqlen_q, "query"))
         k_bounds, k_blocks = cut_bounds(self.k_bounds, check_ranges(k_ranges, self.seqlen_k, "key"))
         kept = np.stack([self.kept(int(h))[np.ix_(q_blocks, k_blocks)] for h in picked])
@@ -179,19 +179,19 @@ class BlockSparseMask(Mask):
         return self.head(0)
 
     def row_intervals(self, n: int | None = None) -> Intervals:
-        """Each query's keys, where all heads share the mask; see `Mask.row_intervals`."""
+        """The key intervals of each query, if all heads share the mask. See `Mask.row_intervals`."""
         return self._only_head().row_intervals(n)
 
     def column_intervals(self, n: int | None = None) -> Intervals:
-        """Each key's queries, where all heads share the mask; see `Mask.column_intervals`."""
+        """The query intervals of each key, if all heads share the mask. See `Mask.column_intervals`."""
         return self._only_head().column_intervals(n)
 
     def blocks(self, block_q: int, block_k: int) -> Blocks:
-        """Runs of visible blocks, where all heads share the mask; see `Mask.blocks`."""
+        """Runs of visible blocks, if all heads share the mask. See `Mask.blocks`."""
         return self._only_head().blocks(block_q, block_k)
 
     def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
-        """Area over the area of the tiles it touches; see `Mask.tile_efficiency`. Read off the bitmap, once."""
+        """Visible pairs over the area of the touched tiles, read off the bitmap once. See `Mask.tile_efficiency`."""
         if (block_q, block_k) not in self._tiles:
             spans = tile_spans(self.q_bounds, block_q), tile_spans(self.k_bounds, block_k)
             self._tiles[block_q, block_k] = sum(touched_tiles(bits, *spans) for bits in self.bits)
@@ -210,14 +210,14 @@ class BlockSparseMask(Mask):
             case Form.LAYERS | Form.ROW_INTERVALS | Form.COLUMN_INTERVALS:
                 return self.heads == 1
             case Form.CAUSAL | Form.WINDOW | Form.VARLEN:
-                # A million runs of blocks are never made into slices to find that they are no band.
+                # A mask with several runs in a row is no band. This check avoids making slices of a million runs.
                 return self.heads == 1 and self._most_runs[0] <= 1 and self._first_head.admits(form)
 
     def count(self, form: Form) -> int:
-        """How many intervals or layers an admitted form takes; 1 for forms that have no count.
+        """Number of intervals or layers that an admitted form takes. Forms without a count return 1.
 
-        Layers of a mask with more than 16 intervals in some row are not worked out: the count is that of the
-        intervals, which are as many layers at least.
+        If some row has more than 16 intervals, the layers are not worked out. The count is then the number of
+        intervals, which is a lower bound of the number of layers.
         """
         if self.heads > 1:
             return 1
@@ -238,7 +238,7 @@ class BlockSparseMask(Mask):
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that are the same for equal masks; where heads differ, of the merged bitmap."""
+        """16 hex digits that are the same for equal masks. If heads differ, they are a hash of the merged bitmap."""
         if self.heads == 1:
             return self._first_head.digest
         q_keep, k_keep = block_edges(self.bits, len(self.k_bounds) - 1)

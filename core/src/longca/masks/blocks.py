@@ -1,8 +1,9 @@
-"""Block runs: which key blocks each query block sees fully and partly, as runs (row, start, stop).
+"""Block runs: the key blocks that each query block sees fully or partly, as runs (row, start, stop).
 
-A block is *full* when every query in it sees every key in it (an edge block counts the tokens it has), *partial*
-when some pair is visible and some is not. Runs stay few where lists of blocks grow quadratically: full attention
-over 1 M tokens is 8192 runs at 128, and 67 million list entries. A kernel's lists are expanded on the device.
+A block is *full* when every query in it sees every key in it. An edge block counts only the tokens that it has. A block
+is *partial* when some pairs are visible and some are not. The number of runs grows with the number of rows, and the
+length of a block list grows with its square. Full attention over 1 M tokens in blocks of 128 takes 8192 runs, or 67
+million list entries. The kernels expand the runs to lists on the device.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class BlockRuns:
         num_rows: Rows of blocks.
         num_columns: Columns of blocks.
         full: (row, start, stop) of runs of fully visible blocks, ordered: int32 [runs, 3].
-        partial: The same for partly visible blocks.
+        partial: (row, start, stop) of runs of partly visible blocks, ordered: int32 [runs, 3].
     """
 
     num_rows: int
@@ -47,7 +48,7 @@ class BlockRuns:
         return _count(self.partial)
 
     def dense(self) -> NDArray[np.int8]:
-        """0 where nothing is visible, 1 partly, 2 fully: int8 [num_rows, num_columns]."""
+        """Visibility of each block as int8 [num_rows, num_columns]: 0 is none, 1 is partly, 2 is fully."""
         out = np.zeros((self.num_rows, self.num_columns), np.int8)
         for value, runs in ((1, self.partial), (2, self.full)):
             for row, start, stop in runs.tolist():
@@ -73,25 +74,25 @@ class Blocks:
 
     @cached_property
     def by_query(self) -> BlockRuns:
-        """Runs of key blocks in each query block: the forward's order."""
+        """Runs of key blocks in each query block. A forward pass reads them in this order."""
         return block_runs(self.row_pieces, int(self.column_pieces.rows[-1]), self.block_q, self.block_k)
 
     @cached_property
     def by_key(self) -> BlockRuns:
-        """Runs of query blocks in each key block: the order of a backward that gathers dk and dv."""
+        """Runs of query blocks in each key block. A backward pass that gathers dk and dv reads them in this order."""
         return block_runs(self.column_pieces, int(self.row_pieces.rows[-1]), self.block_k, self.block_q)
 
 
 def block_runs(pieces: IntervalPieces, num_keys: int, block_q: int, block_k: int) -> BlockRuns:
-    """The runs of blocks of [block_q, block_k] tokens that some row intervals touch."""
+    """The runs of blocks of [block_q, block_k] tokens that the row intervals touch."""
     num_queries = int(pieces.rows[-1])
     num_rows, num_columns = -(-num_queries // block_q), -(-num_keys // block_k)
     pieces = pieces.split_rows(np.arange(0, num_queries, block_q))
     heights = pieces.heights[pieces.segment]
     row = pieces.rows[pieces.segment] // block_q
     last = heights - 1
-    # Over a piece's rows the keys seen by some row are [start of the first, stop of the last), and by every row
-    # [start of the last, stop of the first), since the ends only ever move forward, one key a row.
+    # The ends of a piece only move forward, one key a row. So some row of the piece sees the keys from the first row's
+    # start to the last row's stop. Every row sees the keys from the last row's start to the first row's stop.
     touch_start, touch_stop = pieces.start, pieces.stop + pieces.stop_step * last
     cover_start, cover_stop = pieces.start + pieces.start_step * last, pieces.stop
     whole_start = -(-cover_start // block_k)
@@ -125,12 +126,12 @@ def _sweep(
     need: NDArray[np.generic],
     num_columns: int,
 ) -> NDArray[np.int64]:
-    """Maximal stretches of blocks where the weights of the ranges that cover them reach their row's need.
+    """Maximal stretches of blocks on which the weights of the covering ranges reach the need of their row.
 
-    Blocks are numbered through all rows with one column to spare, so that no stretch runs into the next row.
+    Blocks are numbered through all rows, with one spare column in each, so that no stretch runs into the next row.
 
     Returns:
-        [stretches, 2]: first block and one past the last.
+        [stretches, 2]: the first block and one past the last block of each stretch.
     """
     stride = num_columns + 1
     where = np.concatenate([row * stride + start, row * stride + stop])
@@ -144,7 +145,7 @@ def _sweep(
 
 
 def _subtract(touched: NDArray[np.int64], full: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The stretches of `touched` that are not in `full` (which lies within them)."""
+    """The stretches of `touched` outside `full`. Every stretch of `full` lies within `touched`."""
     points = np.concatenate([touched.ravel(), full.ravel()])
     change = np.concatenate([np.tile([1, -1], len(touched)), np.tile([-1, 1], len(full))])
     order = np.argsort(points, kind="stable")

@@ -1,4 +1,4 @@
-"""Bounds of blocks, where each block of a sequence begins and the last one ends; and counts of blocks."""
+"""Bounds of blocks: the token at which each block of a sequence begins, and the end of the last one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["check_bounds", "common_blocks", "cut_bounds", "kept_count", "tile_sp
 
 
 def uniform_bounds(seqlen: int, block: int) -> NDArray[np.int64]:
-    """Bounds of blocks of one size, the last cut at the sequence's end."""
+    """Bounds of blocks of one size. The last block ends at the end of the sequence."""
     return np.r_[np.arange(0, seqlen, block), seqlen]
 
 
 def check_bounds(bounds: ArrayLike, axis: str) -> NDArray[np.int64]:
-    """Block bounds as int64.
+    """Returns block bounds as an int64 array.
 
     Raises:
-        MaskError: Not integers, not from 0, or not strictly ascending.
+        MaskError: The bounds are not integers, do not start at 0, or do not strictly ascend.
     """
     try:
         array = np.asarray(bounds)
@@ -37,7 +37,7 @@ def check_bounds(bounds: ArrayLike, axis: str) -> NDArray[np.int64]:
 
 
 def cut_bounds(bounds: NDArray[np.int64], ranges: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bounds of the blocks that ranges cut out, renumbered, and which block each one came from."""
+    """Bounds of the blocks that the ranges cut out, renumbered, and the index of the old block of each new one."""
     points = np.unique(np.concatenate([bounds, ranges.ravel()]))
     inside = np.zeros(len(points), np.int64)
     np.add.at(inside, np.searchsorted(points, ranges[:, 0]), 1)
@@ -45,14 +45,14 @@ def cut_bounds(bounds: NDArray[np.int64], ranges: NDArray[np.int64]) -> tuple[ND
     keep = np.cumsum(inside)[:-1] > 0
     sizes = np.diff(points)[keep]
     block = np.searchsorted(bounds, points[:-1][keep], side="right") - 1
-    # Parts of one block that lie side by side after the cut are one block again.
+    # Two parts of one block that are neighbours after the cut become one block again.
     head = np.r_[True, block[1:] != block[:-1]][: len(block)]
     stops = np.cumsum(sizes)
     return np.r_[0, stops[np.r_[head[1:], True][: len(head)]]].astype(np.int64), block[head]
 
 
 def tile_spans(bounds: NDArray[np.int64], tile: int) -> NDArray[np.int64]:
-    """For each tile the first block in it and one past the last: [2 · tiles], flat as `reduceat` takes them."""
+    """The first block in each tile and one past the last: [2 · tiles], flat, in the form that `reduceat` takes."""
     if tile < 1:
         raise MaskError(f"tiles of {tile} tokens; each side needs at least 1")
     starts = np.arange(0, int(bounds[-1]), tile)
@@ -61,11 +61,11 @@ def tile_spans(bounds: NDArray[np.int64], tile: int) -> NDArray[np.int64]:
 
 
 def common_blocks(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For the blocks that both bounds make together: which block of each they lie in."""
+    """For each block of the common refinement of both bounds, the block of `a` and the block of `b` around it."""
     starts = np.union1d(a, b)[:-1]
     return np.searchsorted(a, starts, side="right") - 1, np.searchsorted(b, starts, side="right") - 1
 
 
 def kept_count(kept: float, blocks: int) -> int:
-    """How many of some blocks a share of them is: rounded down, and at least one."""
+    """The share `kept` of a number of blocks, rounded down, but at least one block."""
     return max(1, int(kept * blocks + 1e-9))

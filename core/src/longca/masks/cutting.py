@@ -1,10 +1,11 @@
-"""Cutting: the mask that some query ranges and some key ranges see of each other, re-indexed from 0.
+"""Cutting: the mask between the queries in some ranges and the keys in some ranges, re-indexed from 0.
 
-Kept keys are renumbered by φ(j) = kept keys before j, which keeps their order, so a row's interval [a, b) stays
-one interval [φ(a), φ(b)). A slice is therefore cut by rows alone: at its query ranges' bounds, and where its
-diagonals enter or leave a key range. What results are a few slices for each one cut, not ranges squared.
+A kept key j gets the number φ(j), the count of kept keys before it. This keeps the order of keys, so a row's interval
+[a, b) stays one interval [φ(a), φ(b)). A slice is therefore split by rows alone: at the bounds of the query ranges, and
+in the rows where its diagonals enter or leave a key range. Each slice yields a few slices, and not one for each pair of
+ranges.
 
-Many cuts are made at once: the ranges of each are set apart on one long axis, and the slices moved to them.
+Many cuts are made in one pass. The ranges of each cut are set apart on one long axis, and the slices are moved to them.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ __all__ = ["Range", "check_ranges", "cut", "cut_many"]
 Range = tuple[int, int]
 Ints = NDArray[np.int64]
 
-#: How far apart `cut_many` sets ranges: no diagonal of a slice reaches from one to the next.
+#: Distance between the ranges that `cut_many` sets apart. No diagonal of a slice reaches from one to the next.
 _APART = 4 * MAX_SEQLEN
 
 
 def check_ranges(ranges: Iterable[Sequence[int]], seqlen: int, axis: str) -> Ints:
-    """Ranges as int64 [n, 2], without those that are empty.
+    """Returns ranges as int64 [n, 2], without the empty ranges.
 
     Raises:
-        MaskError: Not integer pairs, outside [0, seqlen), descending or overlapping.
+        MaskError: A range is no pair of integers or lies outside [0, seqlen), or ranges descend or overlap.
     """
     listed = []
     for index, pair in enumerate(ranges):
@@ -54,7 +55,7 @@ def check_ranges(ranges: Iterable[Sequence[int]], seqlen: int, axis: str) -> Int
 
 
 def cut(slices: SliceArray, q_ranges: Ints, k_ranges: Ints) -> SliceArray:
-    """The tight slices of a cut; ranges as `check_ranges` returns them."""
+    """The tight slices of a cut. The ranges come from `check_ranges`."""
     by_query = transpose(_cut_keys(transpose(slices), q_ranges)[0])
     return merge(_cut_keys(by_query, k_ranges)[0])
 
@@ -62,16 +63,16 @@ def cut(slices: SliceArray, q_ranges: Ints, k_ranges: Ints) -> SliceArray:
 def cut_many(
     slices: SliceArray, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints
 ) -> tuple[SliceArray, Ints]:
-    """The tight slices of many cuts, neighbours not merged.
+    """The tight slices of many cuts. Neighbours are not merged.
 
     Args:
         slices: The tight slices of the mask.
-        q_parts: Query ranges as `check_ranges` returns them: [parts][ranges, 2].
-        k_parts: The same of keys.
+        q_parts: Query ranges from `check_ranges`: [parts][ranges, 2].
+        k_parts: Key ranges from `check_ranges`: [parts][ranges, 2].
         pairs: The query part and the key part of each cut: [cuts, 2].
 
     Returns:
-        The slices of all cuts, and the cut of each, ascending: [n, 6] and [n].
+        The slices of all cuts, ordered by cut, and the index of each slice's cut: [n, 6] and [n].
     """
     q_used, q_part = np.unique(pairs[:, 0], return_inverse=True)
     k_used, k_part = np.unique(pairs[:, 1], return_inverse=True)
@@ -85,16 +86,16 @@ def cut_many(
 
 
 def _cut_apart(slices: SliceArray, taken: Ints, part: Ints, parts: Sequence[Ints]) -> tuple[SliceArray, Ints]:
-    """Cuts some slices, each by the keys of a part of its own.
+    """Cuts slices, each by the keys of its own part.
 
     Args:
         slices: Tight slices.
-        taken: Which of them to cut, any number of times each: [n].
-        part: The part that each is cut by: [n].
+        taken: Indices of the slices to cut. One slice may occur several times: [n].
+        part: Index of the part that cuts each of them: [n].
         parts: Key ranges: [parts][ranges, 2].
 
     Returns:
-        What is left, in the order of `taken`, and which of `taken` each result is of.
+        The remaining slices, in the order of `taken`, and the index in `taken` of each.
     """
     apart = np.concatenate([np.empty((0, 2), np.int64), *(ranges + at * _APART for at, ranges in enumerate(parts))])
     if not len(apart):
@@ -112,7 +113,7 @@ def _cut_apart(slices: SliceArray, taken: Ints, part: Ints, parts: Sequence[Ints
 
 
 def renumber(positions: Ints, ranges: Ints) -> Ints:
-    """φ: how many tokens of `ranges` come before each position."""
+    """Returns φ of each position: the number of tokens of `ranges` before it."""
     lengths = np.diff(ranges, axis=1).ravel()
     index = np.searchsorted(ranges[:, 0], positions, side="right") - 1
     before = np.r_[0, np.cumsum(lengths)][np.maximum(index, 0)]
@@ -121,17 +122,17 @@ def renumber(positions: Ints, ranges: Ints) -> Ints:
 
 
 def _cut_keys(slices: SliceArray, ranges: Ints) -> tuple[SliceArray, Ints]:
-    """Keeps only the keys in `ranges`, renumbered, and says which slice each result is of; queries stay as they are.
+    """Keeps only the keys in `ranges`, renumbered, and returns the index of each result's slice. Queries stay.
 
     A row's interval [max(k0, i + lo), min(k1, i + hi + 1)) becomes [max(φ(k0), φ(i + lo)), min(φ(k1), φ(i + hi + 1))).
-    Over a piece's rows φ of a diagonal is again a diagonal where it runs inside a range, and constant in a gap.
+    Over a piece's rows, φ of a diagonal is a diagonal inside a range and constant in a gap.
     """
     if not len(ranges) or not len(slices):
         return np.empty((0, 6), np.int64), np.empty(0, np.int64)
     split, source = _split_at_ranges(slices, ranges.ravel())
     q0, q1, k0, k1, lo, hi = split.T
-    # Each diagonal is placed by a row in which it, and not the rectangle, bounds the interval: the last for lo, the
-    # first for hi. In the piece's other rows it may lie in another range, but there the rectangle decides.
+    # Each diagonal is placed by a row in which it bounds the interval: the last row for lo, the first row for hi. In
+    # the piece's other rows it may lie in another range, but there the rectangle bounds the interval.
     start, stop = q1 - 1 + lo, q0 + hi + 1
     start_inside, stop_inside = _inside(start, ranges), _inside(stop, ranges)
     new_start, new_stop = renumber(start, ranges), renumber(stop, ranges)
@@ -153,13 +154,13 @@ def _cut_keys(slices: SliceArray, ranges: Ints) -> tuple[SliceArray, Ints]:
 
 
 def _inside(positions: Ints, ranges: Ints) -> NDArray[np.bool_]:
-    """Whether each position lies in a range, rather than in a gap, before the first or after the last."""
+    """Whether each position lies in a range. Other positions lie in a gap, before the first range or after the last."""
     index = np.searchsorted(ranges[:, 0], positions, side="right") - 1
     return (index >= 0) & (positions < ranges[index, 1])
 
 
 def _split_at_ranges(slices: SliceArray, bounds: Ints) -> tuple[SliceArray, Ints]:
-    """Cuts slices by rows where a diagonal crosses a bound in the slice's rectangle; and the slice of each piece."""
+    """Splits slices by rows where a diagonal crosses a bound in the rectangle. Returns the slice of each piece too."""
     q0, q1, k0, k1, lo, hi = slices.T
     cuts = [(np.arange(len(slices)), q0)]
     for diagonal, above, below in (

@@ -1,6 +1,6 @@
-"""The two dynamic patterns of LongCA-bench (arXiv 2510.17896): random block-sparse masks, per head.
+"""The two dynamic patterns of LongCA-bench (arXiv 2510.17896): random block-sparse masks, one for each head.
 
-"Sparsity ratio" in the paper is the kept share. Importing the module registers them.
+The "sparsity ratio" of the paper is the kept share. Importing this module registers the patterns.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def _check_bitmap(heads: int, blocks: int) -> None:
 
 
 def _top_blocks(bounds: NDArray[np.int64], kept: float, heads: int, seed: int) -> BlockSparseMask:
-    """Per head and query block, the ⌊kept·n⌋ (at least one) of n key blocks with the highest random score."""
+    """Keeps the ⌊kept·n⌋ (at least one) of n key blocks with the highest random scores, per head and query block."""
     n = len(bounds) - 1
     count = kept_count(kept, n)
     rng = np.random.default_rng(seed)
     bitmap = np.zeros((heads * n, n), np.bool_)
-    rows = max(1, 2**22 // n)  # 32 MiB of scores at a time
+    rows = max(1, 2**22 // n)  # 32 MiB of scores in one step
     for first in range(0, heads * n, rows):
         scores = rng.random((min(rows, heads * n - first), n))
         best = np.argpartition(scores, n - count, axis=1)[:, n - count :]

@@ -1,6 +1,6 @@
-"""The factors of mask patterns: what each one means, and the checks that a value fits its mask.
+"""The factors of mask patterns: the meaning of each one, and the checks that a value fits its mask.
 
-A check takes the value and the sequence length, and returns the value in its one canonical type.
+A check takes the value and the sequence length. It returns the value in one canonical type.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Factor:
 
     Attributes:
         name: The keyword.
-        meaning: What it is, and which values it takes.
-        check: From (value, seqlen) to the canonical value; raises MaskError where the value does not fit.
+        meaning: One line with its meaning and the allowed values.
+        check: Function of (value, seqlen) that returns the canonical value. It raises MaskError for a value that does
+            not fit.
     """
 
     name: str
@@ -84,14 +85,14 @@ FACTORS = {
         Factor("documents", "document lengths, each at least 1, that sum to seqlen", _documents),
         Factor(
             "window",
-            "how many tokens a query sees to each side it looks to, from 0",
+            "how many tokens a query sees on each visible side, from 0",
             _integer("window", 0, 2**30),
         ),
         Factor("prefix", "tokens of the prefix, from 0 to seqlen", _integer("prefix", 0)),
         Factor("block", "tokens a block, from 1", _integer("block", 1, 2**30)),
         Factor(
             "global_tokens",
-            "leading tokens that see and are seen by all, from 0",
+            "leading tokens that see all tokens and that all tokens see, from 0",
             _integer("global_tokens", 0),
         ),
         Factor("boundaries", "block bounds, strictly ascending from 0 to seqlen", _boundaries),

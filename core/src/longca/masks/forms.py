@@ -1,7 +1,8 @@
-"""Forms: the ways in which kernels take a mask, and the conversions of slices to the packed ones.
+"""Forms: the ways in which kernels take a mask, and the conversions of slices to the packed forms.
 
-A mask *admits* a form when it can be written in it exactly. Full, causal and window masks are bands of the whole
-matrix; a varlen mask is documents, each a band of its own; layers are varlen calls whose results merge by lse.
+A form *admits* a mask when the form can express it exactly. Full, causal and window masks are bands over the whole
+matrix. A varlen mask consists of documents, and each document is a band. Layers are varlen calls whose results are
+merged by lse.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ class Form(StrEnum):
     FULL = "full"
     """Every query sees every key."""
     CAUSAL = "causal"
-    """One causal band, bottom-right aligned as FlashAttention ≥ 2.1 does."""
+    """One causal band, aligned bottom-right as in FlashAttention ≥ 2.1."""
     WINDOW = "window"
-    """One band, bottom-right aligned, with a bound or none on either side."""
+    """One band, aligned bottom-right. Each of its two sides has a bound or none."""
     VARLEN = "varlen"
-    """Documents: query and key ranges paired off in ascending order, all with the same window."""
+    """Documents: pairs of a query range and a key range, in ascending order, all with the same window."""
     LAYERS = "layers"
     """n varlen calls whose outputs are merged by their log-sum-exp."""
     ROW_INTERVALS = "row_intervals"
@@ -43,7 +44,7 @@ class Form(StrEnum):
 
 
 class Window(NamedTuple):
-    """How far a query sees to either side of the bottom-right diagonal; None where unbounded."""
+    """Tokens that a query sees on either side of the bottom-right diagonal. None means unbounded."""
 
     left: int | None
     right: int | None
@@ -51,12 +52,12 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Varlen:
-    """Packed documents, as FlashAttention's varlen functions take them.
+    """Packed documents in the form that FlashAttention's varlen functions take.
 
     Attributes:
         cu_seqlens_q: Bounds of the documents' queries: int32 [documents + 1].
-        cu_seqlens_k: Bounds of their keys: int32 [documents + 1].
-        window: The window all documents share, bottom-right aligned in each.
+        cu_seqlens_k: Bounds of the documents' keys: int32 [documents + 1].
+        window: The window that all documents share, aligned bottom-right in each.
     """
 
     cu_seqlens_q: NDArray[np.int32]
@@ -75,7 +76,7 @@ class Varlen:
 
 
 def window(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> Window | None:
-    """The one band that the slices make up, or None where they do not."""
+    """The band that the slices form together, or None if they form no single band."""
     if not len(slices):
         return None
     band = np.array([[0, seqlen_q, 0, seqlen_k, slices[:, 4].min(), slices[:, 5].max()]])
@@ -88,7 +89,7 @@ def window(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> Window | None:
 
 
 def pieces_to_slices(pieces: IntervalPieces) -> SliceArray:
-    """One tight slice for each affine piece of row intervals, ordered by rows."""
+    """One tight slice for each affine piece of the row intervals, ordered by rows."""
     q0, q1 = pieces.rows[pieces.segment], pieces.rows[pieces.segment + 1]
     last = q1 - 1 - q0
     return tighten(
@@ -107,11 +108,11 @@ def pieces_to_slices(pieces: IntervalPieces) -> SliceArray:
 
 
 def varlen(pieces: IntervalPieces, seqlen_q: int, seqlen_k: int) -> Varlen | None:
-    """The documents that some row intervals make up, or None where they do not."""
+    """The documents that the row intervals form, or None if they form none."""
     if pieces.max_intervals != 1:
         return None
     parts = pieces_to_slices(pieces)
-    # A document ends where all keys seen so far come before all keys seen later.
+    # A document ends where every key seen so far comes before every key seen later.
     seen_before = np.maximum.accumulate(parts[:-1, 3])
     seen_after = np.minimum.accumulate(parts[:0:-1, 2])[::-1]
     first = np.r_[0, np.flatnonzero(seen_before <= seen_after) + 1]
@@ -123,17 +124,17 @@ def varlen(pieces: IntervalPieces, seqlen_q: int, seqlen_k: int) -> Varlen | Non
 
 
 def layers(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> list[Varlen]:
-    """Varlen calls that together show what the slices show; no key is shown twice.
+    """Varlen calls that together show the same pairs as the slices. Each pair is shown once.
 
-    Each slice goes into the first layer where it comes after what is there, by query and by key, and can share
-    the layer's window.
+    Each slice goes into the first layer that can take it: the slice must come after the layer's slices, by query and
+    by key, and share the layer's window.
     """
     packed = [_pack(np.stack(layer.rows), seqlen_q, seqlen_k) for layer in _first_fit(slices)]
     return [varlen for varlen in packed if varlen is not None]
 
 
 def fit_layers(slices: SliceArray, most: int) -> bool:
-    """Whether `layers` finds no more than `most`; it stops at one more."""
+    """Whether `layers` needs at most `most` layers. The search stops at the first layer beyond."""
     return len(_first_fit(slices, most)) <= most
 
 
@@ -142,7 +143,7 @@ def _first_fit(slices: SliceArray, most: int | None = None) -> list[_Layer]:
 
     Args:
         slices: Tight, disjoint slices.
-        most: Stop as soon as there are more layers; None for all slices.
+        most: Stop once there are more layers than this. None takes all slices.
     """
     ordered = slices[np.lexsort((slices[:, 2], slices[:, 0]))]
     stacks: list[_Layer] = []
@@ -158,7 +159,7 @@ def _first_fit(slices: SliceArray, most: int | None = None) -> list[_Layer]:
 
 
 class _Layer:
-    """Slices that one varlen call can take, in the order in which they came."""
+    """Slices that one varlen call can take, in insertion order."""
 
     def __init__(self) -> None:
         self.rows: list[NDArray[np.int64]] = []
@@ -176,7 +177,7 @@ class _Layer:
 
 
 class _Side(NamedTuple):
-    """One side of a shared window: what some document binds it to, and the least that the others need."""
+    """One side of a shared window: the bound set by some document, and the least bound that the others need."""
 
     bound: int | None = None
     least: int = 0
@@ -190,14 +191,14 @@ class _Side(NamedTuple):
 
 
 def local_windows(documents: SliceArray) -> tuple[NDArray[np.int64], ...]:
-    """How far each slice's rows see left and right of its own bottom-right diagonal, and which of these bind."""
+    """Tokens each slice's rows see left and right of its bottom-right diagonal, and which of these bounds bind."""
     _, q1, _, k1, lo, hi = documents.T
     loose_lo, loose_hi = corner_band(documents)
     return (k1 - q1) - lo, hi - (k1 - q1), (lo > loose_lo).astype(np.int64), (hi < loose_hi).astype(np.int64)
 
 
 def _shared(reach: NDArray[np.int64], binds: NDArray[np.int64]) -> tuple[bool, int | None]:
-    """Whether all documents can share one side of a window, and its bound."""
+    """Whether all documents can share one side of a window, and the bound of that side."""
     bounds = np.unique(reach[binds == 1])
     if not len(bounds):
         return True, None
@@ -206,12 +207,12 @@ def _shared(reach: NDArray[np.int64], binds: NDArray[np.int64]) -> tuple[bool, i
 
 
 def _pack(documents: SliceArray, seqlen_q: int, seqlen_k: int) -> Varlen | None:
-    """Documents, ordered and apart, as one varlen call; tokens between them become documents that see nothing."""
+    """Packs ordered, disjoint documents into one varlen call. Tokens between them become documents that see nothing."""
     left, right, left_binds, right_binds = local_windows(documents)
     left_ok, left_bound = _shared(left, left_binds)
     right_ok, right_bound = _shared(right, right_binds)
     if not (left_ok and right_ok):
-        # A run of one-token documents reads as one diagonal; taken apart again, it fits any window.
+        # A run of one-token documents reads as one diagonal. Split into its documents again, it fits any window.
         diagonal = documents[:, 4] == documents[:, 5]
         units = _split_diagonals(documents, diagonal)
         return _pack(units, seqlen_q, seqlen_k) if len(units) > len(documents) else None

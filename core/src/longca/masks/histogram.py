@@ -4,9 +4,9 @@
     1,2048,0.7           lengths 1 to 2047
     2048,8192,0.3        lengths 2048 to 8191
 
-`upper` is exclusive, so each row's `lower` repeats the `upper` of the row before it. Reading inclusive
-bounds as well would make "2048, 2049" ambiguous between a shared edge and a missing one, and a typing error
-would pass as the other convention.
+`upper` is exclusive, so each row's `lower` repeats the `upper` of the row before it. Inclusive bounds are refused. If
+both conventions were read, "2048, 2049" could be a shared edge or a missing length, and a typing error in one
+convention would pass as the other.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["COLUMNS", "MAX_LENGTH", "Histogram"]
 
 COLUMNS = ("lower", "upper", "weight")
 
-#: The longest document a histogram or a file of lengths may hold; its exclusive bound is 2³¹.
+#: The longest document that a histogram or a file of lengths may contain. Its exclusive bound is 2³¹.
 MAX_LENGTH = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often documents of each length occur; build one with `from_rows`, which validates.
+    """How often documents of each length occur. `from_rows` validates and builds one.
 
     Attributes:
-        edges: Bin i holds the lengths [edges[i], edges[i + 1]), in tokens (or in words).
-        weights: One a bin, ≥ 0 and not all 0; they need not sum to 1.
+        edges: Bin i covers the lengths [edges[i], edges[i + 1]), in tokens (or in words).
+        weights: One weight for each bin, ≥ 0 and not all 0. They need not sum to 1.
     """
 
     edges: tuple[int, ...]
@@ -57,12 +57,12 @@ class Histogram:
         source: str = "histogram",
         places: Sequence[str] | None = None,
     ) -> Histogram:
-        """The histogram of some (lower, upper, weight) rows, ascending and contiguous.
+        """Builds a histogram from (lower, upper, weight) rows, ascending and contiguous.
 
         Args:
-            rows: Triples; `lower` inclusive, `upper` exclusive.
-            source: What messages call the whole, for instance the file.
-            places: What messages call each row; "row 1", "row 2", … where None.
+            rows: Triples. `lower` is inclusive and `upper` is exclusive.
+            source: The name of the whole in messages, for instance the file.
+            places: The name of each row in messages. None names them "row 1", "row 2", ….
 
         Raises:
             RequestError: A bound or weight is not a finite number, a bound is not a whole number in
@@ -85,16 +85,16 @@ class Histogram:
         return cls(tuple(edges), tuple(weights))
 
     def rows(self) -> Iterator[tuple[int, int, float]]:
-        """The (lower, upper, weight) of each bin, ascending; upper is exclusive."""
+        """The (lower, upper, weight) of each bin, ascending. Upper is exclusive."""
         return zip(self.edges[:-1], self.edges[1:], self.weights, strict=True)
 
     def write(self, path: str | Path) -> None:
-        """Writes a `.csv` or `.json` that `resolve_lengths` reads back to the same bins and weights.
+        """Writes a `.csv` or `.json` file that `resolve_lengths` reads back to the same bins and weights.
 
-        The file appears whole or not at all: an interrupted write leaves what was there before.
+        The file is replaced in one step. An interrupted write leaves the earlier content.
 
         Raises:
-            RequestError: Another suffix, or a place that cannot be written to.
+            RequestError: The suffix is not `.csv` or `.json`, or the file cannot be written.
         """
         path = Path(path)
         if path.suffix.lower() not in {".csv", ".json"}:
@@ -164,7 +164,7 @@ def _discontinuity(place: str, previous: int, lower: int) -> str:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[TextIO]:
-    """A new file beside `path` that takes its name once the block ends well."""
+    """A new file beside `path`. It is renamed to `path` if the block ends without an error."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("w", encoding="utf-8", newline="") as file:

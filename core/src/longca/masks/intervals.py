@@ -1,8 +1,8 @@
-"""Row intervals: for each query, the keys it sees as maximal half-open intervals, in ascending order.
+"""Row intervals: the keys that each query sees, as maximal half-open intervals in ascending order.
 
-Between a few *breakpoints* every interval's ends either stand still or move one key a row, so the intervals
-of all rows are held as affine pieces: O(slices), whatever the sequence length. They are expanded to one entry
-a row only for a kernel that wants that. Column intervals are the row intervals of the transposed slices.
+Between a few *breakpoints* the ends of every interval either stand still or move one key a row. So the intervals of all
+rows are stored as affine pieces: O(slices) for any sequence length. They are expanded to one entry a row only for
+a kernel that needs it. Column intervals are the row intervals of the transposed slices.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class IntervalPieces:
         rows: Segment bounds, ascending from 0 to the number of rows: [segments + 1].
         segment: Segment of each piece: [pieces].
         start: First key in the segment's first row: [pieces].
-        stop: One past the last key there: [pieces].
-        start_step: 0 where the start stands still, 1 where it moves one key a row: [pieces].
-        stop_step: The same for the stop: [pieces].
+        stop: One past the last key in the segment's first row: [pieces].
+        start_step: 0 if the start stands still, 1 if it moves one key a row: [pieces].
+        stop_step: 0 if the stop stands still, 1 if it moves one key a row: [pieces].
     """
 
     rows: Ints
@@ -47,7 +47,7 @@ class IntervalPieces:
 
     @cached_property
     def slot(self) -> Ints:
-        """Which of its row's intervals a piece is, from 0: [pieces]."""
+        """Index of each piece among the intervals of its row, from 0: [pieces]."""
         first = np.searchsorted(self.segment, np.arange(len(self.rows) - 1))
         return np.arange(len(self.segment)) - first[self.segment]
 
@@ -62,10 +62,10 @@ class IntervalPieces:
         return np.diff(self.rows)
 
     def expand(self, n: int | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(starts, stops), each int32 [n, rows]; unused intervals are empty: [0, 0).
+        """Returns (starts, stops), each int32 [n, rows]. Unused intervals are empty: [0, 0).
 
         Args:
-            n: Intervals a row; None for as many as the fullest row has.
+            n: Intervals a row. None takes the largest number of any row.
 
         Raises:
             ValueError: A row has more than n intervals.
@@ -81,7 +81,7 @@ class IntervalPieces:
         return starts, stops
 
     def slots(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Each slot's (starts, stops), int32 [rows], one slot after another."""
+        """(starts, stops) of the first interval of each row, then of the second, and so on: int32 [rows] each."""
         offsets = np.arange(int(self.rows[-1])) - np.repeat(self.rows[:-1], self.heights)
         for slot in range(self.max_intervals):
             mine = self.slot == slot
@@ -93,12 +93,12 @@ class IntervalPieces:
             yield ends[0].astype(np.int32), ends[1].astype(np.int32)
 
     def empty_rows(self) -> NDArray[np.bool_] | None:
-        """Which rows have no interval: bool [rows]; None where each has one."""
+        """Whether each row has no interval: bool [rows]. None if every row has one."""
         bare = np.bincount(self.segment, minlength=len(self.heights)) == 0
         return np.repeat(bare, self.heights) if bare.any() else None
 
     def gaps(self) -> tuple[NDArray[np.bool_], Ints, Ints]:
-        """Between each piece and the next: whether they share a segment, and the gap in its first and last row."""
+        """Whether each piece and the next share a segment, and the gap between them in its first and last row."""
         first = self.start[1:] - self.stop[:-1]
         last = self.heights[self.segment[:-1]] - 1
         return (
@@ -108,16 +108,16 @@ class IntervalPieces:
         )
 
     def overlaps(self) -> bool:
-        """Whether two pieces share a key in some row, as those of slices that are not disjoint do."""
+        """Whether two pieces share a key in some row. Only slices that overlap give such pieces."""
         same, first, last = self.gaps()
         return bool((same & (np.minimum(first, last) < 0)).any())
 
     def same(self, other: IntervalPieces) -> bool:
-        """Whether both show the same intervals in every row."""
+        """Whether both have the same intervals in every row."""
         mine, theirs = self.split_rows(other.rows), other.split_rows(self.rows)
         if not np.array_equal(mine.segment, theirs.segment):
             return False
-        # Affine ends that agree in a segment's first and last row agree in all of them.
+        # Affine ends that agree in the first and last row of a segment agree in all its rows.
         last = mine.heights[mine.segment] - 1
         return all(
             np.array_equal(a, b) and np.array_equal(a + a_step * last, b + b_step * last)
@@ -128,7 +128,7 @@ class IntervalPieces:
         )
 
     def split_rows(self, at: Ints) -> IntervalPieces:
-        """The same intervals, with further segment bounds `at`."""
+        """The same intervals with further segment bounds at the rows `at`."""
         rows = _ascending(np.concatenate([self.rows, at]))
         owner = np.searchsorted(self.rows, rows[:-1], side="right") - 1  # [new segments] → old segment
         counts = np.bincount(self.segment, minlength=len(self.rows) - 1)
@@ -146,13 +146,13 @@ class IntervalPieces:
 
 
 def ragged(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """For ranges [first[i], first[i] + counts[i]): which range each element is of, and the element itself."""
+    """The elements of the ranges [first[i], first[i] + counts[i]): the range index of each, and the element itself."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + first[owner]
 
 
 def _ascending(values: Ints) -> Ints:
-    """Each value once, ascending; on a million nearly sorted values several times as fast as `numpy.unique`."""
+    """Distinct values, ascending. On a million nearly sorted values this is several times as fast as `np.unique`."""
     values = np.sort(values)
     return values[np.r_[True, values[1:] != values[:-1]]] if len(values) else values
 
@@ -160,19 +160,19 @@ def _ascending(values: Ints) -> Ints:
 def interval_pieces(slices: SliceArray, num_rows: int) -> IntervalPieces:
     """The maximal intervals of disjoint tight slices over rows 0 … num_rows."""
     pieces = _merge_abutting(_sorted_pieces(_affine_parts(slices), num_rows))
-    # Two neighbours that touch in a segment's first or last row alone must be whole in that row.
+    # Two neighbours that touch only in the first or last row of a segment must be joined in that row.
     touching = _single_row_touches(pieces)
     return _merge_abutting(pieces.split_rows(touching)) if len(touching) else pieces
 
 
 def _affine_parts(slices: SliceArray) -> Ints:
-    """Cuts slices by rows where a clipped end starts or stops moving: [parts, 6].
+    """Splits slices by rows where a clipped end starts or stops moving: [parts, 6].
 
-    Columns: first row, one past the last, start and stop in the first row, start step, stop step.
+    The columns are: first row, one past the last row, start and stop in the first row, start step, stop step.
     """
     q0, q1, k0, k1, lo, hi = slices.T
-    start_moves = np.clip(k0 - lo, q0, q1)  # from here on start = i + lo
-    stop_stands = np.clip(k1 - hi - 1, q0, q1)  # from here on stop = k1
+    start_moves = np.clip(k0 - lo, q0, q1)  # from this row on, start = i + lo
+    stop_stands = np.clip(k1 - hi - 1, q0, q1)  # from this row on, stop = k1
     bounds = np.sort(np.stack([q0, start_moves, stop_stands, q1]), axis=0)
     parts = []
     for top, bottom in pairwise(bounds):
@@ -208,7 +208,7 @@ def _merge_abutting(p: IntervalPieces) -> IntervalPieces:
 
 
 def _single_row_touches(p: IntervalPieces) -> Ints:
-    """Rows after which to split, so that pieces touching in one row of their segment have it to themselves."""
+    """Rows after which to split, so that pieces that touch in a single row get a segment of that row alone."""
     same, gap_first, gap_last = p.gaps()
     several = same & (p.heights[p.segment[:-1]] > 1) & (p.stop_step[:-1] != p.start_step[1:])
     top, bottom = p.rows[p.segment[:-1]], p.rows[p.segment[:-1] + 1]

@@ -1,10 +1,11 @@
 """The files of document lengths that users bring: histograms (CSV or JSON) and plain lists of lengths.
 
-- `.csv`: a header naming `lower`, `upper` and `weight` (in any order, further columns are ignored), a row a bin.
+- `.csv`: a header with the columns `lower`, `upper` and `weight` in any order, then one row a bin. Other columns are
+  ignored.
 - `.json`: a list of objects with those keys, or of [lower, upper, weight] triples.
 - `.txt`: one length a line.
 
-A bad file is refused with one message that names the file, the line or row, and what is allowed.
+A bad file is refused with one message. The message names the file, the line or row, and the allowed values.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def read_histogram(path: str | Path) -> Histogram:
-    """The histogram in a `.csv` or `.json` file; bounds are half-open, [lower, upper).
+    """Reads a histogram from a `.csv` or `.json` file. The bounds are half-open: [lower, upper).
 
     Raises:
-        RequestError: The file cannot be read, or is not a histogram as the module describes.
+        RequestError: The file cannot be read, or its content is not a histogram in the format described above.
     """
     path = Path(path)
     text = _text(path)
@@ -44,10 +45,10 @@ def read_histogram(path: str | Path) -> Histogram:
 
 
 def read_lengths(path: str | Path) -> NDArray[np.int64]:
-    """The lengths in a text file, int64 [documents], in the file's order; blank lines are skipped.
+    """Reads the lengths in a text file: int64 [documents], in the file's order. Blank lines are skipped.
 
     Raises:
-        RequestError: The file cannot be read, holds no length, or a line is not one whole number in
+        RequestError: The file cannot be read, has no length, or has a line that is not one whole number in
             [1, 2³¹ − 1].
     """
     lengths = []
@@ -57,7 +58,7 @@ def read_lengths(path: str | Path) -> NDArray[np.int64]:
         number = _number(content)
         if not isinstance(number, int) or not 1 <= number <= MAX_LENGTH:
             shown = content.strip()[:40]
-            corpus = "" if isinstance(number, int) else "; of a corpus longca make-lengths makes a histogram"
+            corpus = "" if isinstance(number, int) else "; longca make-lengths makes a histogram of a corpus"
             raise RequestError(
                 f"{path}, line {line}: {shown!r} is not a document length; write one whole number from 1 to "
                 f"{MAX_LENGTH} a line{corpus}"
@@ -69,7 +70,7 @@ def read_lengths(path: str | Path) -> NDArray[np.int64]:
 
 
 def holds_lengths(path: Path) -> bool:
-    """Whether a file is a list of lengths and not a text: every line that is not blank is an integer.
+    """Whether a file is a list of lengths and not a text: every non-blank line is an integer.
 
     Raises:
         RequestError: The file cannot be read.
@@ -144,7 +145,7 @@ def _json_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
 
 
 def _number(text: str) -> int | float | str:
-    """The number a cell spells; the text itself where it spells none, so that the message can show it."""
+    """The number in a cell. If the cell has no number, its text, so that the message can show it."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,17 +1,17 @@
-"""Where document lengths come from: the paper's three corpora, a user's histogram or list, and the long mix.
+"""Sources of document lengths: the paper's three corpora, a user's histogram or list, and the mix with long documents.
 
     spec                              lengths drawn from
     None, "auto"                      pile, prolong64k or prolong512k, by the total (`for_seqlen`)
     "pile", "prolong64k", …           that corpus of the paper
-    "mix", "mix:NAME", "mix:PATH"     40 % of the tokens from that, 60 % in documents of 8-30 K
+    "mix", "mix:NAME", "mix:PATH"     40 % of the tokens from that source, 60 % in documents of 8-30 K
     "PATH.csv", "PATH.json"           a histogram (`longca.masks.histogram`)
     "PATH.txt"                        a list of lengths, drawn with replacement
 
-The same seed gives the same lengths, in every release and whatever the batch size: a distribution is an inverse
-cumulative function, each document takes one uniform number, and these come from `Generator.random` over PCG64
-alone. numpy keeps PCG64's stream fixed, but may change how its other methods use it; a test pins a sequence.
+The same seed gives the same lengths in every release and for any batch size. A distribution is an inverse cumulative
+function, and each document takes one uniform number of `Generator.random` over PCG64. numpy keeps the stream of PCG64
+fixed, but may change how its other methods use it. A test pins a sequence.
 
-Source: arXiv 2510.17896, whose code draws documents until the total and cuts the last one there.
+Source: arXiv 2510.17896. Its code draws documents until the total is reached and cuts the last one there.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ _BATCH = 4096
 
 
 class LengthDistribution(ABC):
-    """A distribution of document lengths; `name` is what records call it."""
+    """A distribution of document lengths. Records store its `name`."""
 
     name: str
 
     def sample(self, total: int, seed: int | np.random.Generator, max_share: float | None = None) -> NDArray[np.int64]:
-        """Document lengths, int64 [documents], each ≥ 1, summing to exactly `total`.
+        """Draws document lengths, int64 [documents], each ≥ 1, that sum to exactly `total`.
 
         Args:
-            total: Tokens to fill; the last document is cut there.
-            seed: A seed ≥ 0, or a generator, which advances by the numbers used and no more.
+            total: Tokens to fill. The last document is cut at this total.
+            seed: A seed ≥ 0, or a generator. A generator advances by exactly the numbers used.
             max_share: Cuts every document to max(1, ⌊max_share · total⌋) tokens.
 
         Raises:
-            RequestError: `total` < 1, a negative seed, or `max_share` outside (0, 1].
+            RequestError: `total` is below 1, the seed is negative, or `max_share` is outside (0, 1].
         """
         total = operator.index(total)
         if total < 1:
@@ -77,11 +77,11 @@ class LengthDistribution(ABC):
 
     @abstractmethod
     def _fill(self, total: int, rng: np.random.Generator, longest: int) -> NDArray[np.int64]:
-        """Lengths in [1, longest] summing to `total` ≥ 0."""
+        """Draws lengths in [1, longest] that sum to `total` ≥ 0."""
 
 
 class _InverseLengths(LengthDistribution):
-    """A distribution given by its inverse cumulative function."""
+    """A distribution with a known inverse cumulative function."""
 
     @abstractmethod
     def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -97,7 +97,7 @@ class _InverseLengths(LengthDistribution):
                 used = int(np.searchsorted(ends, total)) + 1
                 lengths = lengths[:used]
                 lengths[-1] -= ends[used - 1] - total
-                # Hand back the numbers drawn ahead: the caller's next draw must not depend on _BATCH.
+                # Give back the numbers drawn ahead: the caller's next draw must not depend on _BATCH.
                 rng.bit_generator.state = state
                 rng.random(used)
             batches.append(lengths)
@@ -107,11 +107,11 @@ class _InverseLengths(LengthDistribution):
 
 @dataclass(frozen=True)
 class KnotLengths(_InverseLengths):
-    """Log-linear between (quantile, length) knots, rounded to the nearest token.
+    """Lengths that are log-linear between (quantile, length) knots, rounded to the nearest token.
 
     Attributes:
-        name: What records call it.
-        knots: (quantile, length) pairs, quantiles ascending from 0 to 1.
+        name: Its name in records.
+        knots: (quantile, length) pairs with quantiles ascending from 0 to 1.
     """
 
     name: str
@@ -125,7 +125,7 @@ class KnotLengths(_InverseLengths):
 
 @dataclass(frozen=True)
 class HistogramLengths(_InverseLengths):
-    """A bin by its weight, then every length of the bin alike."""
+    """Draws a bin by its weight, then a length of the bin uniformly."""
 
     name: str
     histogram: Histogram
@@ -133,7 +133,7 @@ class HistogramLengths(_InverseLengths):
     def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
         """The lengths, int64 [n], at cumulative shares u [n]."""
         lower, upper = np.array(self.histogram.edges[:-1]), np.array(self.histogram.edges[1:])
-        # By the largest first: finite weights may sum to more than a float holds.
+        # Divide by the largest weight first: the sum of finite weights may overflow a float.
         weights = np.array(self.histogram.weights) / max(self.histogram.weights)
         cumulative = np.cumsum(weights)
         cumulative /= cumulative[-1]
@@ -141,13 +141,13 @@ class HistogramLengths(_InverseLengths):
         start = np.r_[0.0, cumulative][bins]
         within = (u - start) / (cumulative[bins] - start)
         lengths = lower[bins] + np.floor(within * (upper - lower)[bins]).astype(np.int64)
-        # Rounding in `within` may reach 1.
+        # `within` may be rounded up to 1.
         return np.minimum(lengths, upper[bins] - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class ListedLengths(_InverseLengths):
-    """Every entry of a list of lengths alike, with replacement."""
+    """Draws the entries of a list of lengths uniformly, with replacement."""
 
     name: str
     lengths: NDArray[np.int64] = field(repr=False)
@@ -169,12 +169,12 @@ class _Mix(LengthDistribution):
         return lengths[np.argsort(rng.random(len(lengths)), kind="stable")]
 
 
-#: The long documents of the distributed experiments: 8 K to 30 K tokens, both included, all alike.
+#: The long documents of the distributed experiments: uniform from 8 K to 30 K tokens, both included.
 _LONG = HistogramLengths("uniform 8-30K", Histogram((8 * 1024, 30 * 1024 + 1), (1,)))
 
 
 def mix(short: LengthDistribution, long_share: float = 0.6) -> LengthDistribution:
-    """The distributed experiments' mix, shuffled: a share of the tokens in documents of 8-30 K, the rest of `short`.
+    """The shuffled mix of the distributed experiments: `long_share` of the tokens in documents of 8-30 K, else `short`.
 
     Raises:
         RequestError: `long_share` is outside [0, 1], or `short` is itself a mix.
@@ -192,7 +192,7 @@ def named(name: str) -> LengthDistribution:
     """One of the paper's distributions, `NAMES`.
 
     Raises:
-        UnknownNameError: Another name.
+        UnknownNameError: The name is not in `NAMES`.
     """
     if name not in NAMES:
         raise UnknownNameError("length distribution", name, [*NAMES, "auto", "mix", *(f"mix:{n}" for n in NAMES)])
@@ -208,11 +208,11 @@ def for_seqlen(seqlen: int) -> LengthDistribution:
 
 
 def resolve_lengths(spec: LengthDistribution | str | Path | None, seqlen: int) -> LengthDistribution:
-    """The distribution that `spec` asks for at a total of `seqlen` tokens; the module lists the specs.
+    """The distribution that `spec` names, for a total of `seqlen` tokens. The module's docstring lists the specs.
 
     Raises:
-        UnknownNameError: A name that is none of the distributions'.
-        RequestError: A file that is missing, of another kind, or that `length_files` refuses.
+        UnknownNameError: No distribution has this name.
+        RequestError: The file is missing, has another suffix, or is refused by `length_files`.
     """
     if isinstance(spec, LengthDistribution):
         return spec
@@ -228,17 +228,17 @@ def resolve_lengths(spec: LengthDistribution | str | Path | None, seqlen: int) -
 
 
 def length_file(spec: str) -> Path | None:
-    """The file that a spec names, as it is or in a mix; None where it names a distribution."""
+    """The file that a spec names, alone or in a mix. None if the spec names a distribution."""
     name = spec.removeprefix("mix:")
     path = Path(name)
     return path if path.suffix or path.name != name else None
 
 
 def describe_file(path: Path) -> str:
-    """What a file of lengths holds: its path, and whether it is a list of lengths or a histogram.
+    """Describes a file of lengths: its path, and whether it is a list of lengths or a histogram.
 
     Raises:
-        RequestError: As `resolve_lengths` does for files.
+        RequestError: The file is missing, has another suffix, or is refused by `length_files`.
     """
     found = _from_file(path)
     if isinstance(found, ListedLengths):

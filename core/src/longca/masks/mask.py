@@ -1,4 +1,4 @@
-"""Mask: what every mask is, whatever it is made of."""
+"""Mask: the common interface of all masks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DENSE_CELLS", "Admits", "Mask", "check_seqlen"]
 
-#: The largest boolean matrix `dense` makes: 4 GiB, one head at 64 K tokens.
+#: The largest boolean matrix that `dense` makes: 4 GiB, one head at 64 K tokens.
 MAX_DENSE_CELLS = 2**32
 
 Intervals = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -31,47 +31,47 @@ _by_key: weakref.WeakValueDictionary[int, Mask] = weakref.WeakValueDictionary()
 
 
 class Admits(Protocol):
-    """What a verdict asks of a mask; a pattern answers the same for all of its masks."""
+    """The questions that a verdict asks of a mask. A pattern answers them for all of its masks."""
 
     @property
     def label(self) -> str:
-        """What to call it in a message."""
+        """The name of the mask in a message."""
 
     @property
     def heads(self) -> int:
-        """Heads with masks of their own; 1 where all heads share one."""
+        """Number of heads with masks of their own. 1 if all heads share one mask."""
 
     @property
     def block_size(self) -> int | None:
-        """Tokens a block of a uniform block-sparse mask; None where blocks differ, are not known or are not there."""
+        """Tokens of a block of a uniform block-sparse mask. None if blocks differ, are not known, or do not exist."""
 
     @property
     def has_uniform_blocks(self) -> bool:
-        """Whether all blocks of a block-sparse mask are of one size."""
+        """Whether all blocks of a block-sparse mask have one size."""
 
     @property
     def is_square(self) -> bool:
         """Whether there are as many queries as keys."""
 
     def admits(self, form: Form) -> bool:
-        """Whether the mask can be written in a form exactly."""
+        """Whether the form can express the mask exactly."""
 
     def count(self, form: Form) -> int:
-        """How many intervals or layers an admitted form takes; 1 for forms that have no count."""
+        """Number of intervals or layers that an admitted form takes. Forms without a count return 1."""
 
 
 class Mask(ABC):
-    """Which keys each query sees: `seqlen_q` × `seqlen_k`, for one head or several.
+    """The keys that each query sees: `seqlen_q` × `seqlen_k`, for one head or several.
 
-    Masks are immutable; two are equal where they show the same, whatever they are made of.
+    Masks are immutable. Two masks are equal if they show the same pairs, even in different representations.
 
     Attributes:
-        seqlen_q: Queries.
-        seqlen_k: Keys.
-        pattern: Name of the pattern it was built by; None for any other mask, a cut for instance.
-        factors: The pattern's factors.
-        key: A number of this object's own in this process, by which `Mask.by_key` finds it.
-        key_array: The key as an array: to a compiler it is data, where a number would be a constant of the program.
+        seqlen_q: Number of queries.
+        seqlen_k: Number of keys.
+        pattern: Name of the pattern that built it. None for any other mask, for instance a cut.
+        factors: The factors of the pattern.
+        key: A number that is unique to this object in this process. `Mask.by_key` finds the mask by it.
+        key_array: The key as an array. A compiler treats an array as data, and a number as a constant of the program.
     """
 
     def __init__(self, seqlen_q: int, seqlen_k: int) -> None:
@@ -87,16 +87,16 @@ class Mask(ABC):
         _by_key[self.key] = self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A copy is an object of its own, and one from another process brings a key that means another mask here.
+        # A copy is a new object. One from another process brings a key that names another mask here.
         self.__dict__.update(state)
         self._take_key()
 
     @staticmethod
     def by_key(key: int) -> Mask:
-        """The living mask of a key.
+        """The living mask with this key.
 
         Raises:
-            MaskError: It is gone; whoever uses a key must hold on to its mask.
+            MaskError: The mask no longer exists. Users of a key must keep a reference to the mask.
         """
         try:
             return _by_key[key]
@@ -105,54 +105,54 @@ class Mask(ABC):
                 f"the mask with key {key} no longer exists; keep a reference to it while it is used"
             ) from None
 
-    # What it shows
+    # The visible pairs
 
     @property
     @abstractmethod
     def heads(self) -> int:
-        """Heads with masks of their own; 1 where all heads share one."""
+        """Number of heads with masks of their own. 1 if all heads share one mask."""
 
     @abstractmethod
     def head(self, index: int) -> SliceMask:
         """The mask of one head, as a mask of slices.
 
         Raises:
-            MaskError: There is no such head.
+            MaskError: The head does not exist.
         """
 
     @property
     @abstractmethod
     def area(self) -> int:
-        """Visible (query, key) pairs, exactly; summed over `heads`."""
+        """Number of visible (query, key) pairs, summed over `heads`. The count is exact."""
 
     @abstractmethod
     def dense(self) -> NDArray[np.bool_]:
-        """The boolean matrix: [seqlen_q, seqlen_k], or [heads, seqlen_q, seqlen_k] where heads differ.
+        """The boolean matrix: [seqlen_q, seqlen_k], or [heads, seqlen_q, seqlen_k] if heads differ.
 
         Raises:
-            MaskError: It would have more than MAX_DENSE_CELLS entries.
+            MaskError: The matrix would have more than MAX_DENSE_CELLS entries.
         """
 
     @abstractmethod
     def cut(self, q_ranges: Iterable[Sequence[int]], k_ranges: Iterable[Sequence[int]]) -> Mask:
-        """The mask between some queries and some keys, re-indexed from 0.
+        """The mask between the kept queries and the kept keys, re-indexed from 0.
 
         Args:
             q_ranges: (start, stop) of the queries kept, ascending and disjoint.
-            k_ranges: The same for the keys.
+            k_ranges: (start, stop) of the keys kept, ascending and disjoint.
 
         Raises:
-            MaskError: Ranges outside the mask, descending or overlapping.
+            MaskError: A range lies outside the mask, or ranges descend or overlap.
         """
 
     def visible_keys(self) -> NDArray[np.int64]:
-        """How many keys each query sees: int64 [heads, seqlen_q]."""
+        """Number of keys that each query sees: int64 [heads, seqlen_q]."""
         intervals = (self.head(h).row_intervals() for h in range(self.heads))
         return np.stack([(stops - starts).sum(0, dtype=np.int64) for starts, stops in intervals])
 
     @property
     def density(self) -> float:
-        """Visible pairs over all pairs; 0 for a mask without pairs."""
+        """Visible pairs over all pairs. 0 for a mask without pairs."""
         cells = self.heads * self.seqlen_q * self.seqlen_k
         return self.area / cells if cells else 0.0
 
@@ -168,28 +168,28 @@ class Mask(ABC):
 
     @property
     def label(self) -> str:
-        """What to call it in a message: the pattern and its size."""
+        """The name of the mask in a message: its pattern and size."""
         size = f"{self.seqlen_q}" if self.is_square else f"{self.seqlen_q} × {self.seqlen_k}"
         return f"{self.pattern or 'mask'} of {size} tokens"
 
-    # How it converts
+    # Conversions
 
     @abstractmethod
     def admits(self, form: Form) -> bool:
-        """Whether the mask can be written in a form exactly."""
+        """Whether the form can express the mask exactly."""
 
     @abstractmethod
     def count(self, form: Form) -> int:
-        """How many intervals or layers an admitted form takes; 1 for forms that have no count."""
+        """Number of intervals or layers that an admitted form takes. Forms without a count return 1."""
 
     @property
     def block_size(self) -> int | None:
-        """Tokens a block of a uniform block-sparse mask; None for any other mask."""
+        """Tokens of a block of a uniform block-sparse mask. None for any other mask."""
         return None
 
     @property
     def has_uniform_blocks(self) -> bool:
-        """Whether all blocks of a block-sparse mask are of one size; False for any other mask."""
+        """Whether all blocks of a block-sparse mask have one size. False for any other mask."""
         return self.block_size is not None
 
     @abstractmethod
@@ -197,31 +197,31 @@ class Mask(ABC):
         """Each query's keys as maximal half-open intervals in ascending order: (starts, stops), int32 [n, seqlen_q].
 
         Args:
-            n: Intervals a row, the unused ones [0, 0); None for as many as the fullest row has.
+            n: Intervals a row. Unused intervals are [0, 0). None takes the largest number of any row.
 
         Raises:
-            MaskError: A row has more than n, or heads differ (take one with `head`).
+            MaskError: A row has more than n intervals, or heads differ (take one with `head`).
         """
 
     @abstractmethod
     def column_intervals(self, n: int | None = None) -> Intervals:
-        """Each key's queries, as `row_intervals` does for each query: (starts, stops), int32 [n, seqlen_k]."""
+        """Each key's queries, in the form of `row_intervals`: (starts, stops), int32 [n, seqlen_k]."""
 
     @abstractmethod
     def blocks(self, block_q: int, block_k: int) -> Blocks:
         """Runs of visible blocks of [block_q, block_k] tokens, by query block and by key block.
 
         Raises:
-            MaskError: A block size below 1, or heads differ (take one with `head`).
+            MaskError: A block size is below 1, or heads differ (take one with `head`).
         """
 
     def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
-        """Area over the area of the tiles it touches: the share of a tiled kernel's work that is not wasted."""
+        """Visible pairs over the area of the touched tiles: the useful share of a tiled kernel's work."""
         runs = [self.head(h).blocks(block_q, block_k).by_query for h in range(self.heads)]
         tiles = sum(r.num_full + r.num_partial for r in runs)
         return self.area / (tiles * block_q * block_k) if tiles else 0.0
 
-    # What it is to others
+    # Identity
 
     @property
     @abstractmethod
@@ -230,7 +230,7 @@ class Mask(ABC):
 
     @abstractmethod
     def _shows_same(self, other: Mask) -> bool:
-        """Equality with a mask of the same size, heads and area."""
+        """Whether a mask of the same size, heads and area shows the same pairs."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mask):
@@ -256,10 +256,10 @@ class Mask(ABC):
 
 
 def check_seqlen(value: Any, name: str = "seqlen", least: int = 1) -> int:
-    """A sequence length as an int.
+    """Returns a sequence length as an int.
 
     Raises:
-        MaskError: Not an integer from `least` to MAX_SEQLEN.
+        MaskError: The value is not an integer from `least` to MAX_SEQLEN.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise MaskError(f"{name} is {value!r}; give an integer number of tokens")

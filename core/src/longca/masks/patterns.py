@@ -1,6 +1,7 @@
-"""Patterns: named families of masks, the registry that holds them, and `build`, which checks factors and makes one.
+"""Patterns: named families of masks, their registry, and `build`, which checks factors and makes a mask.
 
-The fourteen of LongCA-bench are in `static_patterns` and `dynamic_patterns`; a plugin adds its own with `register`.
+`static_patterns` and `dynamic_patterns` have the fourteen patterns of LongCA-bench. A plugin adds its own with
+`register`.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ __all__ = ["PATTERNS", "Pattern", "build", "check_factor_names", "get_pattern", 
 class Pattern:
     """A named family of masks.
 
-    It answers what a verdict asks of a mask (`Admits`) for all of its masks together, so that a kernel can be
-    listed for a pattern without one at hand.
+    It answers the questions of a verdict (`Admits`) for all of its masks together. So a kernel can be listed for a
+    pattern without a mask at hand.
 
     Attributes:
         name: Identifier, as `build` takes it.
-        title: What a person calls it.
-        summary: When query i sees key j.
+        title: The name that people read.
+        summary: The condition under which query i sees key j.
         factors: Keywords that `build` needs.
-        make: From seqlen_q, seqlen_k and the checked factors to the mask.
-        forms: Forms that every mask of the pattern admits, with the largest count of intervals or layers; None
-            where that grows with the mask.
-        defaults: Values of factors that may be left out.
-        rectangular: Whether it is defined for fewer or more queries than keys.
+        make: Function that makes the mask from seqlen_q, seqlen_k and the checked factors.
+        forms: Forms that every mask of the pattern admits, with the largest count of intervals or layers. None means
+            that the count grows with the mask.
+        defaults: Default values of optional factors.
+        rectangular: Whether the pattern is defined for Sq ≠ Sk.
         per_head: Whether heads may differ.
-        has_uniform_blocks: Whether it is block-sparse with blocks of one size.
+        has_uniform_blocks: Whether its masks are block-sparse with blocks of one size.
     """
 
     name: str
@@ -53,22 +54,22 @@ class Pattern:
 
     @property
     def label(self) -> str:
-        """What to call it in a message."""
+        """The name of the pattern in a message."""
         return self.name
 
     @property
     def heads(self) -> int:
-        """2 where heads may differ, so that only kernels that take such masks are listed; else 1."""
+        """2 if heads may differ, so that only kernels that take such masks are listed. Else 1."""
         return 2 if self.per_head else 1
 
     @property
     def block_size(self) -> int | None:
-        """None: a pattern's masks have any block size."""
+        """None, because a pattern's masks may have any block size."""
         return None
 
     @property
     def is_square(self) -> bool:
-        """True: patterns are listed for as many queries as keys."""
+        """True, because patterns are listed for as many queries as keys."""
         return True
 
     def admits(self, form: Form) -> bool:
@@ -76,7 +77,7 @@ class Pattern:
         return form in self.forms
 
     def count(self, form: Form) -> int:
-        """The most intervals or layers that a mask of the pattern takes."""
+        """The largest number of intervals or layers that a mask of the pattern takes."""
         most = self.forms[form]
         return UNBOUNDED if most is None else most
 
@@ -88,7 +89,8 @@ def register(pattern: Pattern) -> Pattern:
     """Adds a pattern to the registry.
 
     Raises:
-        RequestError: The name is taken, or a factor is not one of FACTORS.
+        RequestError: Another pattern has this name.
+        UnknownNameError: A factor is not in FACTORS.
     """
     if pattern.name in PATTERNS:
         raise RequestError(f"a mask pattern named {pattern.name!r} is registered already; choose another name")
@@ -103,7 +105,7 @@ def get_pattern(name: str) -> Pattern:
     """A pattern by its name.
 
     Raises:
-        UnknownNameError: Nobody provides it.
+        UnknownNameError: No pattern has this name.
     """
     if name not in PATTERNS:
         raise UnknownNameError("mask pattern", name, PATTERNS)
@@ -115,13 +117,13 @@ def build(pattern: str, seqlen: int, *, seqlen_k: int | None = None, **factors: 
 
     Args:
         pattern: Name of a pattern in PATTERNS.
-        seqlen: Queries; keys too, unless seqlen_k says otherwise.
-        seqlen_k: Keys, for patterns that are defined for Sq ≠ Sk.
-        **factors: The pattern's factors; FACTORS says what each takes.
+        seqlen: Number of queries. It is also the number of keys unless seqlen_k is given.
+        seqlen_k: Number of keys, for patterns that are defined for Sq ≠ Sk.
+        **factors: The pattern's factors. FACTORS gives the meaning of each.
 
     Raises:
-        UnknownNameError: Unknown pattern or factor.
-        MaskError: A length or factor that does not fit, or one that is missing.
+        UnknownNameError: The pattern or a factor is unknown.
+        MaskError: A length or factor does not fit, or a factor is missing.
     """
     kind = get_pattern(pattern)
     seqlen_q = check_seqlen(seqlen)
@@ -145,8 +147,8 @@ def check_factor_names(pattern: str, names: Iterable[str]) -> None:
     """Refuses factors that a pattern does not take.
 
     Raises:
-        UnknownNameError: Unknown pattern or factor.
-        MaskError: A factor of other patterns.
+        UnknownNameError: The pattern or a factor is unknown.
+        MaskError: A factor belongs to other patterns only.
     """
     kind = get_pattern(pattern)
     for name in names:

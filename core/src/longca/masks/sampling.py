@@ -1,6 +1,6 @@
-"""Sampling: masks with factors drawn as the released code of LongCA-bench draws them.
+"""Sampling: masks with factors drawn in the same way as in the released code of LongCA-bench.
 
-Only uniform draws of numpy's PCG64 are used, so that a seed gives the same mask with every numpy.
+Only uniform draws of numpy's PCG64 are used, so a seed gives the same mask with every version of numpy.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from longca.masks.patterns import build, get_pattern
 
 __all__ = ["draws_lengths", "sample"]
 
-#: Window of the sliding-window patterns, and tokens a block of block causal documents.
+#: Window of the sliding-window patterns, and tokens of a block of block causal documents.
 WINDOW = BLOCK_CAUSAL = 1024
-#: Tokens a block of the block-sparse patterns: exactly, or on average.
+#: Tokens of a block of the block-sparse patterns, exactly or on average.
 BLOCK_SPARSE = 128
 KEPT = 0.5
-#: Patterns whose documents are drawn as whole blocks, not from a distribution of lengths.
+#: Patterns whose documents are drawn as whole blocks instead of from a distribution of lengths.
 _OF_BLOCKS = ("block_causal_document",)
 
 Lengths = LengthDistribution | str | Path | None
@@ -42,23 +42,23 @@ def sample(
 
     Args:
         pattern: Name of a pattern in PATTERNS.
-        seqlen: Queries and keys.
-        lengths: Where document lengths come from: a distribution, its name, or a file; None takes the paper's
-            choice for the length.
-        seed: The same seed gives the same mask, everywhere.
-        max_share: Caps each document at this share of seqlen.
-        **factors: Factors to take as given instead of drawing them.
+        seqlen: Number of queries and of keys.
+        lengths: The source of document lengths: a distribution, its name, or a file. None takes the paper's choice
+            for this seqlen.
+        seed: The same seed gives the same mask on every machine.
+        max_share: Cuts each document to this share of seqlen.
+        **factors: Factors that are taken as given instead of being drawn.
 
     Raises:
-        UnknownNameError: Unknown pattern, factor or distribution.
-        RequestError: A file of lengths that cannot be read.
-        MaskError: A length, a seed or a given factor that does not fit.
+        UnknownNameError: The pattern, a factor or the distribution is unknown.
+        RequestError: A file of lengths cannot be read.
+        MaskError: A length, the seed or a given factor does not fit.
     """
     kind = get_pattern(pattern)
     seqlen = check_seqlen(seqlen)
     seed = FACTORS["seed"].check(seed, seqlen)
     draw = _Draw(seqlen, resolve_lengths(lengths, seqlen), seed, max_share)
-    # What is drawn may depend on what is given, so that must be right first.
+    # Given factors are checked first, because drawn factors may depend on them.
     factors = {k: FACTORS[k].check(v, seqlen) if k in kind.factors else v for k, v in factors.items()}
     for name in kind.factors:
         if name not in factors:
@@ -70,28 +70,28 @@ def draws_lengths(pattern: str) -> bool:
     """Whether a pattern's documents are drawn from a distribution of lengths.
 
     Raises:
-        UnknownNameError: Unknown pattern.
+        UnknownNameError: The pattern is unknown.
     """
     return "documents" in get_pattern(pattern).factors and pattern not in _OF_BLOCKS
 
 
 class _Draw:
-    """What factors are drawn from; documents and other factors have streams of their own."""
+    """The random streams that factors are drawn from. Documents and other factors have separate streams."""
 
     def __init__(self, seqlen: int, lengths: LengthDistribution, seed: int, max_share: float | None) -> None:
         self.seqlen, self.lengths, self.seed, self.max_share = seqlen, lengths, seed, max_share
         self.rng = np.random.default_rng([seed, 1])
 
     def integer(self, least: int, most: int) -> int:
-        """Uniform from least to most, or least where there is nothing above it."""
+        """Draws uniformly from least to most. Returns least if most is not above it."""
         return least + int(self.rng.random() * (max(most, least) - least + 1))
 
     def documents(self) -> list[int]:
-        """Lengths from the distribution."""
+        """Draws document lengths from the distribution."""
         return self.lengths.sample(self.seqlen, np.random.default_rng([self.seed, 0]), self.max_share).tolist()
 
     def documents_of_blocks(self, block: int) -> list[int]:
-        """Documents of 1 to 8 blocks, the last one cut at the total."""
+        """Draws documents of 1 to 8 blocks. The last one is cut at the total."""
         most = -(-self.seqlen // block)
         stops = np.cumsum(1 + np.floor(self.rng.random(most) * 8).astype(np.int64)) * block
         stops = np.minimum(stops, self.seqlen)
@@ -99,7 +99,7 @@ class _Draw:
         return lengths[lengths > 0].tolist()
 
     def boundaries(self, mean: int) -> list[int]:
-        """Bounds of blocks of `mean` tokens on average: distinct cuts, any of them as likely as any other."""
+        """Draws bounds of blocks of `mean` tokens on average: distinct cuts, drawn uniformly."""
         blocks = max(1, round(self.seqlen / mean))
         scores = self.rng.random(self.seqlen - 1)
         cuts = np.sort(np.argsort(scores, kind="stable")[: blocks - 1] + 1)

@@ -1,4 +1,4 @@
-"""SliceMask: a mask made of disjoint slices, the same for every head."""
+"""SliceMask: a mask of disjoint slices, the same for every head."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["SliceMask"]
 
 
 class SliceMask(Mask):
-    """A mask of disjoint slices; memory is O(slices), whatever the sequence length.
+    """A mask of disjoint slices. It takes O(slices) of memory for any sequence length.
 
     Args:
         slices: Disjoint slices, or a tight array of them.
-        seqlen_q: Queries.
-        seqlen_k: Keys.
+        seqlen_q: Number of queries.
+        seqlen_k: Number of keys.
 
     Raises:
-        MaskError: A slice reaches outside the mask, or two overlap.
+        MaskError: A slice reaches outside the mask, or two slices overlap.
     """
 
     def __init__(
@@ -52,34 +52,34 @@ class SliceMask(Mask):
                 f"a slice reaches query {reach_q} and key {reach_k} of a mask of {self.seqlen_q} × {self.seqlen_k}"
             )
         if self.row_pieces.overlaps():
-            raise MaskError("slices overlap; give slices of which no two share a (query, key) pair")
+            raise MaskError("slices overlap; give slices that share no (query, key) pair")
 
     @cached_property
     def slices(self) -> tuple[Slice, ...]:
-        """The slices, disjoint and ordered as they were given."""
+        """The disjoint slices, in the order in which they were given."""
         return to_slices(self.array)
 
     @property
     def heads(self) -> int:
-        """1: all heads share the mask."""
+        """Always 1: all heads share the mask."""
         return 1
 
     def head(self, index: int) -> SliceMask:
-        """The mask itself, for index 0."""
+        """Returns the mask itself. The index must be 0."""
         if index != 0:
             raise MaskError(f"head {index} of a mask that all heads share; only head 0 is there")
         return self
 
     @cached_property
     def area(self) -> int:
-        """Visible (query, key) pairs, exactly."""
+        """Number of visible (query, key) pairs. The count is exact."""
         return int(area(self.array).sum())
 
     def dense(self) -> NDArray[np.bool_]:
         """The boolean matrix [seqlen_q, seqlen_k].
 
         Raises:
-            MaskError: It would have more than MAX_DENSE_CELLS entries.
+            MaskError: The matrix would have more than MAX_DENSE_CELLS entries.
         """
         self._check_dense()
         out = np.zeros((self.seqlen_q, self.seqlen_k), np.bool_)
@@ -89,7 +89,7 @@ class SliceMask(Mask):
         return out
 
     def cut(self, q_ranges: Iterable[Sequence[int]], k_ranges: Iterable[Sequence[int]]) -> SliceMask:
-        """The mask between some queries and some keys, re-indexed from 0, neighbours merged; see `Mask.cut`."""
+        """The mask between the kept queries and keys, re-indexed from 0, with neighbours merged. See `Mask.cut`."""
         q = cutting.check_ranges(q_ranges, self.seqlen_q, "query")
         k = cutting.check_ranges(k_ranges, self.seqlen_k, "key")
         return SliceMask(cutting.cut(self.array, q, k), int(np.diff(q).sum()), int(np.diff(k).sum()))
@@ -107,11 +107,11 @@ class SliceMask(Mask):
         return interval_pieces(transpose(self.array), self.seqlen_k)
 
     def row_intervals(self, n: int | None = None) -> Intervals:
-        """Each query's keys: (starts, stops), int32 [n, seqlen_q]; see `Mask.row_intervals`."""
+        """Each query's keys: (starts, stops), int32 [n, seqlen_q]. See `Mask.row_intervals`."""
         return self._expand(self.row_pieces, n, "query", "keys")
 
     def column_intervals(self, n: int | None = None) -> Intervals:
-        """Each key's queries: (starts, stops), int32 [n, seqlen_k]; see `Mask.column_intervals`."""
+        """Each key's queries: (starts, stops), int32 [n, seqlen_k]. See `Mask.column_intervals`."""
         return self._expand(self.column_pieces, n, "key", "queries")
 
     def _expand(self, pieces: IntervalPieces, n: int | None, one: str, others: str) -> Intervals:
@@ -122,30 +122,30 @@ class SliceMask(Mask):
         return pieces.expand(n)
 
     def blocks(self, block_q: int, block_k: int) -> Blocks:
-        """Runs of visible blocks of [block_q, block_k] tokens; see `Mask.blocks`."""
+        """Runs of visible blocks of [block_q, block_k] tokens. See `Mask.blocks`."""
         if block_q < 1 or block_k < 1:
             raise MaskError(f"blocks of {block_q} × {block_k} tokens; each side needs at least 1")
         return Blocks(block_q, block_k, self.row_pieces, self.column_pieces)
 
     @cached_property
     def window(self) -> Window | None:
-        """The window that the mask is, unbounded on both sides where it is full; None where it is no single band."""
+        """The window that equals the mask, or None if the mask is no single band. A full mask has no bounds."""
         return forms.window(self.array, self.seqlen_q, self.seqlen_k)
 
     @cached_property
     def varlen(self) -> Varlen | None:
-        """The documents that the mask is, or None."""
+        """The documents that equal the mask, or None."""
         return forms.varlen(self.row_pieces, self.seqlen_q, self.seqlen_k)
 
     @cached_property
     def layers(self) -> list[Varlen]:
-        """Varlen calls that together show what the mask shows; as few as first fit finds."""
+        """Varlen calls that together show the mask. First fit chooses them, so there may be more than the minimum."""
         if self.varlen is not None:
             return [self.varlen]
         return forms.layers(self.array, self.seqlen_q, self.seqlen_k)
 
     def admits(self, form: Form) -> bool:
-        """Whether the mask can be written in a form exactly."""
+        """Whether the form can express the mask exactly."""
         match form:
             case Form.FULL:
                 return self.area == self.seqlen_q * self.seqlen_k
@@ -170,7 +170,7 @@ class SliceMask(Mask):
         return bool(within) and int(area(causal).sum()) == self.area
 
     def count(self, form: Form) -> int:
-        """How many intervals or layers an admitted form takes; 1 for forms that have no count."""
+        """Number of intervals or layers that an admitted form takes. Forms without a count return 1."""
         match form:
             case Form.ROW_INTERVALS:
                 return self.row_pieces.max_intervals
@@ -183,7 +183,7 @@ class SliceMask(Mask):
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that are the same for equal masks; of the row intervals."""
+        """16 hex digits that are the same for equal masks. They are a hash of the row intervals."""
         h = hashlib.blake2b(f"{self.heads} {self.seqlen_q} {self.seqlen_k}".encode(), digest_size=8)
         for starts, stops in self.row_pieces.slots():
             h.update(starts.astype("<i4", copy=False).data)

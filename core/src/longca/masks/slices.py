@@ -1,10 +1,10 @@
-"""Slices: rectangles of the attention matrix cut by a diagonal band, and the arithmetic on arrays of them.
+"""Slices: rectangles of the attention matrix, each cut by a diagonal band, and arithmetic on arrays of them.
 
     Slice(q0, q1, k0, k1, lo, hi):  query i sees key j  iff  q0 ≤ i < q1,  k0 ≤ j < k1  and  lo ≤ j − i ≤ hi
 
-A mask of n slices is held as one int64 array [n, 6] in *tight* form: every row and every column of a slice
-sees something, and lo and hi are the smallest and largest j − i that occur. Tight slices are unique for
-the region they cover, so everything below is a closed form over whole arrays.
+A mask of n slices is stored as one int64 array [n, 6] in *tight* form. Every row and every column of a tight slice sees
+something, and lo and hi are the smallest and largest j − i that occur. A region has only one tight slice, so
+every function below is a closed form over whole arrays.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ __all__ = [
 
 SliceArray = NDArray[np.int64]
 
-#: Bounds, and any bound shifted by any other, fit int32.
+#: The longest sequence. Bounds, and any bound shifted by any other, fit in int32.
 MAX_SEQLEN = 2**30
 
-#: A band edge that cuts nothing: beyond any j − i, and far from int64's edge when shifted.
+#: A band edge that cuts nothing. It lies beyond any j − i, and a shift keeps it far from the limits of int64.
 UNBOUNDED = 2**40
 
 
 class Slice(NamedTuple):
-    """One slice; bounds are half-open, the band is inclusive.
+    """One slice. Its bounds are half-open, and the band includes both edges.
 
     Attributes:
         q0: First query.
         q1: One past the last query.
         k0: First key.
         k1: One past the last key.
-        lo: Smallest visible j − i; −∞ where unbounded.
-        hi: Largest visible j − i; +∞ where unbounded.
+        lo: Smallest visible j − i. −∞ means unbounded.
+        hi: Largest visible j − i. +∞ means unbounded.
     """
 
     q0: int
@@ -63,7 +63,7 @@ class Slice(NamedTuple):
 
 
 def from_slices(slices: Iterable[Slice]) -> SliceArray:
-    """The tight array [n, 6] of some slices; those that show nothing are dropped.
+    """The tight array [n, 6] of the slices. Slices that show nothing are dropped.
 
     Raises:
         MaskError: A bound is not an integer, or a slice is not within [0, MAX_SEQLEN].
@@ -80,7 +80,7 @@ def from_slices(slices: Iterable[Slice]) -> SliceArray:
 
 
 def to_slices(array: SliceArray) -> tuple[Slice, ...]:
-    """The slices of a tight array, with −∞ and +∞ for a band edge that cuts nothing."""
+    """The slices of a tight array. A band edge that cuts nothing becomes −∞ or +∞."""
     loose_lo, loose_hi = corner_band(array)
     return tuple(
         Slice(q0, q1, k0, k1, -math.inf if lo <= low else lo, math.inf if hi >= high else hi)
@@ -91,19 +91,19 @@ def to_slices(array: SliceArray) -> tuple[Slice, ...]:
 
 
 def corner_band(array: SliceArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The smallest and largest j − i of each slice's rectangle: band edges at or beyond these cut nothing."""
+    """The smallest and largest j − i of each slice's rectangle. Band edges at or beyond these cut nothing."""
     q0, q1, k0, k1 = array.T[:4]
     return k0 - (q1 - 1), (k1 - 1) - q0
 
 
 def tighten(array: SliceArray) -> SliceArray:
-    """Trims every slice to the rows, columns and diagonals that see something, and drops empty slices."""
+    """Trims every slice to the rows, columns and diagonals that see something. Drops empty slices."""
     trimmed, keep = trim(array)
     return trimmed[keep]
 
 
 def trim(array: SliceArray) -> tuple[SliceArray, NDArray[np.bool_]]:
-    """As `tighten`, with empty slices in their places, and which slices are not empty: ([n, 6], [n])."""
+    """Trims like `tighten` but keeps empty slices in place. Returns also which slices are not empty: ([n, 6], [n])."""
     q0, q1, k0, k1, lo, hi = array.T
     q0, q1 = np.maximum(q0, k0 - hi), np.minimum(q1, k1 - lo)
     k0, k1 = np.maximum(k0, q0 + lo), np.minimum(k1, q1 + hi)
@@ -112,13 +112,13 @@ def trim(array: SliceArray) -> tuple[SliceArray, NDArray[np.bool_]]:
 
 
 def transpose(array: SliceArray) -> SliceArray:
-    """The same region seen from the keys: rows and columns exchanged."""
+    """The same region with rows and columns exchanged."""
     q0, q1, k0, k1, lo, hi = array.T
     return np.stack([k0, k1, q0, q1, -hi, -lo], axis=1)
 
 
 def area(array: SliceArray) -> NDArray[np.int64]:
-    """Visible pairs of each tight slice, exactly: the rectangle less the two corners that the band cuts off."""
+    """Exact number of visible pairs of each tight slice: its rectangle minus the two corners outside the band."""
     q0, q1, k0, k1, lo, hi = array.T
     loose_lo, loose_hi = corner_band(array)
     below, above = lo - loose_lo, loose_hi - hi
@@ -136,10 +136,10 @@ def _corner(diagonals: NDArray[np.int64], rows: NDArray[np.int64], columns: NDAr
 
 
 def merge(array: SliceArray) -> SliceArray:
-    """Merges neighbours: pairs of disjoint slices whose bounding slice covers exactly what the two cover.
+    """Merges neighbours: pairs of disjoint slices whose bounding slice covers exactly the same pairs.
 
-    Candidates are those that come next to each other when sorted by a shared edge or diagonal; each round
-    halves a chain, so a slice cut in n pieces is whole again after log n rounds. Ordered by (q0, k0).
+    Candidates are neighbours in an order by a shared edge or diagonal. Each round halves a chain, so a slice that
+    was cut into n pieces is whole again after log n rounds. The result is ordered by (q0, k0).
     """
     while True:
         before = len(array)
@@ -149,8 +149,8 @@ def merge(array: SliceArray) -> SliceArray:
             return array[np.lexsort((array[:, 2], array[:, 0]))]
 
 
-# Columns are q0, q1, k0, k1, lo, hi. Pairs side by side share q0 and q1; pairs above one another share an
-# edge (k0 or k1) or a diagonal (lo or hi).
+# The columns are q0, q1, k0, k1, lo, hi. Two slices side by side share q0 and q1. Two slices one above the other
+# share an edge (k0 or k1) or a diagonal (lo or hi).
 _NEIGHBOUR_ORDERS = ((0, 1, 2, 4), (2, 0), (3, 0), (4, 0), (5, 0))
 
 
@@ -164,7 +164,7 @@ def _merge_adjacent(array: SliceArray) -> SliceArray:
     fits = area(union) == joint[:-1] + joint[1:]
     if not fits.any():
         return array
-    # In a run of pairs that fit, take every other one: a slice joins at most one neighbour a round.
+    # Take every other pair in a run of pairs that fit: a slice joins at most one neighbour a round.
     index = np.arange(len(fits))
     run_start = np.maximum.accumulate(np.where(fits & ~np.r_[False, fits[:-1]], index, 0))
     take = fits & ((index - run_start) % 2 == 0)

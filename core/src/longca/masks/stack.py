@@ -1,8 +1,8 @@
-"""MaskStack: many masks of slices at once, and what each can be written as, in closed forms over whole arrays.
+"""MaskStack: many masks of slices at once, and the forms that each admits, in closed forms over whole arrays.
 
-A layout cuts one mask into as many as it has steps: a thousand for 32 ranks, a million for 1024. A stack answers for
-all of them in one pass, as `SliceMask` answers for one. Its masks' rows lie one below the other, so that one set of
-interval pieces holds the intervals of all.
+A layout cuts one mask into one mask for each step: a thousand for 32 ranks, a million for 1024 ranks. `SliceMask`
+answers for one mask, and a stack answers for all of them in one pass. The rows of its masks are stacked, so one set of
+interval pieces stores the intervals of all masks.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Bools = NDArray[np.bool_]
 
 
 class MaskStack:
-    """Masks of slices, each with a length of its own.
+    """Masks of slices, each with its own lengths.
 
     Args:
-        array: The tight slices of all masks; those of one are disjoint: [slices, 6].
-        owner: The mask of each slice, ascending: [slices].
+        array: The tight slices of all masks: [slices, 6]. The slices of one mask are disjoint.
+        owner: The index of each slice's mask, ascending: [slices].
         seqlens_q: Queries of each mask: [masks].
         seqlens_k: Keys of each mask: [masks].
-        whole: The mask that all are cut from; its intervals bound theirs. None where there is none.
+        whole: The mask that all masks are cut from, or None. Its number of intervals bounds theirs.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class MaskStack:
         """The cuts of one mask to pairs of a query part and a key part.
 
         Args:
-            mask: The mask.
+            mask: The mask to cut.
             q_parts: Query ranges, ascending, disjoint and not empty: [parts][ranges, 2].
-            k_parts: The same of keys.
+            k_parts: Key ranges, ascending, disjoint and not empty: [parts][ranges, 2].
             pairs: The query part and the key part of each cut: [cuts, 2].
         """
         sizes_q, sizes_k = (np.array([int(np.diff(part).sum()) for part in parts]) for parts in (q_parts, k_parts))
@@ -72,31 +72,31 @@ class MaskStack:
         return self.array[self._first[index] : self._first[index + 1]]
 
     def mask(self, index: int) -> SliceMask:
-        """One of the masks, as a cut is: it answers what it admits by the stack, and merges its slices if need be."""
+        """One of the masks, as a cut returns it. It asks the stack about forms, and merges its slices lazily."""
         return _StackedMask(self, index)
 
     @cached_property
     def areas(self) -> Ints:
-        """Visible pairs of each mask: [masks]."""
+        """Number of visible pairs of each mask: [masks]."""
         return self._reduced(np.add, area(self.array), 0)
 
     @cached_property
     def row_counts(self) -> Ints:
-        """The most intervals of keys that a query of each mask has: [masks]."""
+        """The largest number of key intervals of any query, for each mask: [masks]."""
         return self._most_intervals(self.row_pieces, self.seqlens_q)
 
     @cached_property
     def column_counts(self) -> Ints:
-        """The most intervals of queries that a key of each mask has: [masks]."""
+        """The largest number of query intervals of any key, for each mask: [masks]."""
         return self._most_intervals(self._stacked(transpose(self.array), self.seqlens_k), self.seqlens_k)
 
     @cached_property
     def row_pieces(self) -> IntervalPieces:
-        """The row intervals of all masks, their rows one below the other."""
+        """The row intervals of all masks, with their rows stacked."""
         return self._stacked(self.array, self.seqlens_q)
 
     def admits(self, form: Form) -> Bools:
-        """Whether each mask can be written in a form exactly; see `SliceMask.admits`."""
+        """Whether the form can express each mask exactly. See `SliceMask.admits`."""
         if form not in self._admitted:
             self._admitted[form] = self._find_admitted(form)
         return self._admitted[form]
@@ -119,9 +119,9 @@ class MaskStack:
                 return np.ones(len(self), np.bool_)
 
     def at_most(self, form: Form, most: int) -> Bools:
-        """Whether each mask takes no more intervals or layers than `most`; see `SliceMask.count`."""
+        """Whether each mask takes at most `most` intervals or layers. See `SliceMask.count`."""
         intervals = form in (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS)
-        # Keys that are left out join a row's intervals or shorten them; they make no new ones.
+        # Leaving out keys joins or shortens the intervals of a row. It makes no new ones.
         if intervals and self._whole is not None and self._whole.count(form) <= most:
             return np.ones(len(self), np.bool_)
         if intervals:
@@ -133,13 +133,13 @@ class MaskStack:
         return few
 
     def layer_bounds(self, most: int) -> tuple[Bools, Bools]:
-        """Which masks surely take no more than `most` layers, and for which that is left to `has_layers`."""
+        """Which masks certainly take at most `most` layers, and which masks `has_layers` must decide."""
         few = (self.varlen & (most >= 1)) | (self.areas == 0)
-        # A layer shows a query one interval of keys, and a key one of queries.
+        # A layer shows each query one interval of keys, and each key one interval of queries.
         return few, ~few & (self.row_counts <= most) & (self.column_counts <= most)
 
     def has_layers(self, index: int, most: int) -> bool:
-        """Whether one mask takes no more than `most` layers; of masks with the same slices one is looked at."""
+        """Whether one mask takes at most `most` layers. Masks with the same slices share one answer."""
         slices = self.slices(index)
         key = most, slices.tobytes()
         if key not in self._layers:
@@ -148,14 +148,14 @@ class MaskStack:
 
     @cached_property
     def varlen(self) -> Bools:
-        """Whether each mask is documents that share a window; see `longca.masks.forms.varlen`."""
+        """Whether each mask consists of documents that share a window. See `longca.masks.forms.varlen`."""
         found = self.row_counts == 1
         parts = forms.pieces_to_slices(self.row_pieces)
         mask = self._owners(parts[:, 0], self.seqlens_q)
         parts, mask = parts[found[mask]], mask[found[mask]]
         if not len(parts):
             return found
-        # Keys of one mask all come before those of the next, so that none is in two masks' documents.
+        # All keys of one mask come before the keys of the next, so no document spans two masks.
         apart = mask * MAX_SEQLEN * 2
         seen_before = np.maximum.accumulate((parts[:, 3] + apart)[:-1])
         seen_after = np.minimum.accumulate((parts[:, 2] + apart)[:0:-1])[::-1]
@@ -164,7 +164,7 @@ class MaskStack:
         documents[:, [1, 3, 5]] = np.maximum.reduceat(parts, first)[:, [1, 3, 5]]
         mask = mask[first]
         found[mask[_area(documents) != np.add.reduceat(area(parts), first)]] = False
-        # A diagonal, taken apart into documents of one token, fits any window.
+        # A diagonal fits any window once it is split into documents of one token.
         bands = documents[:, 4] < documents[:, 5]
         left, right, left_binds, right_binds = forms.local_windows(documents[bands])
         for reach, binds in ((left, left_binds == 1), (right, right_binds == 1)):
@@ -172,7 +172,7 @@ class MaskStack:
         return found
 
     def tiles(self, tile: int) -> Ints:
-        """How many tiles of so many tokens each mask touches, those at its edges among them: [masks]."""
+        """Number of tiles of `tile` × `tile` tokens that each mask touches, edge tiles included: [masks]."""
         if tile not in self._tiles:
             self._tiles[tile] = self._count_tiles(tile)
         return self._tiles[tile]
@@ -200,7 +200,7 @@ class MaskStack:
         return (self.areas > 0) & (_area(bands) == self.areas) & (left >= 0) & (right >= 0)
 
     def _bands(self, lo: Ints, hi: Ints) -> SliceArray:
-        """One slice a mask, of all its queries and keys."""
+        """One slice for each mask, over all its queries and keys."""
         none = np.zeros(len(self), np.int64)
         return np.stack([none, self.seqlens_q, none, self.seqlens_k, lo, hi], axis=1)
 
@@ -222,7 +222,7 @@ class MaskStack:
         return interval_pieces(moved, int(heights.sum()))
 
     def _owners(self, rows: Ints, heights: Ints) -> Ints:
-        """The mask that each of the stacked rows is of."""
+        """The index of the mask of each stacked row."""
         return np.searchsorted(np.cumsum(heights), rows, side="right")
 
     def _most_intervals(self, pieces: IntervalPieces, heights: Ints) -> Ints:
@@ -231,7 +231,7 @@ class MaskStack:
         return most
 
     def _reduced(self, how: np.ufunc, values: Ints, nothing: int) -> Ints:
-        """Values of slices, reduced mask by mask."""
+        """Values of slices, reduced over each mask."""
         out = np.full(len(self), nothing, np.int64)
         some = np.flatnonzero(np.diff(self._first))
         if len(some):
@@ -272,6 +272,6 @@ class _StackedMask(SliceMask):
 
 
 def _area(slices: SliceArray) -> Ints:
-    """Visible pairs of slices that need not be tight; 0 for those that show nothing."""
+    """Number of visible pairs of slices that need not be tight. 0 for slices that show nothing."""
     trimmed, keep = trim(slices)
     return np.where(keep, area(trimmed), 0)

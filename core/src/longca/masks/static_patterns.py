@@ -1,6 +1,6 @@
-"""The twelve static patterns of LongCA-bench (arXiv 2510.17896): each a few slices, from its factors.
+"""The twelve static patterns of LongCA-bench (arXiv 2510.17896). Each is a few slices made from its factors.
 
-Indices are from 0; document d spans [s, e). Importing the module registers them.
+Indices start at 0. Document d spans [s, e). Importing this module registers the patterns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__: list[str] = []
 
 
 def _mask(q: int, k: int, *slices: tuple[Any, ...]) -> SliceMask:
-    """A mask from loose slices (q0, q1, k0, k1, lo, hi), whose bounds may be arrays: one slice for each entry."""
+    """Makes a mask from loose slices (q0, q1, k0, k1, lo, hi). Bounds may be arrays, with one slice for each entry."""
     rows = [np.stack(np.broadcast_arrays(*np.atleast_1d(*s)), axis=1) for s in slices]
     return SliceMask(tighten(np.concatenate(rows).astype(np.int64)), q, k)
 
