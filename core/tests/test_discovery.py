@@ -1,4 +1,4 @@
-"""Broken plugins, as real distributions in real processes: each is left out and said, and the others work."""
+"""Broken plugins as real distributions in real processes. Each one is left out with a reason, and the others work."""
 
 import json
 import time
@@ -30,7 +30,7 @@ while True:
     time.sleep(1)
 """
 
-#: What a plugin does, and what is said about it.
+#: The code of each plugin, and a part of the message about it.
 BROKEN = {
     "raises": ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
     "exits": ("raise SystemExit(3)", "raised SystemExit: 3"),
@@ -56,7 +56,7 @@ HANGING = {"hangs": "import time\nwhile True: time.sleep(1)", "forks": FORKS}
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory):
-    """The broken plugins that end, and a few good ones, listed once."""
+    """One listing of the broken plugins that end, and of a few good ones."""
     fakes = FakePlugins(tmp_path_factory.mktemp("broken"))
     for name, (code, _) in BROKEN.items():
         fakes.add(name, code)
@@ -72,7 +72,7 @@ def listed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory):
-    """Plugins whose imports do not end, listed once; they alone meet a short limit, which busy machines reach too."""
+    """One listing of plugins whose imports never end. Only these meet a short limit, which busy machines reach too."""
     fakes = FakePlugins(tmp_path_factory.mktemp("hanging"))
     for name, code in HANGING.items():
         fakes.add(name, code)

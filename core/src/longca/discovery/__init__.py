@@ -1,6 +1,6 @@
-"""Discovery: from entry points to a catalogue of what plugins provide, whatever they do when they are imported.
+"""Discovery: from entry points to a catalogue of the kernels and strategies that plugins provide.
 
-`candidates` finds them, `probing` (with `probe` and `probe_cache`) asks in another process whether they can be
-imported, `admission` imports them and asks their hooks, `catalogue` collects, and `loading` resolves import strings at
-first use.
+A plugin that crashes, hangs or exits while it is imported does no harm to the others. `candidates` finds the plugins.
+`probing` (with `probe` and `probe_cache`) imports each one in another process first. `admission` imports it here and
+calls its hooks. `catalogue` collects the results. `loading` resolves import strings at first use.
 """

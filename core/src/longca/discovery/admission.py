@@ -1,7 +1,7 @@
-"""Admitting plugins: importing one, asking its hooks, and keeping what is in order.
+"""Admitting plugins: importing a plugin, calling its hooks, and keeping the valid manifests.
 
-Nothing that a plugin does here gets past its own entry: what it raises, exits with or returns becomes a sentence in
-`Admission.problems`. (A hang or an `os._exit` is caught before this, by `longca.discovery.probing`.)
+A failure of a plugin stays in that plugin's entry. An exception, an exit or a wrong return value becomes a sentence in
+`Admission.problems`. `longca.discovery.probing` catches hangs and `os._exit` before this step.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _Any = TypeVar("_Any", bound=Manifest)
 
 @dataclass
 class Admission:
-    """What a plugin brought, and what is wrong with it.
+    """The manifests and hooks of one plugin, and its problems.
 
     Attributes:
-        manager: Its hooks, and nobody else's: a plugin can neither wrap nor break another's.
-        kernels: Its kernels that are in order.
-        strategies: Its strategies that are in order.
-        problems: What is wrong.
+        manager: A plugin manager with the hooks of this plugin alone, so no plugin can wrap or break another's hooks.
+        kernels: The valid kernel manifests.
+        strategies: The valid strategy manifests.
+        problems: One sentence for each problem.
     """
 
     manager: pluggy.PluginManager | None = None
@@ -43,24 +43,24 @@ class Admission:
 
 
 def admit(candidate: Candidate) -> Admission:
-    """Imports a plugin and takes in what it provides."""
+    """Imports a plugin and collects the manifests that it provides."""
     with stdout_to_stderr():
         try:
             plugin = import_plugin(candidate.module, candidate.attr)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a plugin may well exit
+        except BaseException as error:  # a plugin may call exit()
             return Admission(problems=[f"importing {candidate.module} raised {describe(error)}"])
         return ask_hooks(plugin, candidate.distribution)
 
 
 def import_plugin(module: str, attr: str) -> object:
-    """What an entry point names: a module, or an object in one."""
+    """The module, or the object in a module, that an entry point names."""
     return reduce(getattr, filter(None, attr.split(".")), importlib.import_module(module))
 
 
 def ask_hooks(plugin: object, name: str) -> Admission:
-    """Registers a plugin and calls its providing hooks."""
+    """Registers a plugin and calls the hooks that provide manifests."""
     manager = pluggy.PluginManager("longca")
     manager.add_hookspecs(hookspecs)
     try:
@@ -82,11 +82,11 @@ def ask_hooks(plugin: object, name: str) -> Admission:
 
 
 def _provided(hook: pluggy.HookCaller, kind: type[_Any], problems: list[str]) -> list[_Any]:
-    """The manifests that a hook returned and that are in order; what is not goes to `problems`."""
+    """The valid manifests that a hook returned. Invalid ones are described in `problems`."""
     if not hook.get_hookimpls():
         return []
     try:
-        # pluggy drops None, so an empty answer is one.
+        # pluggy drops None, so an empty list means that the hook returned None.
         answer = (hook() or [None])[0]
         several = isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, dict, kind))
         items = list(answer) if several else [answer]
@@ -119,12 +119,12 @@ def _fault(item: Any, kind: type[Manifest], hook: str) -> str:
 
 
 def can_veto(admission: Admission) -> bool:
-    """Whether the plugin has a hook that can speak against a problem."""
+    """Whether the plugin implements the hook that can refuse a problem."""
     return admission.manager is not None and bool(admission.manager.hook.supports_mask.get_hookimpls())
 
 
 def veto(admission: Admission, kernel: str, problem: Problem) -> tuple[Reason, ...]:
-    """What the plugin says against a problem that its kernel's manifest covers."""
+    """The plugin's reasons against a problem that its kernel's manifest covers."""
     if admission.manager is None or not can_veto(admission):
         return ()
     offered = f"{kernel}'s plugin could not say whether it takes this"
@@ -145,7 +145,7 @@ def veto(admission: Admission, kernel: str, problem: Problem) -> tuple[Reason, .
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """Describes an exception in one line."""
     return f"{type(error).__name__}: {_one_line(error)}".rstrip(": ")
 
 
@@ -154,5 +154,5 @@ def _one_line(error: BaseException) -> str:
         if isinstance(error, ValidationError):
             return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}, not {e['input']!r}" for e in error.errors())
         return " ".join(str(error).split())
-    except Exception:  # an exception that cannot say what it is
+    except Exception:  # str() of the exception raised
         return ""

@@ -1,6 +1,6 @@
 """Finding plugins: the distributions with an entry point in the group `longca`, and which of them are switched on.
 
-Nothing is imported here. Whatever a distribution says of itself is only text until `admission` has asked it.
+Nothing is imported here. A distribution's metadata is only text until `admission` has imported the plugin.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Candidate:
     Attributes:
         name: The entry point's name. Two distributions may use the same one.
         distribution: The distribution's name.
-        version: Its version.
+        version: The distribution's version.
         module: The module that the entry point names.
-        attr: The object in it, where the entry point names one; else empty.
-        record: The distribution's list of files with their hashes; empty where it has none.
+        attr: The object in the module, if the entry point names one. Else empty.
+        record: The distribution's list of files with their hashes. Empty if it has none.
     """
 
     name: str
@@ -43,29 +43,29 @@ class Candidate:
 
     @property
     def is_core(self) -> bool:
-        """Whether it is the core's own."""
+        """Whether this is the core's own plugin."""
         return canonicalize_name(self.distribution) == CORE
 
     @property
     def order(self) -> tuple[bool, str, str]:
-        """Sort key: the core first, then by distribution and name."""
+        """Sort key: the core first, then by distribution and entry point."""
         return not self.is_core, canonicalize_name(self.distribution), self.name
 
     def is_named(self, name: str) -> bool:
-        """Whether a name means it: the entry point's or the distribution's."""
+        """Whether `name` is the name of the entry point or of the distribution."""
         return name == self.name or canonicalize_name(name) == canonicalize_name(self.distribution)
 
 
 def find_plugins() -> list[Candidate]:
-    """Every installed plugin: the core first, then by distribution name."""
+    """All installed plugins: the core first, then by distribution name."""
     found: dict[str, list[Candidate]] = {}
     for distribution in importlib_metadata.distributions():
         try:
             candidates = list(_candidates(distribution))
-        except Exception:  # metadata too broken to say whether it is a plugin at all
+        except Exception:  # the metadata is too broken to read
             continue
         if candidates:
-            # As in an import, the first one on sys.path hides others of the same name.
+            # As in an import, the first distribution on sys.path hides others of the same name.
             found.setdefault(canonicalize_name(candidates[0].distribution), candidates)
     return sorted((candidate for group in found.values() for candidate in group), key=lambda c: c.order)
 
@@ -87,13 +87,13 @@ def _candidates(distribution: Any) -> Iterator[Candidate]:
 
 
 def why_off(candidates: list[Candidate], disabled: frozenset[str]) -> dict[Candidate, str]:
-    """Why each plugin is switched off: a phrase, empty for those that are on.
+    """The reason why each plugin is switched off, as a phrase. It is empty for plugins that are on.
 
-    LONGCA_PLUGINS, where it is set, names those that are on, separated by commas; the core always is.
+    If LONGCA_PLUGINS is set, it names the plugins that are on, separated by commas. The core is always on.
 
     Raises:
-        UnknownNameError: A name that is nobody's.
-        RequestError: The core was to be switched off.
+        UnknownNameError: No plugin has this name.
+        RequestError: The name is the core's, which cannot be switched off.
     """
     allowed = _allow_list()
     known = {name for c in candidates for name in (c.name, c.distribution)}

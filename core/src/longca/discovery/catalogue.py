@@ -1,4 +1,4 @@
-"""The catalogue: every plugin found, probed and admitted, and what each provides under which name."""
+"""The catalogue: every plugin that was found, probed and admitted, with the kernels and strategies of each."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class PluginInfo:
     """One entry point of the group `longca`.
 
     Attributes:
-        name: The entry point's name; two distributions may use the same one.
+        name: The entry point's name. Two distributions may use the same one.
         distribution: The distribution's name.
-        version: Its version.
+        version: The distribution's version.
         module: The module that is imported.
-        kernels: Names of the kernels it provides.
-        strategies: Names of the strategies it provides.
-        off: Why it is switched off; empty where it is on.
-        problems: What is wrong with it; what they concern is left out.
-        warnings: What could be better; nothing is left out for it.
+        kernels: Names of its kernels.
+        strategies: Names of its strategies.
+        off: The reason why it is switched off. Empty if it is on.
+        problems: Its problems. A manifest with a problem is left out.
+        warnings: Its warnings. They leave nothing out.
     """
 
     name: str
@@ -45,13 +45,13 @@ class PluginInfo:
 
     @property
     def active(self) -> bool:
-        """Whether it provides anything here."""
+        """Whether it provides at least one kernel or strategy."""
         return bool(self.kernels or self.strategies)
 
 
 @dataclass
 class Catalogue:
-    """Plugins and what they provide, each in order: the core first, then by distribution name."""
+    """All plugins and their manifests. The core is first, then plugins by distribution name."""
 
     plugins: list[PluginInfo] = field(default_factory=list)
     kernels: dict[str, KernelManifest] = field(default_factory=dict)
@@ -63,11 +63,11 @@ class Catalogue:
         return self._owners[_kind(manifest), manifest.name][0]
 
     def admission(self, manifest: Manifest) -> Admission:
-        """What that plugin brought, and its hooks."""
+        """The admission of the plugin that provides a manifest: its manifests and hooks."""
         return self._owners[_kind(manifest), manifest.name][1]
 
     def take(self, candidate: Candidate, off: str, answer: Answer) -> None:
-        """Admits a plugin, unless it is off or must not be imported."""
+        """Admits a plugin, unless it is off or its probe failed."""
         admission = Admission() if off or answer.problem else admit(candidate)
         problems = [answer.problem] if answer.problem else list(admission.problems)
         kernels = self._unclaimed(admission.kernels, candidate, problems)
@@ -89,7 +89,7 @@ class Catalogue:
         self._owners |= {(_kind(m), m.name): (info, admission) for m in (*kernels.values(), *strategies.values())}
 
     def _unclaimed(self, manifests: list[_Any], candidate: Candidate, problems: list[str]) -> dict[str, _Any]:
-        """The manifests whose names are free; the others go to `problems`."""
+        """The manifests whose names are free. The others are described in `problems`."""
         free = {}
         for manifest in manifests:
             kind = _kind(manifest)
@@ -109,11 +109,12 @@ def collect(disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> Ca
     """Finds, probes and admits all plugins that are on.
 
     Args:
-        disabled: Entry points or distributions to leave out.
-        reprobe: Whether to probe those too that were probed before.
+        disabled: Names of entry points or distributions to leave out.
+        reprobe: Whether to probe plugins again whose answers are cached.
 
     Raises:
-        RequestError: A name that is nobody's, or the core's.
+        UnknownNameError: No plugin has one of the names.
+        RequestError: The core was to be switched off.
     """
     candidates = find_plugins()
     off = why_off(candidates, disabled)

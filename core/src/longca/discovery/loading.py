@@ -1,4 +1,4 @@
-"""Loading what a manifest's import strings name, at first use; what goes wrong is said with the plugin's name."""
+"""Loading the objects that a manifest's import strings name, at first use. Errors name the plugin."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ __all__ = ["instantiate", "load_object", "make_pair"]
 
 
 def load_object(manifest: Manifest, import_string: str, distribution: str) -> Any:
-    """The object that an import string of a manifest names.
+    """Loads the object that an import string of a manifest names.
 
     Raises:
-        MissingPackageError: It cannot be imported, and a package that the manifest requires is not here.
-        PluginError: It cannot be imported for any other reason.
+        MissingPackageError: The import fails, and a package that the manifest requires is not installed.
+        PluginError: The import fails for any other reason.
     """
     module, _, name = import_string.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a library may well exit when it lacks a GPU
+    except BaseException as error:  # a library may call exit() if there is no GPU
         raise _explain(manifest, import_string, distribution, error) from error
 
 
 def instantiate(manifest: Manifest, distribution: str) -> Any:
-    """A new instance of a manifest's implementation.
+    """Makes a new instance of a manifest's implementation.
 
     Raises:
-        MissingPackageError: A package that the manifest requires is not here.
-        PluginError: The class cannot be imported or called.
+        MissingPackageError: A package that the manifest requires is not installed.
+        PluginError: The class cannot be imported, or its call fails.
     """
     kind = load_object(manifest, manifest.implementation, distribution)
     try:
@@ -46,11 +46,11 @@ def instantiate(manifest: Manifest, distribution: str) -> Any:
 
 
 def make_pair(forward: Any, load_backward: Callable[[], Any]) -> Any:
-    """The forward of one kernel's instance and the backward of another as one kernel.
+    """Joins the forward of one kernel's instance and the backward of another into one kernel.
 
     Args:
         forward: The instance that computes the forward.
-        load_backward: Gives the other instance; called at the first backward that is planned.
+        load_backward: Returns the other instance. It is called when the first backward is planned.
     """
     return importlib.import_module("longca.kernels.pair").Pair(forward, load_backward)
 

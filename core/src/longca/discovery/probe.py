@@ -1,8 +1,8 @@
-"""Imports one plugin and asks its hooks, so that whoever started this process learns whether it survives that.
+"""Imports one plugin and calls its hooks, so that the parent process learns whether the plugin survives both.
 
-`python -m longca.discovery.probe MODULE[:ATTRIBUTE]` writes one line of JSON to standard output: `error`, what was
-raised while importing, or empty; `imports_torch`, whether torch was imported with it. All that the plugin prints goes
-to standard error, and so does the traceback.
+`python -m longca.discovery.probe MODULE[:ATTRIBUTE]` writes one line of JSON to standard output. `error` is the
+exception of the import, or empty. `imports_torch` says whether the import imported torch. All output of the plugin and
+the traceback go to standard error.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def _probe(target: str) -> dict[str, object]:
     error = ""
     try:
         plugin = import_plugin(module, attr)
-    except BaseException as caught:  # SystemExit is an answer too
+    except BaseException as caught:  # SystemExit counts as a failure too
         traceback.print_exc()
         error = f"{type(caught).__name__}: {caught}"
     else:
-        # What the hooks return is judged where it is used; here they only have to come back.
+        # The hooks only have to return here. `admission` judges the returned values.
         ask_hooks(plugin, module)
     return {"error": error, "imports_torch": "torch" in sys.modules}
 

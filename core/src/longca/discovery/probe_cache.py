@@ -1,6 +1,6 @@
-"""What was learnt by probing plugins, kept in the cache folder under a hash of what a plugin is made of.
+"""Cached answers of probed plugins, stored in the cache folder under a hash of the plugin's files.
 
-Without a cache that can be read or written everything works, only slower.
+If the cache cannot be read or written, everything still works, only slower.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Answer", "recall", "remember"]
 
 @dataclass(frozen=True)
 class Answer:
-    """How a plugin fared when it was imported in a process of its own.
+    """The result of importing a plugin in its own process.
 
     Attributes:
-        problem: Why it must not be imported here; empty where it may.
-        imports_torch: Whether torch was imported with it.
+        problem: The reason why it must not be imported here. Empty if it may be.
+        imports_torch: Whether the import imported torch.
     """
 
     problem: str = ""
@@ -37,9 +37,9 @@ class Answer:
 
 
 def recall(candidate: Candidate) -> Answer | None:
-    """The answer that was kept for a plugin, or None.
+    """The cached answer for a plugin, or None.
 
-    A bad one counts only while the same distributions are installed: the package that it lacked may have come.
+    A bad answer counts only while the same distributions are installed, because a missing package may have been added.
     """
     try:
         kept = json.loads(_path(candidate).read_text("utf-8"))
@@ -52,7 +52,7 @@ def recall(candidate: Candidate) -> Answer | None:
 
 
 def remember(candidate: Candidate, answer: Answer) -> None:
-    """Keeps an answer, if that is possible."""
+    """Stores an answer, if the cache can be written."""
     path = _path(candidate)
     kept = json.dumps({**asdict(answer), "environment": _environment() if answer.problem else ""})
     with suppress(OSError):
@@ -68,7 +68,7 @@ def remember(candidate: Candidate, answer: Answer) -> None:
 
 
 def _path(candidate: Candidate) -> Path:
-    """Where a plugin's answer is kept; no name that the plugin chose is part of it."""
+    """The file of a plugin's answer. No name chosen by the plugin is part of the path."""
     made_of = repr(
         (
             (API_VERSION, sys.version, sys.prefix),
@@ -81,9 +81,9 @@ def _path(candidate: Candidate) -> Path:
 
 
 def _module_files(module: str) -> Iterator[tuple[str, int, int]]:
-    """(path, mtime in ns, size) of a module's file and of its parents', found without importing any.
+    """(path, mtime in ns, size) of the files of a module and its parents, found without importing any.
 
-    In an editable install these change while RECORD stays the same.
+    In an editable install these files change while RECORD stays the same.
     """
     where, name = None, ""
     for part in module.split("."):
@@ -97,13 +97,13 @@ def _module_files(module: str) -> Iterator[tuple[str, int, int]]:
             if spec.has_location and spec.origin:
                 stat = os.stat(spec.origin)
                 yield spec.origin, stat.st_mtime_ns, stat.st_size
-        except Exception:  # a finder of somebody's own may raise anything
+        except Exception:  # a third-party finder may raise anything
             return
 
 
 @cache
 def _environment() -> str:
-    """A hash of the names and versions of all installed distributions, as their folders are called."""
+    """A hash of the names and versions of all installed distributions, read from the names of their folders."""
     names = []
     for folder in sys.path:
         with suppress(OSError):

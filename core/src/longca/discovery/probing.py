@@ -1,7 +1,7 @@
-"""Probing: importing plugins that were not seen before in processes of their own.
+"""Probing: each plugin without a cached answer is imported in its own process first.
 
-A hang or an `os._exit` cannot be caught in-process. Several plugins are probed at the same time, each in a process
-group of its own, so that nothing it started outlives the probe.
+A hang or an `os._exit` cannot be caught inside a process. Several plugins are probed at the same time. Each probe has
+its own process group, so no process that a plugin started outlives the probe.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _INSIDE = "LONGCA_INSIDE_PROBE"
 
 
 def probe_all(candidates: Iterable[Candidate], again: bool = False) -> dict[Candidate, Answer]:
-    """How each plugin fares when it is imported: as remembered, or else by trying.
+    """Returns the import result of each plugin, from the cache or from a new probe.
 
     Args:
         candidates: The plugins.
-        again: Whether to try those too whose answers are remembered.
+        again: Whether to probe plugins again whose answers are cached.
 
     Raises:
-        RequestError: LONGCA_PROBE_TIMEOUT is no number of seconds.
+        RequestError: LONGCA_PROBE_TIMEOUT is not a positive number of seconds.
         PluginError: A plugin asks for the registry while it is probed.
     """
     answers = {c: None if again else recall(c) for c in candidates}
@@ -80,12 +80,12 @@ def _timeout() -> float:
 
 
 class _Probe:
-    """One plugin's process."""
+    """The process that probes one plugin."""
 
     def __init__(self, candidate: Candidate, timeout: float) -> None:
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         target = f"{candidate.module}:{candidate.attr}" if candidate.attr else candidate.module
-        # -P keeps the working folder off sys.path, where this process may not have it either.
+        # -P keeps the working folder off sys.path. It may not be on this process's path either.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "longca.discovery.probe", target],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), _INSIDE: "1"},
@@ -102,7 +102,7 @@ class _Probe:
         return self._process.poll() is not None or time.monotonic() > self._deadline
 
     def kill(self) -> None:
-        """Ends the process, and whatever it started and left behind."""
+        """Kills the process and every process that it left behind."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -128,7 +128,7 @@ class _Probe:
 
 
 class _Tail:
-    """The end of what a process writes; the rest is thrown away as it comes, however much that is."""
+    """Keeps the end of a process's output. Earlier output is discarded as it arrives."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._kept = stream, b""
@@ -141,7 +141,7 @@ class _Tail:
                 self._kept = (self._kept + chunk)[-_KEPT_OUTPUT:]
 
     def last_line(self) -> str:
-        # A process that left the group may still hold the pipe: wait a little, not for its end.
+        # A process that left the group may still keep the pipe open, so the wait has a short limit.
         self._reader.join(0.5)
         lines = self._kept.decode("utf-8", "replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,4 +1,4 @@
-"""Keeping standard output clean while code that is not ours runs."""
+"""Keeping standard output clean while third-party code runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["stdout_to_stderr"]
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Sends what is written to standard output to standard error, so that a listing's JSON stays JSON.
+    """Redirects standard output to standard error, so that a listing's JSON stays valid.
 
-    The file descriptor is redirected as well as `sys.stdout`: C libraries and subprocesses write to it.
+    The file descriptor is redirected as well as `sys.stdout`, because C libraries and subprocesses write to it.
     """
     _flush()
     saved = None
