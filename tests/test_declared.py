@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from longca import Offer, registry
 from longca.masks import Form
-from longca_bench.conformance.offer_problems import OVERTAKEN
+from longca_bench.conformance.subject import OVERTAKEN
 
 from .imports import DISTRIBUTIONS, ROOT
 

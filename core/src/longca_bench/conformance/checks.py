@@ -1,7 +1,7 @@
-"""The checks: what every offer of a kernel is held to, each under a name of its own.
+"""The checks of an offer, each with a name of its own.
 
-A check takes a `Subject` and returns where all is well; it raises `VerificationError` where the kernel is wrong, and
-`NotApplicableError` where there is nothing to ask. Whatever else a kernel raises goes through.
+A check takes a `Subject`. It returns if the kernel is right, and raises `VerificationError` if the kernel is wrong.
+`NotApplicableError` means that there is nothing to check. Other exceptions of a kernel pass through.
 """
 
 from __future__ import annotations
@@ -15,35 +15,34 @@ from torch import Tensor
 from longca.errors import VerificationError
 from longca.manifests import Problem
 from longca_bench.conformance.masks import has_empty_rows, sparse_rows, uneven
-from longca_bench.conformance.offers import verify_problem
-from longca_bench.conformance.subject import NotApplicableError, Subject, buffers_for, oracle, run
+from longca_bench.conformance.oracle import buffers_for, oracle, run, same_bits, verify_problem, verify_repeats
+from longca_bench.conformance.subject import NotApplicableError, Subject
 from longca_bench.verification.reference import reference
 
 __all__ = ["CHECKS", "RUNS"]
 
-RUNS = 24  # a kernel that is wrong in one run of ten is caught with a probability above 90 %
+RUNS = 24  # finds a kernel that is wrong in one run of ten with a probability above 90 %
 _SEEDS = 3
-_SHORT = 2048  # tokens: all masks but those that are taken for being long
+_SHORT = 2048  # tokens of all masks that are not long on purpose
 
 
 def right(subject: Subject) -> None:
-    """Right on the masks that `longca verify` takes: float64 attention, 8:1, 3:3 and 4:2 heads, counts,
-    composition."""
+    """The results are right on the problems of `longca verify`: 8:1, 3:3 and 4:2 heads, counts, composition."""
     _verify_all(subject, [(label, p) for label, p in subject.problems() if not has_empty_rows(p.concrete_mask)])
 
 
 def uneven_lengths(subject: Subject) -> None:
-    """Right where the last tile holds a single token."""
+    """The results are right if the last tile has a single token."""
     _verify_all(subject, subject.problems(uneven()))
 
 
 def empty_rows(subject: Subject) -> None:
-    """Right where queries see nothing: out is 0 and lse −∞."""
+    """The results are right if queries see no key: out is 0 and lse is −∞."""
     _verify_all(subject, subject.problems(sparse_rows()))
 
 
 def poisoned_buffers(subject: Subject) -> None:
-    """Buffers passed in are filled to the last element, and are what is returned."""
+    """The kernel fills the given buffers to the last element, and returns them."""
     inputs, _ = oracle(subject.problem, 0)
     buffers = buffers_for(inputs, subject.direction)
     results = run(subject.kernel, subject.kernel.plan(subject.problem), inputs.clone(), buffers)
@@ -55,7 +54,7 @@ def poisoned_buffers(subject: Subject) -> None:
 
 
 def contract(subject: Subject) -> None:
-    """Results have the contract's shapes, dtypes and device, and lie in memory of their own."""
+    """The results have the contract's shapes, dtypes and device, and share no memory with inputs or each other."""
     original, _ = oracle(subject.problem, 0)
     inputs = original.clone()
     wanted = buffers_for(inputs, subject.direction)
@@ -72,7 +71,7 @@ def contract(subject: Subject) -> None:
 
 
 def inputs_unchanged(subject: Subject) -> None:
-    """What is passed in stays as it is: q, k, v and dout, and the out and lse that the backward gets."""
+    """The kernel changes none of its inputs: q, k, v and dout, and out and lse in the backward."""
     original, _ = oracle(subject.problem, 0)
     inputs, kernel = original.clone(), subject.kernel
     plan = kernel.plan(subject.problem)
@@ -82,15 +81,15 @@ def inputs_unchanged(subject: Subject) -> None:
         kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan)
     before |= {field.name: getattr(original, field.name) for field in fields(original)}
     after = {"out": out, "lse": lse, **{field.name: getattr(inputs, field.name) for field in fields(inputs)}}
-    if changed := [name for name, value in before.items() if not _same_bits(value, after[name])]:
+    if changed := [name for name, value in before.items() if not same_bits(value, after[name])]:
         raise VerificationError(f"{subject.name} changed its inputs: {', '.join(changed)}")
 
 
 def strided_inputs(subject: Subject) -> None:
-    """Right where q, k and v are slices of larger tensors, as those of a fused projection are."""
+    """The results are right if q, k and v are slices of larger tensors, as after a fused projection."""
     problems = [problem for _, problem in subject.problems()]
     short = [problem for problem in problems if _is_short(problem)] or problems[:1]
-    problem = max(short, key=lambda p: len(p.concrete_mask.head(0).array))  # of several documents, where that can be
+    problem = max(short, key=lambda p: len(p.concrete_mask.head(0).array))  # of several documents, if there is one
     original, expected = oracle(problem, 0)
     wider = original.q.new_full((original.q.shape[0], problem.heads_q + 1, problem.head_dim), torch.nan)
     q = wider[:, :-1].copy_(original.q)
@@ -101,7 +100,7 @@ def strided_inputs(subject: Subject) -> None:
 
 
 def repeated(subject: Subject) -> None:
-    """Right in each of many runs, on several inputs: a race shows itself in some."""
+    """The results are right in each of many runs on several inputs. A race shows in some runs."""
     plan = subject.kernel.plan(subject.problem)
     for index in range(RUNS):
         inputs, expected = oracle(subject.problem, index % _SEEDS)
@@ -109,24 +108,18 @@ def repeated(subject: Subject) -> None:
 
 
 def deterministic(subject: Subject) -> None:
-    """Equal inputs give equal bits where the offer says so and the problem asks for it, wherever they lie in memory."""
+    """Equal inputs give equal bits wherever they lie in memory, if the offer promises it and the problem asks it."""
     if not subject.offer.deterministic:
         raise NotApplicableError("the offer does not say that it is deterministic")
-    original, _ = oracle(subject.problem, 0)
-    plan = subject.kernel.plan(replace(subject.problem, deterministic=True))
-    copies = [original.clone() for _ in range(4)]  # all alive at once, so that none lies where another did
-    first = run(subject.kernel, plan, copies[0])
-    for index, inputs in enumerate(copies[1:], 1):
-        again = run(subject.kernel, plan, inputs)
-        if differing := [name for name, value in first.items() if not _same_bits(value, again[name])]:
-            raise VerificationError(
-                f"{subject.name} says it is deterministic, but run {index + 1} "
-                f"gave other bits of {', '.join(differing)}"
-            )
+    found = verify_repeats(subject.kernel, replace(subject.problem, deterministic=True), subject.offer)
+    if differing := [finding.tensor.partition(" ")[0] for finding in found.failures]:
+        raise VerificationError(
+            f"{subject.name} says it is deterministic, but equal inputs gave other bits of {', '.join(differing)}"
+        )
 
 
 def fresh_answers(subject: Subject) -> None:
-    """Other values in the same memory give other answers: each input in turn is refilled, and the buffers are kept."""
+    """New values in the same memory give new results. Each input is refilled in turn, and the buffers stay."""
     problem, kernel = subject.problem, subject.kernel
     original, _ = oracle(problem, 0)
     other, _ = oracle(problem, 1)
@@ -141,7 +134,7 @@ def fresh_answers(subject: Subject) -> None:
 
 
 def reused_plan(subject: Subject) -> None:
-    """A plan has its offer's form, and serves many calls, whatever was planned and run in between."""
+    """A plan has its offer's form. It serves many calls, even if other plans are made and run between them."""
     kernel, problems = subject.kernel, [problem for _, problem in subject.problems()]
     plan = kernel.plan(problems[0])
     if plan.form is not subject.offer.form:
@@ -154,7 +147,7 @@ def reused_plan(subject: Subject) -> None:
         subject.hold(run(kernel, plan, inputs.clone()), expected, f"call {2 * seed + 2} with one plan")
 
 
-#: Every check by its name, as it stands in test ids.
+#: Every check by its name in test ids.
 CHECKS: dict[str, Callable[[Subject], None]] = {
     check.__name__: check
     for check in (
@@ -176,7 +169,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 def _verify_all(subject: Subject, problems: Iterable[tuple[str, Problem]]) -> None:
     for label, problem in problems:
         try:
-            found = verify_problem(subject.kernel, subject.offer, problem)
+            found = verify_problem(subject.kernel, problem, subject.offer)
         except Exception as error:
             raise VerificationError(f"{subject.name}, {label}: {type(error).__name__}: {error}") from error
         if not found.passed:
@@ -189,7 +182,3 @@ def _is_short(problem: Problem) -> bool:
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _same_bits(first: Tensor, second: Tensor) -> bool:
-    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))

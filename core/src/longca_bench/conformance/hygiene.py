@@ -1,6 +1,6 @@
-"""Checks of a plugin and of its manifests, before any kernel of it runs.
+"""Checks of a plugin and of its manifests. They run no kernel.
 
-Each returns where all is well and raises `PluginError` where it is not.
+A check returns if all is well, and raises `PluginError` otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["KERNEL_CHECKS", "PLUGIN_CHECKS"]
 
 _SECONDS = 120
 
-#: Imports the plugin's module in a fresh interpreter; prints what came with it, and who owns which import name.
+#: Imports the plugin's module in a fresh interpreter. Prints all loaded modules and the owners of import names.
 _LISTING = """
 import importlib, importlib.metadata, json, sys
 sys.path[:] = json.loads(sys.argv[2])
@@ -33,7 +33,7 @@ print(json.dumps([loaded, importlib.metadata.packages_distributions()]))
 
 
 def admitted(registry: Registry, plugin: PluginInfo) -> None:
-    """LongCA takes the plugin, with all that it provides, and has no complaint."""
+    """LongCA admits the plugin and has no complaint."""
     if plugin.off:
         raise PluginError(f"{plugin.distribution} is switched off: {plugin.off}")
     if complaints := plugin.problems + plugin.warnings:
@@ -45,7 +45,7 @@ def admitted(registry: Registry, plugin: PluginInfo) -> None:
 
 
 def light_import(registry: Registry, plugin: PluginInfo) -> None:
-    """Listing the plugin imports neither torch, nor its implementations, nor a package that a manifest requires."""
+    """A listing of the plugin imports no torch, no implementation, and no package that a manifest requires."""
     loaded, owners = _import_afresh(plugin.module)
     manifests = [registry.manifest(name) for name in plugin.kernels]
     texts = (text for m in manifests for text in (*m.requires, *(r for o in m.offers for r in o.requires)))
@@ -54,13 +54,13 @@ def light_import(registry: Registry, plugin: PluginInfo) -> None:
     heavy |= {name for name, found in owners.items() if required & {canonicalize_name(owner) for owner in found}}
     if imported := sorted(heavy & loaded):
         raise PluginError(
-            f"importing {plugin.module} imports {', '.join(imported)}; it is imported whenever kernels are listed. "
+            f"importing {plugin.module} imports {', '.join(imported)}; every listing imports {plugin.module}. "
             "Move that import into the implementation's module"
         )
 
 
 def loadable(registry: Registry, kernel: str) -> None:
-    """The implementation's import string resolves, and what it makes has plan, and forward and backward as offered."""
+    """The implementation can be imported. Its instance has plan, and forward and backward if they are offered."""
     instance = registry.load(kernel)
     directions = {direction for offer in registry.manifests(kernel)[-1].offers for direction in offer.directions}
     wanted: dict[str, set[str]] = {"plan": set()}
@@ -84,7 +84,7 @@ KERNEL_CHECKS: dict[str, Callable[[Registry, str], None]] = {"loadable": loadabl
 
 
 def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
-    """The modules that come with one, and the distributions that each import name belongs to."""
+    """All modules that an import of the module loads, and the distributions of each import name."""
     done = subprocess.run(
         [sys.executable, "-c", _LISTING, module, json.dumps(sys.path)],
         capture_output=True,

@@ -1,27 +1,103 @@
-"""Masks that checks choose among: lengths one past a tile, one token, and rows that see nothing."""
+"""Masks on which kernels often fail: lengths that fill no tile, documents of one token, queries that see no key.
+
+| set | masks |
+|---|---|
+| `small_masks` | every form, short enough for any device |
+| `long_masks`, `long_blocks` | many tiles, for GPUs: the kernel's pipeline runs, skips tiles and starts again |
+| `uneven` | the last tile has one token, or a few |
+| `sparse_rows` | some queries see no key |
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from longca.masks import BlockSparseMask, Mask, Slice, SliceMask, build
-from longca_bench.conformance.awkward_blocks import no_blocks
+from longca.masks import PATTERNS, BlockSparseMask, Mask, Slice, SliceMask, build, sample
+from longca.masks.bounds import check_bounds, uniform_bounds
+from longca_bench.conformance.blocks import block_masks, no_blocks, random_blocks, skewed_blocks
 
-__all__ = ["has_empty_rows", "sparse_rows", "uneven"]
+__all__ = ["LONG", "SEQLEN", "has_empty_rows", "long_blocks", "long_masks", "small_masks", "sparse_rows", "uneven"]
+
+SEQLEN = 203  # prime, and more than one tile of 128
+LONG = 1103  # prime, and more than eight tiles of 128
+_DOCUMENTS = (64, 1, 1, 77, 59, 1)
+_LONG_DOCUMENTS = (389, 128, 1, 300, 284, 1)
+_BLOCKS, _LONG_BLOCKS = (16, 64, 128), (64, 128)
+_BOUNDARIES = (0, 3, 64, 65, 130, SEQLEN)
+_LONG_BOUNDARIES = (0, 1, 130, 131, 190, 333, 397, 400, 528, 656, 657, 900, 917, 1100, LONG)
+
+Labelled = tuple[str, Mask]
+
+
+def _static(seqlen: int, **factors: Any) -> list[Labelled]:
+    """A mask of each static pattern, with its name.
+
+    Args:
+        seqlen: Tokens.
+        factors: Factors for the patterns that have them. Other factors are drawn.
+    """
+    patterns = [pattern for pattern in PATTERNS.values() if not pattern.per_head]
+    given = {kind.name: {name: factors[name] for name in kind.factors if name in factors} for kind in patterns}
+    return [(name, sample(name, seqlen, **chosen)) for name, chosen in given.items()]
 
 
 @cache
-def uneven() -> tuple[tuple[str, Mask], ...]:
-    """Masks of every form whose last tile, of 64, 128 or 256, holds a single token, or a few."""
-    named: list[tuple[str, Mask]] = []
+def small_masks(blocks: tuple[int, ...] = _BLOCKS) -> tuple[Labelled, ...]:
+    """Small masks of every form, each with its label.
+
+    Args:
+        blocks: Block sizes of the uniform block-sparse masks.
+    """
+    return (
+        *_static(SEQLEN, documents=_DOCUMENTS, window=40, block=16, prefix=50, global_tokens=9),
+        *_unequal(("full", "causal"), (77, SEQLEN)),
+        ("causal 203 × 77 (empty rows)", build("causal", SEQLEN, seqlen_k=77)),
+        ("rows that see nothing", SliceMask([Slice(0, 60, 0, 90), Slice(120, 203, 50, 203, hi=0)], SEQLEN, SEQLEN)),
+        ("one token", build("full", 1)),
+        *block_masks(SEQLEN, blocks, _BOUNDARIES),
+    )
+
+
+@cache
+def long_masks() -> tuple[Labelled, ...]:
+    """Each static pattern once over many tiles, and some with unequal numbers of queries and keys."""
+    static = _static(LONG, documents=_LONG_DOCUMENTS, window=150, block=100, prefix=200, global_tokens=70)
+    whole = build("block_causal_document", 1024, documents=(384, 640), block=128)
+    return (
+        *((f"{name} of {LONG}", mask) for name, mask in static),
+        ("block_causal_document of whole tiles", whole),
+        *_unequal(("full", "causal"), (389, LONG), (LONG, 389)),
+    )
+
+
+@cache
+def long_blocks(blocks: tuple[int, ...] = _LONG_BLOCKS) -> tuple[Labelled, ...]:
+    """Block-sparse masks over many tiles: equally full rows, and skewed rows.
+
+    Args:
+        blocks: Block sizes of the uniform masks.
+    """
+    kinds = {f"blocks of {block}": uniform_bounds(LONG, block) for block in blocks}
+    kinds["variable blocks"] = check_bounds(_LONG_BOUNDARIES, "variable")
+    named: list[Labelled] = []
+    for kind, bounds in kinds.items():
+        named += [(f"{kind} of {LONG}, {heads} masks", random_blocks(bounds, heads)) for heads in (1, 8)]
+        named += [(f"skewed {kind} of {LONG}, {heads} masks", skewed_blocks(bounds, heads)) for heads in (2, 3)]
+    return tuple(named)
+
+
+@cache
+def uneven() -> tuple[Labelled, ...]:
+    """Masks of every form whose last tile of 64, 128 or 256 has a single token, or a few."""
+    named: list[Labelled] = []
     for seqlen in (1, 129, 257):
         named += [(f"{pattern} of {seqlen}", build(pattern, seqlen)) for pattern in ("full", "causal")]
-    for seqlen_q, seqlen_k in ((129, 257), (1, 257)):
-        for pattern in ("full", "causal"):
-            named.append((f"{pattern} {seqlen_q} × {seqlen_k}", build(pattern, seqlen_q, seqlen_k=seqlen_k)))
-    named.append(("full 257 × 129", build("full", 257, seqlen_k=129)))
+    named += _unequal(("full", "causal"), (129, 257), (1, 257))
+    named += _unequal(("full",), (257, 129))
     for seqlen, documents in ((129, (128, 1)), (257, (1, 127, 129))):
         for pattern in ("full_document", "causal_document", "shared_question"):
             named.append((f"{pattern} of {seqlen}", build(pattern, seqlen, documents=documents)))
@@ -31,18 +107,16 @@ def uneven() -> tuple[tuple[str, Mask], ...]:
             for block in (64, 128):
                 mask = build("uniform_block_sparse", seqlen, block=block, kept=0.7, heads=heads, seed=heads)
                 named.append((f"blocks of {block}, {heads} masks, {seqlen}", mask))
-            mask = build(
-                "variable_block_sparse", seqlen, boundaries=(0, 65, 128, seqlen), kept=0.7, heads=heads, seed=1
-            )
-            named.append((f"variable blocks, {heads} masks, {seqlen}", mask))
+            drawn = {"boundaries": (0, 65, 128, seqlen), "kept": 0.7, "heads": heads, "seed": 1}
+            named.append((f"variable blocks, {heads} masks, {seqlen}", build("variable_block_sparse", seqlen, **drawn)))
     return tuple(named)
 
 
 @cache
-def sparse_rows() -> tuple[tuple[str, Mask], ...]:
-    """Masks with queries that see nothing: the first ones, some between, the last ones."""
+def sparse_rows() -> tuple[Labelled, ...]:
+    """Masks with queries that see no key: the first queries, some in the middle, the last queries."""
     holes = [Slice(0, 60, 0, 90), Slice(120, 203, 50, 203, hi=0)]
-    blind = []
+    blind: list[Labelled] = []
     for kind, bounds in (("64", (0, 64, 128, 192, 203)), ("128", (0, 128, 203)), ("other sizes", (0, 3, 66, 67, 203))):
         kept = np.ones((len(bounds) - 1, len(bounds) - 1), np.bool_)
         kept[::2] = False
@@ -60,5 +134,14 @@ def sparse_rows() -> tuple[tuple[str, Mask], ...]:
 
 
 def has_empty_rows(mask: Mask) -> bool:
-    """Whether some query of some head sees nothing."""
+    """Whether some query of some head sees no key."""
     return bool((mask.visible_keys() == 0).any())
+
+
+def _unequal(patterns: Iterable[str], *lengths: tuple[int, int]) -> list[Labelled]:
+    """Patterns with unequal numbers of queries and keys."""
+    return [
+        (f"{pattern} {seqlen_q} × {seqlen_k}", build(pattern, seqlen_q, seqlen_k=seqlen_k))
+        for seqlen_q, seqlen_k in lengths
+        for pattern in patterns
+    ]

@@ -1,37 +1,37 @@
-"""The subject of a check: one offer of a kernel in one dtype and direction, and the problems it is examined on.
+"""The subject of a check: one offer of a kernel in one dtype and direction, and the problems that reach it.
 
-Shapes: q and dout [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, Tq].
+`longca verify` and the conformance suite both start here: `subjects` lists the subjects of a kernel, and
+`Subject.problems` lists the problems of a subject.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from functools import cache, cached_property
-
-import torch
-from torch import Tensor
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from longca.errors import LongCAError, VerificationError
-from longca.kernels.base import Kernel, Plan
-from longca.manifests import Device, Offer, Problem
+from longca.kernels.base import Kernel
+from longca.manifests import Device, Offer, Problem, Reason
 from longca.manifests.offers import DType
+from longca.manifests.pairs import join, split
 from longca.manifests.problem import Direction
 from longca.masks import Mask
 from longca.plugins import Registry
-from longca_bench.conformance.offer_problems import offer_problems
-from longca_bench.verification.inputs import Inputs, draw_inputs
-from longca_bench.verification.reference import Reference, reference
-from longca_bench.verification.verify import check_values, lse_dtype
+from longca_bench.conformance.oracle import Results
+from longca_bench.conformance.problems import Labelled, few, long_problems, problems_for, small_problems
+from longca_bench.verification.reference import Reference
+from longca_bench.verification.verify import check_values
 
-__all__ = ["NotApplicableError", "Results", "Subject", "buffers_for", "oracle", "run"]
+__all__ = ["OVERTAKEN", "NotApplicableError", "Subject", "subjects"]
 
-#: Results by name: out and lse, and after a backward dq, dk and dv.
-Results = dict[str, Tensor]
+OVERTAKEN = "an earlier offer covers every problem here that this one would"
+_NO_MASK = "no mask here has a form, blocks or intervals that this offer takes"
+_ORACLE = "naive"  # computes the forward for offers that have none
 
 
 class NotApplicableError(LongCAError):
-    """A check that does not apply to a subject, or cannot be made here; the message says why."""
+    """A check does not apply to a subject, or cannot be made on this machine. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Subject:
     """One offer of a kernel in one dtype and direction.
 
     Attributes:
-        registry: Where the kernel comes from.
-        name: The kernel's name.
-        offer: The offer.
+        registry: The kernel's registry.
+        name: The name of the kernel, or of the pair.
+        offer: The offer. For a pair it is an offer of the backward kernel.
         dtype: Data type.
         direction: `forward`, or `backward` for both.
-        device: Where it runs.
+        device: The device.
     """
 
     registry: Registry
@@ -60,29 +60,37 @@ class Subject:
         kernel: Kernel = self.registry.load(self.name)
         return kernel
 
-    def problems(self, masks: Iterable[tuple[str, Mask]] | None = None) -> list[tuple[str, Problem]]:
+    def problems(self, masks: Iterable[tuple[str, Mask]] | None = None) -> list[Labelled]:
         """Labelled problems that the offer covers.
 
         Args:
-            masks: Labelled masks to choose among; None for the awkward ones that `longca verify` takes.
+            masks: Labelled masks for one head dimension. None takes the problems of `longca verify`: small masks of
+                every form, a few of them for each further head dimension, and long masks on CUDA devices.
 
         Raises:
-            NotApplicableError: It covers none of them here.
+            NotApplicableError: The offer covers none of the problems on this device.
         """
-        found, refusal = offer_problems(
-            self.registry, self.name, self.offer, self.dtype, self.direction, self.device, masks
-        )
+        about = (self.offer, self.dtype, self.direction, self.device)
+        if masks is not None:
+            found, refusal = self._covered(problems_for(*about, masks))
+        else:
+            found, refusal = [], ""
+            for asked in small_problems(*about):
+                of_dim, reason = self._covered(asked)
+                refusal = refusal or reason
+                found += few(of_dim) if found else of_dim
+            found += self._covered(long_problems(*about))[0]
         if not found:
             raise NotApplicableError(refusal)
         return found
 
     @cached_property
     def problem(self) -> Problem:
-        """The problem for checks to which the mask is all the same."""
+        """The problem for checks that work with any mask."""
         return self.problems()[0][1]
 
     def hold(self, results: Results, expected: Reference, where: str) -> None:
-        """Holds results against a reference.
+        """Compares results with a reference.
 
         Raises:
             VerificationError: A tensor is beyond its limit.
@@ -90,57 +98,61 @@ class Subject:
         if failures := check_values(results, expected, rough_lse=self.offer.rough_lse).failures:
             raise VerificationError(f"{self.name}, {where}: {'; '.join(map(str, failures))}")
 
+    def _covered(self, problems: Iterable[Labelled]) -> tuple[list[Labelled], str]:
+        """The problems that resolve to the offer. If there are none, also the reason.
 
-@cache
-def oracle(problem: Problem, seed: int) -> tuple[Inputs, Reference]:
-    """Inputs of a seed, for reading alone, and their reference."""
-    inputs = draw_inputs(problem, seed)
-    return inputs, reference(problem, inputs)
+        A deterministic offer may stand behind a faster one that is not deterministic. Problems reach it by asking for
+        equal bits. An offer that composes may stand behind one that does not. Problems reach it as a part of a larger
+        softmax.
+        """
+        *paired, manifest = self.registry.manifests(self.name)
+        alone = (*paired, manifest.model_copy(update={"offers": (self.offer,)}))
+        found: list[Labelled] = []
+        refusals: list[Reason] = []
+        overtaken = False
+        for label, problem in problems:
+            if (reached := self._reached(label, problem)) is not None:
+                found.append(reached)
+                continue
+            lone = self.registry.resolve(alone, problem)
+            overtaken |= lone.valid
+            refusals.extend(lone.reasons)
+        if found:
+            return found, ""
+        return found, OVERTAKEN if overtaken else _telling(refusals)
+
+    def _reached(self, label: str, problem: Problem) -> Labelled | None:
+        """The problem in the way in which it resolves to the offer, or None."""
+        ways = [(label, problem)]
+        if self.offer.deterministic:
+            ways.append((f"{label}, deterministic", replace(problem, deterministic=True)))
+        ways.append((f"{label}, composed", replace(problem, composed=True)))
+        return next((way for way in ways if self.registry.resolve(self.name, way[1]).is_by(self.offer)), None)
 
 
-def buffers_for(inputs: Inputs, direction: Direction) -> Results:
-    """Buffers for every result, poisoned with NaN."""
-    tokens, heads, _ = inputs.q.shape
-    lse = torch.full((heads, tokens), torch.nan, dtype=lse_dtype(inputs.q), device=inputs.q.device)
-    made = {"out": torch.full_like(inputs.q, torch.nan), "lse": lse}
-    if direction == "backward":
-        made |= {f"d{name}": torch.full_like(getattr(inputs, name), torch.nan) for name in "qkv"}
-    return made
+def subjects(registry: Registry, kernel: str, device: Device) -> Iterator[Subject]:
+    """The subjects of a kernel: every offer in every dtype and direction that it has.
 
-
-def run(kernel: Kernel, plan: Plan, inputs: Inputs, buffers: Results | None = None) -> Results:
-    """Runs a kernel in the direction that was planned for; its backward gets its own forward's out and lse.
+    A pair has the offers of its backward kernel, which gets out and lse of the forward kernel. An offer without a
+    forward is paired with `naive`.
 
     Args:
-        kernel: The kernel.
-        plan: Its plan.
-        inputs: The tensors, handed over as they are.
-        buffers: Where results go; None to leave that to the kernel.
-
-    Raises:
-        VerificationError: It returned fewer or more tensors than the contract says.
+        registry: The kernel's registry.
+        kernel: The name of the kernel, or of the pair.
+        device: The device.
     """
-    q, k, v, dout = (getattr(inputs, field.name) for field in fields(inputs))
-    given = buffers or {}
-    forward = kernel.forward(q, k, v, plan, **_some(given, "out", "lse"))
-    results = _named(("out", "lse"), forward)
-    if plan.problem.direction == "backward":
-        out, lse = results["out"], results["lse"]
-        grads = kernel.backward(dout, q, k, v, out, lse, plan, **_some(given, "dq", "dk", "dv"))
-        results |= _named(("dq", "dk", "dv"), grads)
-    return results
+    *paired, manifest = registry.manifests(kernel)
+    for offer in manifest.offers:
+        name = kernel if offer.forward or split(kernel) else join(_ORACLE, kernel)
+        for dtype in offer.dtypes:
+            for direction in ("backward",) if paired else offer.directions:
+                yield Subject(registry, name, offer, dtype, direction, device)
 
 
-def _some(buffers: Results, *names: str) -> Results:
-    return {name: buffers[name] for name in names if name in buffers}
-
-
-def _named(names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> Results:
-    if not isinstance(tensors, tuple) or len(tensors) != len(names):
-        raise VerificationError(f"the kernel did not return a tuple of {', '.join(names)}, but {_described(tensors)}")
-    return dict(zip(names, tensors, strict=True))
-
-
-def _described(returned: object) -> str:
-    length = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
-    return f"a {type(returned).__name__}{length}"
+def _telling(refusals: Sequence[Reason]) -> str:
+    """The reason that stands for all. A mask of another form is no reason."""
+    for code in ("device", "package"):
+        for reason in refusals:
+            if reason.code == code:
+                return str(reason)
+    return next((str(reason) for reason in refusals if reason.code != "form"), _NO_MASK)

@@ -1,13 +1,13 @@
 """The conformance suite: every check, on every offer of every kernel of a plugin, as a pytest test.
 
-In a plugin's tests, two lines are all of it:
+A plugin's tests need two lines:
 
     from longca.testing import conformance
 
     test_conformance = conformance("longca-example")
 
-Test ids read kernel-form-dtype-direction-check, as in `online-row_intervals-float32-backward-right`; the second offer
-of a form is `full.2`. What cannot run here, for want of a device or a package, is skipped with its reason.
+A test id reads kernel-form-dtype-direction-check, as in `online-row_intervals-float32-backward-right`. The second offer
+of a form is `full.2`. A check is skipped with the reason if a device or a package is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -29,31 +29,30 @@ from longca.manifests.devices import current_device
 from longca.plugins import PluginInfo, Registry, registry
 from longca_bench.conformance.checks import CHECKS
 from longca_bench.conformance.hygiene import KERNEL_CHECKS, PLUGIN_CHECKS
-from longca_bench.conformance.offers import offered, verified_as
-from longca_bench.conformance.subject import NotApplicableError, Subject
+from longca_bench.conformance.subject import NotApplicableError, subjects
 
-__all__ = ["Case", "cases_of", "conformance"]
+__all__ = ["Check", "checks_of", "conformance"]
 
 
 @dataclass(frozen=True)
-class Case:
-    """One check of one subject.
+class Check:
+    """One check of one subject, of one kernel or of the plugin.
 
     Attributes:
-        id: How it reads in pytest.
-        owner: The kernel, or for a plugin's own checks the distribution.
-        check: The check's name.
-        run: Makes the check.
+        id: The test id.
+        owner: The kernel, or the distribution for a check of the plugin.
+        name: The check's name.
+        run: The function that makes the check.
     """
 
     id: str
     owner: str
-    check: str
+    name: str
     run: Callable[[], None]
 
     def is_meant(self, owner: str, pattern: str) -> bool:
-        """Whether an expected failure means it: by its check's name or its id, either of them a glob."""
-        return owner == self.owner and (fnmatchcase(self.check, pattern) or fnmatchcase(self.id, pattern))
+        """Whether an expected failure means this check: its name or its id matches the glob."""
+        return owner == self.owner and (fnmatchcase(self.name, pattern) or fnmatchcase(self.id, pattern))
 
 
 def conformance(
@@ -62,45 +61,45 @@ def conformance(
     kernels: Iterable[str] | None = None,
     expected_failures: Mapping[tuple[str, str], str] | None = None,
     device: Device | None = None,
-) -> Callable[[Case], None]:
-    """A pytest test that holds kernels to their manifests. Assign it to a name that begins with `test_`.
+) -> Callable[[Check], None]:
+    """A pytest test of whether kernels do as their manifests say. Assign it to a name that begins with `test_`.
 
     Args:
-        distribution: A plugin, by the name of its distribution: all of its kernels, and the plugin itself.
-        kernels: Only these kernels, or pairs such as `fa3+fa4`; without a distribution, of any plugin.
-        expected_failures: What is known to fail and why: (kernel, check) to a reason, where the check is its name, a
-            test id, or a glob of either. A case of them that passes fails the test: the reason is no longer true.
-        device: Where to run; None for this machine's GPU where it has one.
+        distribution: The distribution of a plugin. The plugin itself and all its kernels are checked.
+        kernels: Only these kernels, or pairs such as `fa3+fa4`. Without a distribution they may be of any plugin.
+        expected_failures: A reason for each (kernel, check) that is known to fail. The check is a name, a test id, or
+            a glob of either. Such a check fails if it passes, because the reason is no longer true.
+        device: The device. None takes this machine's GPU, or the CPU without a GPU.
 
     Raises:
         MissingPackageError: pytest is not installed.
-        UnknownNameError: No such plugin or kernel.
-        RequestError: Nothing was asked for, or an expected failure means no check.
+        UnknownNameError: The plugin or a kernel is unknown.
+        RequestError: Neither a distribution nor kernels were given, or an expected failure means no check.
     """
     pytest = _pytest()
-    cases = list(cases_of(distribution, kernels, device))
+    checks = list(checks_of(distribution, kernels, device))
     expected = dict(expected_failures or {})
-    _refuse_stale(cases, expected)
+    _refuse_stale(checks, expected)
 
-    def test_conformance(case: Case) -> None:
+    def test_conformance(check: Check) -> None:
         __tracebackhide__ = True
         try:
-            case.run()
+            check.run()
         except NotApplicableError as reason:
             pytest.skip(str(reason))
 
-    parameters = [_parameter(case, expected) for case in cases]
-    parametrized: Callable[[Case], None] = pytest.mark.parametrize("case", parameters)(test_conformance)
+    parameters = [_parameter(check, expected) for check in checks]
+    parametrized: Callable[[Check], None] = pytest.mark.parametrize("check", parameters)(test_conformance)
     return parametrized
 
 
-def cases_of(
+def checks_of(
     distribution: str | None, kernels: Iterable[str] | None = None, device: Device | None = None
-) -> Iterator[Case]:
-    """Every check of a plugin and its kernels, or of some kernels alone; the arguments are those of `conformance`.
+) -> Iterator[Check]:
+    """Every check of a plugin and its kernels, or of some kernels alone. The arguments are those of `conformance`.
 
     Raises:
-        UnknownNameError: No such plugin or kernel.
+        UnknownNameError: The plugin or a kernel is unknown.
         RequestError: Neither a distribution nor kernels were given.
     """
     if distribution is None and kernels is None:
@@ -109,26 +108,26 @@ def cases_of(
     plugins = _plugins(everything, distribution) if distribution is not None else []
     for plugin in plugins:
         for name, check in PLUGIN_CHECKS.items():
-            yield Case(f"{plugin.distribution}-{name}", plugin.distribution, name, partial(check, everything, plugin))
+            yield Check(f"{plugin.distribution}-{name}", plugin.distribution, name, partial(check, everything, plugin))
     provided = [name for plugin in plugins for name in plugin.kernels]
     for kernel in provided if kernels is None else kernels:
         everything.manifests(kernel)
         if plugins and kernel not in provided:
             raise UnknownNameError(f"kernel of {distribution}", kernel, provided)
-        yield from _kernel_cases(everything, kernel, where)
+        yield from _kernel_checks(everything, kernel, where)
 
 
-def _kernel_cases(registry: Registry, kernel: str, device: Device) -> Iterator[Case]:
+def _kernel_checks(registry: Registry, kernel: str, device: Device) -> Iterator[Check]:
     for name, examine in KERNEL_CHECKS.items():
-        yield Case(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel))
+        yield Check(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel))
     seen: Counter[str] = Counter()
-    for offer, rows in groupby(offered(registry, kernel), key=itemgetter(0)):
+    for offer, some in groupby(subjects(registry, kernel, device), key=attrgetter("offer")):
         seen[offer.form] += 1
         form = f"{offer.form}.{seen[offer.form]}" if seen[offer.form] > 1 else str(offer.form)
-        for _, dtype, direction in rows:
-            subject = Subject(registry, verified_as(kernel, offer), offer, dtype, direction, device)
+        for subject in some:
+            about = f"{kernel}-{form}-{subject.dtype}-{subject.direction}"
             for name, check in CHECKS.items():
-                yield Case(f"{kernel}-{form}-{dtype}-{direction}-{name}", kernel, name, partial(check, subject))
+                yield Check(f"{about}-{name}", kernel, name, partial(check, subject))
 
 
 def _plugins(registry: Registry, distribution: str) -> list[PluginInfo]:
@@ -140,19 +139,19 @@ def _plugins(registry: Registry, distribution: str) -> list[PluginInfo]:
     return found
 
 
-def _refuse_stale(cases: list[Case], expected: Mapping[tuple[str, str], str]) -> None:
+def _refuse_stale(checks: list[Check], expected: Mapping[tuple[str, str], str]) -> None:
     for owner, pattern in expected:
-        if not any(case.is_meant(owner, pattern) for case in cases):
-            checks = sorted({case.check for case in cases if case.owner == owner})
-            known = f"checks of {owner}: {', '.join(checks)}" if checks else f"{owner} is not among what is checked"
+        if not any(check.is_meant(owner, pattern) for check in checks):
+            names = sorted({check.name for check in checks if check.owner == owner})
+            known = f"checks of {owner}: {', '.join(names)}" if names else f"{owner} is not checked here"
             raise RequestError(f"the expected failure ({owner!r}, {pattern!r}) means no check here; {known}")
 
 
-def _parameter(case: Case, expected: Mapping[tuple[str, str], str]) -> Any:
+def _parameter(check: Check, expected: Mapping[tuple[str, str], str]) -> Any:
     pytest = _pytest()
-    reasons = [reason for (owner, pattern), reason in expected.items() if case.is_meant(owner, pattern)]
+    reasons = [reason for (owner, pattern), reason in expected.items() if check.is_meant(owner, pattern)]
     marks = [pytest.mark.xfail(reason=reason, strict=True) for reason in reasons[:1]]
-    return pytest.param(case, id=case.id, marks=marks)
+    return pytest.param(check, id=check.id, marks=marks)
 
 
 def _pytest() -> Any:

@@ -3,9 +3,10 @@ import pytest
 from longca.builtin.naive import Naive
 from longca.kernels.pair import Pair
 from longca.manifests import Backward, Device, Offer
+from longca.plugins import registry
 from longca_bench.cli.verify import _as_json
-from longca_bench.conformance.offer_problems import offer_problems
-from longca_bench.conformance.offers import offered, verify_kernel, verify_offer, verify_repeats
+from longca_bench.conformance.offers import verify_kernels, verify_subject
+from longca_bench.conformance.subject import Subject, subjects
 
 CPU = Device("cpu")
 
@@ -17,7 +18,13 @@ def checks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LONGCA_PLUGINS", "")
         registry = plugins.Registry()
-    return {name: list(verify_kernel(registry, name, CPU)) for name in ("naive", "sdpa")}
+    # The conformance suite has the other dtypes.
+    found = {name: [s for s in subjects(registry, name, CPU) if s.dtype == "float32"] for name in ("naive", "sdpa")}
+    return {name: [verify_subject(subject) for subject in some] for name, some in found.items()}
+
+
+def first(core, kernel):
+    return verify_subject(next(subjects(core, kernel, CPU)))
 
 
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
@@ -49,23 +56,20 @@ def test_a_record_of_it_has_the_whole_offer(checks):
 
 def test_head_dims_and_repeats_are_among_them(checks):
     masks = {mask for check in checks["naive"] for mask in check.masks}
-    for part in ("8:1 heads of 128", "3:3 heads of 43", "3 runs"):
+    for part in ("8:1 heads of 128", "3:3 heads of 43", "4 runs"):
         assert any(part in mask for mask in masks), part
 
 
 def test_a_pair_is_verified_by_the_offers_of_its_backward_half(core):
-    rows = offered(core, "naive+sdpa")
-    assert {row[0] for row in rows} == set(core.manifest("sdpa").offers)
-    assert {row[2] for row in rows} == {"backward"}
-    offer, dtype, direction = next(row for row in rows if row[0].cpu and row[0].form == "causal")
-    check = verify_offer(core, "naive+sdpa", offer, dtype, direction, CPU)
+    subject = next(s for s in subjects(core, "naive+sdpa", CPU) if s.offer.cpu and s.offer.form == "causal")
+    check = verify_subject(subject)
     assert check.passed, (check.failures, check.error, check.skipped)
 
 
 def test_a_pair_whose_halves_do_not_fit_says_why(core):
     alone = core.manifest("sdpa").offers[0].model_copy(update={"backward": Backward.OWN})
     core.kernels["sdpa"] = core.manifest("sdpa").model_copy(update={"offers": (alone,)})
-    check = verify_offer(core, "naive+sdpa", alone, "float32", "backward", CPU)
+    check = verify_subject(Subject(core, "naive+sdpa", alone, "float32", "backward", CPU))
     assert not check.passed
     assert "backward half: sdpa's backward takes only its own forward's lse" in check.skipped
 
@@ -78,29 +82,8 @@ def test_a_wrong_backward_is_found_in_a_pair(core, monkeypatch):
 
     loaded = {"sdpa": Naive(), "naive": Doubled()}
     monkeypatch.setattr(core, "load", lambda name: Pair(loaded["sdpa"], lambda: loaded["naive"]))
-    check = verify_offer(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU)
+    check = verify_subject(Subject(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU))
     assert {finding.tensor.split()[0] for _, finding in check.failures} == {"dq"}, check.error
-
-
-class Restless(Naive):
-    """Off by an ulp in every other run."""
-
-    calls = 0
-
-    def forward(self, *arguments, **buffers):
-        self.calls += 1
-        out, lse = super().forward(*arguments, **buffers)
-        return (out.mul_(1 + 2**-22) if self.calls % 2 else out), lse
-
-
-def test_a_kernel_that_is_not_deterministic_is_a_finding(core):
-    offer = core.manifest("naive").offers[-1]
-    ((_, problem), *_), _ = offer_problems(core, "naive", offer, "float32", "backward", CPU)
-    assert verify_repeats(Naive(), offer, problem).passed
-    failed = {finding.tensor: finding.note for finding in verify_repeats(Restless(), offer, problem).failures}
-    assert "out repeated" in failed
-    assert "lse repeated" not in failed
-    assert "other bits" in failed["out repeated"]
 
 
 def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):
@@ -109,7 +92,7 @@ def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):
             raise RuntimeError("no such tile")
 
     monkeypatch.setattr(core, "load", lambda name: Raises())
-    check = next(verify_kernel(core, "naive", CPU))
+    check = first(core, "naive")
     assert not check.passed
     assert "no such tile" in check.error
 
@@ -122,4 +105,18 @@ def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
             return plan
 
     monkeypatch.setattr(core, "load", lambda name: Misplanned())
-    assert "the plan's form is dense" in next(verify_kernel(core, "naive", CPU)).error
+    assert "the plan's form is dense" in first(core, "naive").error
+
+
+def test_side_by_side_as_one_after_the_other():
+    found, kernels = registry(), ["online", "fa3"]
+    alone = dict(verify_kernels(found, kernels[:1], CPU))
+    together = dict(verify_kernels(found, kernels, CPU, jobs=2))
+    assert list(together) == kernels
+    assert [about(check) for check in together["online"]] == [about(check) for check in alone["online"]]
+    assert all(check.passed for check in together["online"])
+    assert all(check.skipped for check in together["fa3"])
+
+
+def about(check):
+    return check.offer, check.dtype, check.direction, check.passed, check.skipped, check.error, check.masks

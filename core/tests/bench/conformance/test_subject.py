@@ -2,8 +2,9 @@ import pytest
 
 from longca.manifests import Backward, Device, Offer
 from longca.masks import PATTERNS, Form
-from longca_bench.conformance.awkward_masks import LONG, awkward_masks, long_masks
-from longca_bench.conformance.offer_problems import OVERTAKEN, head_dims, offer_problems
+from longca_bench.conformance.masks import LONG, long_masks, small_masks
+from longca_bench.conformance.problems import head_dims
+from longca_bench.conformance.subject import OVERTAKEN, NotApplicableError, Subject, subjects
 
 CPU, H200 = Device("cpu"), Device("cuda", (9, 0), name="NVIDIA H200")
 STATIC = {name for name, pattern in PATTERNS.items() if not pattern.per_head}
@@ -23,7 +24,7 @@ def ask(core):
 
     def asked(*offers, device=CPU, **options):
         core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": offers})
-        return offer_problems(core, "naive", offers[-1], "float32", "backward", device, **options)
+        return Subject(core, "naive", offers[-1], "float32", "backward", device).problems(**options)
 
     return asked
 
@@ -44,8 +45,7 @@ def test_head_dims(fields, dims):
 
 
 def test_every_head_dim_is_asked_and_the_first_with_every_mask(ask):
-    found, refusal = ask(offer(head_dims=(64, 128)))
-    assert not refusal
+    found = ask(offer(head_dims=(64, 128)))
     dims = [problem.head_dim for _, problem in found]
     assert dims.count(64) > 30
     assert dims.count(128) == 3
@@ -55,20 +55,18 @@ def test_every_head_dim_is_asked_and_the_first_with_every_mask(ask):
 
 def test_gpus_get_every_static_pattern_over_many_tiles(ask):
     assert {label.partition(" ")[0] for label, _ in long_masks()} == STATIC
-    found, _ = ask(offer(max_head_dim=256), device=H200)
+    found = ask(offer(max_head_dim=256), device=H200)
     long = [problem for _, problem in found if problem.concrete_mask.seqlen_q == LONG and problem.mask.pattern]
     assert len(long) >= len(STATIC)
     assert {(problem.head_dim, problem.heads_q, problem.heads_kv) for problem in long} == {(128, 8, 1)}
-    mha, _ = ask(offer(head_dims=(64, 192), gqa=False), device=H200)
+    mha = ask(offer(head_dims=(64, 192), gqa=False), device=H200)
     assert {(p.head_dim, p.heads_q) for _, p in mha if p.concrete_mask.seqlen_q == LONG} == {(64, 3)}
 
 
 def test_an_offer_behind_a_faster_one_is_reached_by_asking_for_equal_bits(ask):
-    found, refusal = ask(offer(), offer(deterministic=True))
-    assert not refusal
-    assert found
+    found = ask(offer(), offer(deterministic=True))
     assert all(problem.deterministic and "deterministic" in label for label, problem in found)
-    assert not ask(offer(deterministic=True))[0][0][1].deterministic
+    assert not ask(offer(deterministic=True))[0][1].deterministic
 
 
 @pytest.mark.parametrize(
@@ -82,19 +80,18 @@ def test_an_offer_behind_a_faster_one_is_reached_by_asking_for_equal_bits(ask):
     ],
 )
 def test_why_there_are_none(ask, offers, reason):
-    found, refusal = ask(*offers)
-    assert not found
-    assert reason in refusal
+    with pytest.raises(NotApplicableError) as refusal:
+        ask(*offers)
+    assert reason in str(refusal.value)
 
 
 def test_a_form_that_no_mask_has_is_no_earlier_offers_doing(ask):
-    found, refusal = ask(offer(form=Form.BLOCK_SPARSE), masks=[awkward_masks()[0]])
-    assert not found
-    assert refusal.startswith("no mask here has a form")
+    with pytest.raises(NotApplicableError, match=r"^no mask here has a form"):
+        ask(offer(form=Form.BLOCK_SPARSE), masks=[small_masks()[0]])
 
 
 def test_block_sizes_of_an_offer_are_among_the_masks(ask):
-    found, _ = ask(offer(form=Form.BLOCK_SPARSE, block_sizes=(32,)))
+    found = ask(offer(form=Form.BLOCK_SPARSE, block_sizes=(32,)))
     assert {problem.concrete_mask.block_size for _, problem in found} == {32}
     assert {label.partition(",")[0] for label, _ in found} == {"blocks of 32", "skewed blocks of 32"}
 
@@ -103,15 +100,21 @@ BLOCKS = {"form": Form.BLOCK_SPARSE, "block_sizes": (64,), "mask_heads": "query"
 
 
 def test_masks_of_several_kv_heads_are_asked_where_groups_share_them(ask):
-    heads = [(p.heads_q, p.heads_kv, p.concrete_mask.heads) for _, p in ask(offer(**BLOCKS))[0]]
+    heads = [(p.heads_q, p.heads_kv, p.concrete_mask.heads) for _, p in ask(offer(**BLOCKS))]
     assert set(heads) == {(8, 1, 1), (3, 3, 1), (4, 2, 2), (3, 3, 3), (8, 1, 8)}
-    alone = [(p.heads_q, p.heads_kv) for _, p in ask(offer(**BLOCKS, gqa=False))[0]]
+    alone = [(p.heads_q, p.heads_kv) for _, p in ask(offer(**BLOCKS, gqa=False))]
     assert set(alone) == {(3, 3)}
 
 
 def test_gpus_get_blocks_over_many_tiles(ask):
-    found, _ = ask(offer(**{**BLOCKS, "block_sizes": None}, variable_blocks=True, head_dims=(128,)), device=H200)
+    found = ask(offer(**{**BLOCKS, "block_sizes": None}, variable_blocks=True, head_dims=(128,)), device=H200)
     long = {problem.concrete_mask for _, problem in found if problem.concrete_mask.seqlen_q == LONG}
     assert {(mask.block_size, mask.heads) for mask in long} == {
         (block, heads) for block in (64, 128, None) for heads in (1, 2, 3, 8)
     }
+
+
+def test_a_pair_has_the_offers_of_its_backward_half(core):
+    found = list(subjects(core, "naive+sdpa", CPU))
+    assert {subject.offer for subject in found} == set(core.manifest("sdpa").offers)
+    assert {subject.direction for subject in found} == {"backward"}

@@ -1,6 +1,6 @@
-"""Block-sparse masks that kernels trip over: rows that see nothing, one block or all, and most of the work in few.
+"""Block-sparse masks on which kernels often fail: rows with no block, one block or all, and most work in a few rows.
 
-The query heads of a group may share a mask or not, so there are masks of one head, of two KV heads, and of every query
+The query heads of a group may share a mask or not. So there are masks of one head, of two KV heads, and of every query
 head.
 """
 
@@ -14,29 +14,26 @@ from numpy.typing import NDArray
 from longca.masks import BlockSparseMask, Mask
 from longca.masks.bounds import uniform_bounds
 
-__all__ = ["awkward_blocks", "no_blocks", "random_blocks", "skewed_blocks"]
-
-Bitmap = NDArray[np.bool_]
+__all__ = ["block_masks", "no_blocks", "random_blocks", "skewed_blocks"]
 
 
-def awkward_blocks(seqlen: int, blocks: Sequence[int], boundaries: Sequence[int]) -> Iterator[tuple[str, Mask]]:
+def block_masks(seqlen: int, blocks: Sequence[int], boundaries: Sequence[int]) -> Iterator[tuple[str, Mask]]:
     """Labelled masks of every kind.
 
     Args:
         seqlen: Tokens.
-        blocks: Block sizes of the uniform ones.
-        boundaries: Bounds of the blocks of the others.
+        blocks: Block sizes of the uniform masks.
+        boundaries: Block bounds of the variable masks.
     """
     for block in blocks:
         bounds, size = uniform_bounds(seqlen, block), f"blocks of {block}"
+        n = len(bounds) - 1
         yield from _drawn(size, bounds)
         for heads in (3, 8):
-            yield f"one block of {block} a row, {heads} masks", _mask(_one_a_row(len(bounds) - 1, heads), bounds)
+            chosen = np.random.default_rng(heads).integers(n, size=(heads, n, 1))
+            yield f"one block of {block} a row, {heads} masks", BlockSparseMask(chosen == np.arange(n), bounds, bounds)
             yield f"no block of {block}, {heads} masks", no_blocks(bounds, heads)
-        yield (
-            f"every block of {block}, 3 masks",
-            _mask(np.ones((3, len(bounds) - 1, len(bounds) - 1), np.bool_), bounds),
-        )
+        yield f"every block of {block}, 3 masks", BlockSparseMask(np.ones((3, n, n), np.bool_), bounds, bounds)
         for heads, seqlen_q, seqlen_k in ((1, 77, seqlen), (8, seqlen, 77)):
             cut = skewed_blocks(bounds, heads).cut([(0, seqlen_q)], [(0, seqlen_k)])
             yield f"skewed {size}, {heads} masks, {seqlen_q} × {seqlen_k}", cut
@@ -51,16 +48,17 @@ def _drawn(kind: str, bounds: NDArray[np.int64]) -> Iterator[tuple[str, Mask]]:
 
 
 def random_blocks(bounds: NDArray[np.int64], heads: int, kept: float = 0.4) -> BlockSparseMask:
-    """As many blocks in every row, at least one, as the patterns have it."""
+    """Equally many random blocks in every row, at least one. The dynamic patterns draw blocks in this way."""
     n = len(bounds) - 1
     scores = np.random.default_rng(heads).random((heads, n, n))
-    return _mask(scores.argsort(-1).argsort(-1) < max(1, int(kept * n)), bounds)
+    return BlockSparseMask(scores.argsort(-1).argsort(-1) < max(1, int(kept * n)), bounds, bounds)
 
 
 def skewed_blocks(bounds: NDArray[np.int64], heads: int) -> BlockSparseMask:
-    """Few rows see much and most little; one sees all, one nothing and one a single block, another in each head.
+    """A few rows see many blocks and most rows see few.
 
-    Half of the rows see one block that is the same for all: its keys have most of the gradients' work.
+    One row sees all blocks, one row none, and one row a single block. These are other rows in each head. Half of the
+    rows see the same block, whose keys have most of the gradients' work.
     """
     n, rng = len(bounds) - 1, np.random.default_rng(heads)
     kept = rng.random((heads, n, n)) < rng.random((heads, n, 1)) ** 4
@@ -68,18 +66,10 @@ def skewed_blocks(bounds: NDArray[np.int64], heads: int) -> BlockSparseMask:
     kept[:, 0] = True
     kept[:, n // 2] = False
     kept[:, -1] = np.arange(n) == n - 1
-    return _mask(np.stack([np.roll(bitmap, head, axis=0) for head, bitmap in enumerate(kept)]), bounds)
+    turned = np.stack([np.roll(bitmap, head, axis=0) for head, bitmap in enumerate(kept)])
+    return BlockSparseMask(turned, bounds, bounds)
 
 
 def no_blocks(bounds: NDArray[np.int64], heads: int) -> BlockSparseMask:
-    """Nobody sees anything."""
-    return _mask(np.zeros((heads, len(bounds) - 1, len(bounds) - 1), np.bool_), bounds)
-
-
-def _one_a_row(n: int, heads: int) -> Bitmap:
-    chosen = np.random.default_rng(heads).integers(n, size=(heads, n, 1))
-    return np.asarray(chosen == np.arange(n))
-
-
-def _mask(kept: Bitmap, bounds: NDArray[np.int64]) -> BlockSparseMask:
-    return BlockSparseMask(kept, bounds, bounds)
+    """A mask in which no query sees a key."""
+    return BlockSparseMask(np.zeros((heads, len(bounds) - 1, len(bounds) - 1), np.bool_), bounds, bounds)

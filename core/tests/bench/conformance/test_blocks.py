@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from longca.masks.bounds import check_bounds, uniform_bounds
-from longca_bench.conformance.awkward_blocks import awkward_blocks, no_blocks, random_blocks, skewed_blocks
+from longca_bench.conformance.blocks import block_masks, no_blocks, random_blocks, skewed_blocks
 
 BOUNDS = uniform_bounds(1103, 16)
 
@@ -14,7 +14,7 @@ def shares(mask):
 
 
 def test_labels_and_masks_are_told_apart():
-    named = list(awkward_blocks(203, (16, 64, 128), (0, 3, 64, 65, 130, 203)))
+    named = list(block_masks(203, (16, 64, 128), (0, 3, 64, 65, 130, 203)))
     assert len({label for label, _ in named}) == len(named)
     assert {mask.heads for _, mask in named} == {1, 2, 3, 8}
     assert {mask.block_size for _, mask in named} == {16, 64, 128, None}

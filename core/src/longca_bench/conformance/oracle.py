@@ -1,0 +1,224 @@
+"""One kernel on one problem: the calls, and the comparison with float64 attention.
+
+Shapes: q and dout [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, Tq].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from longca.errors import UnsupportedError, VerificationError
+from longca.kernels.base import Kernel, Plan, torch_device
+from longca.manifests import Device, Offer, Problem
+from longca.manifests.devices import current_device
+from longca.manifests.offers import DType
+from longca.manifests.problem import Direction
+from longca.masks import Mask
+from longca.plugins import registry
+from longca_bench.verification.inputs import Inputs, draw_inputs
+from longca_bench.verification.reference import Reference, part_reference, reference
+from longca_bench.verification.verify import (
+    Finding,
+    Verification,
+    check_backward,
+    check_counts,
+    check_forward,
+    lse_dtype,
+)
+
+__all__ = [
+    "REPEATS",
+    "Results",
+    "buffers_for",
+    "oracle",
+    "run",
+    "same_bits",
+    "verify",
+    "verify_problem",
+    "verify_repeats",
+]
+
+REPEATS = 4  # runs of a kernel that offers equal bits
+
+#: Results by name: out and lse, and after a backward dq, dk and dv.
+Results = dict[str, Tensor]
+
+
+def verify(
+    kernel: Kernel | str,
+    mask: Mask,
+    *,
+    direction: Direction = "backward",
+    dtype: DType = "float32",
+    heads: tuple[int, int] = (4, 2),
+    head_dim: int = 64,
+    device: Device | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Compares a kernel with float64 attention on one mask: poisoned buffers, and the worst row of each tensor.
+
+    Args:
+        kernel: An instance, or a name. The manifest of a named kernel must cover the problem. An instance has no
+            manifest.
+        mask: The mask.
+        direction: `forward`, or `backward` for both.
+        dtype: Data type of q, k and v.
+        heads: Query heads and KV heads.
+        head_dim: Head dimension.
+        device: The device. None takes this machine's GPU, or the CPU without a GPU.
+        seed: Seed of the inputs.
+
+    Returns:
+        A finding for each tensor, all within their limits.
+
+    Raises:
+        VerificationError: A result is beyond its limit. The message names the tensor and its worst row.
+        UnsupportedError: No offer of the named kernel covers the problem.
+    """
+    problem = Problem(
+        mask=mask,
+        heads_q=heads[0],
+        heads_kv=heads[1],
+        head_dim=head_dim,
+        dtype=dtype,
+        device=device or current_device(),
+        direction=direction,
+    )
+    chosen = _supported(kernel, problem) if isinstance(kernel, str) else kernel
+    found = verify_problem(chosen, problem, seed=seed)
+    if not found.passed:
+        raise VerificationError(f"{type(chosen).__name__} is wrong: {'; '.join(map(str, found.failures))}")
+    return found
+
+
+def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None, *, seed: int = 0) -> Verification:
+    """Verifies a kernel on one problem. A backward is verified only after a right forward, whose results it gets.
+
+    Args:
+        kernel: The kernel.
+        problem: The problem.
+        offer: The offer that covers the problem. Its promises are verified too: the plan's form, and gradients as a
+            part of a larger softmax. None expects no promises.
+        seed: Seed of the inputs.
+
+    Raises:
+        ValueError: The plan has another form than the offer.
+    """
+    inputs = draw_inputs(problem, seed)
+    expected = reference(problem, inputs)
+    plan = _planned(kernel, problem, offer)
+    found, out, lse = check_forward(kernel, plan, inputs, expected, rough_lse=offer is not None and offer.rough_lse)
+    if offer is None or problem.direction == "forward":
+        found += check_counts(kernel, plan, inputs)
+    if not found.passed or problem.direction == "forward":
+        return found
+    found += check_backward(kernel, plan, inputs, out, lse, expected)
+    return found + _run_as_part(kernel, problem, inputs) if offer is not None and offer.backward.composes else found
+
+
+def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None) -> Verification:
+    """Verifies that equal inputs give equal bits, as a deterministic offer promises. Each run has its own memory.
+
+    Raises:
+        ValueError: The plan has another form than the offer.
+    """
+    original = draw_inputs(problem, seed=0)
+    copies = [original.clone() for _ in range(REPEATS)]  # all alive at once, so that each has its own addresses
+    first, *others = (run(kernel, _planned(kernel, problem, offer), inputs) for inputs in copies)
+    findings = []
+    for name, value in first.items():
+        same = all(same_bits(value, other[name]) for other in others)
+        note = "" if same else "equal inputs gave other bits"
+        findings.append(Finding(f"{name} repeated", same, 0.0, math.nan, 0.0, 0, 0, note))
+    return Verification(tuple(findings))
+
+
+def run(kernel: Kernel, plan: Plan, inputs: Inputs, buffers: Results | None = None) -> Results:
+    """Runs a kernel in the plan's direction. The backward gets out and lse of the kernel's own forward.
+
+    Args:
+        kernel: The kernel.
+        plan: Its plan.
+        inputs: The tensors. They are not copied.
+        buffers: Tensors for the results. None lets the kernel allocate them.
+
+    Raises:
+        VerificationError: The kernel returned fewer or more tensors than the contract says.
+    """
+    q, k, v, dout = (getattr(inputs, field.name) for field in fields(inputs))
+    given = buffers or {}
+    forward = kernel.forward(q, k, v, plan, **_some(given, "out", "lse"))
+    results = _named(("out", "lse"), forward)
+    if plan.problem.direction == "backward":
+        out, lse = results["out"], results["lse"]
+        grads = kernel.backward(dout, q, k, v, out, lse, plan, **_some(given, "dq", "dk", "dv"))
+        results |= _named(("dq", "dk", "dv"), grads)
+    return results
+
+
+def buffers_for(inputs: Inputs, direction: Direction) -> Results:
+    """Buffers for every result, poisoned with NaN."""
+    tokens, heads, _ = inputs.q.shape
+    lse = torch.full((heads, tokens), torch.nan, dtype=lse_dtype(inputs.q), device=inputs.q.device)
+    made = {"out": torch.full_like(inputs.q, torch.nan), "lse": lse}
+    if direction == "backward":
+        made |= {f"d{name}": torch.full_like(getattr(inputs, name), torch.nan) for name in "qkv"}
+    return made
+
+
+@lru_cache(maxsize=32)
+def oracle(problem: Problem, seed: int) -> tuple[Inputs, Reference]:
+    """The inputs of a seed and their reference. Callers must not write to them."""
+    inputs = draw_inputs(problem, seed)
+    return inputs, reference(problem, inputs)
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit. NaN equals NaN."""
+    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
+
+
+def _supported(name: str, problem: Problem) -> Kernel:
+    verdict = registry().resolve(name, problem)
+    if not verdict.valid:
+        raise UnsupportedError(" ".join(map(str, verdict.reasons)))
+    kernel: Kernel = registry().load(name)
+    return kernel
+
+
+def _planned(kernel: Kernel, problem: Problem, offer: Offer | None) -> Plan:
+    plan = kernel.plan(problem)
+    if offer is not None and plan.form is not offer.form:
+        raise ValueError(f"the plan's form is {plan.form}, but the offer that covers the problem is {offer.form}")
+    return plan
+
+
+def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verification:
+    """Verifies the backward of one part of a larger softmax. Out and lse over the other keys are random."""
+    q, device = inputs.q, torch_device(problem.device)
+    generator = torch.Generator().manual_seed(1)
+    other_out = torch.randn(q.shape, generator=generator, dtype=torch.float64).to(device)
+    other_lse = torch.randn((q.shape[1], q.shape[0]), generator=generator, dtype=torch.float64).to(device) + 3.0
+    expected = part_reference(problem, inputs, (other_out, other_lse))
+    assert expected.merged is not None
+    out, lse = expected.merged
+    plan = kernel.plan(replace(problem, composed=True))
+    found = check_backward(kernel, plan, inputs, out.to(q.dtype), lse.to(lse_dtype(q)), expected)
+    return Verification(tuple(finding.named(f"{finding.tensor} as a part") for finding in found.findings))
+
+
+def _some(buffers: Results, *names: str) -> Results:
+    return {name: buffers[name] for name in names if name in buffers}
+
+
+def _named(names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> Results:
+    if not isinstance(tensors, tuple) or len(tensors) != len(names):
+        length = f" of {len(tensors)}" if isinstance(tensors, tuple | list) else ""
+        returned = f"a {type(tensors).__name__}{length}"
+        raise VerificationError(f"the kernel did not return a tuple of {', '.join(names)}, but {returned}")
+    return dict(zip(names, tensors, strict=True))

@@ -1,0 +1,107 @@
+"""The problems on which an offer is examined: every head dimension and kind of mask that it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from longca.manifests import Device, Offer, Problem
+from longca.manifests.offers import DType
+from longca.manifests.problem import Direction
+from longca.masks import Mask
+from longca_bench.conformance.masks import long_blocks, long_masks, small_masks
+
+__all__ = ["Labelled", "few", "head_dims", "long_problems", "problems_for", "small_problems"]
+
+_FEW = 3  # masks for each further head dimension, because a kernel is compiled anew for each
+_LONG_HEAD_DIM = 128
+
+#: A problem with its label.
+Labelled = tuple[str, Problem]
+
+
+def small_problems(offer: Offer, dtype: DType, direction: Direction, device: Device) -> Iterator[list[Labelled]]:
+    """For each head dimension, the problems of the small masks. The offer may not cover all of them."""
+    blocks = tuple(sorted({16, 64, 128, *(offer.block_sizes or ())}))
+    for head_dim in head_dims(offer):
+        yield list(problems_for(offer, dtype, direction, device, small_masks(blocks), head_dim))
+
+
+def long_problems(offer: Offer, dtype: DType, direction: Direction, device: Device) -> Iterator[Labelled]:
+    """The problems of the long masks on CUDA devices, with a head dimension near 128. None on a CPU."""
+    if device.kind != "cuda":
+        return
+    head_dim = min((*head_dims(offer), *_ruled(offer, _LONG_HEAD_DIM)), key=lambda dim: abs(dim - _LONG_HEAD_DIM))
+    yield from problems_for(offer, dtype, direction, device, long_masks(), head_dim, _heads(offer)[:1])
+    blocks = tuple(sorted({64, 128, *(offer.block_sizes or ())}))
+    yield from problems_for(offer, dtype, direction, device, long_blocks(blocks))
+
+
+def problems_for(
+    offer: Offer,
+    dtype: DType,
+    direction: Direction,
+    device: Device,
+    masks: Iterable[tuple[str, Mask]],
+    head_dim: int | None = None,
+    heads: Sequence[tuple[int, int]] = (),
+) -> Iterator[Labelled]:
+    """Labelled problems for an offer. The offer may not cover all of them.
+
+    Args:
+        offer: The offer.
+        dtype: Data type.
+        direction: Direction.
+        device: The device.
+        masks: Labelled masks.
+        head_dim: Head dimension, or None for the first of `head_dims`.
+        heads: Pairs of query heads and KV heads. If empty: 3:3, and 8:1 if the offer takes GQA. A mask of two heads
+            gets 4:2.
+    """
+    first = head_dims(offer)[0]
+    dim = head_dim or first
+    for label, mask in masks:
+        for heads_q, heads_kv in heads or _heads(offer, mask.heads):
+            if mask.heads not in (1, heads_q, heads_kv):
+                continue
+            problem = Problem(
+                mask=mask,
+                heads_q=heads_q,
+                heads_kv=heads_kv,
+                head_dim=dim,
+                dtype=dtype,
+                device=device,
+                direction=direction,
+            )
+            yield f"{label}, {heads_q}:{heads_kv} heads" + (f" of {dim}" if dim != first else ""), problem
+
+
+def head_dims(offer: Offer) -> tuple[int, ...]:
+    """The head dimensions on which an offer is examined. The one nearest to 64 is first.
+
+    An offer with a list is examined on the whole list. An offer with a rule is examined on 64, on its largest head
+    dimension (128 if the rule has no bound), and on one that is no power of two.
+    """
+    if offer.head_dims:
+        return tuple(sorted(offer.head_dims, key=lambda dim: (abs(dim - 64), dim)))
+    step, most = offer.head_dim_multiple, offer.max_head_dim or max(128, offer.head_dim_multiple)
+    wanted = (min(64, most), most, 43)
+    return tuple(dict.fromkeys(max(step, dim - dim % step) for dim in wanted if dim <= most))
+
+
+def few(problems: Sequence[Labelled]) -> list[Labelled]:
+    """The first problem, the last, and one between them."""
+    if len(problems) <= _FEW:
+        return list(problems)
+    return [problems[round(index * (len(problems) - 1) / (_FEW - 1))] for index in range(_FEW)]
+
+
+def _ruled(offer: Offer, head_dim: int) -> tuple[int, ...]:
+    """The head dimension, if the offer's rule allows it."""
+    fits = offer.head_dims is None and head_dim <= (offer.max_head_dim or head_dim)
+    return (head_dim,) if fits and head_dim % offer.head_dim_multiple == 0 else ()
+
+
+def _heads(offer: Offer, mask_heads: int = 1) -> tuple[tuple[int, int], ...]:
+    if mask_heads == 2:  # more than one KV head, and fewer than query heads
+        return ((4, 2),) if offer.gqa else ()
+    return ((8, 1), (3, 3)) if offer.gqa else ((3, 3),)
