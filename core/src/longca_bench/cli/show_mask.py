@@ -84,7 +84,7 @@ def _check_tile(tile: int | None) -> None:
 
 
 def _print_picture(mask: Mask) -> None:
-    from longca_bench.reports.mask_picture import text_picture
+    from longca_bench.reports.mask_text import text_picture
     from longca_bench.reports.text import console
 
     out = console()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca_bench.reports.mask_axes import FULL, PARTIAL, RULE
-from longca_bench.reports.mask_caption import token_count
+from longca_bench.reports.mask_text import token_count
 from longca_bench.reports.run_cells import word
 
 if TYPE_CHECKING:

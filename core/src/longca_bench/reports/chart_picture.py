@@ -18,7 +18,7 @@ from longca_bench.reports.chart_axes import (
     prepare,
     tick_lengths,
 )
-from longca_bench.reports.mask_caption import factor_words, percent
+from longca_bench.reports.mask_text import factor_words, percent
 from longca_bench.reports.run_cells import throughput_unit
 from longca_bench.reports.text import printable
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.mask_caption import factor_words
+from longca_bench.reports.mask_text import factor_words
 from longca_bench.reports.rank_cells import alone
 from longca_bench.reports.run_source import Run
 

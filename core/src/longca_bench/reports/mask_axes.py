@@ -1,7 +1,7 @@
-"""One mask in one pair of axes: queries down, keys across, blocks in the shades of what a kernel does with them.
+"""One mask in one pair of axes: queries down, keys across, and a shade for full, partial and empty blocks.
 
-The shades come out apart in grey too. In a partly visible block the pairs that are not visible are tinted: they are
-what a tiled kernel computes in vain.
+The shades differ in grey too. In a partial block the hidden pairs are tinted, because a tiled kernel computes them in
+vain.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.masks import Mask
-from longca_bench.reports.mask_caption import token_count
 from longca_bench.reports.mask_raster import Raster, picture_block, rasterize
+from longca_bench.reports.mask_text import token_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +25,9 @@ __all__ = ["FULL", "HIDDEN", "PARTIAL", "RULE", "draw_on_axes", "outlined_docume
 FULL, PARTIAL, HIDDEN, RULE = "#1f3a5f", "#5b8db8", "#dfe7ee", "#c8553d"
 _PAPER, _FRAME = "#ffffff", "#8a8f98"
 
-#: Cells up to which single tokens are set apart by a grid, and documents up to which each one is outlined.
+#: The most cells with a grid between tokens, and the most documents that all get outlines.
 _MOST_GRID_CELLS, _MOST_DOCUMENTS = 32, 24
-#: Least ink of a cell that shows anything, so that a band thinner than a cell does not fade away.
+#: The least ink of a cell with a visible pair, so that a thin band does not fade away.
 _LEAST_INK = 0.3
 
 
@@ -43,15 +43,15 @@ def draw_on_axes(axes: Axes, mask: Mask, head: int, *, cells: int, block: int | 
     """Draws one head of a mask.
 
     Args:
-        axes: Where to.
+        axes: The axes.
         mask: The mask, whose factors are marked.
-        head: Which head of it to draw.
-        cells: Cells a side that there is room for.
-        block: Tokens a block to tell apart; None to choose by the length.
-        font_size: Of the tick labels, in points.
+        head: The head to draw.
+        cells: The most cells a side.
+        block: Tokens a block. None chooses by the length.
+        font_size: Size of the tick labels, in points.
 
     Returns:
-        What was drawn.
+        The raster of the picture.
     """
     longest = max(mask.seqlen_q, mask.seqlen_k)
     raster = rasterize(mask, cells, picture_block(longest, block), head)
@@ -73,7 +73,7 @@ def draw_on_axes(axes: Axes, mask: Mask, head: int, *, cells: int, block: int | 
 
 
 def _mark_factors(axes: Axes, mask: Mask, font_size: float) -> None:
-    """Each document's own square, and lines at the end of a prefix or of the global tokens."""
+    """Draws a square around each document, and lines at the end of a prefix or of the global tokens."""
     from matplotlib.collections import LineCollection
 
     rule: dict[str, Any] = {"color": RULE, "linewidth": 0.6, "alpha": 0.8}
@@ -89,7 +89,7 @@ def _mark_factors(axes: Axes, mask: Mask, font_size: float) -> None:
 
 
 def outlined_documents(mask: Mask) -> list[tuple[int, int]]:
-    """Where documents start and stop; of many, only those that take a fiftieth of the whole."""
+    """The start and stop of each document. Many documents leave out those with less than a fiftieth of all tokens."""
     lengths = mask.factors.get("documents", ())
     spans = [(end - length, end) for length, end in zip(lengths, accumulate(lengths), strict=True)]
     if len(spans) <= _MOST_DOCUMENTS:

@@ -1,6 +1,6 @@
-"""Pictures of masks as a paper would draw them, from 8 tokens to a million, without a dense matrix.
+"""Pictures of masks for a page or a paper, from 8 tokens to a million, without a dense matrix.
 
-matplotlib is loaded when the first picture is drawn, and nothing of its global state is touched.
+The first picture loads matplotlib. Its global state stays untouched.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from longca.errors import MaskError, RequestError
 from longca.masks import PATTERNS, Mask, sample
 from longca_bench.reports.mask_axes import FULL, HIDDEN, PARTIAL, draw_on_axes
-from longca_bench.reports.mask_caption import caption, mask_title, percent
 from longca_bench.reports.mask_raster import Raster
-from longca_bench.reports.mask_text import text_picture
+from longca_bench.reports.mask_text import caption, mask_title, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _Corner = Literal["upper center", "upper left"]
 
-__all__ = ["SUFFIXES", "check_block", "draw_contact_sheet", "draw_mask", "text_picture"]
+__all__ = ["SUFFIXES", "check_block", "draw_contact_sheet", "draw_mask"]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -33,7 +32,7 @@ _MOST_STRETCH = 4
 _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP, _LINE, _LEGEND = 0.62, 0.3, 0.68, 0.1, 0.55, 0.14, 0.3
 _FONT = 7.0
 
-#: The contact sheet's factors: few documents and blocks, so that each pattern's own structure is seen.
+#: The contact sheet's factors. Few documents and blocks show the structure of each pattern.
 SHEET_SEQLEN, SHEET_BLOCK, SHEET_COLUMNS = 8192, 256, 5
 _SHEET_FACTORS: dict[str, Any] = {
     "documents": (1100, 2300, 700, 2600, 1492),
@@ -47,13 +46,13 @@ _SHEET_FACTORS: dict[str, Any] = {
 
 
 def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: float = 200) -> Path:
-    """Draws a mask to a file; of a mask whose heads differ, the first four heads.
+    """Draws a mask to a file. The first four heads of a mask are drawn.
 
     Args:
         mask: Any mask with at least one query and one key.
-        path: Where to, as .png, .svg or .pdf.
-        block: Tokens a block whose full and partial blocks are told apart; None for 128, or fewer for short masks.
-            Blocks too small to be seen are not told apart.
+        path: A .png, .svg or .pdf file.
+        block: Tokens a block. Full and partial blocks get other shades if they are large enough to be seen. None takes
+            128, or fewer for short masks.
         dpi: Dots an inch of a .png, and of the raster in a .pdf or .svg.
 
     Returns:
@@ -61,7 +60,7 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
 
     Raises:
         MaskError: The mask has no queries or no keys, or the block is smaller than a token.
-        RequestError: The file's name ends in something else, or it cannot be written.
+        RequestError: The file has another suffix, or it cannot be written.
     """
     target = _checked_path(path)
     if not mask.seqlen_q or not mask.seqlen_k:
@@ -80,7 +79,7 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
 
 
 def check_block(block: int) -> None:
-    """Refuses blocks that no picture has.
+    """Refuses blocks that cannot be drawn.
 
     Args:
         block: Tokens a block.
@@ -93,14 +92,14 @@ def check_block(block: int) -> None:
 
 
 def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:
-    """Draws one mask of each pattern in the registry, static ones first, for the documentation.
+    """Draws one mask of each registered pattern for the documentation, static patterns first.
 
     Args:
-        path: Where to, as .png, .svg or .pdf.
+        path: A .png, .svg or .pdf file.
         dpi: Dots an inch.
 
     Raises:
-        RequestError: The file's name ends in something else, or it cannot be written.
+        RequestError: The file has another suffix, or it cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -127,7 +126,7 @@ def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:
 
 
 def _layout(mask: Mask, dpi: float) -> tuple[Figure, list[tuple[float, float, float, float]], tuple[float, float]]:
-    """A figure with title and caption, a place in it for each head drawn, and the middle of the legend's top."""
+    """A figure with title and caption, a place for each head, and the middle of the legend's top."""
     from matplotlib.figure import Figure
 
     width, height = _sides(mask)
@@ -152,7 +151,7 @@ def _layout(mask: Mask, dpi: float) -> tuple[Figure, list[tuple[float, float, fl
 
 
 def _sheet_words(mask: Mask) -> str:
-    """The factors that tell a small picture from another of its pattern, and the density."""
+    """The factors of a small picture, and its density."""
     told = {
         name: value for name, value in mask.factors.items() if name in ("window", "prefix", "block", "global_tokens")
     }
@@ -175,7 +174,7 @@ def _caption_lines(mask: Mask, heads: int, width: float) -> list[str]:
 
 
 def _add_legend(figure: Figure, raster: Raster, where: tuple[float, float], corner: _Corner, columns: int) -> None:
-    """What the shades mean, where the picture tells blocks apart."""
+    """Adds a legend of the shades if the picture has blocks."""
     if raster.block is None:
         return
     from matplotlib.patches import Patch
@@ -208,7 +207,7 @@ def _checked_path(path: str | Path) -> Path:
 
 
 def _save(figure: Figure, target: Path) -> Path:
-    # Without a date the same mask gives the same file.
+    # Without a date, the same mask gives the same file.
     undated: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     try:
         figure.savefig(target, metadata=undated.get(target.suffix.lower()))

@@ -1,7 +1,7 @@
-"""Rasters: how much of each cell of a picture a mask shows, exactly, without a dense matrix.
+"""Rasters: the exact share of visible pairs in each cell of a picture, without a dense matrix.
 
-A cell is a square of tokens. What it shows is a sum over the affine pieces of the mask's row intervals, O(pieces ×
-columns of cells) whatever the sequence length, or over the bitmap of a block-sparse mask.
+A cell is a square of tokens. Its visible pairs are a sum over the affine pieces of the row intervals, or over the
+bitmap of a block-sparse mask. The work is O(pieces × columns of cells) for any sequence length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Raster", "count_visible", "picture_block", "rasterize"]
 
 Ints = NDArray[np.int64]
 
-#: Blocks a side between which they can be told apart in a picture of column width.
+#: The fewest and the most blocks a side that can be seen in a picture of column width.
 FEWEST_BLOCKS, MOST_BLOCKS = 4, 64
 
 _PIECES_AT_A_TIME, _BLOCK_ROWS_AT_A_TIME = 4096, 256
@@ -25,14 +25,14 @@ _PIECES_AT_A_TIME, _BLOCK_ROWS_AT_A_TIME = 4096, 256
 
 @dataclass(frozen=True, eq=False)
 class Raster:
-    """A mask in cells of `cell` × `cell` tokens; the last ones may be cut short.
+    """A mask in cells of `cell` × `cell` tokens. The last cells may be smaller.
 
     Attributes:
         cell: Tokens a cell.
-        shown: Share of each cell's pairs that is visible: float64 [rows, columns].
-        block: Tokens a block, where blocks are told apart; else None.
-        state: 0 where a cell's block shows nothing, 1 partly, 2 fully: int8 [rows, columns]. Where blocks are not
-            told apart, 2 wherever the cell shows anything.
+        shown: The share of visible pairs in each cell: float64 [rows, columns].
+        block: Tokens a block, or None without blocks.
+        state: The state of each cell's block: 0 for empty, 1 for partial, 2 for full: int8 [rows, columns]. Without
+            blocks, a cell with a visible pair has 2.
     """
 
     cell: int
@@ -42,13 +42,13 @@ class Raster:
 
 
 def rasterize(mask: Mask, most: int, block: int | None = None, head: int = 0) -> Raster:
-    """One head of a mask as at most `most` cells a side (fewer where cells must divide blocks).
+    """One head of a mask as at most `most` cells a side. There are fewer cells if cells must divide blocks.
 
     Args:
         mask: A mask with at least one query and one key.
-        most: Cells a side that the picture has room for.
-        block: Tokens a block to tell apart; None for none.
-        head: Which head.
+        most: The most cells a side.
+        block: Tokens a block, or None without blocks.
+        head: The head.
     """
     longest = max(mask.seqlen_q, mask.seqlen_k)
     cell = -(-longest // most)
@@ -64,9 +64,9 @@ def rasterize(mask: Mask, most: int, block: int | None = None, head: int = 0) ->
 
 
 def picture_block(seqlen: int, asked: int | None = None) -> int | None:
-    """Tokens a block that a picture of `seqlen` tokens can show; None where no block would be seen.
+    """Tokens a block in a picture of `seqlen` tokens, or None if blocks would not be seen.
 
-    Without one asked for it is 128, or for shorter sequences the power of two that makes eight to sixteen a side.
+    The default is 128. Shorter sequences get the power of two with eight to sixteen blocks a side.
     """
     block = asked if asked is not None else min(128, 2 ** max(0, (seqlen // 8).bit_length() - 1))
     return block if block > 1 and FEWEST_BLOCKS <= -(-seqlen // block) <= MOST_BLOCKS else None
@@ -78,8 +78,8 @@ def count_visible(mask: Mask, q_edges: Ints, k_edges: Ints, head: int = 0) -> In
     Args:
         mask: The mask.
         q_edges: Bounds of the rows of cells, strictly ascending from 0 to seqlen_q.
-        k_edges: Bounds of the columns, likewise.
-        head: Which head.
+        k_edges: Bounds of the columns, strictly ascending from 0 to seqlen_k.
+        head: The head.
     """
     if isinstance(mask, BlockSparseMask):
         return _count_in_bitmap(mask, head, q_edges, k_edges)
@@ -103,8 +103,8 @@ def _count_in_pieces(mask: SliceMask, q_edges: Ints, k_edges: Ints) -> Ints:
 def _keys_before(end: Ints, step: Ints, height: Ints, k_edges: Ints) -> Ints:
     """Keys of each column before an interval's end, summed over the rows of its piece: [pieces, columns].
 
-    Beyond edge E lie max(x − E, 0) keys before x. Where the end moves, x runs through [end, end + height), and the
-    sum is a difference of triangular numbers.
+    max(x − E, 0) keys lie between edge E and x. If the end moves, x runs through [end, end + height), and the sum is a
+    difference of triangular numbers.
     """
     beyond = np.maximum(end[:, None] - k_edges, 0)
     moved = np.maximum((end + height)[:, None] - k_edges, 0)

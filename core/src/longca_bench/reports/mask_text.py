@@ -1,31 +1,78 @@
-"""A mask as text: half blocks and shades for a terminal, with the caption of its picture."""
+"""A mask as text: its caption in words, and a picture of characters for a terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
-from longca.masks import Mask
-from longca_bench.reports.mask_caption import caption, mask_title
+from longca.masks import PATTERNS, Mask
 from longca_bench.reports.mask_raster import rasterize
 
-__all__ = ["text_picture"]
+__all__ = ["caption", "describe_factors", "factor_words", "mask_title", "percent", "text_picture", "token_count"]
 
-#: By how much the upper and the lower half of a character show: 0 nothing, 1 some, 2 all.
+#: Characters by the share that the upper and the lower half show: 0 nothing, 1 some, 2 all.
 _GLYPHS = np.array([[" ", "░", "▄"], ["░", "▒", "▓"], ["▀", "▓", "█"]])
 
 
+def caption(mask: Mask) -> list[str]:
+    """The lines below a picture: size, factors, area, density and tile efficiency at 128."""
+    size = _counted(mask.seqlen_q, "token", "tokens")
+    if not mask.is_square:
+        size = f"{_counted(mask.seqlen_q, 'query', 'queries')} × {_counted(mask.seqlen_k, 'key', 'keys')}"
+    over = f" over {mask.heads} heads" if mask.heads > 1 else ""
+    return [
+        ", ".join([size, *describe_factors(mask)]),
+        f"area {mask.area:,}{over}",
+        f"density {percent(mask.density)}, tile efficiency at 128: {percent(mask.tile_efficiency(128, 128))}",
+    ]
+
+
+def mask_title(mask: Mask) -> str:
+    """The title of the mask's pattern."""
+    pattern = PATTERNS.get(mask.pattern or "")
+    return pattern.title if pattern else mask.pattern or "Mask"
+
+
+def describe_factors(mask: Mask) -> list[str]:
+    """Each factor of a mask in a few words."""
+    return factor_words(mask.factors)
+
+
+def factor_words(factors: Mapping[str, Any]) -> list[str]:
+    """Each factor of a mask in a few words, from its factors alone."""
+    return [_WORDS.get(name, _plain(name))(value) for name, value in factors.items()]
+
+
+def token_count(tokens: int) -> str:
+    """A number of tokens for an axis, in K or M if it is a multiple of half a K or M."""
+    for unit, letter in ((2**20, "M"), (2**10, "K")):
+        if tokens >= unit and tokens * 2 % unit == 0:
+            return f"{tokens / unit:g} {letter}"
+    return f"{tokens:,}"
+
+
+def percent(share: float) -> str:
+    """A percentage with one decimal. Shares below 0.1 % get two digits, and only all is 100 %."""
+    if 0 < share < 0.001:
+        return f"{share * 100:.2g} %"
+    return "> 99.9 %" if 0.9995 <= share < 1 else f"{share * 100:.1f} %"
+
+
 def text_picture(mask: Mask, width: int = 64, height: int = 32) -> str:
-    """A picture of a mask (of head 0, where heads differ) in a frame, queries down and keys across.
+    """A picture of a mask in a frame, queries down and keys across. Head 0 is drawn if there are several.
 
     Args:
         mask: Any mask with at least one query and one key.
         width: Characters across, the frame included.
-        height: Lines of the picture, the frame included; title and caption come on top.
+        height: Lines of the picture, the frame included. Title and caption are extra lines.
 
     Raises:
-        MaskError: The mask has no queries or no keys, or there is no room for a picture.
+        MaskError: The mask has no queries or no keys, or the picture has no room.
     """
     if not mask.seqlen_q or not mask.seqlen_k:
         raise MaskError(f"there is nothing to draw of a {mask.label}: it has no queries or no keys")
@@ -39,7 +86,7 @@ def text_picture(mask: Mask, width: int = 64, height: int = 32) -> str:
 
 
 def _halves(mask: Mask, columns: int, rows: int) -> NDArray[np.int8]:
-    """What the upper and the lower half of each character show: int8 [2, lines, characters].
+    """The level of the upper and the lower half of each character: int8 [2, lines, characters].
 
     A half is about as high as it is wide, so tokens stay square.
     """
@@ -51,3 +98,35 @@ def _halves(mask: Mask, columns: int, rows: int) -> NDArray[np.int8]:
     level = level.repeat(times, axis=0).repeat(times, axis=1)
     level = np.pad(level, ((0, len(level) % 2), (0, 0)))
     return np.stack([level[::2], level[1::2]])
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def _listed(lengths: tuple[int, ...], noun: str) -> str:
+    if 1 < len(lengths) <= 4:
+        return f"{noun}s of {', '.join(f'{n:,}' for n in lengths)}"
+    count = _counted(len(lengths), noun, f"{noun}s")
+    return count if len(lengths) == 1 else f"{count} of {min(lengths):,} to {max(lengths):,}"
+
+
+def _boundaries(bounds: tuple[int, ...]) -> str:
+    return _listed(tuple(b - a for a, b in pairwise(bounds)), "block")
+
+
+def _plain(name: str) -> Callable[[Any], str]:
+    def words(value: Any) -> str:
+        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        return f"{name.replace('_', ' ')} {shown}"
+
+    return words
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "documents": lambda lengths: _listed(lengths, "document"),
+    "boundaries": _boundaries,
+    "kept": lambda share: f"{share * 100:g} % kept",
+    "heads": lambda heads: _counted(heads, "head", "heads"),
+    "seed": lambda seed: f"seed {seed}",
+}
