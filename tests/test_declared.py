@@ -106,8 +106,10 @@ def _waiting() -> set[str]:
 
 
 def _names() -> set[str]:
-    texts = (path / "pyproject.toml" for path in DISTRIBUTIONS)
-    return {canonicalize_name(tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"]) for path in texts}
+    """The distributions with an entry point. A kit has none."""
+    texts = ((path / "pyproject.toml").read_text(encoding="utf-8") for path in DISTRIBUTIONS)
+    projects = [tomllib.loads(text)["project"] for text in texts]
+    return {canonicalize_name(project["name"]) for project in projects if "entry-points" in project}
 
 
 def _kernels() -> list[str]:
