@@ -1,11 +1,12 @@
-"""What every test of attention gets: no GPU tests without a GPU, a history and a plan store of its own, the core alone."""
+"""Fixtures of attention's tests: an own history and plan cache, the core alone, and no GPU tests without a GPU."""
 
 import pytest
 import torch
 
 from longca import plugins
 from longca.kernels import attention as attention_module
-from longca.kernels import choice as choice_module
+from longca.plan_cache import PlanCache
+from longca_advice import auto_kernel
 
 
 def pytest_runtest_setup(item):
@@ -24,8 +25,8 @@ def history(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def plans(monkeypatch):
     """No plans of an earlier test, and nothing that it logged."""
-    monkeypatch.setattr(choice_module, "_LOGGED", set())
-    fresh = attention_module._Plans()
+    monkeypatch.setattr(auto_kernel, "_LOGGED", set())
+    fresh = PlanCache(attention_module._PLANS.most)
     monkeypatch.setattr(attention_module, "_PLANS", fresh)
     return fresh
 

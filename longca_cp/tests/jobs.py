@@ -16,13 +16,13 @@ from longca import masks
 from longca.builtin.naive import Naive
 from longca.errors import UnsupportedError
 from longca.kernels.base import Plan, fill
-from longca.kernels.choice import Choice
 from longca.kernels.lse_grad import backward_through_lse
 from longca.manifests import Device, Problem
 from longca.parallel import layouts
 from longca.parallel.layouts import _agree
-from longca.parallel.sharing import Arrangement
 from longca.parallel.traffic import Recorder, sent_by_kind
+from longca_advice.auto_kernel import Choice
+from longca_advice.auto_layout import Arrangement
 from longca_cp.mesh import Axis, axes_of
 from longca_cp.ring import KVRing
 
@@ -450,5 +450,5 @@ def arranged_by_the_first(size):
     mask, mesh = mask_of("causal", 64, ()), mesh_of((("cp", size),))
     mine = ("ulysses", "ring_p2p")[mesh.get_rank()], "contiguous"
     made = Arrangement(*mine, Choice("naive", "a test's", "it says so"))
-    with mock.patch.object(layouts, "arrange", return_value=made):
+    with mock.patch.object(layouts, "arranged", return_value=made):
         return longca.layout(mask, strategy="auto", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64").strategy

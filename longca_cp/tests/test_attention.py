@@ -39,7 +39,7 @@ def test_what_is_wrong_is_said(world):
 @sizes(2)
 def test_a_layout_of_something_else_is_refused_on_all_ranks(world):
     says = {
-        "mask": "this layout is of another mask: its steps are not all that this causal of 40 tokens shows",
+        "mask": "this layout is of another mask: its steps show other pairs than this causal of 40 tokens",
         "tokens": "this layout is of 38 tokens on 2 ranks, and the mask of 40, on 2",
         "strategy": "this layout is one of ring_p2p on ring=2, and ring_all_gather runs on ring=2 here",
         "ranks": "this layout is one of ring_all_gather on ring=4, and ring_all_gather runs on ring=2 here",
@@ -142,10 +142,10 @@ def test_sizes_of_one_axis_may_have_any_name(placement):
 
 
 def test_auto_does_not_ask_for_gradients_where_there_are_none(monkeypatch):
-    from longca.parallel import sharing
+    from longca_advice import auto_layout
 
     seen = []
-    place = sharing.place
+    place = auto_layout.place
 
     def refuse_backward(registry, strategy, kernel, problem, axis_sizes):
         seen.append(problem.direction)
@@ -153,14 +153,14 @@ def test_auto_does_not_ask_for_gradients_where_there_are_none(monkeypatch):
             raise UnsupportedError("no backward")
         return place(registry, strategy, kernel, problem, axis_sizes)
 
-    monkeypatch.setattr(sharing, "place", refuse_backward)
+    monkeypatch.setattr(auto_layout, "place", refuse_backward)
     assert lay_out(masks.build("causal", 77), kernel="naive").num_tokens == 77
     assert seen == ["backward", "forward"]
 
 
 def test_what_a_layout_refuses():
     mask = masks.build("causal", 64)
-    with pytest.raises(RequestError, match="sizes of axes do not say what it runs on"):
+    with pytest.raises(RequestError, match="sizes of axes do not name a device"):
         lay_out(mask, device=None)
     with pytest.raises(RequestError, match="mask is a str; build one"):
         lay_out("causal")

@@ -7,8 +7,7 @@ import pytest
 import longca
 from longca import Device, masks
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca.kernels import choice
-from longca.parallel import layouts
+from longca_advice import auto_kernel, auto_layout
 from longca_advice.devices import DEVICES
 
 from .test_strategies import EXACT, sizes
@@ -20,12 +19,12 @@ RING, PAIR = {"cp": 8}, {"ring": 4, "ulysses": 2}
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
     """Nothing was chosen, said or measured here before."""
-    monkeypatch.setattr(choice, "_LOGGED", set())
+    monkeypatch.setattr(auto_kernel, "_LOGGED", set())
     monkeypatch.setenv("LONGCA_HISTORY", str(tmp_path / "evidence.jsonl"))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    layouts._auto.cache_clear()
+    auto_layout._ARRANGED.clear()
     yield
-    layouts._auto.cache_clear()
+    auto_layout._ARRANGED.clear()
 
 
 def lay_out(mask=None, mesh=RING, heads=(64, 8), device=H200, kernel="sdpa", **more):

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from longca import masks, registry
 from longca.errors import UnknownNameError
 from longca.manifests import Device, Problem
-from longca.parallel.accumulate import Accumulator, Sum
+from longca.parallel.merge import Accumulator, Sum
 from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 from longca_cp.memory import kept_bytes, peak_bytes
 

@@ -223,7 +223,7 @@ def test_what_differs_is_planned_anew(change, monkeypatch):
 
 
 def test_as_many_plans_are_kept_as_stated_and_the_last_used_stay(counting, plans):
-    used = [masks.build("causal_sliding_window", 8, window=w) for w in range(plans._MOST + 1)]
+    used = [masks.build("causal_sliding_window", 8, window=w) for w in range(plans.most + 1)]
     given = inputs(used[0], 1, 1, 2)[:3]
 
     def attend_to(mask):
@@ -232,11 +232,11 @@ def test_as_many_plans_are_kept_as_stated_and_the_last_used_stay(counting, plans
 
     for mask in used[:-1]:
         attend_to(mask)
-    assert attend_to(used[0]) == plans._MOST  # used again, so that the second is now the oldest
-    assert attend_to(used[-1]) == plans._MOST + 1
-    assert len(plans._plans) == plans._MOST
-    assert attend_to(used[0]) == plans._MOST + 1
-    assert attend_to(used[1]) == plans._MOST + 2
+    assert attend_to(used[0]) == plans.most  # used again, so that the second is now the oldest
+    assert attend_to(used[-1]) == plans.most + 1
+    assert len(plans) == plans.most
+    assert attend_to(used[0]) == plans.most + 1
+    assert attend_to(used[1]) == plans.most + 2
 
 
 def test_threads_share_the_plans(counting):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.parallel.accumulate import Accumulator, Sum
-from longca.parallel.merge import merge
+from longca.parallel.merge import Accumulator, Sum, merge
 
 from .test_parts import parts
 

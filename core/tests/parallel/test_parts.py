@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from longca.parallel.merge import merge
-from longca.parallel.parts import merge_parts
+from longca.parallel.merge import merge, merge_parts
 
 
 def parts(count, dtype, device="cpu", head_dim=24):

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem
-from longca.parallel.accumulate import Accumulator, Sum
+from longca.parallel.merge import Accumulator, Sum
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.mesh import axes_of
 from longca_cp.overlap import is_beside

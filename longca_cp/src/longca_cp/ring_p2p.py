@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
-from longca.parallel.accumulate import Accumulator, Sum
+from longca.parallel.merge import Accumulator, Sum
 from longca_cp.mesh import Axis, axes_of
 from longca_cp.overlap import is_beside
 from longca_cp.ring import GradientRing, KVRing

@@ -57,7 +57,7 @@ class Sizes:
         return replace(self, heads_q=self.heads_q // ranks, heads_kv=heads_kv, copies=self.heads_kv < ranks)
 
     def merging(self, parts: int, size: int) -> int:
-        """Bytes read and written to merge or add up so many results of a size, as `longca.parallel.accumulate` does."""
+        """Bytes read and written to merge or add up so many results of a size, as `longca.parallel.merge` does."""
         if parts < _SUMMED:
             return 3 * size if parts == 2 else 0
         passes = (parts - 1) // 2

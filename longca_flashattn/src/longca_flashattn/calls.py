@@ -1,7 +1,7 @@
-"""Masks as calls of FlashAttention's functions: one, or a few whose results merge by their log-sum-exp.
+"""Masks as calls of FlashAttention's functions: one call, or a few calls whose results are merged by log-sum-exp.
 
-FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seqlens`), with one window for all,
-bottom-right aligned in each. What is no such mask is a few of them laid over one another: layers.
+FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seqlens`). One window applies to all
+documents and is aligned bottom-right in each. Any other mask is the union of a few such masks, called layers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
-from longca.parallel.parts import merge_parts
+from longca.parallel.merge import merge_parts
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 
-#: The forms in which calls take masks, in the order in which they are tried.
+#: The forms in which calls take masks, in order of preference.
 FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN, Form.LAYERS)
 
 
@@ -31,11 +31,11 @@ class Call:
 
     Attributes:
         max_seqlen_q: Queries of the longest document.
-        max_seqlen_k: Its keys.
-        left: How many keys a query sees left of the bottom-right diagonal; −1 for all.
-        right: Likewise to the right.
-        cu_seqlens_q: Bounds of the documents' queries, int32 [documents + 1]; None for one document of everything.
-        cu_seqlens_k: Bounds of their keys.
+        max_seqlen_k: Keys of the longest document.
+        left: Number of keys that a query sees left of the bottom-right diagonal. −1 means all.
+        right: Number of keys that a query sees right of the bottom-right diagonal. −1 means all.
+        cu_seqlens_q: Bounds of the documents' queries, int32 [documents + 1]. None if one document is everything.
+        cu_seqlens_k: Bounds of the documents' keys, int32 [documents + 1]. None if one document is everything.
     """
 
     max_seqlen_q: int
@@ -51,7 +51,7 @@ class Call:
         return self.left == -1 and self.right == 0
 
     def batched(self, x: Tensor) -> Tensor:
-        """A packed tensor [T, H, …] as the functions take it: [1, T, H, …] where there are no documents."""
+        """A packed tensor [T, H, …] in the shape that the functions take: [1, T, H, …] if there are no documents."""
         return x if self.cu_seqlens_q is not None else x[None]
 
 
@@ -60,8 +60,8 @@ class CallsPlan(Plan):
     """A plan of calls.
 
     Attributes:
-        calls: The calls; several where the form is `layers`, and none where nobody sees anything.
-        empty: Which queries see nothing at all: bool [Tq]; None where all see something.
+        calls: The calls. Layers take several calls, and a mask that shows nothing takes none.
+        empty: Whether each query sees no key: bool [Tq]. None if every query sees a key.
     """
 
     calls: tuple[Call, ...]
@@ -69,10 +69,10 @@ class CallsPlan(Plan):
 
 
 class CallsKernel(ABC):
-    """What FlashAttention 2, 3 and 4 have in common: everything but the functions that are called."""
+    """The common code of FlashAttention 2, 3 and 4. Subclasses provide the functions that are called."""
 
     def plan(self, problem: Problem) -> CallsPlan:
-        """Puts the mask into calls."""
+        """Turns the mask into calls."""
         mask = problem.concrete_mask
         form = next(form for form in FORMS if mask.admits(form))
         device = torch_device(problem.device)
@@ -85,7 +85,7 @@ class CallsKernel(ABC):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `Kernel.forward`."""
+        """Attention of q to k and v. See `Kernel.forward`."""
         if not (q.numel() and k.numel() and plan.calls):
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         q, k, v = (readable(x) for x in (q, k, v))
@@ -104,7 +104,7 @@ class CallsKernel(ABC):
         lses = torch.empty((len(plan.calls), q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
         for call, part_out, part_lse in zip(plan.calls, outs, lses, strict=True):
             self.call_forward(q, k, v, call, plan, part_out, part_lse)
-        lses.masked_fill_(lses == torch.inf, -torch.inf)  # what FlashAttention-2 says of a query that sees nothing
+        lses.masked_fill_(lses == torch.inf, -torch.inf)  # FlashAttention-2 returns +∞ for a query that sees nothing
         return merge_parts(outs, lses, out=out, lse=lse)
 
     def backward(
@@ -121,12 +121,12 @@ class CallsKernel(ABC):
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `Kernel.backward`."""
+        """Gradients of q, k and v. See `Kernel.backward`."""
         buffers = (dq, dk, dv)
         if not (q.numel() and k.numel() and plan.calls):
             return no_gradients((q, k, v), buffers)
         if plan.empty is not None:
-            # exp(−∞ − lse) is 0 for any finite lse, and NaN for the row's own −∞.
+            # exp(−∞ − lse) is 0 for any finite lse, and NaN if the row's own lse is −∞.
             lse = lse.masked_fill(lse == -torch.inf, 0.0)
         dout, q, k, v, out = (readable(x) for x in (dout, q, k, v, out))
         tensors = (dout, q, k, v, out, lse.contiguous())
@@ -143,13 +143,13 @@ class CallsKernel(ABC):
 
     @abstractmethod
     def backend(self, problem: Problem) -> str:
-        """Which function of which library runs for a problem."""
+        """The function and library that run for a problem."""
 
     @abstractmethod
     def call_forward(
         self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """One call; returns out [Tq, Hq, D] and lse [Hq, Tq], in the buffers where they are given."""
+        """Runs one call. Returns out [Tq, Hq, D] and lse [Hq, Tq], in the given buffers if there are any."""
 
     @abstractmethod
     def call_backward(
@@ -166,7 +166,7 @@ class CallsKernel(ABC):
         dk: Tensor | None,
         dv: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One call's gradients, in the buffers where they are given."""
+        """Computes one call's gradients, in the given buffers if there are any."""
 
 
 def _varlens(mask: Mask, form: Form) -> list[Varlen]:
@@ -199,7 +199,7 @@ def _whole(mask: Mask, window: Window) -> Call:
 
 
 def _on(device: torch.device, varlen: Varlen) -> Call:
-    # Both bounds in one array and one copy.
+    # Both bounds travel in one array and one copy.
     bounds = torch.from_numpy(np.stack([varlen.cu_seqlens_q, varlen.cu_seqlens_k])).to(device)
     window = varlen.window
     return Call(
@@ -208,7 +208,7 @@ def _on(device: torch.device, varlen: Varlen) -> Call:
 
 
 def _empty_rows(mask: Mask, form: Form, device: torch.device) -> Tensor | None:
-    """Which queries see no key; None where each sees one."""
+    """Whether each query sees no key: bool [Tq]. None if every query sees a key."""
     if form in (Form.FULL, Form.CAUSAL) and mask.seqlen_q <= mask.seqlen_k:
         return None
     empty = mask.head(0).row_pieces.empty_rows()

@@ -1,13 +1,11 @@
 """attention: any kernel as a differentiable function, also under torch.compile.
 
 The kernel runs inside a custom operator whose arguments are tensors and plain numbers, so that a compiler can trace
-around it: the mask travels as its key, in a tensor of one number, and is planned at its first use.
+around it. The mask travels as its key, in a tensor of one number. It is planned at its first use.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +15,10 @@ from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes
 from longca.kernels.buffers import on_device_of
-from longca.kernels.choice import choose, log
 from longca.manifests import Layout, Problem
 from longca.masks import Mask
+from longca.plan_cache import PlanCache
+from longca_advice.auto_kernel import choose, log
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -43,39 +42,39 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of q to k and v under a mask, differentiable in all three.
 
-    The mask is planned at its first use and the plan reused, by other layers too; hold on to the mask while you use
-    it. A mask that changes from step to step compiles once, not once a mask. Under torch.autocast it is computed in the
-    tensors' dtype all the same.
+    The mask is planned at its first use. Later calls reuse the plan, in other layers too, so hold on to the mask while
+    you use it. A mask that changes from step to step compiles once, not once a mask. The computation is in the tensors'
+    dtype, also under torch.autocast.
 
-    With a strategy the tensors are this rank's shards of all tokens, and so are the results; `longca.layout` says which
-    tokens they are. All ranks of the mesh make the same calls in the same order. Under torch.compile such a call is a
-    break in the graph.
+    With a strategy, the tensors are this rank's shards of all tokens, and so are the results. `longca.layout` says
+    which tokens these are. All ranks of the mesh make the same calls in the same order. Under torch.compile such a call
+    is a break in the graph.
 
     Args:
         q: Queries: [Tq, Hq, D].
         k: Keys: [Tk, Hkv, D].
         v: Values: [Tk, Hkv, D].
-        mask: Which keys each query sees; Tq × Tk.
+        mask: The keys that each query sees: Tq × Tk.
         kernel: Name of a kernel, or of a pair such as `fa3+fa4`: the forward of one and the backward of the other.
             `auto` takes the valid kernel or pair with the least predicted time, or else the first valid kernel
-            (`longca.kernels.choice` has the order), and logs the choice and its reason.
-        softmax_scale: Factor on the scores; None for 1/√D.
+            (`longca_advice.auto_kernel` has the order). It logs the choice and its reason.
+        softmax_scale: Factor on the scores. None for 1/√D.
         deterministic: Take only an offer whose results are bit-identical from run to run.
         return_lse: Return the log-sum-exp too.
-        strategy: Name of a context-parallel strategy; None for one device. `auto` takes the strategy that is predicted
-            quickest on the mesh (`longca.parallel.sharing` says how), or that of the layout given as placement.
-        mesh: The device mesh it runs on, with dims named as its axes.
-        placement: How the strategy places tokens on ranks: a placement's name; `auto` for what is predicted quickest
-            with the kernel; or what `longca.layout` returned, which leaves no doubt.
+        strategy: Name of a context-parallel strategy. None for one device. `auto` takes the strategy with the least
+            predicted time on the mesh (`longca_advice.auto_layout`), or the strategy of a layout given as placement.
+        mesh: The device mesh that the strategy runs on, with dims named as its axes.
+        placement: The way to place tokens on ranks: a placement's name, `auto` for the least predicted time with the
+            kernel, or a layout from `longca.layout`.
 
     Returns:
-        out [Tq, Hq, D] in q's dtype; with return_lse also lse [Hq, Tq], which carries no gradient.
+        out [Tq, Hq, D] in q's dtype. With return_lse also lse [Hq, Tq], which carries no gradient.
 
     Raises:
-        RequestError: Shapes, dtypes or devices that do not fit one another or the mask; a mesh or a placement without
-            a strategy.
+        RequestError: Shapes, dtypes or devices that do not fit one another or the mask. Or a mesh or a placement
+            without a strategy.
         UnknownNameError: Nobody provides the kernel or the strategy.
-        UnsupportedError: No offer covers the problem; the message gives the reasons and the kernels that are valid.
+        UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels.
     """
     check_mask(mask)
     check_inputs(q, k, v)
@@ -94,14 +93,14 @@ def attention(
 
 
 def _check_settings(kernel: object, softmax_scale: object) -> None:
-    """Checks what the operator's schema would refuse in its own words.
+    """Checks the arguments whose errors the operator's schema would word badly.
 
     Raises:
         RequestError: The kernel is no name, or the scale no number.
     """
     if not isinstance(kernel, str):
         raise RequestError(f"kernel is {kernel!r}; give a kernel's name, or auto")
-    # A compiler knows plain numbers by their types; NumPy's and others convert themselves.
+    # A compiler knows plain numbers by their types. NumPy's numbers and others convert themselves.
     if softmax_scale is not None and not (
         isinstance(softmax_scale, (int, float)) or hasattr(softmax_scale, "__float__")
     ):
@@ -150,7 +149,7 @@ def _forward(
     training: bool,
 ) -> tuple[Tensor, Tensor]:
     with on_device_of(q), in_given_dtypes(q):
-        implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
+        implementation, plan = _planned(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
         out, lse = implementation.forward(q, k, v, plan)
     return out.contiguous(), lse.contiguous()
 
@@ -175,7 +174,7 @@ def _backward(
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     with on_device_of(q), in_given_dtypes(q):
-        implementation, plan = _PLANS.get(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
+        implementation, plan = _planned(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
         dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()
 
@@ -198,58 +197,47 @@ def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None
 _forward.register_autograd(_differentiate, setup_context=_save)
 
 
-class _Plans:
-    """Plans made, the most recently used last; each holds its mask, and the oldest goes when there are too many."""
+#: The kernels and plans of the latest calls. A plan holds its mask.
+_PLANS: PlanCache[tuple[Kernel, Plan]] = PlanCache(64)
 
-    _MOST = 64
 
-    def __init__(self) -> None:
-        self._plans: OrderedDict[tuple[Any, ...], tuple[Kernel, Plan]] = OrderedDict()
-        self._lock = threading.Lock()
+def _planned(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: int,
+    kernel: str,
+    softmax_scale: float | None,
+    deterministic: bool,
+    training: bool,
+) -> tuple[Kernel, Plan]:
+    """The kernel and the plan for some tensors and the mask with this key."""
 
-    def get(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: int,
-        kernel: str,
-        softmax_scale: float | None,
-        deterministic: bool,
-        training: bool,
-    ) -> tuple[Kernel, Plan]:
-        """The kernel and plan for some tensors, made if need be."""
-        key = (mask, kernel, softmax_scale, deterministic, training, q.shape, k.shape, q.dtype, q.device)
-        with self._lock:
-            if key in self._plans:
-                self._plans.move_to_end(key)
-                return self._plans[key]
+    def make() -> tuple[Kernel, Plan]:
         whole = Mask.by_key(mask)
         if (q.shape[0], k.shape[0]) != (whole.seqlen_q, whole.seqlen_k):
             raise RequestError(
-                f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {whole.seqlen_q} × {whole.seqlen_k}; "
-                "build the mask for the tensors' lengths"
+                f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {whole.seqlen_q} × {whole.seqlen_k}. "
+                "Build the mask for the tensors' lengths"
             )
-        problem = _problem(q, k, whole, softmax_scale, deterministic, training)
-        made = self._make(kernel, problem)
-        with self._lock:
-            self._plans[key] = made
-            if len(self._plans) > self._MOST:
-                self._plans.popitem(last=False)
-        return made
+        return _plan(kernel, _problem(q, k, whole, softmax_scale, deterministic, training))
 
-    def _make(self, name: str, problem: Problem) -> tuple[Kernel, Plan]:
-        registry = plugins.registry()
-        if name == "auto":
-            choice = choose(problem, registry)
-            log(choice)
-            name = choice.kernel
-        else:
-            verdict = registry.resolve(name, problem)
-            if not verdict:
-                verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
-        implementation: Kernel = registry.load(name)
-        return implementation, implementation.plan(problem)
+    about = kernel, softmax_scale, deterministic, training, q.shape, k.shape, q.dtype, q.device
+    return _PLANS.get(mask, about, make)
+
+
+def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
+    registry = plugins.registry()
+    if name == "auto":
+        choice = choose(problem, registry)
+        log(choice)
+        name = choice.kernel
+    else:
+        verdict = registry.resolve(name, problem)
+        if not verdict:
+            verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
+    implementation: Kernel = registry.load(name)
+    return implementation, implementation.plan(problem)
 
 
 def _problem(
@@ -266,6 +254,3 @@ def _problem(
         softmax_scale=softmax_scale,
         deterministic=deterministic,
     )
-
-
-_PLANS = _Plans()

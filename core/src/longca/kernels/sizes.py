@@ -1,14 +1,13 @@
-"""Sizes: bytes of tensors, of block lists and of intervals, for functions that say what a kernel takes. Torch-free.
+"""Sizes: bytes of tensors, block lists and intervals, for the memory functions of manifests. Torch-free.
 
-The lists of a block-sparse mask are as wide as the fullest row of any head. In a mask of many blocks this width is
-taken from some heads alone, which are spread evenly over all.
+The lists of a block-sparse mask are as wide as the fullest row of any head. For a mask of many blocks this width comes
+from a sample of the heads, spread evenly over all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +18,11 @@ from longca.manifests.offers import DTYPE_BYTES
 from longca.masks import BlockSparseMask, Mask
 from longca.masks.blocks import BlockRuns
 from longca.masks.bounds import tile_spans
+from longca.plan_cache import PlanCache
 
 __all__ = ["DTYPE_BYTES", "Tensors", "Widths", "block_sparse", "counted_heads", "empty_bytes", "most_blocks", "widths"]
 
-#: Blocks of several heads that are looked at.
+#: The largest number of blocks in the sample of heads.
 _LOOKED_AT = 2**23
 
 
@@ -72,7 +72,7 @@ class Tensors:
 
 
 class Widths(NamedTuple):
-    """The most tiles that a row of tiles has in any head; each is at least 1.
+    """The most tiles that a row of tiles has in any head. Each is at least 1.
 
     Attributes:
         partial: Tiles that are partly visible.
@@ -84,7 +84,7 @@ class Widths(NamedTuple):
 
 
 def block_sparse(problem: Problem) -> BlockSparseMask:
-    """The mask of a problem that a kernel takes as a block-sparse one."""
+    """The mask of a problem, if the kernel's offer is for block-sparse masks."""
     mask = problem.concrete_mask
     assert isinstance(mask, BlockSparseMask), "the offer is of block-sparse masks"
     return mask
@@ -102,28 +102,32 @@ def widths(mask: BlockSparseMask, tile_q: int, tile_k: int, *, by_key: bool = Fa
         mask: The mask.
         tile_q: Queries a tile.
         tile_k: Keys a tile.
-        by_key: Whether rows are keys' tiles; else queries'.
+        by_key: Whether rows are of keys' tiles, and not of queries' tiles.
     """
-    return _widths(mask, tile_q, tile_k, mask.key)[1 if by_key else 0]
+    found = _WIDTHS.get(mask, (tile_q, tile_k), lambda: _widths(mask, tile_q, tile_k))
+    return found[1 if by_key else 0]
 
 
 def counted_heads(mask: BlockSparseMask) -> Iterator[NDArray[np.bool_]]:
-    """The kept blocks of the heads that are looked at: [query blocks, key blocks] of each."""
+    """The kept blocks of each head of the sample: [query blocks, key blocks]."""
     each = max(1, (len(mask.q_bounds) - 1) * (len(mask.k_bounds) - 1))
     step = -(-mask.heads // max(1, _LOOKED_AT // each))
     yield from (mask.kept(head) for head in range(0, mask.heads, step))
 
 
 def empty_bytes(mask: Mask) -> int:
-    """Bytes of a bool for each query of each head, where some query sees nothing; else 0."""
+    """Bytes of a bool for each query of each head if some query sees nothing, or else 0."""
     if isinstance(mask, BlockSparseMask):
         return mask.heads * mask.seqlen_q if (mask.keys_by_block == 0).any() else 0
     return 0 if mask.head(0).row_pieces.empty_rows() is None else mask.seqlen_q
 
 
-@lru_cache(maxsize=32)
-def _widths(mask: BlockSparseMask, tile_q: int, tile_k: int, _key: int) -> tuple[Widths, Widths]:
-    """By query and by key. The key tells apart masks that are equal but made of other blocks."""
+#: The widths of rows of queries' tiles and of rows of keys' tiles.
+_WIDTHS: PlanCache[tuple[Widths, Widths]] = PlanCache(32)
+
+
+def _widths(mask: BlockSparseMask, tile_q: int, tile_k: int) -> tuple[Widths, Widths]:
+    """The widths by query and by key."""
     found = np.ones((2, 2), np.int64)
     for kept in counted_heads(mask):
         touched, covered = _tiles(mask, kept, tile_q, tile_k)
@@ -137,7 +141,7 @@ def _widths(mask: BlockSparseMask, tile_q: int, tile_k: int, _key: int) -> tuple
 def _tiles(
     mask: BlockSparseMask, kept: NDArray[np.bool_], tile_q: int, tile_k: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether each tile has any kept block in it, and whether it has no other."""
+    """Whether each tile has any kept block, and whether all of its blocks are kept."""
     if mask.block_size == tile_q == tile_k:
         return kept, kept
     spans_q, spans_k = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Literal, get_args
 
 from longca.errors import RequestError, UnknownNameError
@@ -152,6 +153,11 @@ class Problem:
         return self.heads_q != self.heads_kv
 
     @property
+    def settings(self) -> tuple[object, ...]:
+        """All fields but the mask. The mask's identity and these are the key of a cache (`longca.plan_cache`)."""
+        return _SETTINGS(self)
+
+    @property
     def concrete_mask(self) -> Mask:
         """The mask, where there is one rather than a pattern."""
         assert isinstance(self.mask, Mask), "a problem that is computed has a mask, not a pattern"
@@ -196,3 +202,8 @@ class Problem:
         elif ranges is not None:
             mask = mask.cut(*ranges)
         return replace(self, mask=mask, heads_q=len(heads_q), heads_kv=len(heads_kv))
+
+
+_SETTINGS: Callable[[Problem], tuple[object, ...]] = attrgetter(
+    *(field.name for field in fields(Problem) if field.name != "mask")
+)

@@ -1,7 +1,8 @@
-"""Resolving: the one place that says whether a kernel takes a problem, and by which offer.
+"""Resolving: the one place that decides whether a kernel takes a problem, and by which offer.
 
-An offer is asked in one fixed order: mask, device, then the rest. Where no offer covers the problem, the reasons are
-those of the nearest offer: one that takes the mask's form, if any does, and among those the one with least against it.
+The order of the checks is fixed: mask, device, then the rest. If no offer covers the problem, the verdict has the
+reasons of the nearest offer. An offer that takes the mask's form is
+nearer than one that does not, and then fewer reasons are nearer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from longca.manifests.problem import Problem
 from longca.manifests.step_cuts import step_kinds, step_problems
 from longca.manifests.strategy import Layout
 from longca.manifests.verdict import Reason, Verdict
-from longca.masks import Form, Mask
+from longca.masks import MAX_DENSE_CELLS, Form, Mask
+from longca.plan_cache import PlanCache
 
 __all__ = ["resolve_anywhere", "resolve_manifest", "resolve_steps", "step_problems"]
 
@@ -29,19 +31,20 @@ def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout 
 
     Args:
         manifest: The kernel's manifest.
-        problem: What is asked.
-        layout: Which queries, keys and heads meet where, under context parallelism.
+        problem: The problem.
+        layout: Under context parallelism, the queries, keys and heads of every step.
     """
-    return _resolve(manifest, problem, layout, getattr(problem.mask, "key", None))
+    about = manifest, problem.settings, layout
+    return _VERDICTS.get(problem.mask, about, lambda: _resolve(manifest, problem, layout))
 
 
 def resolve_anywhere(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
-    """The same on a machine that has every package: one that is missing here is no reason.
+    """The verdict for a machine that has every package. A package that is missing here is no reason.
 
     Args:
         manifest: The kernel's manifest.
-        problem: What is asked.
-        layout: Which queries, keys and heads meet where, under context parallelism.
+        problem: The problem.
+        layout: Under context parallelism, the queries, keys and heads of every step.
     """
     without, own = _without_packages(manifest)
     verdict = resolve_manifest(without, problem, layout)
@@ -51,7 +54,7 @@ def resolve_anywhere(manifest: KernelManifest, problem: Problem, layout: Layout 
 
 @lru_cache(maxsize=256)
 def _without_packages(manifest: KernelManifest) -> tuple[KernelManifest, dict[Offer, Offer]]:
-    """A manifest that requires nothing, and which offer of the manifest each of its offers is."""
+    """A manifest without requirements, and the original offer of each of its offers."""
     offers = tuple(offer.model_copy(update={"requires": ()}) for offer in manifest.offers)
     own: dict[Offer, Offer] = {}
     for without, offer in zip(offers, manifest.offers, strict=True):
@@ -59,12 +62,12 @@ def _without_packages(manifest: KernelManifest) -> tuple[KernelManifest, dict[Of
     return manifest.model_copy(update={"requires": (), "offers": offers}), own
 
 
-@lru_cache(maxsize=4096)
-def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None, _key: int | None) -> Verdict:
-    """The key tells apart masks that show the same, and so are equal, but are made of other blocks or of slices."""
-    if layout is not None:
-        return _resolve_layout(manifest, problem, layout)
-    return _resolve_alone(manifest, problem)
+#: The latest verdicts.
+_VERDICTS: PlanCache[Verdict] = PlanCache(4096)
+
+
+def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None) -> Verdict:
+    return _resolve_alone(manifest, problem) if layout is None else _resolve_layout(manifest, problem, layout)
 
 
 def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
@@ -89,7 +92,7 @@ def _distance(offer: Offer, problem: Problem, reasons: tuple[Reason, ...]) -> tu
 
 
 def _objections(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:
-    """Everything that stands between an offer and a problem."""
+    """All reasons why an offer does not cover a problem."""
     yield from _about_mask(manifest.name, offer, problem)
     yield from _about_device(manifest.name, offer, problem)
     yield from _about_tensors(manifest.name, offer, problem)
@@ -177,7 +180,7 @@ def _about_composing(name: str, offer: Offer, problem: Problem) -> Iterator[Reas
     asked = "one part of a larger softmax was asked"
     if problem.composed and problem.direction == "backward" and offer.backward is Backward.OWN:
         yield Reason("composition", asked, f"{name}'s backward takes only its own forward's lse")
-    # A backward whose forward another kernel computes may recompute a log-sum-exp, but only to differentiate it.
+    # The backward of a pair may recompute a log-sum-exp, but only to differentiate it.
     computes_lse = not problem.backward_only or offer.backward is Backward.LSE_GRAD
     if problem.composed and offer.rough_lse and computes_lse:
         yield Reason("composition", asked, f"{name}'s log-sum-exp is too rough to merge by")
@@ -194,19 +197,30 @@ def _about_backward(name: str, offer: Offer, problem: Problem) -> Iterator[Reaso
 
 
 def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
-    """One reason for all offers, where none takes the mask."""
-    taken = []
+    """One reason for all offers, if no offer takes the mask's form."""
+    mask = problem.mask
+    asked = f"a {mask.label} is none of these"
+    taken: dict[str, None] = {}
     for offer in manifest.offers:
-        text = f"{offer.form} (at most {offer.most})" if offer.most else str(offer.form)
-        if offer.block_sizes:
-            text = f"{offer.form} (blocks of {', '.join(map(str, offer.block_sizes))})"
-        taken.append(text)
-    kinds = ", ".join(dict.fromkeys(taken))
-    return Reason("form", f"a {problem.mask.label} is none of these", f"{manifest.name} takes {kinds}")
+        text = str(offer.form)
+        if offer.most:
+            text += f" (at most {offer.most})"
+        elif offer.block_sizes:
+            text += f" (blocks of {', '.join(map(str, offer.block_sizes))})"
+        elif offer.form is Form.DENSE and isinstance(mask, Mask):
+            # Every mask is dense but for its size.
+            text += f" (at most {_billions(MAX_DENSE_CELLS)} entries)"
+            asked = f"a {mask.label} has {_billions(mask.heads * mask.seqlen_q * mask.seqlen_k)} entries"
+        taken[text] = None
+    return Reason("form", asked, f"{manifest.name} takes {', '.join(taken)}")
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.1f} billion"
 
 
 def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) -> Verdict:
-    """Valid where every step that shows anything has an offer."""
+    """The verdict for a layout: valid if every non-empty step has an offer."""
     used: dict[Offer, None] = {}
     for rank, step in step_kinds(manifest.offers, problem, layout):
         verdict = _resolve_alone(manifest, step)
@@ -219,11 +233,11 @@ def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) 
 
 
 def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> Iterator[Verdict]:
-    """Whether a kernel takes each step of one rank; a step that shows nothing is valid without an offer.
+    """Whether a kernel takes each step of one rank. An empty step is valid without an offer.
 
     Args:
         manifest: The kernel's manifest.
-        steps: What the rank's steps ask, as `step_problems` gives it.
+        steps: The problems of the rank's steps, from `step_problems`.
     """
     for step in steps:
         yield Verdict(manifest.name) if step is None else _resolve_alone(manifest, step)

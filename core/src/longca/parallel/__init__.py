@@ -1,1 +1,11 @@
-"""Attention over several ranks: layouts, meshes, the contract of a strategy, and merging partial results."""
+"""Attention over several ranks.
+
+| module | |
+|---|---|
+| `attention` | a call under a strategy, differentiable |
+| `layouts` | `longca.layout`: the tokens and the steps of each rank |
+| `meshes` | the axes of a strategy on a device mesh, and `rank_in` |
+| `strategy` | the contract of a strategy |
+| `merge`, `merge_triton` | partial results put together |
+| `traffic` | the collectives that a call makes |
+"""

@@ -1,44 +1,45 @@
 """Attention under a context-parallel strategy: local shards in and out, differentiable.
 
-The strategy plans all of a rank's steps at the first use of a mask; later calls, those of other layers too, reuse the
-plan. It communicates, so all ranks of the mesh call with the same mask, names and shapes, in the same order. A compiler
+The strategy plans all of a rank's steps at the first use of a mask. Later calls reuse the plan, in other layers too. A
+call communicates, so all ranks of the mesh call with the same mask, names and shapes, in the same order. A compiler
 sees it as a break in the graph.
 """
 
 from __future__ import annotations
 
-import atexit
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import in_given_dtypes
-from longca.kernels.choice import log
 from longca.manifests import Layout, Problem
-from longca.parallel.layout_checks import check_layout
-from longca.parallel.layouts import groups_of, placed
-from longca.parallel.meshes import axis_sizes, rank_in
-from longca.parallel.sharing import AUTO, choose_kernel
+from longca.parallel.layouts import check_layout, placed
+from longca.parallel.meshes import axis_sizes, groups_of, rank_in
 from longca.parallel.strategy import Strategy, StrategyPlan
-from longca.plugins import Registry
+from longca.plan_cache import PlanCache
+from longca_advice.auto_kernel import log
+from longca_advice.auto_layout import AUTO, choose_kernel
 
 __all__ = ["parallel_attention"]
 
 
 class _Ready(NamedTuple):
-    """A strategy, its plan, and how many tokens this rank gives."""
+    """A strategy, its plan and layout, and this process's rank in the layout."""
 
     strategy: Strategy
     plan: StrategyPlan
     layout: Layout
     rank: int
+
+
+#: The latest calls, and the strategies of the latest meshes. Ranks make them together.
+_READY: PlanCache[_Ready] = PlanCache(64)
+_STRATEGIES: PlanCache[Strategy] = PlanCache(64)
 
 
 def parallel_attention(
@@ -50,21 +51,23 @@ def parallel_attention(
         q: This rank's queries: [Tl, Hq, D].
         k: This rank's keys: [Tl, Hkv, D].
         v: This rank's values: [Tl, Hkv, D].
-        problem: What is asked of all ranks together.
+        problem: The problem of all ranks together.
         strategy: Name of the strategy, or `auto`.
-        mesh: Whose dims are named as the strategy's axes.
+        mesh: A device mesh with dims named as the strategy's axes.
         kernel: Name of the kernel or pair, or `auto`.
         placement: Name of the placement, `auto`, or a layout of the strategy.
 
     Raises:
-        RequestError: A mesh of other axes, or none of which this process is a rank; a layout of something else; or a
-            shard of another length than this rank's, which that rank alone finds.
+        RequestError: A mesh of other axes, or one without this process. A layout of another call. Or a shard of a wrong
+            length, which its rank alone finds.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
     """
-    registry, key = plugins.registry(), problem.concrete_mask.key
-    where = _Same(placement) if isinstance(placement, Layout) else placement
-    ready = _ready(registry, problem, strategy, mesh, groups_of(mesh), kernel, where, key)
+    groups = groups_of(mesh)
+    # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
+    where = id(placement) if isinstance(placement, Layout) else placement
+    about = plugins.registry(), problem.settings, strategy, mesh, groups, kernel, where
+    ready = _READY.get(problem.mask, about, lambda: _make_ready(problem, strategy, mesh, kernel, placement))
     if q.shape[0] != (tokens := ready.layout.shard_size(ready.rank)) or k.shape[0] != tokens:
         raise RequestError(
             f"q has {q.shape[0]} tokens and k {k.shape[0]}, but rank {ready.rank} of {ready.layout.world_size} holds "
@@ -74,35 +77,12 @@ def parallel_attention(
     return _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
 
 
-class _Same:
-    """A layout as a key: by identity, since comparing long ones by their values at each call would take time."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-
-    def __hash__(self) -> int:
-        return id(self.layout)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.layout is other.layout
-
-
-@lru_cache(maxsize=64)
-def _ready(
-    registry: Registry,
-    problem: Problem,
-    strategy: str,
-    mesh: DeviceMesh,
-    groups: tuple[ProcessGroup, ...],
-    kernel: str,
-    placement: str | _Same,
-    _key: int,
-) -> _Ready:
-    """What a call needs, made at its first use. The key tells apart equal masks of other blocks."""
-    layout = placement.layout if isinstance(placement, _Same) else placed(problem, strategy, mesh, kernel, placement)
+def _make_ready(problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: str | Layout) -> _Ready:
+    registry, given = plugins.registry(), isinstance(placement, Layout)
+    layout = placement if isinstance(placement, Layout) else placed(problem, strategy, mesh, kernel, placement)
     strategy = _named(strategy, layout)
     axes = registry.strategy(strategy).axes
-    if isinstance(placement, _Same):
+    if given:
         check_layout(layout, problem, strategy, axis_sizes(mesh, axes))
     if kernel == AUTO:
         choice = choose_kernel(registry, problem, layout)
@@ -110,16 +90,16 @@ def _ready(
         kernel = choice.kernel
     elif not (verdict := registry.resolve(kernel, problem, layout)):
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
-    made = _strategy(registry, strategy, mesh, groups)
-    plan = made.plan(problem, layout, registry.load(kernel))
-    return _Ready(made, plan, layout, rank_in(mesh, axes))
+    about = registry, strategy, mesh, groups_of(mesh)
+    made = _STRATEGIES.get(None, about, lambda: registry.load_strategy(strategy)(mesh))
+    return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank_in(mesh, axes))
 
 
 def _named(strategy: str, layout: Layout) -> str:
-    """The strategy by its name: `auto` is that of the layout.
+    """The strategy's name. `auto` takes the layout's strategy.
 
     Raises:
-        RequestError: The layout was made by hand, and does not say of which strategy it is.
+        RequestError: The layout was made by hand, and names no strategy.
     """
     if strategy != AUTO:
         return strategy
@@ -128,19 +108,6 @@ def _named(strategy: str, layout: Layout) -> str:
             "strategy='auto' takes the strategy of the layout, and this one was made by hand; name the strategy"
         )
     return layout.strategy
-
-
-@lru_cache(maxsize=64)
-def _strategy(registry: Registry, name: str, mesh: DeviceMesh, _groups: tuple[ProcessGroup, ...]) -> Strategy:
-    made: Strategy = registry.load_strategy(name)(mesh)
-    return made
-
-
-@atexit.register
-def _forget() -> None:
-    """Lets go of process groups, whose threads end with them: one that needs Python later than this aborts."""
-    _ready.cache_clear()
-    _strategy.cache_clear()
 
 
 class _Attention(torch.autograd.Function):

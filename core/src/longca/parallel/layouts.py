@@ -1,34 +1,34 @@
-"""layout: which tokens each rank holds under a strategy; and which strategy and placement all ranks take for `auto`.
+"""layout: the tokens that each rank holds and the attention calls that it makes under a strategy.
 
-What `auto` is is found once for a mask, mesh and kernel, whether gradients are asked for or not, so that a model is
-trained and evaluated on the same shards.
+`placed` makes the layout of a call. `check_layout` checks a layout that the caller gave. The strategy and the placement
+that `auto` takes come from `longca_advice.auto_layout`. The ranks of a device mesh agree on them.
 """
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import lru_cache
+from math import prod
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
-from longca.errors import RequestError, UnsupportedError
+from longca.errors import RequestError
 from longca.kernels.base import check_mask, device_of
-from longca.kernels.choice import log
 from longca.manifests import Device, Layout, Problem
+from longca.manifests.step_cuts import rank_areas
 from longca.masks import Mask
-from longca.parallel.meshes import axis_sizes, check_member, named_sizes, one_host, runnable
-from longca.parallel.sharing import AUTO, Arrangement, arrange
+from longca.parallel.meshes import axis_sizes, check_member, groups_of, named_sizes, one_host, runnable
+from longca.plan_cache import PlanCache
 from longca.plugins import Registry
+from longca_advice.auto_kernel import log
+from longca_advice.auto_layout import AUTO, arranged
 
-__all__ = ["AUTO", "groups_of", "layout", "placed"]
+__all__ = ["check_layout", "layout", "placed"]
 
-#: Strategies to choose from, each with the ranks along its axes.
-_Wanted = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+#: The strategies and placements that the ranks of a mesh agreed on.
+_AGREED: PlanCache[tuple[str, str]] = PlanCache(64)
 
 
 def layout(
@@ -43,25 +43,25 @@ def layout(
     placement: str = AUTO,
     device: Device | None = None,
 ) -> Layout:
-    """Which tokens each rank holds, and computes what, under a strategy.
+    """The tokens that each rank holds, and the attention calls that it makes, under a strategy.
 
     With `auto` and a device mesh it is a collective call: the first rank's choice is everyone's.
 
     Args:
-        mask: The mask of all tokens; as many queries as keys.
-        strategy: Name of a strategy; `auto` for the one that is predicted quickest on the mesh, which
-            `Layout.strategy` names.
-        mesh: A device mesh whose dims are named as the strategy's axes; or, to ask without processes, the number of
-            ranks along each axis. For a strategy of one axis a mesh of one dim may have any name.
+        mask: The mask of all tokens, with as many queries as keys.
+        strategy: Name of a strategy. `auto` takes the strategy with the least predicted time on the mesh, and
+            `Layout.strategy` names it.
+        mesh: A device mesh with dims named as the strategy's axes. Or the number of ranks along each axis, which needs
+            no processes. For a strategy of one axis, a mesh of one dim may have any name.
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type of q, k and v.
-        kernel: Name of the kernel or pair that will run; `auto` as in `longca.attention`.
-        placement: How the strategy places tokens; `auto` for what is predicted quickest with the kernel.
-        device: What it will run on; needed where `mesh` is no device mesh.
+        kernel: Name of the kernel or pair that will run. `auto` as in `longca.attention`.
+        placement: The way to place tokens on ranks. `auto` takes the least predicted time with the kernel.
+        device: The device that it will run on. Required if `mesh` is no device mesh.
 
     Raises:
-        RequestError: A mesh of other axes, or none of which this process is a rank; no device; heads that are no pair.
+        RequestError: A mesh of other axes, or one without this process. No device, or heads that are no pair.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or no kernel takes every step of one.
     """
@@ -72,7 +72,7 @@ def layout(
         )
     if device is None:
         if not isinstance(mesh, DeviceMesh):
-            raise RequestError("sizes of axes do not say what it runs on; give device=longca.Device(...)")
+            raise RequestError("sizes of axes do not name a device; give device=longca.Device(...)")
         device = device_of(torch.empty(0, device=mesh.device_type))
     if not isinstance(heads, (tuple, list)) or len(heads) != 2:
         raise RequestError(f"heads is {heads!r}; give (query heads, KV heads)")
@@ -90,17 +90,26 @@ def layout(
 def placed(
     problem: Problem, strategy: str, mesh: DeviceMesh | Mapping[str, int], kernel: str, placement: str
 ) -> Layout:
-    """The layout of a problem, the same for both of its directions; see `layout`."""
+    """The layout of a problem, the same for both of its directions.
+
+    Args:
+        problem: The problem of all ranks together.
+        strategy: Name of a strategy, or `auto`.
+        mesh: A device mesh, or the number of ranks along each axis.
+        kernel: Name of the kernel or pair, or `auto`.
+        placement: Name of a placement, or `auto`.
+
+    Raises:
+        RequestError: As in `layout`.
+        UnknownNameError: As in `layout`.
+        UnsupportedError: As in `layout`.
+    """
     registry = plugins.registry()
     wanted = _wanted(registry, strategy, mesh)
     if strategy != AUTO and placement == AUTO and len(only := registry.strategy(strategy).placements) == 1:
         placement = only[0]
     if AUTO in (strategy, placement):
-        trained = replace(problem, direction="backward", softmax_scale=None, deterministic=False)
-        frozen = tuple((name, tuple(sizes.items())) for name, sizes in wanted.items())
-        about = registry, trained, frozen, kernel, placement, one_host(mesh), problem.concrete_mask.key
-        agreed = _agreed(*about, mesh, groups_of(mesh)) if isinstance(mesh, DeviceMesh) else _auto(*about)
-        strategy, placement = agreed
+        strategy, placement = _auto(registry, problem, wanted, mesh, kernel, placement)
     return registry.layout(strategy, problem, wanted[strategy], placement)
 
 
@@ -112,61 +121,30 @@ def _wanted(registry: Registry, strategy: str, mesh: DeviceMesh | Mapping[str, i
     return {strategy: axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, axes)}
 
 
-def groups_of(mesh: DeviceMesh) -> tuple[dist.ProcessGroup, ...]:
-    """A mesh's process groups: what tells it apart from an equal one, made after those of this one were destroyed.
-
-    Raises:
-        RequestError: This process is not in the mesh.
-    """
-    check_member(mesh)
-    return tuple(mesh.get_all_groups())
-
-
-# Two caches: what a rank asks for by itself must not drive out what all of them agreed on, and agree on again together.
-
-
-@lru_cache(maxsize=64)
-def _agreed(
+def _auto(
     registry: Registry,
     problem: Problem,
-    wanted: _Wanted,
+    wanted: Mapping[str, Mapping[str, int]],
+    mesh: DeviceMesh | Mapping[str, int],
     kernel: str,
     placement: str,
-    one_host: bool,
-    _key: int,
-    mesh: DeviceMesh,
-    _groups: tuple[dist.ProcessGroup, ...],
 ) -> tuple[str, str]:
-    """The strategy and the placement to take, the same on all ranks of a mesh."""
-    made = _arranged(registry, problem, wanted, kernel, placement, one_host)
-    if not any(check_member(mesh)):
-        log(made.choice)
-    return _agree(mesh, (made.strategy, made.placement))
+    """The strategy and the placement to take. The ranks of a device mesh take the same."""
 
+    def chosen() -> tuple[str, str]:
+        made = arranged(registry, problem, wanted, kernel, placement, one_host(mesh))
+        if not isinstance(mesh, DeviceMesh):
+            log(made.choice)
+            return made.strategy, made.placement
+        if not any(check_member(mesh)):
+            log(made.choice)
+        return _agree(mesh, (made.strategy, made.placement))
 
-# Its keys hold process groups, whose threads abort the process if they need Python when it has ended.
-atexit.register(_agreed.cache_clear)
-
-
-@lru_cache(maxsize=64)
-def _auto(
-    registry: Registry, problem: Problem, wanted: _Wanted, kernel: str, placement: str, one_host: bool, _key: int
-) -> tuple[str, str]:
-    """The same by what this process knows. The key tells apart equal masks of other blocks."""
-    made = _arranged(registry, problem, wanted, kernel, placement, one_host)
-    log(made.choice)
-    return made.strategy, made.placement
-
-
-def _arranged(
-    registry: Registry, problem: Problem, wanted: _Wanted, kernel: str, placement: str, one_host: bool
-) -> Arrangement:
-    """What to take for training; or, where no kernel has a backward, for a forward."""
-    sizes = {name: dict(of_axes) for name, of_axes in wanted}
-    try:
-        return arrange(registry, problem, sizes, kernel, placement, one_host)
-    except UnsupportedError:
-        return arrange(registry, replace(problem, direction="forward"), sizes, kernel, placement, one_host)
+    if not isinstance(mesh, DeviceMesh):
+        return chosen()
+    shape = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
+    about = registry, shape, tuple(wanted), kernel, placement, mesh, groups_of(mesh)
+    return _AGREED.get(problem.mask, about, chosen)
 
 
 def _agree(mesh: DeviceMesh, choice: tuple[str, str]) -> tuple[str, str]:
@@ -176,3 +154,43 @@ def _agree(mesh: DeviceMesh, choice: tuple[str, str]) -> tuple[str, str]:
         group = mesh.get_group(dim)
         dist.broadcast_object_list(said, src=dist.get_global_rank(group, 0), group=group)
     return said[0]
+
+
+def check_layout(layout: Layout, problem: Problem, strategy: str, sizes: Mapping[str, int]) -> None:
+    """Checks that a layout which the caller gave belongs to a problem and a strategy.
+
+    All ranks find the same, so that none waits for another.
+
+    Args:
+        layout: The layout.
+        problem: The problem of all ranks together.
+        strategy: The strategy's name.
+        sizes: Ranks along each of its axes.
+
+    Raises:
+        RequestError: It does not. The message names the problem or strategy that it belongs to.
+    """
+    made_for, ask = dict(layout.axis_sizes), "ask longca.layout for the one of this call, or give a placement's name"
+    if layout.strategy is not None and (layout.strategy, made_for) != (strategy, dict(sizes)):
+        raise RequestError(
+            f"this layout is one of {layout.strategy} on {_words(made_for)}, and {strategy} runs on {_words(sizes)} "
+            f"here; {ask}"
+        )
+    ranks, tokens = prod(sizes.values()), problem.concrete_mask.seqlen_q
+    if (layout.world_size, layout.num_tokens) != (ranks, tokens):
+        of = f"{layout.num_tokens} tokens on {layout.world_size} ranks"
+        raise RequestError(f"this layout is of {of}, and the mask of {tokens}, on {ranks}; {ask}")
+    ends = ((heads_q[1], heads_kv[1]) for heads_q, heads_kv in layout.table.heads)
+    last = max(ends, default=(0, 0))
+    if last != (problem.heads_q, problem.num_heads_kv):
+        heads = f"{problem.heads_q}:{problem.num_heads_kv} heads"
+        raise RequestError(f"this layout is of {last[0]}:{last[1]} heads, and the tensors have {heads}; {ask}")
+    if sum(rank_areas(problem, layout)) != problem.area:
+        raise RequestError(
+            f"this layout is of another mask: its steps show other pairs than this {problem.concrete_mask.label}. Ask "
+            "longca.layout for this mask too; placed contiguous or zigzag, ranks hold the same tokens of both"
+        )
+
+
+def _words(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in sizes.items())

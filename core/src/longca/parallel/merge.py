@@ -1,11 +1,31 @@
-"""Merging attention over parts of the keys by their log-sum-exp."""
+"""merge: attention over parts of the keys, put together by the log-sum-exps of the parts.
+
+- `merge` puts two parts together, in plain PyTorch.
+- `merge_parts` puts together parts that lie in one tensor, so that every kernel call writes straight into its place.
+- `Accumulator` takes parts as they are computed, and `Sum` adds up tensors as they are computed.
+
+The last two hand out the buffer for the next result. They hold two results as they were computed. Before a third one,
+those two go into a total in float32 (float64 for float64), in one pass over memory. So two parts make one pass and no
+total, and any number of parts takes the memory of two results and one total.
+
+On CUDA devices Triton kernels merge (`longca.parallel.merge_triton`). They read each part once and write the output
+once, and plain PyTorch would pass over memory eight times. Elsewhere, and in float64, plain PyTorch merges.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["merge"]
+from longca.kernels.base import fill
+from longca.kernels.buffers import writable
+
+__all__ = ["Accumulator", "Sum", "merge", "merge_parts"]
+
+_SLOTS = 2
+
+#: An output [Tq, Hq, D] and its log-sum-exp [Hq, Tq].
+_Part = tuple[Tensor, Tensor]
 
 
 def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -24,3 +44,127 @@ def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[
         weight = (part - lse).exp().masked_fill(part == -torch.inf, 0.0)
         total += weight.T[..., None] * out
     return total, lse
+
+
+def merge_parts(
+    outs: Tensor, lses: Tensor, *, out: Tensor | None = None, lse: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The output and log-sum-exp of a softmax over all keys, from those over parts of them.
+
+    Args:
+        outs: Outputs over each part: [parts, Tq, Hq, D], contiguous.
+        lses: Log-sum-exps over each part, −∞ for a query that sees nothing: [parts, Hq, Tq], contiguous.
+        out: Buffer for the output, or None for a new tensor: [Tq, Hq, D].
+        lse: Buffer for the log-sum-exp, or None for a new tensor: [Hq, Tq].
+
+    Returns:
+        out [Tq, Hq, D] in the dtype of `outs`, and lse [Hq, Tq].
+    """
+    if outs.is_cuda:
+        from longca.parallel.merge_triton import merge_parts_on_cuda
+
+        plain_out, plain_lse = writable(out, outs[0]), writable(lse, lses[0])
+        merge_parts_on_cuda(outs, lses, plain_out, plain_lse)
+        return fill(out, plain_out), fill(lse, plain_lse)
+    merged: tuple[Tensor, Tensor] = outs[0], lses[0]
+    for part in zip(outs[1:], lses[1:], strict=True):
+        merged = merge(merged, part)
+    return fill(out, merged[0].to(outs.dtype)), fill(lse, merged[1].to(lses.dtype))
+
+
+class Accumulator:
+    """The output and log-sum-exp of a softmax whose keys come in parts.
+
+    Args:
+        q: The queries of all parts: [Tq, Hq, D]. Parts have their shape and dtype.
+    """
+
+    def __init__(self, q: Tensor) -> None:
+        self._q = q
+        self._wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        self._total: _Part | None = None
+        self._slots: list[_Part] = []
+        self._used = 0
+
+    def slot(self) -> tuple[Tensor, Tensor]:
+        """Buffers for the next part: out [Tq, Hq, D] and lse [Hq, Tq]. The caller fills them."""
+        if self._used == _SLOTS:
+            self._total = self._merge(self._total or self._empty(self._wide))
+            self._used = 0
+        if self._used == len(self._slots):
+            self._slots.append(self._empty(self._q.dtype))
+        self._used += 1
+        return self._slots[self._used - 1]
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """The merged output [Tq, Hq, D] in q's dtype, and lse [Hq, Tq]. Without parts 0 and −∞. Call it once."""
+        if self._used == 0:
+            out, lse = self._empty(self._q.dtype)
+            return out.zero_(), lse.fill_(-torch.inf)
+        if self._used == 1 and self._total is None:
+            return self._slots[0]
+        return self._merge(self._slots[0])
+
+    def _empty(self, dtype: torch.dtype) -> _Part:
+        tokens, heads, _ = self._q.shape
+        out = torch.empty(self._q.shape, dtype=dtype, device=self._q.device)
+        return out, torch.empty((heads, tokens), dtype=self._wide, device=self._q.device)
+
+    def _merge(self, into: _Part) -> _Part:
+        """Merges the total, if there is one, and the slots in use, into one of these or into another buffer."""
+        parts = [*([self._total] if self._total else []), *self._slots[: self._used]]
+        if self._q.is_cuda and self._wide == torch.float32:
+            from longca.parallel.merge_triton import merge_into_on_cuda
+
+            merge_into_on_cuda(parts, into)
+            return into
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merge(merged, part)
+        return into[0].copy_(merged[0]), into[1].copy_(merged[1])
+
+
+class Sum:
+    """The sum of several tensors of one shape.
+
+    Args:
+        like: A tensor of the same shape, dtype and device.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+        self._total: Tensor | None = None
+        self._slots: list[Tensor] = []
+        self._used = 0
+
+    def slot(self) -> Tensor:
+        """A contiguous buffer for the next tensor. The caller fills it."""
+        if self._used == _SLOTS:
+            if self._total is None:
+                self._total = self._add(torch.empty(self._like.shape, dtype=self._wide, device=self._like.device))
+            else:
+                self._add(self._total)
+            self._used = 0
+        if self._used == len(self._slots):
+            self._slots.append(torch.empty(self._like.shape, dtype=self._like.dtype, device=self._like.device))
+        self._used += 1
+        return self._slots[self._used - 1]
+
+    def result(self) -> Tensor:
+        """The sum in the tensors' dtype. Without tensors 0. Call it once."""
+        if self._used == 0:
+            return torch.zeros(self._like.shape, dtype=self._like.dtype, device=self._like.device)
+        if self._used == 1 and self._total is None:
+            return self._slots[0]
+        return self._add(self._slots[0])
+
+    def _add(self, into: Tensor) -> Tensor:
+        """Adds up the total, if there is one, and the slots in use, into one of these or into another buffer."""
+        parts = [*([] if self._total is None else [self._total]), *self._slots[: self._used]]
+        if into.is_cuda and self._wide == torch.float32:
+            from longca.parallel.merge_triton import add_into_on_cuda
+
+            add_into_on_cuda(parts, into)
+            return into
+        return into.copy_(torch.stack([part.to(self._wide) for part in parts]).sum(0))

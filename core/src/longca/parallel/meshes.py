@@ -1,7 +1,7 @@
 """Device meshes as strategies see them: by the names of their axes.
 
-A mesh's dims may come in any order, and only say which device sits where; a strategy's axes, in its manifest's order,
-say how its ranks are numbered.
+A mesh's dims may come in any order. They only give each device its place. The strategy's axes number the ranks, in the
+order of its manifest.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import os
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 
-__all__ = ["axis_sizes", "check_member", "mesh_dims", "named_sizes", "one_host", "rank_in", "runnable"]
+__all__ = ["axis_sizes", "check_member", "groups_of", "mesh_dims", "named_sizes", "one_host", "rank_in", "runnable"]
 
-#: Ranks of a host where nobody says how many there are.
+#: Ranks of a host if the environment does not give their number.
 _PER_HOST = 8
 
 
 def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
-    """The mesh's dim of each of a strategy's axes. For a strategy of one axis a mesh of one dim may have any name.
+    """The mesh's dim for each of a strategy's axes. For a strategy of one axis, a mesh of one dim may have any name.
 
     Raises:
         RequestError: The mesh has other dims, or ranks that do not ascend along one of them.
@@ -51,9 +52,9 @@ def axis_sizes(mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, int]:
 
 
 def named_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> dict[str, int]:
-    """Sizes given by name as ranks along each of a strategy's axes: as in `mesh_dims`, one may have any name.
+    """Ranks along each of a strategy's axes, from sizes by name. A single one may have any name, as in `mesh_dims`.
 
-    Those of other axes are returned as they are; the registry refuses them with what the strategy needs.
+    Sizes of other axes are returned unchanged. The registry refuses them and names the axes that the strategy needs.
     """
     return dict(zip(axes, sizes.values(), strict=True)) if len(axes) == len(sizes) == 1 else dict(sizes)
 
@@ -61,17 +62,17 @@ def named_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> dict[str, int]
 def runnable(
     strategies: Mapping[str, Sequence[str]], mesh: DeviceMesh | Mapping[str, int]
 ) -> dict[str, dict[str, int]]:
-    """The strategies that a mesh is for, by its dims, each with the ranks along its axes.
+    """The strategies that can run on a mesh, each with the ranks along its axes.
 
-    A mesh of one dim of any name is for the strategies of one axis. A mesh of several is for those whose axes its dims
-    are named as.
+    A mesh of one dim, of any name, is for strategies of one axis. A mesh of several dims is for strategies whose axes
+    have the names of the dims.
 
     Args:
         strategies: The axes of each strategy.
         mesh: A device mesh, or the number of ranks along each axis.
 
     Raises:
-        RequestError: The mesh is for none of the strategies.
+        RequestError: No strategy can run on the mesh.
     """
     names = tuple(mesh.mesh_dim_names or ()) if isinstance(mesh, DeviceMesh) else tuple(mesh)
     dims = mesh.ndim if isinstance(mesh, DeviceMesh) else len(mesh)
@@ -90,7 +91,7 @@ def runnable(
 def one_host(mesh: DeviceMesh | Mapping[str, int]) -> bool:
     """Whether all ranks of a mesh are likely to be of one host.
 
-    `torchrun` says how many ranks a host has; otherwise hosts are taken to have 8.
+    `torchrun` gives the number of ranks of a host. Without it, the assumption is 8.
     """
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", _PER_HOST))
     if not isinstance(mesh, DeviceMesh):
@@ -99,7 +100,7 @@ def one_host(mesh: DeviceMesh | Mapping[str, int]) -> bool:
 
 
 def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
-    """This process's rank in a layout: through the strategy's axes in their order, the last one fastest.
+    """This process's rank in a layout. Ranks count through the strategy's axes, the last one fastest.
 
     Raises:
         RequestError: As in `mesh_dims`, or this process is not in the mesh.
@@ -108,6 +109,16 @@ def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
     for dim in mesh_dims(mesh, axes):
         rank = rank * mesh.size(dim) + coordinate[dim]
     return rank
+
+
+def groups_of(mesh: DeviceMesh) -> tuple[ProcessGroup, ...]:
+    """A mesh's process groups. They distinguish it from an equal mesh that was made after they were destroyed.
+
+    Raises:
+        RequestError: This process is not in the mesh.
+    """
+    check_member(mesh)
+    return tuple(mesh.get_all_groups())
 
 
 def check_member(mesh: DeviceMesh) -> Sequence[int]:
@@ -123,7 +134,7 @@ def check_member(mesh: DeviceMesh) -> Sequence[int]:
 
 
 def _check_order(mesh: DeviceMesh) -> None:
-    """Process groups number their ranks in ascending order, and a mesh's coordinates must be these numbers."""
+    """Checks that a mesh's coordinates are the numbers of ranks in process groups, which ascend."""
     for dim in range(mesh.ndim):
         if (mesh.mesh.diff(dim=dim) <= 0).any():
             name = mesh.mesh_dim_names[dim] if mesh.mesh_dim_names else dim

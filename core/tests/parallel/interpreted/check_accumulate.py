@@ -1,9 +1,9 @@
-"""The Triton kernels of `longca.parallel.accumulate` on CPU tensors; run under TRITON_INTERPRET=1."""
+"""The Triton kernels of `longca.parallel.merge` on CPU tensors; run under TRITON_INTERPRET=1."""
 
 import torch
 
 from longca.parallel.merge import merge
-from longca.parallel.parts_triton import add_into_on_cuda, merge_into_on_cuda
+from longca.parallel.merge_triton import add_into_on_cuda, merge_into_on_cuda
 
 
 def check_merge(count, head_dim, into):

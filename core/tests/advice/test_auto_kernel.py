@@ -7,12 +7,14 @@ import pytest
 
 from longca import masks
 from longca.errors import UnsupportedError
-from longca.kernels.choice import choose, log
 from longca.manifests import Backward, Device, Problem, Reason, Verdict
 from longca.masks import Form
+from longca_advice.auto_kernel import choose, log
 from longca_advice.history import history as read_history
 
-from .toys import Toys, manifest, measured
+from ..core_alone import *  # noqa: F403  # fixtures
+from ..core_alone import _core_alone, _one_thread  # noqa: F401
+from ..kernels.toys import Toys, manifest, measured
 
 MASK = masks.build("causal_document", 1024, documents=[300, 724])
 TOYS = Toys(

@@ -1,13 +1,13 @@
-"""Choosing a kernel, or a pair of kernels, for a problem: by the cost model, else in a stated order.
+"""auto_kernel: the kernel, or the pair of kernels, that `kernel="auto"` takes.
 
-By the cost model: among the kernels and pairs that are valid and installed here, the one with the least predicted time
-is taken. The time is that of the forward, and in training that of forward and backward together. The predictions come
-from `longca_advice`: the table that is shipped with LongCA, and what was measured on this machine. A kernel without a
-prediction is not compared with the others. A choice that does not fit into the device's memory is passed over, unless
-nothing fits. Where the least time goes beyond the measurements, `naive` comes after all that lie within its interval.
+The cost model decides if it can. Among the kernels and pairs that are valid and installed here, the choice with the
+least predicted time wins: the time of the forward, or in training of forward and backward together. The predictions
+come from the table that is shipped with LongCA and from the measurements of this machine. A kernel without a prediction
+is not compared with the others. A choice that does not fit into the device's memory is passed over, unless nothing
+fits. If the least time goes beyond the measurements, `naive` comes after all choices within its interval.
 
-Without any prediction: kernels whose mask metadata is not quadratic come first, `naive` last, and otherwise the order
-is that of `longca plugins`.
+Without any prediction a stated order decides: kernels whose mask metadata is not quadratic come first, `naive` comes
+last, and otherwise the order is that of `longca plugins`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = ["Choice", "capacity_of", "choose", "interval", "log", "proven"]
 
 _log = logging.getLogger("longca")
 
-#: What was logged already: the subjects of choices, and sentences on this machine's history.
+#: The subjects of choices and the sentences on this machine's history that were logged already.
 _LOGGED: set[tuple[str, int]] = set()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel chosen, and why.
+    """The chosen kernel, and why.
 
     Attributes:
         kernel: Name of the kernel, or of the pair.
-        subject: What was chosen for which mask.
-        reason: Why, in sentences.
-        level: How loud it is said: WARNING where the prediction extrapolates or nothing fits, else INFO.
-        wrong: What is wrong with lines of this machine's history, in sentences.
+        subject: The choice and its mask, in words.
+        reason: The reason, in sentences.
+        level: The level to log it at: WARNING if the prediction extrapolates or nothing fits, or else INFO.
+        wrong: The errors in this machine's history, in sentences.
     """
 
     kernel: str
@@ -63,13 +63,13 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     """The kernel or the pair to run a problem with.
 
     Args:
-        problem: What is asked.
-        registry: Whose kernels to choose from.
+        problem: The problem.
+        registry: The registry of kernels to choose from.
         verdicts: Under context parallelism, whether each kernel takes every step. The kernels are then compared by
-            their predictions for the whole mask on one device. Pairs and memory are not looked at.
+            their predictions for the whole mask on one device. Pairs and memory do not count.
 
     Raises:
-        UnsupportedError: No kernel takes it; the message gives each one's reasons.
+        UnsupportedError: No kernel takes it. The message gives the reasons for each kernel.
         RequestError: The table that is shipped with LongCA cannot be read.
     """
     costs, wrong = cost_model()
@@ -90,7 +90,7 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
 
 
 def log(choice: Choice) -> None:
-    """Logs a choice and its reason; of several alike, the first alone. Also what is wrong with the history, once."""
+    """Logs a choice and its reason, once for several alike. Logs errors in the history once, too."""
     for text in choice.wrong:
         _say(text, logging.WARNING, text)
     _say(choice.subject, choice.level, choice.announcement)
@@ -103,7 +103,7 @@ def _say(subject: str, level: int, text: str) -> None:
 
 
 def capacity_of(problem: Problem) -> Capacity | None:
-    """The memory of the problem's device; a CPU's is this machine's. None where it is not known or all reserved."""
+    """The memory of the problem's device, or this machine's for a CPU. None if it is unknown or all reserved."""
     device = problem.device
     memory = cpu_device().memory if device.kind == "cpu" and device.memory is None else device.memory
     return Capacity(memory) if memory is not None and memory > RESERVED else None
@@ -128,7 +128,7 @@ def _first(asked: Asked, verdicts: Mapping[str, Verdict], valid: Sequence[str]) 
 
 
 def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
-    """The first candidate that fits, or the first one where none does."""
+    """The first candidate that fits, or the first one if none fits."""
     too_large = _too_large(asked, ranked)
     fitting = ranked[len(too_large) :]
     winner, *others = fitting or ranked
@@ -150,9 +150,9 @@ def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
 
 
 def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The candidates with `naive` after those that may be as fast, where the fastest prediction extrapolates.
+    """The candidates. If the fastest prediction extrapolates, `naive` comes after all that may be as fast.
 
-    `naive` is written to be right, not to be fast. Its time for a tile grows where its blocks outgrow a cache, which
+    `naive` is written to be right, not to be fast. Its time for a tile grows when its blocks outgrow a cache, which
     measurements of short masks do not show.
     """
     first = ranked[0]
@@ -189,12 +189,12 @@ def interval(seconds: float, low: float, high: float) -> str:
 
 
 def proven(ends: tuple[float, float], seconds: float, proof: Proof) -> str:
-    """A predicted time and what it rests on, in words.
+    """A predicted time and its evidence, in words.
 
     Args:
         ends: The ends of its interval.
         seconds: The time.
-        proof: What it rests on.
+        proof: The evidence behind it.
     """
     about = f"learnt from {proof.records} measured calls, the nearest in {proof.nearest}"
     return f"predicted to take {interval(seconds, *ends)}, {about}"

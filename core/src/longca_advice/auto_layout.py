@@ -1,4 +1,4 @@
-"""Sharing: the strategy, placement and kernel of `auto` if several ranks share a problem, with the reason.
+"""auto_layout: the strategy and the placement that `"auto"` takes if several ranks share a problem, with the reason.
 
 The choice with the least predicted time wins, for a forward, or for forward and backward together if gradients are
 requested. The predictions come from `longca_advice.sharing`. Kernels and pairs are compared under the strategy. A
@@ -6,26 +6,29 @@ choice that does not fit into the device's memory is passed over, unless nothing
 
 Without a prediction the first valid strategy wins, in the order `ulysses`, `ring_all_gather`, and then the order of
 `longca plugins`. The same rule applies to ranks of several hosts, because nothing says how the hosts are linked. The
-kernel then comes from `longca.kernels.choice`, and the placement has the least nominal cost.
+kernel then comes from `longca_advice.auto_kernel`, and the placement from `longca_advice.placing`.
+
+`longca.attention`, `longca.layout` and the benchmark's suites all ask `arranged`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longca.errors import UnknownNameError, UnsupportedError
-from longca.kernels.choice import Choice, capacity_of, choose, interval, proven
 from longca.manifests import Layout, Problem, Reason, Verdict
+from longca.plan_cache import PlanCache
 from longca.plugins import Registry
+from longca_advice.auto_kernel import Choice, capacity_of, choose, interval, proven
 from longca_advice.devices import evidence_name
 from longca_advice.meshes import mesh_text
 from longca_advice.placing import Laid, laid_out, place, predicted
 from longca_advice.recommend import cost_model
 from longca_advice.sharing import Shared
 
-__all__ = ["AUTO", "Arrangement", "arrange", "choose_kernel"]
+__all__ = ["AUTO", "Arrangement", "arrange", "arranged", "choose_kernel"]
 
 AUTO = "auto"
 
@@ -49,6 +52,36 @@ class Arrangement:
     strategy: str
     placement: str
     choice: Choice
+
+
+def arranged(
+    registry: Registry,
+    problem: Problem,
+    wanted: Mapping[str, Mapping[str, int]],
+    kernel: str,
+    placement: str = AUTO,
+    one_host: bool = True,
+) -> Arrangement:
+    """The choice for training, or for a forward if no kernel has a backward. The latest choices are cached.
+
+    The choice is the same for both directions of a problem, because a model is trained and evaluated on the same
+    shards. The arguments and errors are those of `arrange`.
+    """
+    trained = replace(problem, direction="backward", softmax_scale=None, deterministic=False)
+    sizes = tuple((name, tuple(axes.items())) for name, axes in wanted.items())
+
+    def make() -> Arrangement:
+        about = wanted, kernel, placement, one_host
+        try:
+            return arrange(registry, trained, *about)
+        except UnsupportedError:
+            return arrange(registry, replace(trained, direction="forward"), *about)
+
+    return _ARRANGED.get(problem.mask, (registry, trained.settings, sizes, kernel, placement, one_host), make)
+
+
+#: The latest choices.
+_ARRANGED: PlanCache[Arrangement] = PlanCache(64)
 
 
 def arrange(

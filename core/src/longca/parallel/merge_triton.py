@@ -1,6 +1,6 @@
-"""The Triton kernels of `longca.parallel.parts` and `longca.parallel.accumulate`.
+"""The Triton kernels of `longca.parallel.merge`.
 
-A program that merges takes some queries of one head; one that adds takes some elements.
+A program that merges takes some queries of one head. A program that adds takes some elements.
 """
 
 from __future__ import annotations

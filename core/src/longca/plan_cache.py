@@ -1,0 +1,68 @@
+"""PlanCache: results that are computed once for a mask and reused, such as plans, verdicts and choices.
+
+All caches that depend on a mask follow one rule:
+
+- An entry is found by the identity of its mask (`Mask.key`) and by everything else that the result depends on. Equal
+  masks may have other blocks or factors, and comparing long ones takes time, so masks are never compared by value.
+- The key does not hold the mask. A cache keeps a mask alive only if the result itself holds it, as a plan does.
+- A cache holds a fixed number of entries. The entry that was not used for the longest time goes first.
+- Threads may share a cache. Two threads that miss at the same time may both compute the result.
+- Every cache is emptied when the process ends. Process groups, which some keys and results hold, must not outlive it.
+
+Ranks compute some results together. Such results need a cache of their own: a result that one rank computes alone must
+not displace them, or that rank would wait for the others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+__all__ = ["PlanCache"]
+
+T = TypeVar("T")
+
+
+class PlanCache(Generic[T]):
+    """The most recently used results for masks.
+
+    Args:
+        most: The largest number of entries.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._entries: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = threading.Lock()
+        atexit.register(self.clear)
+
+    def get(self, mask: object, about: Hashable, make: Callable[[], T]) -> T:
+        """The result for a mask, computed if it is not there.
+
+        Args:
+            mask: The mask, or its key. A pattern, which has no key, counts by its value.
+            about: Everything else that the result depends on.
+            make: Computes the result.
+        """
+        entry = getattr(mask, "key", mask), about
+        with self._lock:
+            if entry in self._entries:
+                self._entries.move_to_end(entry)
+                return self._entries[entry]
+        made = make()
+        with self._lock:
+            self._entries[entry] = made
+            if len(self._entries) > self.most:
+                self._entries.popitem(last=False)
+        return made
+
+    def clear(self) -> None:
+        """Removes all entries."""
+        with self._lock:
+            self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
