@@ -55,13 +55,11 @@ def _write(run: Run, folder: Path, name: str) -> list[Path]:
         from longca_bench.reports.charts import draw_charts
 
         return draw_charts(run, folder)
-    from longca_bench.reports.flat import write_csv, write_parquet
+    from longca_bench.reports.files import write_csv, write_parquet
     from longca_bench.reports.markdown import write_markdown
+    from longca_bench.reports.rows import Rows
 
     if name == "markdown":
         return [write_markdown(run, folder / "report.md")]
-    return (
-        [write_csv(run.records, folder / "records.csv")]
-        if name == "csv"
-        else [write_parquet(run.records, folder / "records.parquet")]
-    )
+    write = write_csv if name == "csv" else write_parquet
+    return [write(Rows.of_runs([run]).flat(), folder / f"records.{name}")]

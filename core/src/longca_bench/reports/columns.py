@@ -1,0 +1,168 @@
+"""The columns of reports: a head, a format and a legend for each, and how those that no record has are computed.
+
+To add a column, add an entry to `COLUMNS`. Fields of records are columns without an entry; an entry gives them a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from longca_bench.reports.derived import (
+    alone_rate,
+    communicated,
+    factor,
+    first_plan,
+    interval_end,
+    kept_share,
+    largest_error,
+    mask_names,
+    mesh_words,
+    over_base,
+    over_full,
+    pattern_place,
+    placement_words,
+    ratio,
+    scaled,
+    slowest,
+    strategy_and_placement,
+    texts,
+    whose,
+)
+from longca_bench.reports.words import brief_error, counted, percent_of, three_digits, times, tokens
+
+if TYPE_CHECKING:
+    from pandas import Series
+
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["BASELINE", "COLUMNS", "FULL_SPEED", "Column", "column", "legend"]
+
+#: The kernel that `over_baseline` divides by, and the kernel whose speed on a full mask is the limit.
+BASELINE, FULL_SPEED = "flex", "fa3"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Attributes:
+        name: What views call it.
+        head: What tables call it; empty for the name.
+        format: How a value reads.
+        left: Whether it is text, which is aligned to the left.
+        code: Whether Markdown shows its values as code.
+        wrap: Whether its values are sentences.
+        drop: When a narrow terminal leaves it out: the highest first, and never at 0.
+        derive: How it is computed from other columns; None for a field of the record.
+        about: A legend; empty where the head says it all.
+    """
+
+    name: str
+    head: str = ""
+    format: Callable[[Any], str] = str
+    left: bool = False
+    code: bool = False
+    wrap: bool = False
+    drop: int = 0
+    derive: Callable[[Rows], Series] | None = None
+    about: str = ""
+
+
+_MS, _MIB, _GIB = 1e3, 2.0**-20, 2.0**-30
+_name = partial(Column, left=True)
+_code = partial(Column, left=True, code=True)
+_digits = partial(Column, format=three_digits)
+_share = partial(Column, format=percent_of)
+_times = partial(Column, format=times)
+
+_ALL = (
+    # What was measured on what.
+    _code("mask", derive=mask_names),
+    _code("pattern", "mask"),
+    _code("kernel"),
+    _name("direction"),
+    Column("seqlen", "tokens", tokens),
+    Column("heads", derive=lambda rows: texts(rows, "{}:{}", "heads_q", "heads_kv")),
+    Column("head_dim", "dim"),
+    _name("dtype"),
+    Column("seed"),
+    _share("density", "dense", format=lambda value: f"{value:.1%}", drop=4, about="share of pairs that are visible"),
+    _share("tile_efficiency", "tiles", drop=3, about="share of visible pairs in the 128 × 128 tiles of a mask"),
+    Column("block", "blocks", "{:.0f}".format, derive=partial(factor, name="block"), about="tokens a block"),
+    _share("kept", derive=kept_share, about="share of blocks that the mask keeps"),
+    # Where rows and tables stand.
+    Column("pattern_place", derive=pattern_place),
+    Column("direction_place", derive=lambda rows: (rows["direction"] != "forward").astype(int)),
+    # Which run, and which mask of it.
+    Column("draw", derive=lambda rows: texts(rows, "{} {} {}", "run_number", "mask_digest", "seed")),
+    _code("run", derive=lambda rows: rows["run_number"].map([run.folder.name for run in rows.runs].__getitem__)),
+    _name("folder", derive=lambda rows: rows["run_number"].map([str(run.folder) for run in rows.runs].__getitem__)),
+    # What came of it.
+    _name("status"),
+    _name("message", "why", wrap=True),
+    _name("advice", "what to do", wrap=True),
+    Column("status_place", derive=lambda rows: (rows["status"] == "unsupported").astype(int)),
+    Column("case", "cases"),
+    _name("alike", derive=lambda rows: rows["message"].str.replace(r"\d+(\.\d+)?", "#", regex=True)),
+    _digits("tflops", "TFLOP/s"),
+    _digits("ms", derive=lambda rows: rows["median"] * _MS, about="median time"),
+    _digits("low_ms", "low, ms", derive=partial(interval_end, end="low"), about="lower end of the 95 % interval"),
+    _digits("high_ms", "high, ms", derive=partial(interval_end, end="high"), about="upper end of the 95 % interval"),
+    _times("over_baseline", f"over {BASELINE}", derive=partial(over_base, base=BASELINE),
+           about=f"throughput over that of {BASELINE} on the same mask in the same run"),
+    _share("share_of_limit", "of the limit", derive=partial(over_full, base=FULL_SPEED),
+           about=f"throughput over [{FULL_SPEED}'s on full attention × the mask's tile efficiency]"),
+    _digits("plan_ms", "plan, ms", derive=partial(scaled, field="plan_seconds", by=_MS)),
+    _digits("first_ms", "first call, ms", derive=partial(scaled, field="first_seconds", by=_MS)),
+    _digits("layout_ms", "layout, ms", derive=partial(scaled, field="layout_seconds", by=_MS)),
+    _digits("mask_mib", "mask, MiB", derive=partial(scaled, field="metadata_bytes", by=_MIB)),
+    _times("peak_gib", "GiB", drop=5, derive=partial(scaled, field="peak_bytes", by=_GIB), about="peak of memory"),
+    Column("first_plan", derive=first_plan),
+    # Several ranks.
+    _name("who", "kernel", derive=whose),
+    _code("strategy"),
+    _code("way", "strategy", derive=mesh_words),
+    _code("placement"),
+    _code("placed", "placement"),
+    _name("placing", "placement", derive=placement_words),
+    _name("way_placing", "strategies", derive=strategy_and_placement),
+    Column("world_size", "ranks", lambda value: counted(value, "rank")),
+    _code("mesh"),
+    _times("of_alone", "of alone", drop=1, derive=partial(ratio, over="alone_seconds"),
+           about="share of the throughput of the kernel on one device with as much work"),
+    _times("of_abreast", "of abreast", drop=7, derive=partial(ratio, over="abreast_seconds"),
+           about="the same where all devices compute as much at once, each for itself"),
+    _digits("alone_tflops", "one GPU alone", derive=partial(alone_rate, field="alone_seconds")),
+    _digits("abreast_tflops", "all GPUs abreast", derive=partial(alone_rate, field="abreast_seconds")),
+    _digits("abreast_ms", "abreast", derive=partial(scaled, field="abreast_seconds", by=_MS)),
+    _digits("compute_ms", "compute", derive=partial(slowest, field="rank_compute_seconds", by=_MS),
+            about="the slowest rank's kernel calls alone"),
+    _digits("communication_ms", "communication", derive=partial(communicated, what="seconds", by=_MS),
+            about="collectives alone"),
+    _digits("busbw", "GB/s", drop=6, derive=partial(communicated, what="busbw"),
+            about="bus bandwidth of the communication alone"),
+    _share("hidden", drop=2, about="share of communication behind computing"),
+    _times("area_imbalance", "area", drop=4, about="visible pairs of the busiest rank over the average rank's"),
+    _times("time_imbalance", "time", drop=3, about="the same of the time of kernel calls"),
+    Column("error", format=brief_error, drop=8, derive=partial(largest_error, field="findings"),
+           about="largest error of a verified row"),
+    Column("alone_error", "alone", brief_error, drop=9, derive=partial(largest_error, field="alone_findings"),
+           about="error of the kernel without a strategy"),
+)  # fmt: skip
+
+#: Every column that has more than its name, by name.
+COLUMNS = {each.name: each for each in _ALL}
+
+
+def column(name: str) -> Column:
+    """A column by its name; a field without an entry has its name as its head, and reads as it is."""
+    return COLUMNS.get(name, Column(name))
+
+
+def legend(names: Iterable[str]) -> str:
+    """What the heads of some columns mean, as one sentence; empty where each says it all."""
+    said = [f"{each.head or each.name}: {each.about}" for each in map(column, names) if each.about]
+    return "; ".join(said)

@@ -1,0 +1,181 @@
+"""How the columns that no record has are computed: each function takes all rows and gives one series."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from longca_bench.reports.words import mask_name, shared_by
+
+if TYPE_CHECKING:
+    from pandas import Series
+
+    from longca_bench.reports.rows import Rows
+
+#: The columns that make up a shape, and those that make up a draw: one mask of one run.
+SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype")
+DRAW = ("run_number", "pattern", "mask_digest", "seed", *SHAPE)
+_OUTPUTS = ("out", "dq", "dk", "dv")
+_APART = 10  # times the median of a kernel's other plans from which its first plan is told apart
+
+
+def texts(rows: Rows, template: str, *names: str) -> Series:
+    """Columns put into a template, row by row."""
+    return _series(rows, [template.format(*values) for values in zip(*(rows[name] for name in names), strict=True)])
+
+
+def mask_names(rows: Rows) -> Series:
+    """The name of each mask: its pattern and factors."""
+    return _series(rows, [mask_name(pattern, factors) for pattern, factors in _both(rows, "pattern", "factors")])
+
+
+def factor(rows: Rows, name: str) -> Series:
+    """A factor of each mask; missing where the suite gives none."""
+    return _series(rows, [_number(factors.get(name)) for factors in rows["factors"]], "float64")
+
+
+def kept_share(rows: Rows) -> Series:
+    """The share of blocks that a suite asks for; the share of pairs where it asks for none."""
+    return factor(rows, "kept").fillna(rows["density"])
+
+
+def whose(rows: Rows) -> Series:
+    """The kernel, with its strategy, placement and mesh where it has these."""
+    names = ("kernel", "strategy", "placement", "mesh")
+    return _series(rows, [shared_by(*values) for values in zip(*(rows[name] for name in names), strict=True)])
+
+
+def strategy_and_placement(rows: Rows) -> Series:
+    """The strategy and the placement that was asked for; missing for one device."""
+    pairs = _both(rows, "strategy", "placement")
+    return _series(rows, [None if strategy is None else f"{strategy} {placement}" for strategy, placement in pairs])
+
+
+def pattern_place(rows: Rows) -> Series:
+    """Where each pattern stands in the registry; patterns that it does not know come last."""
+    from longca.masks import PATTERNS
+
+    places = {pattern: place for place, pattern in enumerate(PATTERNS)}
+    return rows["pattern"].map(lambda pattern: places.get(pattern, len(places)))
+
+
+def scaled(rows: Rows, field: str, by: float) -> Series:
+    """A field in another unit."""
+    return rows[field].astype("float64") * by
+
+
+def over_base(rows: Rows, base: str) -> Series:
+    """Each row's throughput over that of a kernel on the same draw; missing where either was not measured."""
+    bases = rows.where(kernel=base, status="ok", strategy=None).frame((*DRAW, "tflops"))
+    last = bases.groupby(list(DRAW), sort=False)["tflops"].last().rename("base").reset_index()
+    found = rows.frame(DRAW).merge(last, on=list(DRAW), how="left")["base"].to_numpy()
+    return _tflops(rows) / found
+
+
+def over_full(rows: Rows, base: str) -> Series:
+    """Each row's throughput over [a kernel's on full attention in the same run × the draw's tile efficiency]."""
+    key = ["run_number", *SHAPE]
+    bases = rows.where(kernel=base, pattern="full", status="ok", strategy=None).frame((*key, "tflops"))
+    reached = bases.groupby(key, sort=False)["tflops"].median().rename("full").reset_index()
+    full = rows.frame(key).merge(reached, on=key, how="left")["full"].to_numpy()
+    return _tflops(rows) / (full * rows["tile_efficiency"])
+
+
+def ratio(rows: Rows, over: str) -> Series:
+    """A field's seconds over each row's median time; missing where that was not measured."""
+    return rows[over] / rows["median"].where(rows["status"] == "ok")
+
+
+def alone_rate(rows: Rows, field: str) -> Series:
+    """Throughput of one device in a field's seconds, which are those of one rank's share of the work."""
+    seconds = rows[field].where(rows["status"] == "ok")
+    return rows["flops"] / rows["world_size"].fillna(1).astype("int64") / seconds / 1e12
+
+
+def communicated(rows: Rows, what: str, by: float = 1.0) -> Series:
+    """A figure of all of a row's collectives without kernels; missing where nothing is sent."""
+    return _series(rows, [each["all"][what] * by if each else None for each in rows["communication"]], "float64")
+
+
+def slowest(rows: Rows, field: str, by: float) -> Series:
+    """The longest of all ranks' seconds in another unit; missing where there are none."""
+    return _series(rows, [max(each) * by if each else None for each in rows[field]], "float64")
+
+
+def largest_error(rows: Rows, field: str) -> Series:
+    """The largest error of the output or of a gradient."""
+    return _series(rows, [_largest(findings) for findings in rows[field]], "float64")
+
+
+def mesh_words(rows: Rows) -> Series:
+    """The strategy, with the sizes along its axes where there are several, and with their names where orders differ."""
+    pairs = list(_both(rows, "strategy", "mesh"))
+    orders: dict[Any, set[tuple[str, ...]]] = {}
+    for strategy, mesh in pairs:
+        orders.setdefault(strategy, set()).add(_axes(mesh)[0])
+    return _series(rows, [None if s is None else _way(s, mesh, len(orders[s]) > 1) for s, mesh in pairs])
+
+
+def placement_words(rows: Rows) -> Series:
+    """The placement that was asked for, and the one that `auto` came to."""
+    words = (
+        asked if placed in (None, asked) else f"{asked}: {placed}"
+        for asked, placed in _both(rows, "placement", "placed")
+    )
+    return _series(rows, list(words))
+
+
+def first_plan(rows: Rows) -> Series:
+    """Whether a row has its kernel's first plan in its run, and that took far longer than the others of its length."""
+    frame = rows.frame(("run_number", "kernel", "seqlen", "status", "plan_seconds"))
+    ok = frame[frame["status"] == "ok"]
+    is_first = ~ok.duplicated(["run_number", "kernel"])
+    usual = ok[~is_first].groupby(["run_number", "kernel", "seqlen"])["plan_seconds"].median().rename("usual")
+    known = ok[is_first].join(usual, on=["run_number", "kernel", "seqlen"])
+    apart = known.index[known["plan_seconds"] > _APART * known["usual"]]
+    return _series(rows, frame.index.isin(apart))
+
+
+def interval_end(rows: Rows, end: str) -> Series:
+    """An end of the interval of each median, in milliseconds; missing where there are too few samples."""
+    from longca_bench.measuring.statistics import LEAST, median_interval
+
+    ends = [
+        getattr(median_interval(samples), end) * 1e3 if len(samples) >= LEAST else None for samples in rows["samples"]
+    ]
+    return _series(rows, ends, "float64")
+
+
+def _series(rows: Rows, values: Any, dtype: str | None = None) -> Series:
+    from pandas import Series
+
+    return Series(values, index=rows.index, dtype=dtype)
+
+
+def _both(rows: Rows, one: str, other: str) -> Any:
+    return zip(rows[one], rows[other], strict=True)
+
+
+def _tflops(rows: Rows) -> Series:
+    return rows["tflops"].where((rows["status"] == "ok") & (rows["tflops"] > 0))
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int | float) else None
+
+
+def _largest(findings: Any) -> float | None:
+    errors = [found["error"] for found in findings if found["tensor"] in _OUTPUTS]
+    return max((error for error in errors if isinstance(error, float)), default=None)
+
+
+def _axes(mesh: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The axes of a mesh, and their sizes."""
+    pairs = [axis.partition("=") for axis in (mesh or "").split(",")]
+    return tuple(name for name, _, _ in pairs), tuple(size for _, _, size in pairs)
+
+
+def _way(strategy: str, mesh: str | None, several: bool) -> str:
+    _, sizes = _axes(mesh)
+    if several:
+        return f"{strategy} {mesh}"
+    return f"{strategy} {'×'.join(sizes)}" if len(sizes) > 1 else strategy

@@ -1,0 +1,53 @@
+"""Tables as GitHub's Markdown. Text of somebody else's is shown and not obeyed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.text import printable
+
+__all__ = ["escaped", "markdown_of"]
+
+_CODE = re.compile(r"[\w .,:=×/+%–-]+")
+_EMPHASIS = {Mark.BEST: "**", Mark.ASIDE: "*"}
+
+
+def markdown_of(tables: Iterable[Table], level: int = 3) -> str:
+    """Tables one after another, each under its title as a heading.
+
+    Args:
+        tables: The tables.
+        level: The level of the headings.
+    """
+    parts = []
+    for table in tables:
+        parts += [f"{'#' * level} {escaped(table.title)}"] if table.title else []
+        parts += ["\n".join(_lines(table)), *map(escaped, table.notes)]
+    return "\n\n".join(parts)
+
+
+def escaped(text: object) -> str:
+    """Text on one line, shown and not obeyed, in a table's cell too."""
+    line = printable(" ".join(str(text).split()))
+    line = re.sub(r"([\\`*\[\]<>|#~$&])", r"\\\1", line)
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", line)
+
+
+def _lines(table: Table) -> Iterable[str]:
+    rule = ["---" if head.left else "---:" for head in table.heads]
+    heads = [_code(head.text) if head.code_head else escaped(head.text) for head in table.heads]
+    for cells in (heads, rule, *(map(_cell, table.heads, row) for row in table.rows)):
+        yield f"| {' | '.join(cells)} |"
+
+
+def _cell(head: Head, cell: Cell) -> str:
+    text = _code(cell.text) if head.code and cell.mark is not Mark.ASIDE else escaped(cell.text)
+    emphasis = _EMPHASIS.get(cell.mark, "") if text else ""
+    return f"{emphasis}{text}{emphasis}"
+
+
+def _code(text: str) -> str:
+    """Text as code, where nothing in it could end the code; else escaped."""
+    return f"`{text}`" if _CODE.fullmatch(text) else escaped(text)

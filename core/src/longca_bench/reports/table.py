@@ -1,0 +1,123 @@
+"""A table as every renderer takes it: heads, rows of cells, a title and notes. All text in it is plain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Cell", "Head", "Mark", "Table", "table"]
+
+
+class Mark(Enum):
+    """What a cell says beside its text. A renderer chooses the look."""
+
+    NONE = ""
+    BEST = "best"  # the best of those that it competes with: bold
+    FAILED = "failed"  # no measurement: red in a terminal
+    QUIET = "quiet"  # of no interest, such as a refused case: dim in a terminal
+    ASIDE = "aside"  # a summary or a limit among measured rows: italic
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        text: What people read.
+        value: What CSV and Parquet take; None where there is no value, as beside the word for a failure.
+        mark: What the cell says beside its text.
+        brief: A shorter text for narrow terminals; empty where there is none.
+    """
+
+    text: str
+    value: Any = None
+    mark: Mark = Mark.NONE
+    brief: str = ""
+
+    @property
+    def plain(self) -> Any:
+        """The value, or the text where there is no value."""
+        return self.text if self.value is None else self.value
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a column.
+
+    Attributes:
+        text: What people read.
+        left: Whether the column is text, which is aligned to the left.
+        code: Whether Markdown shows the cells as code, as it does names of masks and kernels.
+        code_head: Whether Markdown shows the head itself as code.
+        wrap: Whether the cells are sentences, which may be broken over lines.
+        drop: When a narrow terminal leaves the column out: the highest first, and never at 0.
+        across: Whether the column is one of several that the view spread a column's values over.
+    """
+
+    text: str
+    left: bool = False
+    code: bool = False
+    code_head: bool = False
+    wrap: bool = False
+    drop: int = 0
+    across: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        heads: The columns.
+        rows: The cells, row by row; each row has as many cells as there are heads.
+        title: What all rows have in common; empty where nothing stands above the table.
+        notes: Sentences below the table.
+    """
+
+    heads: tuple[Head, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+
+    def with_row(self, cells: Sequence[Cell | str], *, first: bool = False) -> Table:
+        """The table with one more row, such as a mean or a limit."""
+        row = tuple(Cell(cell, mark=Mark.ASIDE) if isinstance(cell, str) else cell for cell in cells)
+        assert len(row) == len(self.heads), "a row has a cell for each head"
+        return replace(self, rows=(row, *self.rows) if first else (*self.rows, row))
+
+    def with_title(self, title: str) -> Table:
+        """The table under another title."""
+        return replace(self, title=title)
+
+    def with_notes(self, *notes: str) -> Table:
+        """The table with further sentences below it."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def frame(self) -> DataFrame:
+        """The values as a data frame, with the title as its first column where there is one."""
+        from pandas import DataFrame
+
+        heads = list(dict.fromkeys(head.text for head in self.heads))
+        assert len(heads) == len(self.heads), f"heads of one table are told apart: {heads}"
+        found = DataFrame([[cell.plain for cell in row] for row in self.rows], columns=heads)
+        if self.title:
+            found.insert(0, "table", self.title)
+        return found
+
+
+def table(heads: Sequence[str | Head], rows: Sequence[Sequence[Cell | str]], **about: Any) -> Table:
+    """A table from texts.
+
+    Args:
+        heads: The columns; the first of those given as text is aligned to the left.
+        rows: The cells.
+        **about: `title` and `notes`.
+    """
+    made = tuple(Head(head, left=index == 0) if isinstance(head, str) else head for index, head in enumerate(heads))
+    cells = tuple(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return Table(made, cells, **about)

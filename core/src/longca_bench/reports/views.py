@@ -1,0 +1,52 @@
+"""The views by name. To add a view, add an entry to `VIEWS`: a `View`, or a function from rows to tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from longca.errors import UnknownNameError
+from longca_bench.reports.build import tables_of
+from longca_bench.reports.view import View
+from longca_bench.reports.views_planning import planning
+from longca_bench.reports.views_run import NOT_MEASURED, environment, results, strategies, whole
+from longca_bench.reports.views_throughput import COSTS, THROUGHPUT, near_limit, over_baseline
+
+if TYPE_CHECKING:
+    from longca_bench.reports.rows import Rows
+    from longca_bench.reports.table import Table
+
+__all__ = ["SUMMARY", "VIEWS", "tables"]
+
+VIEWS: dict[str, View | Callable[..., list[Table]]] = {
+    "results": results,
+    "strategies": strategies,
+    "not-measured": NOT_MEASURED,
+    "environment": environment,
+    "throughput": THROUGHPUT,
+    "over-baseline": over_baseline,
+    "near-limit": near_limit,
+    "costs": COSTS,
+    "planning": planning,
+    "whole": whole,
+}
+#: The views of a report that names none.
+SUMMARY = ("results", "strategies", "not-measured")
+
+
+def tables(name: str, rows: Rows, **changes: Any) -> list[Table]:
+    """The tables of a view.
+
+    Args:
+        name: Name of the view.
+        rows: The rows; narrow them with `rows.where(...)`.
+        **changes: Fields of the view to set otherwise, or arguments of its function.
+
+    Raises:
+        UnknownNameError: There is no such view. The message lists the views.
+    """
+    if name not in VIEWS:
+        raise UnknownNameError("view", name, VIEWS)
+    maker = VIEWS[name]
+    return tables_of(replace(maker, **changes), rows) if isinstance(maker, View) else maker(rows, **changes)

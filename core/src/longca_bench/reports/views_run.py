@@ -1,0 +1,133 @@
+"""Views of whole runs: the results of kernels and of strategies, what was not measured, and environments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from longca_bench.reports.build import tables_of
+from longca_bench.reports.run_source import flatten
+from longca_bench.reports.table import Cell, Head, Table, table
+from longca_bench.reports.view import Value, View
+from longca_bench.reports.words import three_digits
+
+if TYPE_CHECKING:
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["NOT_MEASURED", "environment", "results", "strategies", "whole"]
+
+_FEW = 3  # names that are listed one by one
+
+
+def few(names: Sequence[str]) -> str:
+    """Names, each once; and how many more there are."""
+    known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
+    return ", ".join(known if len(known) <= _FEW + 1 else [*known[:_FEW], f"{len(known) - _FEW} more"])
+
+
+RESULTS = View(
+    "ms and throughput by mask and kernel, with the fastest of each mask",
+    where={"strategy": None},
+    tables=("direction",),
+    title="{direction}",
+    rows=("mask", "seqlen"),
+    varying=("heads", "head_dim", "dtype", "seed", "run"),
+    apart=("mask_digest",),
+    beside=(Value("density", "first"), Value("tile_efficiency", "first")),
+    across=("kernel",),
+    values=(Value("ms"), Value("tflops")),
+    counts=("ok", "suspect"),
+    failures=True,
+    best="least",
+    winner=True,
+)
+STRATEGIES = View(
+    "ms, throughput and costs by strategy and placement, a table for each mask and direction",
+    where={"condition": lambda rows: rows["strategy"].notna() & (rows["status"] != "unsupported")},
+    tables=("mask", "direction", "seqlen", "world_size", "heads", "head_dim", "dtype", "mask_digest", "seed"),
+    title="{mask} {direction}, {seqlen} tokens, {world_size}, {heads}×{head_dim} {dtype}",
+    rows=("way", "placing", "kernel"),
+    varying=("run",),
+    apart=("run_number", "case"),
+    values=tuple(
+        Value(name, "first")
+        for name in (
+            "ms", "tflops", "of_alone", "hidden", "area_imbalance", "time_imbalance", "of_abreast", "busbw", "peak_gib",
+            "error", "alone_error",
+        )
+    ),
+    counts=("ok", "suspect"),
+    failures=True,
+    best="least",
+    among="table",
+    legend=True,
+)  # fmt: skip
+NOT_MEASURED = View(
+    "each status that is not ok, with its cases and the reason",
+    where={"condition": lambda rows: rows["status"] != "ok"},
+    sort=("status_place",),
+    rows=("status", "kernel"),
+    apart=("alike",),
+    values=(
+        Value("way_placing", "each", format=few),
+        Value("mask", "each", "masks", format=few),
+        Value("case", "count", "cases"),
+        Value("message", "first"),
+        Value("advice", "first"),
+    ),
+    counts=(),
+)
+
+
+def results(rows: Rows) -> list[Table]:
+    """ms and throughput by mask and kernel, with the fastest kernel of each mask."""
+    return tables_of(_with_unit(RESULTS, rows), rows)
+
+
+def strategies(rows: Rows) -> list[Table]:
+    """ms, throughput and costs by strategy and placement, a table for each mask and direction."""
+    return tables_of(_with_unit(STRATEGIES, rows), rows)
+
+
+def environment(rows: Rows, prefixes: Sequence[str] = ("",)) -> list[Table]:
+    """What runs were measured on: each fact, its value, and the runs with this value."""
+    facts: dict[str, dict[str, list[str]]] = {}
+    for run in rows.runs:
+        for fact, value in flatten(run.environment or {}):
+            if fact.startswith(tuple(prefixes)):
+                facts.setdefault(fact, {}).setdefault(value, []).append(run.folder.name)
+    if not facts:
+        return []
+    every = len(rows.runs)
+    body = [
+        [fact, value, "all" if len(runs) == every else ", ".join(runs)]
+        for fact, values in facts.items()
+        for value, runs in values.items()
+    ]
+    heads = [Head("fact", left=True), Head("found", left=True, wrap=True), Head("runs", left=True, wrap=True)]
+    shown = len(heads) if every > 1 else 2
+    return [table(heads[:shown], [line[:shown] for line in body])]
+
+
+def whole(rows: Rows) -> list[Table]:
+    """Every record, with every field as a column."""
+    flat = rows.flat()
+    body = tuple(
+        tuple(Cell("" if value is None or value != value else str(value), value) for value in row)
+        for row in flat.itertuples(index=False, name=None)
+    )
+    return [Table(tuple(Head(name) for name in flat), body)]
+
+
+def _with_unit(view: View, rows: Rows) -> View:
+    """The view with throughput in GFLOP/s where nothing reaches one TFLOP/s."""
+    best = rows["tflops"].max()
+    unit, by = ("GFLOP/s", 1e3) if best < 1 else ("TFLOP/s", 1.0)
+    values = tuple(
+        replace(each, head="per rank" if view is STRATEGIES else "", format=lambda value: three_digits(value * by))
+        if each.column == "tflops"
+        else each
+        for each in view.values
+    )
+    return replace(view, values=values, title=f"{view.title}: ms and {unit}")

@@ -1,0 +1,65 @@
+"""How numbers, masks and statuses read in tables, charts and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["brief_error", "counted", "mask_name", "percent_of", "shared_by", "three_digits", "times", "tokens", "word"]
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    for bound, digits in ((0.0995, 4), (0.995, 3), (9.95, 2), (99.5, 1)):
+        if value < bound:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"
+
+
+def tokens(seqlen: int) -> str:
+    """A length in M or K where that is exact."""
+    if seqlen % 2**20 == 0:
+        return f"{seqlen // 2**20} M"
+    return f"{seqlen // 1024} K" if seqlen % 1024 == 0 else str(seqlen)
+
+
+def times(value: float) -> str:
+    """A ratio with two decimals."""
+    return f"{value:.2f}"
+
+
+def percent_of(value: float) -> str:
+    """A share as a whole percentage."""
+    return f"{value:.0%}"
+
+
+def brief_error(value: float) -> str:
+    """An error with two significant digits."""
+    return f"{value:.1e}"
+
+
+def word(status: str) -> str:
+    """A status as tables and charts show it."""
+    return "–" if status == "unsupported" else status.upper()
+
+
+def counted(number: int, noun: str = "case") -> str:
+    """A number and its noun."""
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def mask_name(pattern: str, factors: Mapping[str, Any]) -> str:
+    """A mask as tables name it: its pattern and the values of the factors that its suite gives."""
+    shown = ", ".join(_brief(name, value) for name, value in factors.items())
+    return f"{pattern} {shown}" if shown else pattern
+
+
+def shared_by(kernel: str, strategy: str | None, placement: str | None, mesh: str | None) -> str:
+    """A kernel and the way in which several ranks share it."""
+    return kernel if strategy is None else f"{kernel} with {strategy} {placement}, {mesh}"
+
+
+def _brief(name: str, value: Any) -> str:
+    if name == "kept":
+        return f"{value * 100:g} %"
+    return f"{len(value)} {name}" if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
