@@ -1,7 +1,11 @@
-"""The `longca` command: its sub-commands, and how errors leave it.
+"""The `longca` command: its commands, its errors and its exit codes.
 
-Exit codes: 0, all is well; 1, something failed; 2, the request was wrong, and the message says how to put it right;
-130, interrupted.
+| code | meaning |
+|---|---|
+| 0 | all is well |
+| 1 | something failed, or nothing was done |
+| 2 | the request was wrong, and the message has the remedy |
+| 130 | interrupted |
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from longca_bench.cli import (
     show_mask,
     verify,
 )
-from longca_bench.cli.options import NoPlugin
+from longca_bench.cli.options import Commands, NoPlugin
 from longca_bench.cli.run_advised import RunCommand
 
 __all__ = ["app", "main"]
@@ -33,6 +37,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="longca",
     help="Which attention kernel and context-parallel strategy is valid, correct and fastest for your mask and GPUs.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -70,8 +75,8 @@ def _longca(
 
 
 def main() -> None:
-    """Runs the command line and exits. A mistake of the user's is one line on standard error, never a traceback."""
-    # A character that the terminal cannot show must not end a command.
+    """Runs the command line and exits. A user's mistake is one line on standard error without a traceback."""
+    # A character that the terminal cannot show must not stop a command.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -86,6 +91,6 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python's flush at exit must not complain either.
+        # The reader of a pipe has closed it. Python's flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`longca make-lengths`: a histogram of document lengths from a corpus, or from a list of lengths."""
+"""`longca make-lengths`: a histogram of document lengths, made from a corpus or from a list of lengths."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ __all__ = ["make_lengths"]
 
 def make_lengths(
     corpus: Annotated[
-        list[Path], typer.Argument(help="JSON Lines, one document a line; text, one a file; or lengths, one a line.")
+        list[Path],
+        typer.Argument(
+            help="JSON Lines with one document a line, text files with one document each, or one length a line."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Write the histogram to this .csv or .json.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the histogram to this .csv or .json file.")],
     tokenizer: Annotated[
-        Path | None, typer.Option(help="A Hugging Face tokenizer.json. (default: count words)")
+        Path | None, typer.Option(metavar="FILE", help="A Hugging Face tokenizer.json. (default: count words)")
     ] = None,
-    field: Annotated[str, typer.Option(help="The JSON field that holds a document's text.")] = "text",
+    field: Annotated[str, typer.Option(metavar="NAME", help="The JSON field with a document's text.")] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Makes a histogram of document lengths, to be drawn from with --lengths."""
+    """Makes a histogram of document lengths. The option --lengths of other commands draws from it.
+
+    Example: longca make-lengths corpus.jsonl --out lengths.csv
+    """
     from longca_bench.suites.corpus import histogram_from_corpus
 
     histogram = histogram_from_corpus(corpus, tokenizer=tokenizer, field=field)
@@ -49,7 +55,7 @@ def make_lengths(
 
 
 def _say_counted(corpus: list[Path], histogram: CorpusHistogram) -> None:
-    """Says on standard error what the files were taken for, and how much of it there is."""
+    """Says on standard error how the files were read, and how many documents they have."""
     from longca_bench.reports.text import printable
 
     source = str(corpus[0]) if len(corpus) == 1 else f"{len(corpus)} files"

@@ -1,4 +1,4 @@
-"""Options that describe a mask, the same in every command, and the mask that they make."""
+"""The options of a mask, shared by several commands, and the mask that they make."""
 
 from __future__ import annotations
 
@@ -41,55 +41,49 @@ SEQLEN = 4096
 #: The heading of these options in the help.
 PANEL = "One mask"
 
+
+def _factor(flag: str, help: str, metavar: str | None = None) -> Any:
+    """An option of the mask's panel."""
+    return typer.Option(flag, help=help, metavar=metavar, rich_help_panel=PANEL)
+
+
 Seqlen = Annotated[
     int | None,
     typer.Option(
         "--seqlen",
-        help="Queries; keys too, unless --seqlen-k says otherwise. "
-        f"(default: the sum of --documents, or the last of --boundaries, or {SEQLEN})",
+        help="Number of queries, and of keys without --seqlen-k. "
+        f"(default: the sum of --documents, the last of --boundaries, or {SEQLEN})",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of what is drawn.")]
-SeqlenK = Annotated[
-    int | None, typer.Option("--seqlen-k", help="Keys, for patterns that allow Sq ≠ Sk.", rich_help_panel=PANEL)
-]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the drawn factors.")]
+SeqlenK = Annotated[int | None, _factor("--seqlen-k", "Number of keys, for patterns that allow Sq ≠ Sk.")]
 LengthsFrom = Annotated[
     str | None,
-    typer.Option(
+    _factor(
         "--lengths",
-        metavar="NAME|FILE",
-        help="Draw document lengths from pile, prolong64k, prolong512k, mix, or a file. (default: by the length)",
-        rich_help_panel=PANEL,
+        "Draw document lengths from pile, prolong64k, prolong512k, mix or a file. (default: by the length)",
+        "NAME|FILE",
     ),
 ]
 Documents = Annotated[
     str | None,
-    typer.Option(
+    _factor(
         "--documents",
-        metavar="LENGTHS|FILE",
-        help="Exactly these documents, in this order: 1000,96,3000, or a file with one length a line.",
-        rich_help_panel=PANEL,
+        "Exactly these document lengths: 1000,96,3000, or a file with one length a line.",
+        "LENGTHS|FILE",
     ),
 ]
-Window = Annotated[int | None, typer.Option("--window", help="How far a query sees.", rich_help_panel=PANEL)]
-Prefix = Annotated[int | None, typer.Option("--prefix", help="Tokens of the prefix.", rich_help_panel=PANEL)]
-Block = Annotated[int | None, typer.Option("--block", help="Tokens a block of the pattern.", rich_help_panel=PANEL)]
+Window = Annotated[int | None, _factor("--window", "Distance that a query sees, in tokens.")]
+Prefix = Annotated[int | None, _factor("--prefix", "Tokens of the prefix.")]
+Block = Annotated[int | None, _factor("--block", "Tokens of a block.")]
 GlobalTokens = Annotated[
-    int | None,
-    typer.Option("--global-tokens", help="Leading tokens that see and are seen by all.", rich_help_panel=PANEL),
+    int | None, _factor("--global-tokens", "Number of first tokens that see all tokens and are seen by all.")
 ]
-Boundaries = Annotated[
-    str | None,
-    typer.Option("--boundaries", help="Block bounds from 0 to the length: 0,100,4096.", rich_help_panel=PANEL),
-]
-Kept = Annotated[float | None, typer.Option("--kept", help="Share of blocks kept.", rich_help_panel=PANEL)]
+Boundaries = Annotated[str | None, _factor("--boundaries", "Block bounds from 0 to the length: 0,100,4096.", "N,N,...")]
+Kept = Annotated[float | None, _factor("--kept", "Share of the blocks that is kept, from 0 to 1.")]
 MaskHeads = Annotated[
     int | None,
-    typer.Option(
-        "--mask-heads",
-        help="Heads with masks of their own, where a pattern has such. (default: one for each KV head)",
-        rich_help_panel=PANEL,
-    ),
+    _factor("--mask-heads", "Heads with masks of their own, for block-sparse patterns. (default: one a KV head)"),
 ]
 
 
@@ -108,10 +102,10 @@ def mask_factors(
     Args:
         documents: Lengths separated by commas, or the path of a file of lengths. A text of digits, commas, signs and
             spaces is a list. Any other text is a path.
-        window: As `longca.masks.FACTORS` has it, like the factors below.
+        window: Distance that a query sees.
         prefix: Tokens of the prefix.
-        block: Tokens a block.
-        global_tokens: Leading tokens that see and are seen by all.
+        block: Tokens of a block.
+        global_tokens: Number of first tokens that see all tokens and are seen by all.
         boundaries: Block bounds separated by commas.
         kept: Share of blocks kept.
 
@@ -164,12 +158,12 @@ def make_mask(
 ) -> Mask:
     """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
 
-    A file of lengths is named on standard error, once a command.
+    A file of lengths is described on standard error.
 
     Args:
         pattern: Name of the pattern.
         seqlen: Queries, or None for `total_tokens`.
-        seqlen_k: Keys, or None for as many as queries. If given, no factor is drawn, and a window is 1024.
+        seqlen_k: Keys, or None for the number of queries. With a number, no factor is drawn and the window is 1024.
         lengths: The source of document lengths, or None for the paper's choice for the length.
         seed: Seed of the drawn factors.
         heads: Heads with masks of their own. None means one head, and is the value for patterns whose heads are all
@@ -177,7 +171,7 @@ def make_mask(
         factors: The result of `mask_factors`.
 
     Raises:
-        UnknownNameError: Nobody provides the pattern or the distribution of lengths.
+        UnknownNameError: The pattern or the distribution of lengths is unknown.
         RequestError: Lengths that contradict each other, or a file of lengths that cannot be read.
         MaskError: A length or a factor that does not fit the pattern.
     """
@@ -197,10 +191,10 @@ def make_mask(
 
 
 def check_lengths(pattern: str, lengths: str | None, factors: Mapping[str, Any]) -> None:
-    """Refuses --lengths where no document is drawn from them.
+    """Refuses --lengths if no document is drawn from them.
 
     Raises:
-        UnknownNameError: Nobody provides the pattern.
+        UnknownNameError: The pattern is unknown.
         RequestError: The documents are given, or the pattern draws none.
     """
     from longca.errors import RequestError

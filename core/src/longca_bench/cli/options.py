@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean."""
+"""Options that several commands share, their values, and the help texts of all commands."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from longca.manifests import Device
     from longca.manifests.problem import Direction
     from longca.plugins import Registry
 
 __all__ = [
     "AsJson",
+    "Commands",
     "NoPlugin",
     "chosen_device",
     "chosen_directions",
@@ -25,17 +29,54 @@ __all__ = [
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NoPlugin = Annotated[
     list[str] | None,
-    typer.Option("--no-plugin", metavar="NAME", help="Leave out a plugin or a distribution; repeatable."),
+    typer.Option("--no-plugin", metavar="NAME", help="Leave out this plugin or distribution. Repeatable."),
 ]
+
+#: The word for a value in the help, by the value's type. A flag has no value.
+_WORDS = {"bool": "", "int": "N", "int range": "N", "float": "X", "float range": "X", "path": "PATH", "Path": "PATH"}
+
+
+class Commands(TyperGroup):
+    """A group of commands whose help has a word for each option's value, such as `N`, instead of `<int range>`."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The group's own options."""
+        return _with_words(super().get_params(ctx), ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command of the group, or None."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _with_words(command.get_params(ctx), ctx)
+            # A paragraph's lines are joined, and the terminal breaks them anew.
+            command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+        return command
+
+
+def _with_words(parameters: Sequence[Any], context: Any) -> Sequence[Any]:
+    """Options with words for values without a metavar, and arguments without a type beside their name."""
+    for parameter in parameters:
+        if not hasattr(parameter, "display_type_rich"):  # older versions of Typer show words by themselves
+            continue
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = _no_type
+        elif parameter.metavar is None:
+            shown = parameter.display_type(context).strip("<>").removeprefix("list[").removesuffix("]")
+            parameter.metavar = _WORDS.get(shown, "TEXT")
+    return parameters
+
+
+def _no_type(ctx: Any) -> str:
+    return ""
 
 
 def open_registry(context: typer.Context, no_plugin: list[str] | None = None, *, reprobe: bool = False) -> Registry:
-    """The registry without the plugins that --no-plugin names, before or after the command.
+    """The registry without the plugins of --no-plugin, which may stand before or after the command.
 
     Args:
         context: The command's context.
-        no_plugin: What the command was given as --no-plugin.
-        reprobe: Whether to ask plugins again how they fare when imported.
+        no_plugin: The values of the command's --no-plugin.
+        reprobe: Whether to import every plugin again for a test.
     """
     from longca.plugins import registry
 
@@ -43,15 +84,15 @@ def open_registry(context: typer.Context, no_plugin: list[str] | None = None, *,
 
 
 def print_json(value: Any) -> None:
-    """Prints plain data as JSON: ASCII alone, so that any terminal and any pipe takes it."""
+    """Prints plain data as JSON in ASCII, for any terminal and any pipe."""
     typer.echo(json.dumps(value, indent=2))
 
 
 def chosen_directions(direction: str | None) -> tuple[Direction, ...]:
-    """The directions a command was asked for; empty for all.
+    """The directions of --direction, or an empty tuple for all.
 
     Raises:
-        UnknownNameError: Neither forward nor backward.
+        UnknownNameError: The direction is neither forward nor backward.
     """
     from longca.errors import UnknownNameError
     from longca.manifests.problem import Direction
@@ -65,10 +106,11 @@ def chosen_directions(direction: str | None) -> tuple[Direction, ...]:
 
 
 def chosen_device(name: str | None) -> Device:
-    """The device that a command runs on: this machine's GPU where it has one, unless asked otherwise.
+    """The device of --device. Without the option it is this machine's GPU, or the CPU without a GPU.
 
     Raises:
-        RequestError: A device that is not here.
+        RequestError: This machine does not have the device.
+        UnknownNameError: The device is neither cpu nor cuda.
     """
     from longca.errors import RequestError, UnknownNameError
     from longca.manifests import Device
@@ -81,11 +123,11 @@ def chosen_device(name: str | None) -> Device:
         return Device("cpu")
     if name != "cuda":
         raise UnknownNameError("device", str(name), ("cpu", "cuda"))
-    raise RequestError(f"no CUDA device is here; this machine has {here}. Take --device cpu")
+    raise RequestError(f"this machine has no CUDA device, only {here}. Take --device cpu")
 
 
 def count_workers(device: Device) -> int:
-    """One worker a visible GPU; one on a CPU, whose cores a kernel takes all of."""
+    """One worker for each visible GPU. One worker on a CPU, because a kernel uses all its cores."""
     if device.kind == "cpu":
         return 1
     import torch

@@ -1,4 +1,4 @@
-"""`longca plugins`: which distributions extend LongCA, what they provide, and what is wrong with them."""
+"""`longca plugins`: the distributions that extend LongCA, their kernels and strategies, and their problems."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["plugins"]
 
 def plugins(
     context: typer.Context,
-    reprobe: Annotated[bool, typer.Option(help="Ask every plugin again whether it can be imported.")] = False,
+    reprobe: Annotated[bool, typer.Option("--reprobe", help="Test again whether each plugin can be imported.")] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
-    """Lists plugins, what they provide, and what is wrong with them."""
+    """Lists the plugins, their kernels and strategies, and their problems."""
     registry = open_registry(context, no_plugin, reprobe=reprobe)
     if as_json:
         print_json([{**asdict(plugin), "active": plugin.active} for plugin in registry.plugins])
@@ -35,7 +35,7 @@ def plugins(
         out.print(_describe(plugin))
         out.print()
     if any(plugin.problems for plugin in registry.plugins):
-        out.print("`longca plugins --reprobe` asks again those that were left out.", style="dim")
+        out.print("`longca plugins --reprobe` tests the plugins with problems again.", style="dim")
 
 
 def _describe(plugin: PluginInfo) -> Table:

@@ -1,4 +1,4 @@
-"""`longca show-mask`: a mask as a picture, in the terminal or in a file."""
+"""`longca show-mask`: a picture of a mask, in the terminal or in a file."""
 
 from __future__ import annotations
 
@@ -44,13 +44,20 @@ def show_mask(
     boundaries: Boundaries = None,
     kept: Kept = None,
     heads: Annotated[
-        int | None, typer.Option("--heads", "--mask-heads", help="Heads with masks of their own. (default: 1)")
+        int | None, typer.Option("--mask-heads", "--heads", help="Heads with masks of their own. (default: 1)")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Draw to this .png, .svg or .pdf, not in the terminal.")] = None,
-    tile: Annotated[int | None, typer.Option(help="Tokens a block whose full and partial ones are told apart.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw to this .png, .svg or .pdf file instead of the terminal.")
+    ] = None,
+    tile: Annotated[
+        int | None, typer.Option(help="Block size of the picture, which shades full and partial blocks.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draws a mask. Factors that are not given are drawn as LongCA-bench draws them."""
+    """Draws a picture of a mask. Factors that are not given are drawn at random, as for the paper.
+
+    Example: longca show-mask causal_document --seqlen 8192 --out mask.png
+    """
     factors = mask_factors(
         documents=documents,
         window=window,
