@@ -16,7 +16,7 @@ STAMP := .venv/.installed
 PROJECTS := $(wildcard core/pyproject.toml longca_*/pyproject.toml plugins/*/pyproject.toml)
 DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
 # The core's tests need its extras; the other distributions have none.
-CORE := ./core[corpus,parquet]
+CORE := ./core[corpus,html,parquet]
 EDITABLE := $(patsubst ./core,$(CORE),$(DISTRIBUTIONS))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 

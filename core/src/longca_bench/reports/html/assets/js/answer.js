@@ -1,0 +1,118 @@
+// The answer: for each mask the fastest candidate, by how much, and how sure. Lengths in a row with the same fastest
+// candidate share a line.
+
+function drawAnswer(records) {
+  const groups = [...groupBy(records, (r) => [r.device, r.shape, r.direction].join("\n")).values()];
+  const parts = groups.map((group) => ({ group, lines: [...groupBy(group, (r) => r.mask).values()].flatMap(answerLines) }))
+    .filter(({ lines }) => lines.length);
+  if (!parts.length) return [el("p", { class: "notice" }, "No case of this selection has a time. See “Failed and refused”.")];
+  return parts.flatMap(({ group, lines }) => answerTable(group, lines, records));
+}
+
+// The lines of one mask: stretches of lengths.
+function answerLines(records) {
+  const lines = [];
+  for (const [seqlen, group] of [...groupBy(records, (r) => r.seqlen)].sort(([a], [b]) => a - b)) {
+    const problems = solved(group);
+    if (!problems.length) continue;
+    const last = lines.at(-1);
+    const ranking = rank(problems);
+    if (last && leads(last.who, ranking, problems)) {
+      last.lengths.push(seqlen);
+      last.problems.push(...problems);
+    } else {
+      lines.push({ mask: records[0].mask, who: ranking[0].who, lengths: [seqlen], problems });
+    }
+  }
+  return lines.map(judged);
+}
+
+// Whether a candidate is the first of a ranking, or ties with the first.
+function leads(who, ranking, problems) {
+  if (ranking[0].who === who) return true;
+  const pairs = common(problems, who, ranking[0].who);
+  return pairs.length === problems.length && sureness(ratio(pairs)) === "tie";
+}
+
+function judged(line) {
+  const rivals = rank(line.problems).filter(({ who }) => who !== line.who).map(({ who, solved: cases }) => {
+    const pairs = common(line.problems, who, line.who);
+    return { who, cases, ratio: pairs.length ? ratio(pairs) : null };
+  });
+  const compared = rivals.filter((rival) => rival.ratio).sort((a, b) => b.ratio.count - a.ratio.count || a.ratio.value - b.ratio.value);
+  const most = compared.length ? compared[0].ratio.count : 0;
+  const next = compared.filter((rival) => rival.ratio.count === most)[0] ?? null;
+  const firsts = line.problems.filter((p) => p.has(line.who)).map((p) => p.get(line.who));
+  const tied = compared.filter((rival) => sureness(rival.ratio) === "tie").map((rival) => rival.who);
+  return { ...line, rivals, next, firsts, tied, sure: next ? sureness(next.ratio) : "alone" };
+}
+
+function answerTable(group, lines, records) {
+  const direction = group[0].direction;
+  const where = about(group[0], records);
+  const title = titled(direction) + (where ? `, ${where}` : "");
+  const shared = group.some((r) => r.alone !== null);
+  const heads = ["mask", "tokens", "fastest", headNumber(UNIT.name), headNumber("time"),
+    ...(shared ? [headNumber("of one device alone")] : []), "over the next", "how sure", el("th", { scope: "col" }, el("span", { class: "hidden-text" }, "ranking"))];
+  const rows = lines.flatMap((line, place) => answerRow(line, shared, lines[place - 1]?.mask === line.mask));
+  return [el("h3", {}, title), el("p", { class: "lead" }, answerSentence(lines)),
+    table(`${title}: the fastest ${group[0].strategy ? "strategy" : "kernel"} for each mask`, heads, rows, "answer")];
+}
+
+// Who is fastest in how many rows.
+function answerSentence(lines) {
+  const wins = groupBy(lines.filter((line) => line.sure !== "tie"), (line) => line.who);
+  const ties = lines.filter((line) => line.sure === "tie").length;
+  const first = [...wins].sort((a, b) => b[1].length - a[1].length).slice(0, 4);
+  const parts = first.map(([who, won], place) => [place ? ", " : "", el("strong", {}, el("bdi", {}, who)), place ? ` in ${won.length}` : ` is fastest in ${won.length} of ${counted(lines.length, "row")}`]);
+  const others = wins.size > 4 ? `, ${counted(wins.size - 4, "other")} in the rest` : "";
+  return [...parts, others, ties ? `${wins.size ? "; " : ""}${counted(ties, "row")} ${ties === 1 ? "is a tie" : "are ties"}` : "", "."];
+}
+
+const SURE = {
+  sure: ["sure", "good", "The interval does not contain 1."],
+  tie: ["tie", "tie", "The interval contains 1."],
+  few: ["few samples", "few", "The interval does not contain 1, and a median has fewer than 5 samples."],
+  unknown: ["not known", "few", "There are too few samples for an interval."],
+  alone: ["no rival", "none", "No other kernel has a time for this problem in the same run."],
+};
+
+function tag(sure) {
+  const [word, kind, title] = SURE[sure];
+  return el("span", { class: `tag ${kind}`, title }, word);
+}
+
+function answerRow(line, shared, repeats) {
+  const more = el("tr", { class: "more", id: newId("ranking") });
+  const label = el("span", {}, "ranking", el("span", { class: "hidden-text" }, ` of ${line.mask}, ${range(line.lengths, tokens)}`));
+  const button = toggle(label, more, () => el("td", { colspan: shared ? 9 : 8 }, ranking(line)));
+  const who = line.sure === "tie" ? [named(line.who), el("span", { class: "quiet" }, " ties with "), ...line.tied.slice(0, 2).flatMap((other, i) => [i ? ", " : "", named(other)]),
+    line.tied.length > 2 ? el("span", { class: "quiet" }, ` and ${line.tied.length - 2} more`) : null] : named(line.who);
+  const over = line.next ? [el("span", { class: "nowrap" }, el("strong", {}, times(line.next.ratio.value)), " ", el("span", { class: "range" }, rangeText(line.next.ratio))),
+    line.sure === "tie" ? null : [el("span", { class: "quiet" }, " over "), el("bdi", {}, line.next.who)]] : NOTHING;
+  const alone = line.firsts.filter((r) => r.alone !== null);
+  return [el("tr", {},
+    el("th", { scope: "row" }, repeats ? el("span", { class: "quiet" }, line.mask) : line.mask),
+    el("td", { class: "nowrap", "data-label": "tokens" }, range(line.lengths, tokens)), el("td", {}, who),
+    number(range(line.firsts.map((r) => r.tflops * UNIT.factor), three), { "data-label": UNIT.name }),
+    number(range(line.firsts.map((r) => r.median), milliseconds), { "data-label": "time" }),
+    shared ? number(alone.length ? percent(geometricMean(alone.map((r) => r.alone / r.median))) : NOTHING, { "data-label": "of one device alone" }) : null,
+    el("td", { "data-label": "over the next" }, over), el("td", {}, tag(line.sure)), el("td", { class: "screen" }, button)), more];
+}
+
+// Every candidate of a line at each length, and the command that measures the fastest again.
+function ranking(line) {
+  const rows = line.problems.flatMap((problem) => {
+    const ordered = [...problem.values()].sort((a, b) => a.median - b.median);
+    return ordered.map((record) => {
+      const found = ratio([[record, ordered[0]]]);
+      return el("tr", {}, el("td", { class: "nowrap" }, tokens(record.seqlen)), el("td", {}, named(record.who)),
+        number(milliseconds(record.median)), number(throughput(record)),
+        number(record === ordered[0] ? "fastest" : [times(found.value), " ", el("span", { class: "range" }, rangeText(found))]),
+        number(memory(record.peak)), el("td", { class: "screen" }, caseButton(record, "samples and command")));
+    });
+  });
+  const commands = line.firsts.map((record) => record.command);
+  return [table(`All that have a time on ${line.mask}`, ["tokens", "kernel", headNumber("time"), headNumber(UNIT.name), headNumber("time over the fastest"), headNumber("peak memory"), ""], rows),
+    el("p", {}, "Measure the fastest again:"), el("pre", { tabindex: "0" }, commands.join("\n"))];
+}
