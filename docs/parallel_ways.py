@@ -15,7 +15,7 @@ from longca.masks import PATTERNS
 from longca_bench.measuring.records import Record
 from longca_bench.reports.run_cells import mask_name, tokens, word
 from longca_bench.reports.run_source import Run
-from longca_cp.placement import PLACEMENTS
+from longca_cp.placement import Placement
 
 AUTO = "auto"
 DIRECTIONS = ("forward", "backward")
@@ -121,7 +121,7 @@ class Setting:
         """What was asked of ranks, strategy by strategy; those of which nothing was measured are left out."""
         found = dict.fromkeys(way_of(record) for record in self.records if record.status != "unsupported")
         strategies = list(dict.fromkeys((way.strategy, way.mesh) for way in found))
-        places = [*PLACEMENTS]
+        places = [*Placement]
         return sorted(
             found,
             key=lambda way: (

@@ -23,8 +23,8 @@ from longca.parallel.layouts import _agree
 from longca.parallel.traffic import Recorder, sent_by_kind
 from longca_advice.auto_kernel import Choice
 from longca_advice.auto_layout import Arrangement
-from longca_cp.mesh import Axis, axes_of
-from longca_cp.ring import KVRing
+from longca_cp.exchange import Axis, axes_of
+from longca_cp.kv_ring import KVRing
 
 NAMES = ("out", "lse", "dq", "dk", "dv")
 

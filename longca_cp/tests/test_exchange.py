@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca_cp.heads import each, put_together, take_apart
-from longca_cp.order import Order
+from longca_cp.exchange import Order
+from longca_cp.head_exchange import each, put_together, take_apart
 
 from .test_strategies import sizes
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca import Device, Problem, masks, registry
-from longca_cp.gathered import MOST, Gathered, gathers_everything
+from longca_cp.schedules.gathered import MOST, Gathered, gathers_everything
 
 PLACEMENTS = ["contiguous", "zigzag", "balanced"]
 

@@ -7,7 +7,8 @@ from longca import masks, registry
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests.resolve import step_problems
 from longca_cp import LOONGTRAIN, RING_ALL_GATHER, RING_P2P, ULYSSES, USP, layouts
-from longca_cp.placement import PLACEMENTS, place
+from longca_cp.layouts import split_heads
+from longca_cp.placement import Placement, place
 
 from .cases import SEQLEN, STATIC, positions, problem, square_masks, static_mask
 
@@ -86,7 +87,7 @@ def test_the_areas_of_all_steps_are_the_masks(mask, strategy, data):
     assert sum(step.area for rank in step_problems(asked, layout) for step in rank if step is not None) == asked.area
 
 
-@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+@pytest.mark.parametrize("placement", sorted(Placement))
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_ring_passes_keys_on_from_rank_to_rank(placement, ranks):
     mask = static_mask("shared_question")
@@ -203,3 +204,46 @@ def test_strategies_come_in_through_the_front_door(strategy):
     assert layout.num_tokens == SEQLEN
     with pytest.raises(RequestError, match=f"for each of {manifest.axes[0]}"):
         found.layout(strategy, problem(static_mask("causal")), {"rank": 2})
+
+
+# Heads
+
+
+def split(heads_q, heads_kv, ranks):
+    return split_heads(problem(static_mask("causal"), heads_q, heads_kv), ranks, "ulysses")
+
+
+def test_kv_heads_are_split_while_there_are_enough():
+    assert split(8, 4, 2) == (((0, 4), (0, 2)), ((4, 8), (2, 4)))
+    assert split(6, 6, 3) == (((0, 2), (0, 2)), ((2, 4), (2, 4)), ((4, 6), (4, 6)))
+
+
+def test_kv_heads_are_replicated_where_there_are_fewer_than_ranks():
+    assert split(8, 2, 4) == (((0, 2), (0, 1)), ((2, 4), (0, 1)), ((4, 6), (1, 2)), ((6, 8), (1, 2)))
+    assert split(4, 1, 2) == (((0, 2), (0, 1)), ((2, 4), (0, 1)))
+
+
+@pytest.mark.parametrize("ranks", range(1, 13))
+@pytest.mark.parametrize(("heads_q", "heads_kv"), [(12, 12), (12, 6), (12, 4), (12, 3), (12, 1), (8, 2), (64, 8)])
+def test_a_rank_is_a_smaller_problem_of_the_same_grouping(heads_q, heads_kv, ranks):
+    group = heads_q // heads_kv
+    try:
+        parts = split(heads_q, heads_kv, ranks)
+    except UnsupportedError:
+        assert heads_q % ranks or (heads_kv % ranks and ranks % heads_kv)
+        return
+    assert [head for (q0, q1), _ in parts for head in range(q0, q1)] == list(range(heads_q))
+    for (q0, q1), (kv0, kv1) in parts:
+        local_group = (q1 - q0) // (kv1 - kv0)
+        assert (q1 - q0) % (kv1 - kv0) == 0
+        assert [kv0 + local // local_group for local in range(q1 - q0)] == [head // group for head in range(q0, q1)]
+    assert len({(q1 - q0, kv1 - kv0) for (q0, q1), (kv0, kv1) in parts}) == 1, "one exchange moves as much of each"
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(UnsupportedError, match=r"8 query heads do not divide among the 3 ranks of axis ulysses\. "):
+        split(8, 2, 3)
+    with pytest.raises(UnsupportedError, match=r"Give it a size of 1, 2, 4, 8; more ranks can go to a ring"):
+        split(8, 2, 16)
+    with pytest.raises(UnsupportedError, match=r"would have 4 of 12 query heads, but 3 share a KV head, .* 4 KV heads"):
+        split(12, 4, 3)

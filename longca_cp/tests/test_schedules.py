@@ -17,7 +17,7 @@ from longca import masks, registry
 from longca.discovery.loading import load_object
 from longca.manifests import Device, Problem
 from longca.parallel.traffic import Recorder
-from longca_cp.mesh import Axis
+from longca_cp.exchange import Axis
 from longca_cp.overlap import is_beside
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200" / "distributed"

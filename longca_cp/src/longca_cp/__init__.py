@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from longca.hookspecs import hookimpl
 from longca.manifests import StrategyManifest
+from longca_cp.placement import Placement
 
 __all__ = ["LOONGTRAIN", "RING_ALL_GATHER", "RING_P2P", "ULYSSES", "USP", "provide_cp_strategy"]
 
-#: Where a ring can place tokens; of placements that are equally quick, `auto` takes the first.
-_RING_PLACEMENTS = ("contiguous", "zigzag", "zigzag_document", "balanced")
+#: The placements of strategies with a ring.
+_ALL = tuple(placement.value for placement in Placement)
 
 ULYSSES = StrategyManifest(
     name="ulysses",
@@ -16,8 +17,8 @@ ULYSSES = StrategyManifest(
     upstream="https://arxiv.org/abs/2309.14509",
     license="Apache-2.0",
     axes=("ulysses",),
-    # Every rank sees all tokens, so where they came from makes no difference to its work.
-    placements=("contiguous",),
+    # Every rank computes on all tokens, so the placement makes no difference to its work.
+    placements=(Placement.CONTIGUOUS.value,),
     layout="longca_cp.layouts:ulysses",
     memory="longca_cp.memory:ulysses_memory",
     schedule="longca_cp.schedules:ulysses",
@@ -30,7 +31,7 @@ RING_P2P = StrategyManifest(
     upstream="https://arxiv.org/abs/2310.01889",
     license="Apache-2.0",
     axes=("ring",),
-    placements=_RING_PLACEMENTS,
+    placements=_ALL,
     layout="longca_cp.layouts:ring_p2p",
     memory="longca_cp.memory:ring_p2p_memory",
     schedule="longca_cp.schedules:ring_p2p",
@@ -43,7 +44,7 @@ RING_ALL_GATHER = StrategyManifest(
     upstream="https://arxiv.org/abs/2407.21783",
     license="Apache-2.0",
     axes=("ring",),
-    placements=_RING_PLACEMENTS,
+    placements=_ALL,
     layout="longca_cp.layouts:ring_all_gather",
     memory="longca_cp.memory:ring_all_gather_memory",
     schedule="longca_cp.schedules:ring_all_gather",
@@ -56,7 +57,7 @@ USP = StrategyManifest(
     upstream="https://arxiv.org/abs/2405.07719",
     license="Apache-2.0",
     axes=("ring", "ulysses"),
-    placements=_RING_PLACEMENTS,
+    placements=_ALL,
     layout="longca_cp.layouts:usp",
     memory="longca_cp.memory:usp_memory",
     schedule="longca_cp.schedules:usp",
@@ -69,7 +70,7 @@ LOONGTRAIN = StrategyManifest(
     upstream="https://arxiv.org/abs/2406.18485",
     license="Apache-2.0",
     axes=("outer", "inner", "heads"),
-    placements=_RING_PLACEMENTS,
+    placements=_ALL,
     layout="longca_cp.layouts:loongtrain",
     memory="longca_cp.memory:loongtrain_memory",
     schedule="longca_cp.schedules:loongtrain",

@@ -1,7 +1,8 @@
-"""Exchange: the collectives that strategies are made of. Each is started here and waited for by whoever needs it.
+"""Exchange: the axes of a mesh, the collectives along them, and the order of the rows that arrive.
 
-With NCCL they run on a stream of their own behind what the current stream has been given so far, and `wait` makes the
-current stream wait for them; the host goes on. With gloo, `wait` blocks the host.
+Whoever needs a transfer starts it here and waits for it later. With NCCL, a transfer runs on a stream of its own, after
+everything that the current stream was given so far. `wait` makes the current stream wait, and the host goes on. With
+gloo, `wait` blocks the host.
 """
 
 from __future__ import annotations
@@ -9,41 +10,83 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
-from longca_cp.mesh import Axis
+from longca.parallel.meshes import mesh_dims, rank_in
 
-__all__ = ["Transfer", "all_gather", "all_to_all", "reduce_scatter", "shift"]
+__all__ = ["Axis", "Order", "Transfer", "all_gather", "all_to_all", "axes_of", "reduce_scatter", "shift"]
 
-# Newer releases of PyTorch call these by the names that come first here.
+# Newer releases of PyTorch use the first name of each line.
 _all_gather: Callable[..., dist.Work] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
-@dataclass
-class Transfer:
-    """A transfer under way. Until it was waited for, what it reads must not change, and what it writes is undefined.
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a mesh, seen from this process.
 
     Attributes:
-        works: What torch.distributed calls it.
-        tensors: The tensors it reads and writes, held so that their memory is not given to others.
+        group: The process group of the axis that includes this process.
+        size: Number of its ranks.
+        index: This process's place among them.
+    """
+
+    group: dist.ProcessGroup
+    size: int
+    index: int
+
+    @property
+    def by_nccl(self) -> bool:
+        """Whether NCCL moves tensors of GPUs. A group without a named backend has one for each kind of device."""
+        return "cuda:nccl" in dist.get_backend_config(self.group)
+
+    def peer(self, offset: int) -> int:
+        """The global rank of the process `offset` places further along the axis, as on a ring."""
+        return dist.get_global_rank(self.group, (self.index + offset) % self.size)
+
+    def source(self, step: int) -> int:
+        """The rank whose data this process has at a step, if each step passes all data on to the next rank."""
+        return (self.index - step) % self.size
+
+
+def axes_of(mesh: DeviceMesh, names: Sequence[str]) -> tuple[int, tuple[Axis, ...]]:
+    """This process's rank in layouts over these axes, and each of the axes.
+
+    Raises:
+        RequestError: The mesh has other dims, or this process is not in it.
+    """
+    rank, dims = rank_in(mesh, names), mesh_dims(mesh, names)
+    return rank, tuple(Axis(mesh.get_group(dim), mesh.size(dim), mesh.get_local_rank(dim)) for dim in dims)
+
+
+@dataclass
+class Transfer:
+    """A transfer under way. Until `wait`, its inputs must not change, and its outputs are undefined.
+
+    Attributes:
+        works: The handles of torch.distributed.
+        tensors: The tensors that it reads and writes. They are held, so that their memory is not reused.
     """
 
     works: Sequence[dist.Work] = ()
     tensors: tuple[Tensor, ...] = ()
 
     def wait(self) -> None:
-        """Waits until it is done."""
+        """Waits for its end."""
         for work in self.works:
             work.wait()
         self.works, self.tensors = (), ()
 
 
 def shift(axis: Axis, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Transfer:
-    """Sends contiguous tensors to the next rank of a ring, and receives as many of the same sizes from the one before.
+    """Sends contiguous tensors to the next rank of a ring, and receives tensors of the same sizes from the rank before.
 
-    It is one batch, so that neither rank waits for the other, and NCCL launches one kernel.
+    All sends and receives are one batch. So neither rank waits for the other, and NCCL launches one kernel.
     """
     after, before = axis.peer(1), axis.peer(-1)
     batch = [dist.P2POp(dist.isend, tensor, after, axis.group) for tensor in sends]
@@ -55,11 +98,11 @@ def all_to_all(axis: Axis, received: Tensor, sent: Tensor, rows_in: Sequence[int
     """Sends some rows of a contiguous tensor to each rank, and receives some from each.
 
     Args:
-        axis: Between whose ranks.
-        received: Filled with the rows from each rank, in the order of ranks.
+        axis: The axis of the ranks.
+        received: Buffer for the rows from each rank, in the order of ranks.
         sent: The rows for each rank, in the order of ranks.
-        rows_in: How many rows come from each rank.
-        rows_out: How many rows go to each.
+        rows_in: Number of rows that come from each rank.
+        rows_out: Number of rows that go to each rank.
     """
     work = dist.all_to_all_single(received, sent, list(rows_in), list(rows_out), group=axis.group, async_op=True)
     return Transfer((work,), (received, sent))
@@ -73,3 +116,35 @@ def all_gather(axis: Axis, gathered: Tensor, mine: Tensor) -> Transfer:
 def reduce_scatter(axis: Axis, mine: Tensor, everyones: Tensor) -> Transfer:
     """Fills [rows, ...] with the sum of all ranks' [size · rows, ...] in this rank's rows."""
     return Transfer((_reduce_scatter(mine, everyones, group=axis.group, async_op=True),), (mine, everyones))
+
+
+class Order:
+    """The order of arriving rows, which come rank by rank, and the ascending order of their tokens.
+
+    Kernels get tokens in ascending global order. In other orders, the cut of a causal mask would have many intervals.
+
+    Args:
+        arriving: The global position of each row's token, or −1 for a row without a token.
+        wanted: The wanted positions, ascending. One row holds each of them.
+        device: The device of the rows.
+    """
+
+    def __init__(self, arriving: NDArray[np.int64], wanted: NDArray[np.int64], device: torch.device) -> None:
+        by_position = np.argsort(arriving, kind="stable")
+        rows = by_position[np.searchsorted(arriving, wanted, sorter=by_position)]
+        assert np.array_equal(arriving[rows], wanted), "every token wanted arrives"
+        self._arriving, self._whole = len(arriving), len(wanted) == len(arriving)
+        is_in_order = self._whole and np.array_equal(rows, np.arange(len(rows)))
+        self._rows = None if is_in_order else torch.from_numpy(rows).to(device)
+
+    def ascending(self, rows: Tensor) -> Tensor:
+        """The wanted tokens, [wanted, ...], of arriving rows, [arriving, ...]. It copies only if the order differs."""
+        return rows if self._rows is None else rows.index_select(0, self._rows)
+
+    def arriving(self, tokens: Tensor) -> Tensor:
+        """The opposite way: contiguous rows [arriving, ...] of tokens [wanted, ...]. Other rows are 0."""
+        if self._rows is None:
+            return tokens.contiguous()
+        shape = (self._arriving, *tokens.shape[1:])
+        rows = tokens.new_empty(shape) if self._whole else tokens.new_zeros(shape)
+        return rows.index_copy_(0, self._rows, tokens)

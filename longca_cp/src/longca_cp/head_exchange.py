@@ -1,6 +1,8 @@
 """Head exchange: from some tokens of all heads to all tokens of some heads, and back, by one all-to-all each.
 
-This is how DeepSpeed Ulysses (arXiv 2309.14509) splits attention, and the head-parallel half of USP and LoongTrain.
+DeepSpeed Ulysses (arXiv 2309.14509) splits attention in this way, and so does the head-parallel half of USP and
+LoongTrain. Rank r of n has the r-th of n equal parts of the heads. If there are fewer heads than ranks, n / H
+neighbouring ranks have the same head, and results for it are summed over these ranks. Only KV heads can be that few.
 """
 
 from __future__ import annotations
@@ -13,12 +15,9 @@ import torch
 from torch import Tensor
 
 from longca.manifests import Layout
-from longca_cp.exchange import Transfer, all_to_all
-from longca_cp.heads import each, put_together, take_apart
-from longca_cp.mesh import Axis
-from longca_cp.order import Order
+from longca_cp.exchange import Axis, Order, Transfer, all_to_all
 
-__all__ = ["Arrival", "HeadExchange", "beside", "by_token"]
+__all__ = ["HeadExchange", "beside", "by_token", "each", "put_together", "take_apart"]
 
 
 @dataclass
@@ -26,15 +25,15 @@ class Arrival:
     """Tensors on their way.
 
     Attributes:
-        transfer: What moves them.
-        unpack: Makes them of what was received.
+        transfer: The transfer that moves them.
+        unpack: Makes the tensors from the received rows.
     """
 
     transfer: Transfer
     unpack: Callable[[], tuple[Tensor, ...]]
 
     def wait(self) -> tuple[Tensor, ...]:
-        """The tensors, when they are there."""
+        """Waits for the tensors."""
         self.transfer.wait()
         return self.unpack()
 
@@ -43,10 +42,10 @@ class HeadExchange:
     """The exchange within one group of ranks.
 
     Args:
-        axis: The group.
-        layout: Who holds what.
+        axis: The axis of the group.
+        layout: The layout, which gives each rank its tokens.
         members: The group's ranks in the layout.
-        device: Where the tensors are.
+        device: The device of the tensors.
     """
 
     def __init__(self, axis: Axis, layout: Layout, members: Sequence[int], device: torch.device) -> None:
@@ -57,20 +56,20 @@ class HeadExchange:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the group together."""
+        """Number of tokens of the group."""
         return sum(self._tokens)
 
     def to_heads(self, tensors: Sequence[Tensor], chunk: int = 0, chunks: int = 1) -> Arrival:
         """Sends every rank its heads of this rank's tokens.
 
         Args:
-            tensors: [Tl, H, D] each; H may differ.
-            chunk: Which part of a rank's heads to send.
-            chunks: Into how many parts a rank's heads are split.
+            tensors: Tensors [Tl, H, D]. H may differ.
+            chunk: The part of a rank's heads to send.
+            chunks: Number of parts of a rank's heads.
 
         Returns:
-            On its way, for each tensor this rank's heads of the group's tokens in ascending order: [T, H / ranks, D];
-            views of one tensor, whose last dim is contiguous.
+            For each tensor, this rank's heads of the group's tokens in ascending order, on their way:
+            [T, H / ranks, D]. They are views of one tensor, whose last dim is contiguous.
         """
         ranks = self._axis.size
         parts = []
@@ -88,9 +87,9 @@ class HeadExchange:
         """Sends every rank its tokens of this rank's heads.
 
         Args:
-            heads: Tensors of this rank's heads beside one another, of the group's tokens in ascending order:
+            heads: Tensors of this rank's heads side by side, for the group's tokens in ascending order:
                 [T, sum of H / ranks, D].
-            into: Filled with each tensor's heads of this rank's tokens, when it is waited for: [Tl, H, D].
+            into: Buffer for each tensor: all heads of this rank's tokens, [Tl, H, D]. `wait` fills them.
             chunk: As in `to_heads`.
             chunks: As in `to_heads`.
         """
@@ -111,21 +110,51 @@ class HeadExchange:
 
 
 def _of(heads: int, chunk: int, chunks: int) -> slice:
-    """The heads of a chunk, of those that one rank has."""
+    """The place of a chunk among the heads of one rank."""
     return slice(heads * chunk // chunks, heads * (chunk + 1) // chunks)
 
 
 def by_token(lse: Tensor) -> Tensor:
-    """A log-sum-exp as a tensor of tokens, as exchanges take them: the view [T, H, 1] of [H, T]."""
+    """A log-sum-exp as a tensor of tokens, for an exchange: the view [T, H, 1] of [H, T]."""
     return lse.T[..., None]
 
 
 def beside(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Buffers for gradients that lie beside one another, to be sent together.
+    """A buffer for three gradients side by side, which are sent together.
 
     Returns:
-        The whole, [T, Hq + 2 · Hkv, D], and its parts for dq, dk and dv.
+        The whole buffer, [T, Hq + 2 · Hkv, D], and its parts for dq, dk and dv.
     """
     joined = q.new_empty((q.shape[0], q.shape[1] + 2 * k.shape[1], q.shape[2]))
     dq, dk, dv = joined.split([q.shape[1], k.shape[1], v.shape[1]], dim=1)
     return joined, (dq, dk, dv)
+
+
+def each(heads: int, ranks: int) -> int:
+    """Heads that one rank has."""
+    return max(heads // ranks, 1)
+
+
+def take_apart(x: Tensor, ranks: int) -> Tensor:
+    """Every rank's heads: [ranks, T, H / ranks, D] of [T, H, D]. It is a view, unless several ranks have one head."""
+    heads = x.shape[1]
+    if heads < ranks:
+        x = x.repeat_interleave(ranks // heads, dim=1)
+    return x.unflatten(1, (ranks, -1)).transpose(0, 1)
+
+
+def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:
+    """Puts the heads that come back from every rank into their place.
+
+    Args:
+        parts: Some heads of each rank: [ranks, T, chunk, D].
+        into: The tensor of all heads: [T, H, D].
+        chunk: The place of these heads among a rank's heads.
+    """
+    ranks, heads = parts.shape[0], into.shape[1]
+    if heads < ranks:
+        wide = torch.promote_types(parts.dtype, torch.float32)
+        copies = parts.unflatten(0, (heads, -1))[:, :, :, 0]  # [H, ranks / H, T, D]
+        into.copy_(copies.sum(1, dtype=wide).transpose(0, 1))
+    else:
+        into.unflatten(1, (ranks, -1)).transpose(0, 1)[:, :, chunk].copy_(parts)

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from longca.errors import UnsupportedError
 from longca.manifests import Layout, Problem, Step
-from longca.manifests.steps import Steps
+from longca.manifests.steps import HeadRanges, Steps
 from longca.masks import Mask, SliceMask
-from longca_cp.head_split import split_heads
 from longca_cp.placement import place
 from longca_cp.ranges import keys_seen, split
 
-__all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
+__all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "split_heads", "ulysses", "usp"]
 
 _Ints = NDArray[np.int64]
 
@@ -131,6 +130,37 @@ def _rings_of_groups(problem: Problem, placement: str, order: _Ints, group: int,
     table = np.stack(np.broadcast_arrays(mine, order[:, None, :], each), axis=-1)  # [groups, heads, steps, 3]
     steps = Steps.even(tokens, heads, table, len(order) * group)
     return Layout(steps, tuple(shard for part in tokens for shard in split(part, group)))
+
+
+def split_heads(problem: Problem, ranks: int, axis: str) -> tuple[HeadRanges, ...]:
+    """Each rank's heads, in order: an equal part of the query heads, and the KV heads that these attend to.
+
+    If there are fewer KV heads than ranks, several ranks have the same KV head, and its gradients are summed over them.
+
+    Args:
+        problem: The problem, for its numbers of heads.
+        ranks: Number of ranks that share the heads.
+        axis: The mesh axis of these ranks, for the message.
+
+    Raises:
+        UnsupportedError: Query heads do not divide among the ranks, or the parts do not fit the groups of GQA.
+    """
+    heads_q, heads_kv = problem.heads_q, problem.num_heads_kv
+    if heads_q % ranks:
+        allowed = ", ".join(str(n) for n in range(1, heads_q + 1) if heads_q % n == 0)
+        raise UnsupportedError(
+            f"{heads_q} query heads do not divide among the {ranks} ranks of axis {axis}. "
+            f"Give it a size of {allowed}; more ranks can go to a ring, which does not divide heads."
+        )
+    part, group = heads_q // ranks, heads_q // heads_kv
+    if part % group and group % part:
+        raise UnsupportedError(
+            f"each of the {ranks} ranks of axis {axis} would have {part} of {heads_q} query heads, but {group} share a "
+            f"KV head, so that a rank's heads would not be whole groups or parts of one. Give it a size that divides "
+            f"the {heads_kv} KV heads, or is a multiple of them."
+        )
+    starts = range(0, heads_q, part)
+    return tuple(((q, q + part), (q // group, -(-(q + part) // group))) for q in starts)
 
 
 def _square(problem: Problem) -> Mask:

@@ -22,10 +22,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem
 from longca.parallel.merge import Accumulator, Sum
+from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
-from longca_cp.mesh import axes_of
+from longca_cp.kv_ring import GradientRing, KVRing
 from longca_cp.overlap import is_beside
-from longca_cp.ring import GradientRing, KVRing
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 

@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, nothing_seen, torch_device
 from longca.manifests import Layout, Problem
-from longca_cp.gathering import Gathering, Rows, gathering
-from longca_cp.mesh import axes_of
+from longca_cp.exchange import axes_of
+from longca_cp.kv_gather import Gathering, Rows, gathering
 from longca_cp.overlap import GATHER_CHUNKS
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
 

@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
 from longca.parallel.merge import Accumulator, Sum
-from longca_cp.mesh import Axis, axes_of
+from longca_cp.exchange import Axis, axes_of
+from longca_cp.kv_ring import GradientRing, KVRing
 from longca_cp.overlap import is_beside
-from longca_cp.ring import GradientRing, KVRing
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 
 __all__ = ["RingP2P", "RingPlan", "ring_backward", "ring_forward"]

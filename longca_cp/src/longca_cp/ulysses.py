@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
 from longca.manifests import Layout, Problem
+from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, beside, by_token
-from longca_cp.mesh import axes_of
 from longca_cp.overlap import ULYSSES_CHUNKS
 from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, differentiate, plan_chunks
 

@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem
+from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
-from longca_cp.mesh import axes_of
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
 from longca_cp.step_plans import Gradients, Saved, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads

@@ -1,7 +1,8 @@
-"""Rings: keys and values going round the ranks of an axis, and the sums of their gradients a step behind them.
+"""Rings: keys and values travel round the ranks of an axis, and the sums of their gradients follow a step behind.
 
-At step s rank i has the keys of rank (i − s) mod n. There are two buffers: one is computed with and sent on, the other
-receives. Buffers are as long as the longest shard, so that all messages are of one size.
+At step s rank i has the keys of rank (i − s) mod n. Keys and values share a buffer, [2, T, H, D], so one message moves
+both. There are two buffers: the rank computes with one and sends it on, and the other receives. Buffers are as long as
+the longest shard, so that all messages have one size.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from longca_cp.exchange import Transfer, shift
-from longca_cp.mesh import Axis
+from longca_cp.exchange import Axis, Transfer, shift
 
 __all__ = ["GradientRing", "KVRing"]
 
@@ -22,10 +22,10 @@ class KVRing:
 
     Args:
         axis: The ring.
-        tokens: How many tokens each of its ranks begins with.
+        tokens: Number of tokens that each of its ranks begins with.
         k: This rank's keys: [T, H, D], T = tokens[axis.index].
         v: Its values.
-        longest: Most tokens that a buffer has to hold; None for the most of `tokens`.
+        longest: Tokens that a buffer has room for. None for the largest of `tokens`.
     """
 
     def __init__(self, axis: Axis, tokens: Sequence[int], k: Tensor, v: Tensor, longest: int | None = None) -> None:
@@ -40,25 +40,25 @@ class KVRing:
 
     @property
     def k(self) -> Tensor:
-        """The keys at hand: [T, H, D], of the rank whose turn it is."""
+        """The keys of the rank whose turn it is: [T, H, D]."""
         return self._view(self._present)[0]
 
     @property
     def v(self) -> Tensor:
-        """The values at hand: [T, H, D]."""
+        """The values of the rank whose turn it is: [T, H, D]."""
         return self._view(self._present)[1]
 
     def send(self) -> None:
-        """Begins to send what is at hand, and to receive what comes next; in the last step nothing does."""
+        """Begins to send the present keys and values and to receive the next ones. The last step moves nothing."""
         if not self._is_last:
             self._transfer = shift(self._axis, [self._present], [self._next])
 
     def settle(self) -> None:
-        """Has what was sent and what comes done before whatever is launched next, rather than beside it."""
+        """Waits for the transfer before the next kernel, so that the two do not run side by side."""
         self._transfer.wait()
 
     def wait(self) -> None:
-        """Waits for what comes next, and has it at hand."""
+        """Waits for the next keys and values, and makes them the present ones."""
         self._transfer.wait()
         self._present, self._next = self._next, self._present
         self._step += 1
@@ -72,7 +72,7 @@ class KVRing:
         return torch.empty(self._length, dtype=dtype, device=self._device)
 
     def _view(self, buffer: Tensor) -> Tensor:
-        """A buffer's [2, T, H, D], T being the tokens of the rank whose turn it is."""
+        """A buffer as [2, T, H, D], for the T tokens of the rank whose turn it is."""
         tokens = self._tokens[self._axis.source(self._step)]
         return buffer[: 2 * tokens * self._heads.numel()].view(2, tokens, *self._heads)
 
@@ -80,8 +80,11 @@ class KVRing:
 class GradientRing(KVRing):
     """Keys and values on their way round, and the sums of their gradients behind them.
 
-    Each rank adds its part to the sum that was sent to it, and sends it on with the next step. Sums are in float32
-    (float64 for float64); the last hop takes each to the rank that its keys came from.
+    Each rank adds its part to the sum that it received, and sends the sum on with the next step. Sums are in float32
+    (float64 for float64). The last hop takes each sum to the rank of its keys.
+
+    Attributes:
+        part: Buffer for this step's gradients.
     """
 
     def __init__(self, axis: Axis, tokens: Sequence[int], k: Tensor, v: Tensor, longest: int | None = None) -> None:
@@ -93,16 +96,16 @@ class GradientRing(KVRing):
 
     @property
     def dk(self) -> Tensor:
-        """Where this step's gradient of the keys at hand goes, in `part`: [T, H, D]."""
+        """Buffer for this step's gradient of the present keys, in `part`: [T, H, D]."""
         return self._view(self.part)[0]
 
     @property
     def dv(self) -> Tensor:
-        """Where this step's gradient of the values at hand goes, in `part`: [T, H, D]."""
+        """Buffer for this step's gradient of the present values, in `part`: [T, H, D]."""
         return self._view(self.part)[1]
 
     def send(self) -> None:
-        """Begins to send what is at hand and the last step's sum, and to receive what comes next and this step's."""
+        """Begins to send the present keys and the last step's sum, and to receive the next keys and this step's sum."""
         keys = [] if self._is_last else [(self._present, self._next)]
         sums = [] if self._step == 0 else [(self._sum, self._arriving)]
         outgoing, incoming = zip(*keys, *sums, strict=True) if keys or sums else ((), ())
@@ -110,10 +113,10 @@ class GradientRing(KVRing):
             self._transfer = shift(self._axis, outgoing, incoming)
 
     def add(self, part: Tensor | None) -> None:
-        """Adds to the sum of the step that was just waited for.
+        """Adds this step's gradients to the sum that has just arrived.
 
         Args:
-            part: A buffer of this step's gradients, such as `part`; None where the step shows nothing.
+            part: A buffer with this step's gradients, such as `self.part`. None for an empty step.
         """
         if self._step == 1:
             self._sum.zero_() if part is None else self._sum.copy_(part)

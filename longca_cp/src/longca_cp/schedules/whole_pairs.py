@@ -1,9 +1,8 @@
-"""Whole pairs: which parts of queries see all tokens of which parts of keys, without cutting the mask for each pair."""
+"""Whole pairs: parts of queries that see all tokens of parts of keys, found without a cut of the mask for each pair."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +10,14 @@ from numpy.typing import NDArray
 from longca.manifests.steps import Steps
 from longca.masks import SliceMask
 from longca.masks.stack import MaskStack
+from longca.plan_cache import PlanCache
 
 __all__ = ["whole_pairs"]
 
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
 
-#: Slices times parts that are cut together.
+#: The largest number of slices times parts that are cut together.
 _CELLS = 2**20
 
 
@@ -34,35 +34,37 @@ def whole_pairs(mask: SliceMask, steps: Steps) -> _Bools:
     Returns:
         [parts, parts]. A part without tokens has False.
     """
-    return _whole_pairs(_Parts(mask, steps))
+    return _WHOLE.get(mask, _Parts(steps), lambda: _whole_pairs(mask, steps))
 
 
 class _Parts:
-    """A mask and a layout's parts, equal to others of the same mask and parts."""
+    """A layout's parts as a key, with a hash that reads the first part alone."""
 
-    def __init__(self, mask: SliceMask, steps: Steps) -> None:
-        self.mask, self.steps = mask, steps
-        self._key = mask.key, steps.parts
+    def __init__(self, steps: Steps) -> None:
+        self._parts = steps.parts
 
     def __hash__(self) -> int:
-        return hash((self._key[0], len(self._key[1]), self._key[1][:1]))
+        return hash((len(self._parts), self._parts[:1]))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Parts) and self._key == other._key
+        return isinstance(other, _Parts) and self._parts == other._parts
 
 
-@lru_cache(maxsize=32)
-def _whole_pairs(parts: _Parts) -> _Bools:
-    arrays = parts.steps.arrays
+#: The latest answers.
+_WHOLE: PlanCache[_Bools] = PlanCache(32)
+
+
+def _whole_pairs(mask: SliceMask, steps: Steps) -> _Bools:
+    arrays = steps.arrays
     shown = np.array([len(array) > 0 for array in arrays], np.bool_)
     ends = np.array([(array[0, 0], array[-1, 1] - 1) if len(array) else (0, 0) for array in arrays], np.int64)
     # The slice at each corner of the rectangle around a pair: [first or last query, part, first or last key, part].
-    corners = _slices_at(parts.mask, ends.T.ravel()).reshape(2, len(arrays), 2, len(arrays))
+    corners = _slices_at(mask, ends.T.ravel()).reshape(2, len(arrays), 2, len(arrays))
     seen = (corners > 0).all(axis=(0, 2)) & shown[:, None] & shown
     whole: _Bools = seen & (corners == corners[:1, :, :1]).all(axis=(0, 2))
     unsettled = np.argwhere(seen & ~whole)
     if len(unsettled):
-        whole[tuple(unsettled.T)] = np.concatenate(list(_cut(parts.mask, arrays, unsettled)))
+        whole[tuple(unsettled.T)] = np.concatenate(list(_cut(mask, arrays, unsettled)))
     return whole
 
 

@@ -1,8 +1,8 @@
-"""Gathering: the keys and values that a rank needs of the others, in ascending order, and their gradients back.
+"""Gathering keys and values: a rank gets the rows that it needs, in ascending order, and returns their gradients.
 
-Where ranks together need most of everything, everything is all-gathered, and gradients are reduce-scattered in float32.
-Where they need less, an all-to-all takes each rank what it needs and no more, and gradients back in their own dtype, to
-be summed in float32 where they arrive. Rows are tokens: keys and values lie beside one another, [T, 2, H, D].
+If all ranks together need most of the rows, everything is all-gathered, and gradients are reduce-scattered in float32.
+If they need less, an all-to-all brings each rank only the rows it needs. Gradients then return in their own dtype, and
+their owner sums them in float32. A row is a token with its key and value side by side: [T, 2, H, D].
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.manifests import Layout
-from longca_cp.exchange import Transfer, all_gather, all_to_all, reduce_scatter
-from longca_cp.gathered import gathers_everything
-from longca_cp.mesh import Axis
-from longca_cp.order import Order
+from longca_cp.exchange import Axis, Order, Transfer, all_gather, all_to_all, reduce_scatter
+from longca_cp.schedules.gathered import gathers_everything
 
 __all__ = ["Gathering", "Rows", "gathering"]
 
@@ -31,21 +29,21 @@ class Rows:
     """Rows on their way.
 
     Attributes:
-        transfer: What moves them.
-        unpack: Makes them of what was received.
+        transfer: The transfer that moves them.
+        unpack: Makes the rows from the received ones.
     """
 
     transfer: Transfer
     unpack: Callable[[], Tensor]
 
     def wait(self) -> Tensor:
-        """The rows, when they are there."""
+        """Waits for the rows."""
         self.transfer.wait()
         return self.unpack()
 
 
 class Everything:
-    """All ranks' rows to all ranks; shards are padded to the longest."""
+    """The way that brings all rows to all ranks. Shards are padded to the longest."""
 
     def __init__(self, axis: Axis, layout: Layout, device: torch.device) -> None:
         self._axis = axis
@@ -57,13 +55,13 @@ class Everything:
         self._order = Order(arriving.ravel(), _needed(layout, axis.index), device)
 
     def gather(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank the rows it needs, [needed, ...], of every rank's [T, ...]."""
+        """Begins to bring this rank its needed rows, [needed, ...], from every rank's [T, ...]."""
         mine = _pad(rows, self._longest)
         everyones = mine.new_empty((self._axis.size * self._longest, *mine.shape[1:]))
         return Rows(all_gather(self._axis, everyones, mine), lambda: self._order.ascending(everyones))
 
     def scatter(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank the sum [T, ...] over all ranks' gradients of its rows, given [needed, ...]."""
+        """Begins to bring this rank the sum [T, ...] of all ranks' gradients for its rows, given [needed, ...]."""
         wide = torch.promote_types(rows.dtype, torch.float32)
         everyones = self._order.arriving(rows).to(wide)
         mine = everyones.new_empty((self._longest, *rows.shape[1:]))
@@ -71,7 +69,7 @@ class Everything:
 
 
 class Needed:
-    """To each rank the rows it needs."""
+    """The way that brings each rank only the rows it needs."""
 
     def __init__(self, axis: Axis, layout: Layout, device: torch.device) -> None:
         self._axis = axis
@@ -87,14 +85,14 @@ class Needed:
         self._order = Order(np.concatenate(coming), needed, device)
 
     def gather(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank the rows it needs, [needed, ...], of every rank's [T, ...]."""
+        """Begins to bring this rank its needed rows, [needed, ...], from every rank's [T, ...]."""
         sent = rows.index_select(0, self._all_going)
         received = sent.new_empty((sum(self._coming), *sent.shape[1:]))
         transfer = all_to_all(self._axis, received, sent, self._coming, [len(each) for each in self._going])
         return Rows(transfer, lambda: self._order.ascending(received))
 
     def scatter(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank the sum [T, ...] over all ranks' gradients of its rows, given [needed, ...]."""
+        """Begins to bring this rank the sum [T, ...] of all ranks' gradients for its rows, given [needed, ...]."""
         sent = self._order.arriving(rows)
         received = sent.new_empty((len(self._all_going), *sent.shape[1:]))
         sizes = [len(each) for each in self._going]
@@ -103,7 +101,7 @@ class Needed:
         def unpack() -> Tensor:
             wide = torch.promote_types(received.dtype, torch.float32)
             total = received.new_zeros((self._tokens, *received.shape[1:]), dtype=wide)
-            # Rank after rank: a row comes once from each, so that sums are made in one order, every time.
+            # Rank after rank: each rank sends a row once, so sums have the same order every time.
             for place, part in zip(self._going, received.split(sizes), strict=True):
                 total.index_add_(0, place, part.to(wide))
             return total
@@ -115,18 +113,18 @@ Gathering = Everything | Needed
 
 
 def gathering(axis: Axis, layout: Layout, device: torch.device) -> Gathering:
-    """The cheaper way to gather what the steps of a layout need; all ranks find the same."""
+    """The cheaper way to gather the rows that a layout's steps need. All ranks find the same."""
     dense = gathers_everything(layout)
     return Everything(axis, layout, device) if dense else Needed(axis, layout, device)
 
 
 def _needed(layout: Layout, rank: int) -> _Ints:
-    """Positions of the keys that a rank's step takes, ascending."""
+    """Positions of the keys of a rank's step, ascending."""
     return np.concatenate([np.arange(0), *(np.arange(*pair) for pair in layout.steps[rank][0].k_ranges)])
 
 
 def _pad(rows: Tensor, length: int) -> Tensor:
-    """Contiguous rows, and others behind them that hold nothing, if there are to be more."""
+    """Contiguous rows, padded with zeros up to a length."""
     if len(rows) == length:
         return rows.contiguous()
     padded = rows.new_zeros((length, *rows.shape[1:]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longca import Device, Problem, masks, registry
 from longca.manifests.step_cuts import step_areas
 from longca.masks import SliceMask
-from longca_cp.whole import whole_pairs
+from longca_cp.schedules.whole_pairs import whole_pairs
 
 
 @settings(deadline=None, max_examples=40)

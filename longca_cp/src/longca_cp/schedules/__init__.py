@@ -11,10 +11,10 @@ from functools import lru_cache
 
 from longca.manifests import Layout, Problem
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca_cp.gathered import Gathered
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
-from longca_cp.ring_phases import Ring, double_ring, double_ring_backward, ring, ring_backward
-from longca_cp.sizes import ExchangeSizes, Sizes
+from longca_cp.schedules.gathered import Gathered
+from longca_cp.schedules.rings import Ring, double_ring, double_ring_backward, ring, ring_backward
+from longca_cp.schedules.sizes import ExchangeSizes, Sizes
 
 __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from longca.manifests import Layout, Problem
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca.masks import SliceMask
-from longca_cp.sizes import Sizes, group_tokens
-from longca_cp.whole import whole_pairs
+from longca_cp.schedules.sizes import Sizes, group_tokens
+from longca_cp.schedules.whole_pairs import whole_pairs
 
 __all__ = ["Ring", "double_ring", "double_ring_backward", "ring", "ring_backward"]
 
