@@ -1,17 +1,22 @@
-"""Where fa4's time goes on a mask: in cut tiles, in rows of uneven length, or in rows that are short.
+"""Splits fa4's time on a mask into three costs: partly visible tiles, rows of uneven length, and short rows.
 
     python longca_flashattn/benchmarks/ablation.py [--seqlens 8192 32768] [--seeds 0 1] [--heads 64:8]
         [--out results/h200/dense/ablation.json]
 
-Four times of each mask, in one run: of the mask itself; of the 128 × 128 tiles that it touches, computed whole, so that
-no bound is looked at; of as many whole tiles dealt evenly to rows, so that none is longer than another; and of so many
-tiles at the speed of full attention of the same length. Each over the one before is what one thing costs:
+One run takes four times of each mask:
 
-- cut: looking at bounds in tiles that are cut, and waiting for what takes longer because of it;
-- uneven: rows (of the backward, columns) that are longer than others, the last of which leave the device partly idle;
-- short: the beginning and end of each row, over fewer tiles than in full attention.
+1. the mask itself
+2. the 128 × 128 tiles that it touches, computed whole, so that no bound is checked
+3. the same number of whole tiles dealt evenly to rows, so that no row is longer than another
+4. the same number of tiles at the speed of full attention of the same length
 
-The second and third compute other masks: they are a profile of the first, and no result.
+The ratio of each time to the next is one cost:
+
+- cut: checking bounds in partly visible tiles, and waiting for the slower tiles
+- uneven: rows (in the backward, columns) that are longer than others, which leave the device partly idle at the end
+- short: the beginning and end of each row, spread over fewer tiles than in full attention
+
+The second and third time are of other masks. They profile the first time and are no results.
 """
 
 from __future__ import annotations
@@ -37,13 +42,13 @@ KERNEL = FlashAttention4()
 
 
 def whole(tiles: NDArray[np.bool_]) -> BlockSparseMask:
-    """A mask of whole tiles: bool [rows, columns]."""
+    """A mask of whole tiles, from bool [rows, columns]."""
     bounds = (np.arange(size + 1) * TILE for size in tiles.shape)
     return BlockSparseMask(tiles[None], *bounds)
 
 
 def dealt_evenly(tiles: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """As many tiles, the same number in every row and in every column, give or take one."""
+    """The same number of tiles with equally many in each row and in each column, up to one."""
     rows, columns = tiles.shape
     counts = np.diff(np.linspace(0, tiles.sum(), rows + 1).astype(int))
     even = np.zeros_like(tiles)
@@ -63,7 +68,7 @@ def times(mask: Mask, problem: Problem, x: Inputs) -> tuple[float, float]:
 
 
 def measure(mask: Mask, problem: Problem, x: Inputs, full: tuple[float, float]) -> dict[str, Any]:
-    """One mask's times, by direction, and what each thing makes of them."""
+    """The times of one mask and their ratios, by direction."""
     tiles = mask.blocks(TILE, TILE).by_query.dense() > 0
     found = [times(each, problem, x) for each in (mask, whole(tiles), whole(dealt_evenly(tiles)))]
     row: dict[str, Any] = {"tiles": int(tiles.sum()), "tile_efficiency": mask.tile_efficiency()}
@@ -81,7 +86,7 @@ def measure(mask: Mask, problem: Problem, x: Inputs, full: tuple[float, float]) 
 
 
 def main() -> None:
-    """Measures, prints a table, and writes the record where asked to."""
+    """Measures, prints a table, and writes the record if --out is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seqlens", nargs="+", type=int, default=[2**13, 2**15])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])

@@ -1,9 +1,9 @@
-"""Layers everywhere: fa2 and fa3 as merged varlen calls on masks they don't know, beside fa4's intervals, in one run.
+"""Layers of fa2 and fa3 beside fa4's intervals in one run: merged varlen calls on masks that fa2 and fa3 do not know.
 
     python longca_flashattn/benchmarks/layers.py [--seqlens 32768] [--heads 64:8] [--out FILE.json]
 
-Also where the manifests do not offer layers, because there are more than three: this is what that limit rests on. A
-ratio above 1 says that layers are slower than fa4.
+The run includes masks for which the manifests do not offer layers because they need more than three. It is the evidence
+for that limit. A ratio above 1 means that layers are slower than fa4.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def measure(problem: Problem, name: str, x: Inputs) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures, prints a table, and writes the record where asked to."""
+    """Measures, prints a table, and writes the record if --out is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seqlens", nargs="+", type=int, default=[2**15])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
@@ -70,7 +70,7 @@ def main() -> None:
     asked = parser.parse_args()
     heads_q, heads_kv = map(int, asked.heads.split(":"))
     rows: list[dict[str, Any]] = []
-    inputs: Inputs | None = None  # of one shape for all masks of a length
+    inputs: Inputs | None = None  # one set for all masks of a length
     print(f"{'mask':24}{'tokens':>8}{'layers':>8}" + "".join(f"{name + way:>12}" for name in KERNELS for way in "↑↓"))
     for seqlen in asked.seqlens:
         for pattern in PATTERNS:

@@ -1,4 +1,4 @@
-"""FlashAttention-4's `mask_mod`s without its compiler: whole numbers in the place of the compiler's, in real memory."""
+"""FlashAttention-4's `mask_mod`s without its compiler: Python integers replace its numbers, in real memory."""
 
 import ctypes
 import importlib
@@ -31,7 +31,7 @@ class Uint32(int):
 
 
 class Pointer:
-    """Where numbers of a type lie."""
+    """A typed address in memory."""
 
     def __init__(self, dtype, address):
         self.dtype, self.address = dtype, address
@@ -44,7 +44,7 @@ class Pointer:
 
 
 class BlockSparseTensors(NamedTuple):
-    """What `BlockSparseTensorsTorch` takes by these names."""
+    """The fields that `BlockSparseTensorsTorch` has under the same names."""
 
     mask_block_cnt: object
     mask_block_idx: object
@@ -54,7 +54,7 @@ class BlockSparseTensors(NamedTuple):
 
 
 class Vector(list):
-    """Numbers that were loaded."""
+    """Numbers that were loaded from memory."""
 
     def load(self):
         return self
@@ -62,7 +62,7 @@ class Vector(list):
 
 @pytest.fixture
 def traced(monkeypatch):
-    """Imports a module of `mask_mod`s, with `cutlass` and `flash_attn` as arithmetic of Python."""
+    """Imports a module of `mask_mod`s with `cutlass` and `flash_attn` replaced by arithmetic in Python."""
     cute = SimpleNamespace(
         jit=lambda function: function,
         make_ptr=lambda dtype, address, space, assumed_align: Pointer(dtype, address),
@@ -101,10 +101,10 @@ def traced(monkeypatch):
 
 @pytest.fixture
 def asked_as_in_the_kernel():
-    """What a `mask_mod` says of a tile: bool rows of queries, asked by the threads of the kernels for sm90 in turn.
+    """The answers of a `mask_mod` for a tile, as bool rows of queries. The threads of the sm90 kernels ask in turn.
 
-    The order of the questions and the columns of a thread are those of flash-attn-4 4.0.0b36: two tokens eight apart,
-    and of every eight columns two, queries outermost.
+    The order of the calls and the columns of a thread are those of flash-attn-4 4.0.0b36. A thread has two tokens eight
+    apart and two of every eight columns, with queries outermost.
     """
     return _tile
 

@@ -1,4 +1,4 @@
-"""Masks as calls: what the calls say, taken by the book, is the mask; merged, with gradients."""
+"""Masks as calls: the calls together show exactly the mask, and their merged results and gradients are right."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -30,7 +30,7 @@ HOLES = SliceMask([Slice(40, 200, 30, 290, lo=-90, hi=60), Slice(210, 290, 100, 
 
 
 class ByTheBook(CallsKernel):
-    """Calls as FlashAttention would answer them, document by document, in float64; +inf where nothing is seen."""
+    """FlashAttention's answers, computed document by document in float64. A query that sees nothing has lse +inf."""
 
     def backend(self, problem):
         return "the book"
@@ -85,7 +85,7 @@ def compare(mask, given_buffers):
     expected_out, expected_lse = Naive().forward(q, k, v, book)
     expected = Naive().backward(dout, q, k, v, expected_out, expected_lse, book)
     buffers = {"out": torch.full_like(q, torch.nan), "lse": torch.full_like(expected_lse, torch.nan)}
-    # One whose last dimension is not contiguous, as a caller may have it.
+    # A buffer whose last dimension is not contiguous, as a caller may pass it.
     grads = {"dq": torch.full((*q.shape[:2], 32), torch.nan, dtype=q.dtype)[..., ::2]}
     grads |= {"dk": torch.full_like(k, torch.nan), "dv": torch.full_like(v, torch.nan)}
     out, lse = ByTheBook().forward(q, k, v, plan, **(buffers if given_buffers else {}))
@@ -94,7 +94,7 @@ def compare(mask, given_buffers):
         assert out is buffers["out"]
         assert lse is buffers["lse"]
         assert all(one is other for one, other in zip(found, grads.values(), strict=True))
-    # Merged parts have a float32 log-sum-exp.
+    # Merged parts have a log-sum-exp in float32.
     close = {"atol": 1e-5, "rtol": 1e-5} if len(plan.calls) > 1 else {"atol": 1e-12, "rtol": 1e-12}
     for one, other in zip((out, lse, *found), (expected_out, expected_lse, *expected), strict=True):
         torch.testing.assert_close(one, other.to(one.dtype), **close)

@@ -1,4 +1,4 @@
-"""What fa4 plans for block-sparse masks and hands to its kernels: taken by the book, it is the mask of every head."""
+"""The lists and bits that fa4 passes to its kernels for block-sparse masks show exactly the mask of every head."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def dense(mask):
 
 
 class Kernel:
-    """The kernels by the book: which tiles they visit and what of them they find visible."""
+    """An emulated kernel that records the tiles it visits and the pairs that are visible in them."""
 
     def __init__(self, ask, shape, *, by_key):
         self._ask, self._by_key = ask, by_key
@@ -80,7 +80,7 @@ class Kernel:
                 first = tile[0].start, tile[1].start
                 assert not self.seen[head][tile].any()
                 self.seen[head][tile] = self._ask(mask_mod, aux_scalars, head, *first, size, by_key=self._by_key)
-        self.seen = self.seen[:, : self.shape[1], : self.shape[2]]  # the kernels cut off what is past the ends
+        self.seen = self.seen[:, : self.shape[1], : self.shape[2]]  # the kernels cut off everything past the ends
         return tensors[:3]
 
     def _tiles(self, counts, columns, head, row, size):

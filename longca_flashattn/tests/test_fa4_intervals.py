@@ -1,4 +1,4 @@
-"""What fa4 plans for a mask: tables and lists that hold it, on the CPU."""
+"""The tables and lists that fa4 plans for a mask show exactly the mask, on the CPU."""
 
 import pytest
 import torch
@@ -21,14 +21,14 @@ def plan(pattern, direction="backward", head_dim=128):
 
 
 def seen(table, others):
-    """The matrix that a table of intervals means: [tokens, others]."""
+    """The matrix that a table of intervals shows: [tokens, others]."""
     other = torch.arange(others)
     pairs = table.view(len(table), -1, 2)
     return ((other >= pairs[..., :1]) & (other < pairs[..., 1:])).any(1)
 
 
 def is_shown_by(table, lists, visible):
-    """Whether a table means a matrix; where no tile is cut, there is none, for the lists say all."""
+    """Whether a table shows a matrix. If no tile is partly visible, there is no table and the lists are enough."""
     tokens, others = visible.shape
     if table is None:
         return not lists.counts.any()
@@ -36,7 +36,7 @@ def is_shown_by(table, lists, visible):
 
 
 def tiles(partial, full, columns):
-    """0 hidden, 1 partial, 2 full: [rows, columns]."""
+    """Visibility of each tile, [rows, columns]: 0 is hidden, 1 is partial, 2 is full."""
     out = torch.zeros(len(partial.counts), columns, dtype=torch.int)
     for value, lists in ((1, partial), (2, full)):
         for row, (count, entries) in enumerate(zip(lists.counts.tolist(), lists.columns, strict=True)):
@@ -46,7 +46,7 @@ def tiles(partial, full, columns):
 
 
 def of_tiles(visible, height, width):
-    """The same from a dense mask."""
+    """Visibility of each tile of a dense mask, in the same form."""
     rows = []
     for top in range(0, visible.shape[0], height):
         parts = [visible[top : top + height, left : left + width] for left in range(0, visible.shape[1], width)]

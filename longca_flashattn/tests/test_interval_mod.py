@@ -1,4 +1,4 @@
-"""fa4's bit tests, traced with whole numbers in the place of the compiler's: what a thread finds is what is visible."""
+"""fa4's bit tests, traced with Python integers: a thread finds exactly the visible elements."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is offered, and what is refused, before anything runs."""
+"""The offers and refusals of the manifests, before anything runs."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ H200 = Device("cuda", (9, 0), 140 * 2**30, "H200")
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch):
-    """Every package is there."""
+    """Makes every package look installed."""
     monkeypatch.setattr("longca.manifests.resolve.missing", lambda requirement: None)
 
 
@@ -116,7 +116,6 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(monkeypatch):
     monkeypatch.setattr("longca.manifests.resolve.missing", packages.missing)
     monkeypatch.setattr(packages, "installed_version", lambda name: None)
     packages.missing.cache_clear()
-    resolve_manifest.__globals__["_resolve"].cache_clear()
     try:
         verdict = resolve_manifest(FA3, problem(masks.build("causal", 500)))
         assert "needs flash-attn-3>=3.0.0 or xformers>=0.0.34" in str(verdict.reasons[0])
@@ -125,4 +124,3 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(monkeypatch):
         assert "pip install 'longca-flashattn[fa4]'" in str(verdict.reasons[0])
     finally:
         packages.missing.cache_clear()
-        resolve_manifest.__globals__["_resolve"].cache_clear()

@@ -1,4 +1,4 @@
-"""What manifests say of memory: plans against plans as they are made, workspaces against sums by hand."""
+"""The manifests' memory functions: plans are compared with real plans, workspaces with sums by hand."""
 
 import pytest
 

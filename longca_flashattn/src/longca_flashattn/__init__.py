@@ -1,4 +1,4 @@
-"""FlashAttention 2, 3 and 4 for LongCA: what they take, and where they run."""
+"""FlashAttention 2, 3 and 4 for LongCA: the problems that each one takes, and the devices on which it runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["FA2", "FA3", "FA4", "NATIVE_FORMS", "provide_kernel", "supports_mask
 
 _REPOSITORY = "https://github.com/Dao-AILab/flash-attention"
 
-#: Layers past these are slower than the best other kernel on every mask measured (docs: Dense kernels, Layers).
+#: More layers than this are slower than the best other kernel on every measured mask (docs: Dense kernels, Layers).
 _LAYERS = 3
 
-#: Intervals a token: FlashAttention-4's compiled kernels differ in how many of these they read.
+#: Numbers of intervals a token. FlashAttention-4 compiles one kernel for each of these numbers.
 _INTERVALS = 8
 
-#: The masks that FlashAttention-4 knows by itself.
+#: The forms of masks that FlashAttention-4 takes natively.
 NATIVE_FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN)
 
 
 def _calls(**common: Any) -> tuple[Offer, ...]:
     """Offers of the masks that one call takes."""
     forms: tuple[dict[str, Any], ...] = (
-        # Where all heads see everything, none differs from another.
+        # If every head sees everything, the heads do not differ.
         {"form": Form.FULL, "metadata": "O(1)", "mask_heads": "query"},
         {"form": Form.CAUSAL, "metadata": "O(1)"},
         {"form": Form.WINDOW, "metadata": "O(1)"},
@@ -39,7 +39,7 @@ def _with_layers(**common: Any) -> tuple[Offer, ...]:
     return (*_calls(**common), Offer.model_validate({**common, **layers}))
 
 
-#: Others compile, but gradients of 8:1 heads of 40 were wrong on an H200.
+#: Other head dimensions compile, but gradients of 8:1 heads of 40 were wrong on an H200.
 _FA4_HEAD_DIMS = (64, 128)
 
 _COMMON: dict[str, Any] = {
@@ -48,7 +48,7 @@ _COMMON: dict[str, Any] = {
     "unequal_lengths": True,
 }
 
-#: What FlashAttention-4 takes by lists of tiles. Block-sparse masks come first: one for all heads has intervals too.
+#: Masks that FlashAttention-4 takes by lists of tiles. Block-sparse comes first: one mask for all heads has both forms.
 _FA4_LISTS: dict[str, Any] = {"cuda": "==9.0", "head_dims": _FA4_HEAD_DIMS, "metadata": "O(blocks)"}
 _FA4_ROWS: tuple[dict[str, Any], ...] = (
     {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "block_sizes": (128, 256)},
@@ -106,13 +106,13 @@ FA4 = KernelManifest(
 
 @hookimpl
 def provide_kernel() -> tuple[KernelManifest, ...]:
-    """Every FlashAttention."""
+    """The manifests of FlashAttention 2, 3 and 4."""
     return FA2, FA3, FA4
 
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses fa4's backward where a key has more intervals of queries than a query may have of keys."""
+    """Refuses fa4's backward if a key has more intervals of queries than fa4 takes."""
     mask = problem.mask
     if kernel != "fa4" or problem.direction != "backward":
         return None

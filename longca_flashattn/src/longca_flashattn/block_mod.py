@@ -1,6 +1,6 @@
-"""Block-sparse masks inside FlashAttention-4's kernels for sm90: a token's word made from the bits of its block.
+"""Block-sparse masks inside FlashAttention-4's kernels for sm90: each token's word is made from the bits of its block.
 
-`fragment_mod` says what a word is, `block_tables` what lies at the addresses that the kernels are told.
+`fragment_mod` explains words. `block_tables` explains the tables whose addresses the kernels receive.
 """
 
 # mypy: allow-untyped-decorators
@@ -18,18 +18,18 @@ __all__ = ["AlignedBlockMod", "AnyBlockMod"]
 
 
 class AlignedBlockMod(FragmentMod):
-    """A `mask_mod` for blocks of 16, 32 or 64 tokens, which are whole parts of a tile.
+    """A `mask_mod` for blocks of 16, 32 or 64 tokens, which divide a tile.
 
-    What a token sees of a tile is a few bits of one byte. A thread's columns are spread over the tile alike for every
-    thread, so its word is these bits, each as many times as a block has columns there.
+    A few bits of one byte give the blocks of a tile that a token sees. A thread's columns are spread evenly over the
+    tile, in the same way for every thread. So its word is these bits, each repeated once for every column of its block.
 
-    Its scalars are the bits' address, the bytes a row and the rows a head.
+    The scalars are the address of the bits, the bytes of a row and the rows of a head.
 
     Args:
-        size: Tokens a block.
-        sharing: Query heads that share a mask.
-        by_key: Whether rows are key blocks, with a bit a query block; else the other way around.
-        columns: Columns that a thread's fragment has on the other side.
+        size: Tokens of a block.
+        sharing: Number of query heads that share a mask.
+        by_key: True if rows are key blocks with a bit for each query block. False if rows are query blocks.
+        columns: Number of columns of a thread's fragment on the other side.
     """
 
     def __init__(self, size: int, sharing: int, *, by_key: bool, columns: int) -> None:
@@ -37,7 +37,7 @@ class AlignedBlockMod(FragmentMod):
         self._size, self._sharing, self._tile = size, sharing, 4 * columns
 
     def word(self, scalars: tuple[Any, ...], head: Any, owner: Any, first: Any) -> Any:
-        """The columns in the blocks that the token's block sees; see `FragmentMod.word`."""
+        """The bits of the columns whose blocks the token's block sees. See `FragmentMod.word`."""
         row = _row(scalars, head // self._sharing, owner // self._size)
         count = self._tile // self._size
         block = first // self._tile * count
@@ -47,15 +47,15 @@ class AlignedBlockMod(FragmentMod):
 
 
 class AnyBlockMod(FragmentMod):
-    """A `mask_mod` for blocks of any sizes: a token's word is the union of those of its row's blocks within the tile.
+    """A `mask_mod` for blocks of any sizes. A token's word is the union of the words of its row's blocks in the tile.
 
-    Its scalars are the bits' address, the bytes a row, the rows a head, and the addresses of the owners' map, of the
-    others' map and of the others' bounds.
+    The scalars are the address of the bits, the bytes of a row, the rows of a head, and the addresses of the owners'
+    map, of the others' map and of the others' bounds.
 
     Args:
-        sharing: Query heads that share a mask.
-        by_key: Whether rows are key blocks, with a bit a query block; else the other way around.
-        columns: Columns that a thread's fragment has on the other side.
+        sharing: Number of query heads that share a mask.
+        by_key: True if rows are key blocks with a bit for each query block. False if rows are query blocks.
+        columns: Number of columns of a thread's fragment on the other side.
     """
 
     def __init__(self, sharing: int, *, by_key: bool, columns: int) -> None:
@@ -63,7 +63,7 @@ class AnyBlockMod(FragmentMod):
         self._sharing, self._tile = sharing, 4 * columns
 
     def word(self, scalars: tuple[Any, ...], head: Any, owner: Any, first: Any) -> Any:
-        """The columns in the blocks that the token's block sees; see `FragmentMod.word`."""
+        """The bits of the columns whose blocks the token's block sees. See `FragmentMod.word`."""
         owners, others, bounds = scalars[3:]
         row = _row(scalars, head // self._sharing, _integer(owners, owner))
         left = first // self._tile * self._tile
@@ -73,7 +73,7 @@ class AnyBlockMod(FragmentMod):
 
 @cute.jit
 def _union(row: Int64, bounds: Int64, start: Int32, last: Int32, first: Int32) -> Uint32:
-    """The bits of the columns in those of the blocks `start` to `last` that a row has."""
+    """The bits of the columns that lie in the row's kept blocks from `start` to `last`."""
     word = Uint32(0)
     reached = from_column(_integer(bounds, start) - first)
     for block in cutlass.range(start, last + 1, unroll=1):
@@ -85,13 +85,13 @@ def _union(row: Int64, bounds: Int64, start: Int32, last: Int32, first: Int32) -
 
 
 def _row(scalars: tuple[Any, ...], head: Any, block: Any) -> Any:
-    """The address of a block's bits, in 64 bits: many heads of small blocks are more than 2 GiB."""
+    """The address of a block's bits, in 64 bits, because the bits of many heads of small blocks exceed 2 GiB."""
     bits, row_bytes, rows = scalars[:3]
     return bits + (Int64(head) * Int64(rows) + Int64(block)) * Int64(row_bytes)
 
 
 def _load(dtype: Any, address: Any) -> Any:
-    """One number from memory."""
+    """Loads one number from memory."""
     pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=dtype.width // 8)
     return cute.make_tensor(pointer, cute.make_layout(1))[0]
 
@@ -101,10 +101,10 @@ def _integer(table: Any, index: Any) -> Any:
 
 
 def _spread(bits: Any, count: int, times: int) -> Any:
-    """The lowest bits of a word, so many of them, each repeated so many times; counts and times are powers of two."""
+    """The lowest `count` bits of a word, each repeated `times` times. Both numbers are powers of two."""
     half = count // 2
     while half:
-        # Groups of 2 · half bits come apart: the upper half of each moves to where its bits will be repeated.
+        # Each group of 2 · half bits is split: its upper half moves to the position where its bits will be repeated.
         stays = sum(((1 << half) - 1) << (group * half * times) for group in range(count // half))
         bits = (bits | (bits << Uint32(half * (times - 1)))) & Uint32(stays)
         half //= 2

@@ -1,7 +1,7 @@
-"""Block-sparse masks as FlashAttention-4's kernels ask about tokens: bits of blocks, and which block has a token.
+"""Tables of block-sparse masks for FlashAttention-4's kernels: the bits of blocks, and the block of each token.
 
-Blocks of 16, 32 and 64 tokens never straddle a tile: what a tile has of a token's row is the bits of one byte. Others
-are found by maps from tokens to blocks, and by their bounds.
+Blocks of 16, 32 and 64 tokens never straddle a tile, so the bits of one byte describe a token's row within a tile. For
+other block sizes the tables also have maps from tokens to blocks, and the bounds of blocks.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from longca.metadata.kept_blocks import unpacked
 __all__ = ["BlockTable", "block_table"]
 
 _TILE = 128  # tables reach to the last tile's edge
-_ALIGNED = (16, 32, 64)  # of which at most eight fit into a tile
+_ALIGNED = (16, 32, 64)  # at most eight of these blocks fit into a tile
 
 
 @dataclass(frozen=True, eq=False)
 class BlockTable:
-    """Which blocks of the other side each block sees, or is seen by.
+    """The blocks of the other side that each block sees, or that see it.
 
     Attributes:
-        bits: A bit a block, from a byte's lowest on: uint8 [mask heads, blocks, bytes].
-        size: Tokens a block, of 16, 32 or 64; 0 where the maps below are needed.
-        owners: Block of each token: int32 [tokens, to the last tile's edge]; None where the size says it.
-        others: Likewise of the other side's tokens.
-        bounds: Bounds of the other side's blocks: int32 [blocks + 1]; None where the size says them.
+        bits: One bit for each block, from the lowest bit of a byte on: uint8 [mask heads, blocks, bytes].
+        size: Tokens of a block if it is 16, 32 or 64. Else 0, and the maps below are needed.
+        owners: Block of each token: int32 [tokens, up to the last tile's edge]. None if `size` is not 0.
+        others: Block of each token of the other side, in the same form.
+        bounds: Bounds of the other side's blocks: int32 [blocks + 1]. None if `size` is not 0.
     """
 
     bits: Tensor
@@ -42,17 +42,18 @@ class BlockTable:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that are there."""
+        """All tensors of the table that are not None."""
         return tuple(x for x in (self.bits, self.owners, self.others, self.bounds) if x is not None)
 
 
 def block_table(mask: BlockSparseMask, device: torch.device, *, by_key: bool) -> BlockTable:
-    """A mask's table on a device.
+    """Makes the table of a mask on a device.
 
     Args:
         mask: The mask.
-        device: Where the table goes.
-        by_key: List for key blocks which query blocks see them; else for query blocks which key blocks they see.
+        device: The device of the table.
+        by_key: True lists the query blocks that see each key block. False lists the key blocks that each query block
+            sees.
     """
     own, other = (mask.k_bounds, mask.q_bounds) if by_key else (mask.q_bounds, mask.k_bounds)
     if mask.block_size in _ALIGNED:
@@ -64,7 +65,7 @@ def block_table(mask: BlockSparseMask, device: torch.device, *, by_key: bool) ->
 
 
 def _bits(mask: BlockSparseMask, device: torch.device, by_key: bool, rows: int) -> Tensor:
-    """The bits, one head after the other, with rows of zeros after the last block."""
+    """The bits of all heads, one head after the other, with rows of zeros after each head's last block."""
     columns = len(mask.q_bounds if by_key else mask.k_bounds) - 1
     made = torch.zeros((mask.heads, rows, -(-columns // 8)), dtype=torch.uint8, device=device)
     for head, into in zip(mask.bits, made, strict=True):
@@ -82,7 +83,7 @@ def _packed(kept: Tensor) -> Tensor:
 
 
 def _blocks_of_tokens(bounds: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Block of each token; tokens past the end, up to the last tile's edge, are in the last."""
+    """Block of each token. Tokens past the end, up to the last tile's edge, belong to the last block."""
     sizes = np.diff(bounds)
     sizes[-1:] += -int(bounds[-1]) % _TILE
     return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)

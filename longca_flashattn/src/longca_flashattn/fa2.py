@@ -1,6 +1,6 @@
-"""FlashAttention-2: the operators that PyTorch carries, or the `flash-attn` distribution where it is installed.
+"""FlashAttention-2: PyTorch's operators, or the functions of the `flash-attn` distribution if it is installed.
 
-Source: arXiv 2307.08691; csrc/flash_attn/flash_api.cpp of https://github.com/Dao-AILab/flash-attention, and
+Source: arXiv 2307.08691, csrc/flash_attn/flash_api.cpp of https://github.com/Dao-AILab/flash-attention, and
 aten/src/ATen/native/transformers/cuda/attention.cu of PyTorch.
 """
 
@@ -23,12 +23,12 @@ __all__ = ["FlashAttention2"]
 
 
 class _Functions(Protocol):
-    """FlashAttention-2's two functions, whoever brings them."""
+    """The two functions of FlashAttention-2, from either library."""
 
     name: str
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
-        """out [Tq, Hq, D] and lse [Hq, Tq]."""
+        """Returns out [Tq, Hq, D] and lse [Hq, Tq]."""
 
     def backward(
         self,
@@ -42,7 +42,7 @@ class _Functions(Protocol):
         scale: float,
         deterministic: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """dq, dk and dv."""
+        """Returns dq, dk and dv."""
 
 
 class FlashAttention2(CallsKernel):
@@ -55,7 +55,7 @@ class FlashAttention2(CallsKernel):
     def call_forward(
         self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """One call; see `CallsKernel.call_forward`."""
+        """Runs one call. See `CallsKernel.call_forward`."""
         result, sums = _functions().forward(q, k, v, call, plan.problem.scale)
         return fill(out, result), fill(lse, sums)
 
@@ -73,7 +73,7 @@ class FlashAttention2(CallsKernel):
         dk: Tensor | None,
         dv: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One call's gradients; see `CallsKernel.call_backward`."""
+        """Computes one call's gradients. See `CallsKernel.call_backward`."""
         problem = plan.problem
         grads = _functions().backward(dout, q, k, v, out, lse, call, problem.scale, problem.deterministic)
         first, second, third = (fill(buffer, grad) for buffer, grad in zip((dq, dk, dv), grads, strict=True))
@@ -83,7 +83,7 @@ class FlashAttention2(CallsKernel):
 @cache
 def _functions() -> _Functions:
     try:
-        # By distribution: flash-attn-4 alone makes `import flash_attn` succeed.
+        # The check asks for the distribution, because flash-attn-4 alone makes `import flash_attn` succeed.
         version = importlib_metadata.version("flash-attn")
     except importlib_metadata.PackageNotFoundError:
         return _PyTorch()
@@ -143,13 +143,13 @@ class _PyTorch:
 
 
 def _window(call: Call) -> dict[str, int]:
-    """The window, where the causal flag does not say it."""
+    """The window arguments, if the causal flag does not express the window."""
     return {} if call.causal else {"window_size_left": call.left, "window_size_right": call.right}
 
 
 @contextmanager
 def _determinism(wanted: bool) -> Iterator[None]:
-    """The global flag by which PyTorch's operator chooses a deterministic backward; with warn_only it would not."""
+    """Sets the global flag for PyTorch's deterministic backward. The operator ignores the flag if warn_only is set."""
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(wanted)

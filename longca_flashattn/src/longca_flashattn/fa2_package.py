@@ -1,6 +1,6 @@
 """FlashAttention-2 from the `flash-attn` distribution, for `longca_flashattn.fa2`.
 
-Unverified: the distribution is published as source alone, and was not built for the measurements in the documentation.
+Unverified: the distribution is published only as source, and was not built for the measurements in the documentation.
 Source: flash_attn/flash_attn_interface.py, version 2.8.
 """
 
@@ -17,7 +17,7 @@ __all__ = ["FlashAttnPackage"]
 
 
 class FlashAttnPackage:
-    """The distribution's varlen functions; a call without documents is one document.
+    """The distribution's varlen functions. A call without documents becomes one document.
 
     Args:
         version: The distribution's version.
@@ -30,7 +30,7 @@ class FlashAttnPackage:
         self._interface: Any = flash_attn_interface
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
-        """Out [Tq, Hq, D] and lse [Hq, Tq]."""
+        """Returns out [Tq, Hq, D] and lse [Hq, Tq]."""
         out, lse, *_ = self._interface._flash_attn_varlen_forward(
             q, k, v, *_bounds(q, k, call), dropout_p=0.0, softmax_scale=scale, **_window(call)
         )
@@ -48,7 +48,7 @@ class FlashAttnPackage:
         scale: float,
         deterministic: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients dq, dk and dv."""
+        """Returns the gradients dq, dk and dv."""
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         self._interface._flash_attn_varlen_backward(
             *(dout, q, k, v, out, lse, dq, dk, dv),

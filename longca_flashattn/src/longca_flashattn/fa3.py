@@ -1,9 +1,9 @@
 """FlashAttention-3, for Hopper: the operators of its own distribution, or those in the wheel of xFormers.
 
-Neither distribution has a stable Python interface to what a kernel of LongCA needs (an output buffer, and a backward
-with any out and lse), but both register the same operators, `torch.ops.flash_attn_3`.
+LongCA's kernels need an output buffer, and a backward that takes any out and lse. Neither distribution has a stable
+Python interface for these. Both register the same operators, `torch.ops.flash_attn_3`, which have them.
 
-Source: arXiv 2407.08608; hopper/flash_api.cpp of https://github.com/Dao-AILab/flash-attention.
+Source: arXiv 2407.08608 and hopper/flash_api.cpp of https://github.com/Dao-AILab/flash-attention.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FlashAttention3(CallsKernel):
     def call_forward(
         self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """One call; see `CallsKernel.call_forward`."""
+        """Runs one call. See `CallsKernel.call_forward`."""
         result, sums, *_ = _operators()[0].fwd(
             *(call.batched(x) for x in (q, k, v)),
             out=call.batched(out) if out is not None and out.stride(-1) == 1 else None,
@@ -61,7 +61,7 @@ class FlashAttention3(CallsKernel):
         dk: Tensor | None,
         dv: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One call's gradients; see `CallsKernel.call_backward`."""
+        """Computes one call's gradients. See `CallsKernel.call_backward`."""
         grads = [
             buffer if buffer is not None and buffer.stride(-1) == 1 else torch.empty_like(x)
             for buffer, x in zip((dq, dk, dv), (q, k, v), strict=True)
@@ -77,7 +77,7 @@ class FlashAttention3(CallsKernel):
 
 
 def _arguments(call: Call, plan: CallsPlan) -> dict[str, Any]:
-    """What both operators take of the mask and the problem."""
+    """The arguments for the mask and the problem that both operators take."""
     varlen = call.cu_seqlens_q is not None
     return {
         "cu_seqlens_q": call.cu_seqlens_q,
@@ -109,11 +109,11 @@ def _load_flash_attn_3(found: Any) -> None:
 
 
 def _load_xformers(found: Any) -> None:
-    """Loads the one library, without xFormers itself, which wants the very torch that it was built with."""
+    """Loads the one library without importing xFormers, which requires the exact torch that it was built with."""
     try:
-        # It is built for CUDA 12; a torch for CUDA 13 has not loaded that runtime.
+        # The library is built for CUDA 12. A torch for CUDA 13 has not loaded that runtime.
         runtime = importlib_metadata.distribution("nvidia-cuda-runtime-cu12")
         ctypes.CDLL(str(runtime.locate_file("nvidia/cuda_runtime/lib/libcudart.so.12")), ctypes.RTLD_GLOBAL)
     except (importlib_metadata.PackageNotFoundError, OSError):
-        pass  # a torch for CUDA 12 has it; where nobody has, the next line says so
+        pass  # a torch for CUDA 12 has loaded it. If nothing has, the next line raises.
     torch.ops.load_library(str(found.locate_file("xformers/flash_attn_3/_C.so")))

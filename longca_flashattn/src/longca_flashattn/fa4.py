@@ -1,6 +1,6 @@
 """FlashAttention-4 (CuTe): full, causal, window and varlen masks natively, others by intervals of tokens or by blocks.
 
-Source: flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention; `flash-attn-4` on PyPI.
+Source: flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention, and `flash-attn-4` on PyPI.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FlashAttention4:
         self._native = _NativeMasks()
 
     def plan(self, problem: Problem) -> Plan:
-        """Puts the mask into one call, or into block lists and what the blocks' tokens see."""
+        """Turns the mask into one call, or into lists of tiles with the tables for partly visible tiles."""
         mask = problem.concrete_mask
         if any(mask.admits(form) for form in NATIVE_FORMS):
             return self._native.plan(problem)
@@ -39,7 +39,7 @@ class FlashAttention4:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `Kernel.forward`."""
+        """Attention of q to k and v. See `Kernel.forward`."""
         if isinstance(plan, IntervalsPlan):
             return intervals_forward(q, k, v, plan, out, lse)
         if isinstance(plan, BlocksPlan):
@@ -61,7 +61,7 @@ class FlashAttention4:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `Kernel.backward`."""
+        """Gradients of q, k and v. See `Kernel.backward`."""
         if isinstance(plan, IntervalsPlan):
             return intervals_backward(dout, q, k, v, out, lse, plan, (dq, dk, dv))
         if isinstance(plan, BlocksPlan):
@@ -71,7 +71,7 @@ class FlashAttention4:
 
 
 class _NativeMasks(CallsKernel):
-    """The masks that FlashAttention-4 knows by itself."""
+    """The masks that FlashAttention-4 takes natively."""
 
     def backend(self, problem: Problem) -> str:
         return _backend()

@@ -1,8 +1,8 @@
 """Block-sparse masks through FlashAttention-4 for sm90, by lists of tiles for each head.
 
-Where tiles are whole blocks, as with blocks of 128, the lists are the mask, and the kernels run as fast as on a full
-one. Other blocks ride on lists of the tiles that they touch: those that are visible throughout are not masked, the
-others ask a `mask_mod` that reads the mask's bits. One compiled kernel serves all masks of a kind, of every length.
+If tiles are whole blocks, as with blocks of 128, the lists are the mask. The kernels then run as fast as on a full
+mask. For other blocks the lists have the tiles that the blocks touch. Fully visible tiles are not masked. For the
+others a `mask_mod` reads the mask's bits. One compiled kernel serves all masks of a kind, for every length.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from longca_flashattn.fa4_intervals import backward_tile, sparse_tensors
 
 __all__ = ["BlocksPlan", "Side", "blocks_backward", "blocks_forward", "plan_blocks"]
 
-_TILE = 128  # queries and keys of the tiles that FlashAttention-4 runs fastest with
-_SMALL = 64  # the smallest that it has
-_FRAGMENT = 4  # tokens of a tile's side for each column that a thread's fragment has there
+_TILE = 128  # queries and keys of the tiles on which FlashAttention-4 is fastest
+_SMALL = 64  # its smallest tile
+_FRAGMENT = 4  # tokens of a tile's side for each column of a thread's fragment on that side
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """What one direction needs of a mask.
+    """The tables of a mask for one direction.
 
     Attributes:
-        partial: The tiles that each row of tiles sees partly, for each query head or for all at once.
-        full: And fully.
-        tile: Queries and keys a tile.
-        table: What the partly visible tiles are asked of; None where there are none.
+        partial: The tiles that each row of tiles sees partly, for each query head or for all heads together.
+        full: The tiles that each row of tiles sees fully, in the same form.
+        tile: Queries and keys of a tile.
+        table: The mask's bits for partly visible tiles. None if there are no such tiles.
     """
 
     partial: BlockLists
@@ -52,7 +52,7 @@ class BlocksPlan(Plan):
 
     Attributes:
         by_query: The key tiles of each query tile.
-        by_key: The query tiles of each key tile; None where there is no backward.
+        by_key: The query tiles of each key tile. None if there is no backward.
     """
 
     by_query: Side
@@ -66,7 +66,7 @@ class BlocksPlan(Plan):
 
 
 def plan_blocks(problem: Problem, backend: str) -> BlocksPlan:
-    """Puts a block-sparse mask into lists of tiles, and its bits beside them where tiles are no whole blocks."""
+    """Turns a block-sparse mask into lists of tiles, with the mask's bits if tiles are not whole blocks."""
     mask = problem.concrete_mask
     assert isinstance(mask, BlockSparseMask)
     by_query = _side(mask, problem, _forward_tile(mask), by_key=False)
@@ -80,7 +80,7 @@ def plan_blocks(problem: Problem, backend: str) -> BlocksPlan:
 def blocks_forward(
     q: Tensor, k: Tensor, v: Tensor, plan: BlocksPlan, out: Tensor | None, lse: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Attention of q to k and v under a plan of blocks; see `Kernel.forward`."""
+    """Attention of q to k and v under a plan of blocks. See `Kernel.forward`."""
     if not (q.numel() and k.numel()):
         return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
     return flash_forward(
@@ -103,7 +103,7 @@ def blocks_backward(
     plan: BlocksPlan,
     buffers: tuple[Tensor | None, Tensor | None, Tensor | None],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v under a plan of blocks; see `Kernel.backward`."""
+    """Gradients of q, k and v under a plan of blocks. See `Kernel.backward`."""
     if not (q.numel() and k.numel()):
         return no_gradients((q, k, v), buffers)
     assert plan.by_key is not None
@@ -122,8 +122,8 @@ def _are_blocks(mask: BlockSparseMask, *tile: int) -> bool:
 def _forward_tile(mask: BlockSparseMask) -> tuple[int, int]:
     """Queries and keys of the forward's tiles.
 
-    Small ones where they are whole blocks: a kernel with half the tensor cores' work in flight that computes nothing
-    in vain, against one that computes all four blocks of a tile for each that is kept.
+    Small tiles are used if they are whole blocks. A kernel with small tiles keeps half as much tensor-core work in
+    flight, but computes only kept blocks. One with large tiles computes all four blocks of a tile to keep one.
     """
     exact = not _are_blocks(mask, _TILE) and _are_blocks(mask, _SMALL)
     return (_SMALL, _SMALL) if exact else (_TILE, _TILE)
@@ -145,7 +145,7 @@ def _side(mask: BlockSparseMask, problem: Problem, tile: tuple[int, int], *, by_
 
 
 def _for_query_heads(lists: BlockLists, problem: Problem) -> BlockLists:
-    """The lists as FlashAttention-4 wants them: one for each query head, or one for all."""
+    """The lists in the form of FlashAttention-4: one list for each query head, or one for all heads."""
     heads = len(lists.counts)
     if heads in (1, problem.heads_q):
         return lists
@@ -153,7 +153,7 @@ def _for_query_heads(lists: BlockLists, problem: Problem) -> BlockLists:
 
 
 def _arguments(plan: BlocksPlan, side: Side, *, by_key: bool) -> dict[str, Any]:
-    """What FlashAttention-4's functions take for a side."""
+    """The arguments of FlashAttention-4's functions for one side."""
     arguments: dict[str, Any] = {"block_sparse_tensors": sparse_tensors(side.partial, side.full, side.tile)}
     if side.table is None:
         return arguments

@@ -1,4 +1,4 @@
-"""FlashAttention-4's two functions, which are imported when first called, and what they leave to their caller."""
+"""FlashAttention-4's two functions, imported at the first call, and the preparations that they leave to the caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["flash_backward", "flash_forward", "version"]
 
 @cache
 def version() -> str:
-    """The version of flash-attn-4 that is installed."""
+    """The installed version of flash-attn-4."""
     return importlib_metadata.version("flash-attn-4")
 
 
@@ -36,11 +36,11 @@ def flash_forward(
 
     Args:
         q: [1, Tq, Hq, D], or [Tq, Hq, D] with cu_seqlens.
-        k: Likewise, [.., Tk, Hkv, D].
-        v: Likewise.
-        out: Filled where given.
-        lse: Filled where given: [1, Hq, Tq], or [Hq, Tq].
-        arguments: What else the function takes.
+        k: [1, Tk, Hkv, D], or [Tk, Hkv, D] with cu_seqlens.
+        v: [1, Tk, Hkv, D], or [Tk, Hkv, D] with cu_seqlens.
+        out: Buffer for the output, or None.
+        lse: Buffer for the log-sum-exp, [1, Hq, Tq] or [Hq, Tq], or None.
+        arguments: All other arguments of the function.
 
     Returns:
         out [Tq, Hq, D] and lse [Hq, Tq].
@@ -64,7 +64,7 @@ def flash_backward(
     dv: Tensor | None,
     **arguments: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Calls `_flash_attn_bwd`; shapes as in `flash_forward`.
+    """Calls `_flash_attn_bwd`. The shapes are those of `flash_forward`.
 
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
@@ -79,14 +79,14 @@ def flash_backward(
 
 
 def _quietly(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor, **arguments: Any) -> tuple[Tensor, ...]:
-    """Calls a function without its compiler's warning that it cannot tell the type of an argument it never uses."""
+    """Calls a function and hides its compiler's warning about the unknown type of an unused argument."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Argument aux_data")
         return tuple(function(*tensors, **arguments))
 
 
 def _plain(buffer: Tensor | None) -> Tensor | None:
-    """A buffer as the kernels can write it: contiguous from its last dimension on, and aligned; else a new one."""
+    """The buffer if the kernels can write it (aligned, and contiguous from its last dimension on), else a new one."""
     if buffer is None:
         return None
     return buffer if buffer.is_contiguous() else torch.empty_like(buffer, memory_format=torch.contiguous_format)

@@ -1,8 +1,8 @@
 """Any static mask through FlashAttention-4 for sm90, by the tokens' intervals and lists of visible tiles.
 
-The forward has each query's intervals of keys, the backward, whose tiles are transposed, each key's of queries; both
-skip the tiles where nothing is visible and mask only those where something is not. One compiled kernel serves all
-masks with as many intervals, of every length.
+The forward has each query's intervals of keys. The backward has transposed tiles, so it has each key's intervals of
+queries. Both skip tiles in which nothing is visible, and mask only partly visible tiles. One compiled kernel
+serves all masks with the same number of intervals, for every length.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _TILE = 128  # queries and keys of the forward's tiles, and keys of the backward's
-_FRAGMENT = 4  # tokens of a tile's side for each column that a thread's fragment has there
+_FRAGMENT = 4  # tokens of a tile's side for each column of a thread's fragment on that side
 
 
 @dataclass(eq=False)
@@ -40,13 +40,14 @@ class IntervalsPlan(Plan):
     """A plan of intervals.
 
     Attributes:
-        rows: Each query's intervals of keys, (start, stop) after (start, stop): int32 [queries, 2n]; None where every
-            visible tile is visible throughout, and nothing is to be masked.
-        partial: The key tiles that a query tile sees partly.
-        full: And fully.
-        columns: Each key's intervals of queries: int32 [keys, 2n]; None likewise, or where there is no backward.
-        partial_by_key: The query tiles that a key tile is seen partly by.
-        full_by_key: And fully.
+        rows: Each query's intervals of keys, as (start, stop) pairs: int32 [queries, 2n]. None if every visible tile is
+            fully visible, so that nothing needs masking.
+        partial: The key tiles that each query tile sees partly.
+        full: The key tiles that each query tile sees fully.
+        columns: Each key's intervals of queries: int32 [keys, 2n]. None if nothing needs masking or there is no
+            backward.
+        partial_by_key: The query tiles that see part of each key tile.
+        full_by_key: The query tiles that see all of each key tile.
     """
 
     rows: Tensor | None
@@ -58,7 +59,7 @@ class IntervalsPlan(Plan):
 
 
 def plan_intervals(problem: Problem, backend: str) -> IntervalsPlan:
-    """Puts a mask into intervals and block lists."""
+    """Turns a mask into intervals and block lists."""
     mask, device = problem.concrete_mask.head(0), torch_device(problem.device)
     by_query = mask.blocks(_TILE, _TILE).by_query
     rows = _table(mask.row_pieces, device) if by_query.num_partial else None
@@ -73,7 +74,7 @@ def plan_intervals(problem: Problem, backend: str) -> IntervalsPlan:
 def intervals_forward(
     q: Tensor, k: Tensor, v: Tensor, plan: IntervalsPlan, out: Tensor | None, lse: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Attention of q to k and v under a plan of intervals; see `Kernel.forward`."""
+    """Attention of q to k and v under a plan of intervals. See `Kernel.forward`."""
     if not (q.numel() and k.numel()):
         return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
     return flash_forward(
@@ -97,7 +98,7 @@ def intervals_backward(
     plan: IntervalsPlan,
     buffers: tuple[Tensor | None, Tensor | None, Tensor | None],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v under a plan of intervals; see `Kernel.backward`."""
+    """Gradients of q, k and v under a plan of intervals. See `Kernel.backward`."""
     if not (q.numel() and k.numel()):
         return no_gradients((q, k, v), buffers)
     assert plan.partial_by_key is not None
@@ -122,12 +123,12 @@ def intervals_backward(
 
 
 def backward_tile(head_dim: int) -> int:
-    """Queries of the backward's tiles, as `_tile_size_bwd_sm90` of FlashAttention-4 has them."""
+    """Queries of the backward's tiles, as in `_tile_size_bwd_sm90` of FlashAttention-4."""
     return 128 if head_dim <= 64 else 64
 
 
 def _table(pieces: IntervalPieces, device: torch.device) -> Tensor:
-    """Tokens' intervals, side by side: a power of two of them, read in one go, and rows to the last tile's edge."""
+    """The tokens' intervals as a table: a power of two a row, for one vector load, and rows to the last tile's edge."""
     sides = interval_tables(pieces, device)
     count, tokens = sides[0].shape
     width = 1 << max(count - 1, 0).bit_length()
@@ -143,7 +144,7 @@ def _lists(runs: BlockRuns, device: torch.device) -> tuple[BlockLists, BlockList
 
 
 def _masking(table: Tensor | None, *, by_key: bool, tile: int) -> dict[str, Any]:
-    """What FlashAttention-4 takes to mask partly visible tiles; nothing where there are none."""
+    """The arguments that make FlashAttention-4 mask partly visible tiles. Empty if there are no such tiles."""
     if table is None:
         return {}
     from cutlass import Int64
@@ -155,12 +156,13 @@ def _masking(table: Tensor | None, *, by_key: bool, tile: int) -> dict[str, Any]
 
 
 def sparse_tensors(partial: BlockLists, full: BlockLists, block_size: tuple[int, int]) -> Any:
-    """The lists as FlashAttention-4 takes them.
+    """The lists in the form of FlashAttention-4.
 
     Args:
-        partial: The partly visible tiles, of each head, [heads, rows] and [heads, rows, width], or without heads.
-        full: The fully visible ones.
-        block_size: Queries and keys a tile.
+        partial: The partly visible tiles of each head: [heads, rows] and [heads, rows, width]. One list for all heads
+            has no first dimension.
+        full: The fully visible tiles, in the same form.
+        block_size: Queries and keys of a tile.
     """
     from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
 

@@ -1,7 +1,7 @@
-"""Interval masks inside FlashAttention-4's kernels for sm90: a token's word made from its intervals.
+"""Interval masks inside FlashAttention-4's kernels for sm90: each token's word is made from its intervals.
 
-`fragment_mod` says what a word is. A token's intervals of the other side's tokens lie side by side in a table, of whose
-address the kernels are told.
+`fragment_mod` explains words. A table has each token's intervals on the other side, and the kernels receive the table's
+address.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ __all__ = ["IntervalMod"]
 
 
 class IntervalMod(FragmentMod):
-    """A `mask_mod`: whether the other side's token is in one of a token's intervals. Its scalar is the table's address.
+    """A `mask_mod` that tests whether a token lies in one of the intervals of the token on the other side.
+
+    Its scalar is the address of the table.
 
     Args:
         intervals: Intervals a token.
-        by_key: Whether keys have the intervals (of queries), else queries have them (of keys).
-        columns: Columns that a thread's fragment has on the other side.
+        by_key: True if keys have intervals of queries. False if queries have intervals of keys.
+        columns: Number of columns of a thread's fragment on the other side.
     """
 
     def __init__(self, intervals: int, *, by_key: bool, columns: int) -> None:
@@ -29,7 +31,7 @@ class IntervalMod(FragmentMod):
         self._intervals = intervals
 
     def word(self, scalars: tuple[Any, ...], head: Any, owner: Any, first: Any) -> Any:
-        """The columns in the token's intervals; see `FragmentMod.word`."""
+        """The bits of the columns in the token's intervals. See `FragmentMod.word`."""
         width = 2 * self._intervals
         pointer = cute.make_ptr(Int32, scalars[0], cute.AddressSpace.gmem, assumed_align=4 * width)
         bounds = cute.make_tensor(pointer + owner * width, cute.make_layout(width)).load()

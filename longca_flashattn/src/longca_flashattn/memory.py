@@ -1,11 +1,11 @@
-"""What FlashAttention 2, 3 and 4 take beside their tensors, in bytes, for their manifests. Torch-free.
+"""Bytes that FlashAttention 2, 3 and 4 allocate besides their tensors, for the manifests. Torch-free.
 
-A forward of one call allocates its results alone. A backward sums dq in float32, and dk and dv too where query heads
-share a KV head: FlashAttention-2 in the inputs' dtype for each query head, 3 and 4 in float32 for each KV head. With
-documents, each one is padded to a tile.
+A forward of one call allocates only its results. A backward sums dq in float32. If query heads share a KV head, it also
+sums dk and dv. FlashAttention-2 sums them in the inputs' dtype for each query head. FlashAttention 3 and 4 sum them in
+float32 for each KV head. Each document is padded to a tile.
 
 Source: `mha_bwd` and `mha_varlen_bwd` of csrc/flash_attn/flash_api.cpp and hopper/flash_api.cpp, and `_flash_attn_bwd`
-of flash_attn/cute/interface.py, of https://github.com/Dao-AILab/flash-attention; held against results/h200 by a test.
+of flash_attn/cute/interface.py, of https://github.com/Dao-AILab/flash-attention. A test compares with results/h200.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ __all__ = ["calls_plan", "fa2_workspace", "fa3_workspace", "fa4_plan", "fa4_work
 
 _TILE = 128
 _ALIGNED = (16, 32, 64)
-_PROCESSORS = 132  # of an H100 or H200: a deterministic backward of FlashAttention-2 has sums for several of them
-#: Bytes from which PyTorch sums parts in float32 in memory of its own.
+_PROCESSORS = 132  # of an H100 or H200. A deterministic backward of FlashAttention-2 has sums for several of them.
+#: From this number of bytes on, PyTorch sums parts in float32 in separate memory.
 _LARGE = 2**31
 
-#: Bytes that a backward takes for a problem, its form and the documents of one call, None for a call without.
+#: Function of a problem, its form and the documents of one call (None for a call without) to the backward's bytes.
 _Backward = Callable[[Problem, Form, Varlen | None], int]
 
 
 def fa2_workspace(problem: Problem, form: Form) -> int:
-    """Bytes for FlashAttention-2, as PyTorch or `flash-attn` have it."""
+    """Bytes that FlashAttention-2 allocates, in PyTorch or `flash-attn`."""
     return _workspace(problem, form, _fa2_backward, results=True)
 
 
 def fa3_workspace(problem: Problem, form: Form) -> int:
-    """Bytes for FlashAttention-3."""
+    """Bytes that FlashAttention-3 allocates."""
     return _workspace(problem, form, _fa3_backward, results=False)
 
 
 def fa4_workspace(problem: Problem, form: Form) -> int:
-    """Bytes for FlashAttention-4."""
+    """Bytes that FlashAttention-4 allocates."""
     return _workspace(problem, form, _accumulators, results=False)
 
 
 def calls_plan(problem: Problem, form: Form) -> int:
-    """Bounds of documents in each call, and which queries see nothing."""
+    """Bytes of the document bounds of all calls and of the flags of queries that see nothing."""
     mask = problem.concrete_mask
     bounds = sum(8 * len(varlen.cu_seqlens_q) for varlen in _documents(problem, form))
     if form in (Form.FULL, Form.CAUSAL) and mask.seqlen_q <= mask.seqlen_k:
@@ -54,7 +54,7 @@ def calls_plan(problem: Problem, form: Form) -> int:
 
 
 def fa4_plan(problem: Problem, form: Form) -> int:
-    """Lists of tiles, and the intervals or bits that partly visible tiles are asked of; else as `calls_plan`."""
+    """Bytes of tile lists and of the intervals or bits for partly visible tiles. Other forms take `calls_plan`."""
     if form not in (Form.BLOCK_SPARSE, Form.ROW_INTERVALS):
         return calls_plan(problem, form)
     sides = (False, True) if problem.direction == "backward" else (False,)
@@ -67,9 +67,9 @@ def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bo
 
     Args:
         problem: The problem.
-        form: Its form.
-        backward: What a backward takes.
-        results: Whether the results of a call are tensors of their own, which are then copied.
+        form: The form of its mask.
+        backward: Function that returns the bytes of one call's backward.
+        results: Whether each call has result tensors of its own, which are then copied.
     """
     tensors, calls = Tensors.of(problem), _documents(problem, form)
     if problem.direction == "forward":
@@ -83,7 +83,7 @@ def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bo
 
 
 def _documents(problem: Problem, form: Form) -> list[Varlen]:
-    """The documents of each call that has any."""
+    """The documents of each call that has documents."""
     if form not in (Form.VARLEN, Form.LAYERS):
         return []
     mask = problem.concrete_mask.head(0)
@@ -102,14 +102,14 @@ def _fa2_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
 
 
 def _fa3_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
-    """As FlashAttention-4, and a semaphore for each tile of queries."""
+    """Bytes as for FlashAttention-4, plus a semaphore for each tile of queries."""
     tensors, documents = Tensors.of(problem), 1 if call is None else len(call.cu_seqlens_q) - 1
     longest = tensors.tokens_q if call is None else call.max_seqlen_q
     return _accumulators(problem, form, call) + 4 * -(-longest // 64) * documents * problem.heads_q
 
 
 def _accumulators(problem: Problem, form: Form, call: Varlen | None) -> int:
-    """Sums of dq, and two numbers a query; with shared KV heads also sums of dk and dv."""
+    """Bytes of the sums of dq and of two numbers a query. Shared KV heads add the sums of dk and dv."""
     tensors, tile = Tensors.of(problem), _query_tile(problem, form, call)
     dim = _padded(problem.head_dim, 32)
     if call is None:
@@ -131,7 +131,7 @@ def _query_tile(problem: Problem, form: Form, call: Varlen | None) -> int:
 
 
 def _blocks_bytes(problem: Problem, by_key: bool) -> int:
-    """Lists of tiles for each query head, and beside them bits where tiles are no whole blocks."""
+    """Bytes of the lists of tiles for each query head. If tiles are not whole blocks, they include the mask's bits."""
     mask = block_sparse(problem)
     size = mask.block_size
     if size is not None and size % _TILE == 0:
@@ -159,7 +159,7 @@ def _table_bytes(mask: BlockSparseMask, by_key: bool) -> int:
 
 
 def _intervals_bytes(problem: Problem, by_key: bool) -> int:
-    """Lists of tiles, and the tokens' intervals where a tile is partly visible."""
+    """Bytes of the lists of tiles. If a tile is partly visible, they include the tokens' intervals."""
     mask = problem.concrete_mask.head(0)
     blocks = mask.blocks(64 if by_key and problem.head_dim > 64 else _TILE, _TILE)
     runs = blocks.by_key if by_key else blocks.by_query
