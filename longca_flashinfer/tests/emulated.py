@@ -1,4 +1,4 @@
-"""FlashInfer's wrapper, emulated in float64 on the CPU: its lists as its plan makes them, and attention over them."""
+"""FlashInfer's wrapper, emulated in float64 on the CPU: the lists of its plan, and attention over them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class VariableBlockSparseAttentionWrapper:
-    """Keeps what the real one keeps, under the same names; refuses what it refuses, and what it would get wrong."""
+    """Keeps the fields of the real wrapper under the same names. It refuses problems that the real one gets wrong."""
 
     compiled: ClassVar[set[tuple[object, ...]]] = set()
     made: ClassVar[list[VariableBlockSparseAttentionWrapper]] = []
@@ -40,7 +40,7 @@ class VariableBlockSparseAttentionWrapper:
             for r in range(rows.shape[1])
         ]
         lengths = torch.tensor([len(found) for found in pages], dtype=torch.int32)
-        self._kv_lens_buffer[: len(lengths)].copy_(lengths)  # as the real one, which fails where it is too short
+        self._kv_lens_buffer[: len(lengths)].copy_(lengths)  # like the real one, this fails if the buffer is too short
         self._qo_indptr = self._bounds(rows.flatten())
         self._paged_kv_indptr_buf = self._bounds(lengths)
         self._paged_kv_indices_buf = torch.cat(pages).int()
@@ -74,5 +74,5 @@ class VariableBlockSparseAttentionWrapper:
 
 
 def get_batch_prefill_module(backend, *args):
-    """What the wrapper asks for when it plans; compiled once for equal arguments."""
+    """The module that the wrapper asks for when it plans. Equal arguments are compiled once."""
     VariableBlockSparseAttentionWrapper.compiled.add((backend, *args))

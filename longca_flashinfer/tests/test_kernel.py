@@ -1,4 +1,4 @@
-"""The adapters on an emulated wrapper: what they hand to FlashInfer, and what they make of the results."""
+"""The adapters on an emulated wrapper: the arguments that they pass to FlashInfer, and the results that they return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VARIABLE = (0, 3, 64, 65, 130, 203)
 
 
 def bitmap(rows, columns, heads=2):
-    """Random blocks, with a row that keeps nothing and one that keeps everything."""
+    """Random blocks, with a row that keeps nothing and a row that keeps everything."""
     kept = np.random.default_rng(0).random((heads, rows, columns)) < 0.5
     kept[:, 0], kept[:, -1] = False, True
     return kept
@@ -42,7 +42,7 @@ MASKS = {
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch):
-    """An emulated wrapper in place of FlashInfer's; those that were made."""
+    """Replaces FlashInfer's wrapper with an emulated one. Yields the list of wrappers that were made."""
     wrapper = VariableBlockSparseAttentionWrapper
     monkeypatch.setattr(wrapper, "made", [])
     monkeypatch.setattr(wrapper, "compiled", set())

@@ -1,4 +1,4 @@
-"""Sizes of FlashInfer's lists and buffers, against a plain count."""
+"""Sizes of FlashInfer's lists and buffers, compared with a plain count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def problem(mask, heads=(64, 8), **options):
 
 
 def plainly(mask, heads_kv):
-    """What the lists hold, one entry at a time."""
+    """The entries of the lists, counted one at a time."""
     sizes, blocks, keys = np.diff(mask.k_bounds), 0, 0
     for head in range(heads_kv):
         for row in mask.kept(head % mask.heads):
@@ -46,7 +46,7 @@ def test_listed_keys(heads, seed):
 
 
 def test_sizes_at_32_k():
-    """Half of 512 × 512 blocks of 64 for each of 8 heads: 2²⁶ keys in 4096 rows."""
+    """Half of 512 × 512 blocks of 64 for each of 8 heads make 2²⁶ keys in 4096 rows."""
     mask = masks.build("uniform_block_sparse", 32768, block=64, kept=0.5, heads=8)
     sizes = sizes_of(problem(mask), "fa3", processors=132)
     assert (sizes.rows, sizes.keys) == (4096, 2**26)
@@ -64,7 +64,7 @@ def test_fa2_has_room_for_split_rows_only_where_there_are_few(head_dim):
 
 
 def test_schedules_fit():
-    """131072 rows of one 64-row tile each: three numbers a tile and a bound a row, or seven a tile."""
+    """131072 rows of one 64-row tile each take three numbers a tile and a bound a row, or seven a tile."""
     mask = masks.build("uniform_block_sparse", 131072, block=64, kept=0.01, heads=1)
     asked = problem(mask, (64, 64))
     assert sizes_of(asked, "fa2", processors=132).int_bytes >= 4 * (3 * 131072 + 131073)
@@ -96,4 +96,4 @@ def test_a_plan_has_a_number_for_every_key():
     for plan in (fa2_plan, fa3_plan):
         size = plan(problem(mask), Form.BLOCK_SPARSE)
         assert size > 4 * 8 * 2048 * 65536
-        assert size == pytest.approx(4104.3125 * 2**20, rel=1e-3)  # as results/h200/sparse/run128k-gqa has it
+        assert size == pytest.approx(4104.3125 * 2**20, rel=1e-3)  # the size in results/h200/sparse/run128k-gqa

@@ -23,7 +23,7 @@ def asked(mask, heads=(8, 2), **options):
 
 
 def codes(name, problem):
-    """What speaks against a problem where FlashInfer is installed."""
+    """The codes of the reasons against a problem, with FlashInfer installed."""
     found = resolve_manifest(MANIFESTS[name].model_copy(update={"requires": ()}), problem)
     return codes_of_veto(name, problem) if found else [reason.code for reason in found.reasons]
 

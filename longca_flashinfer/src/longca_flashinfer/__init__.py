@@ -1,6 +1,6 @@
-"""FlashInfer's block-sparse attention for LongCA: what it takes, and where it runs.
+"""FlashInfer's block-sparse attention for LongCA: the problems that it takes, and the devices on which it runs.
 
-This module is what the entry point names; it imports neither torch nor FlashInfer.
+The entry point names this module. It imports neither torch nor FlashInfer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["FLASHINFER_FA2", "FLASHINFER_FA3", "provide_kernel", "supports_mask"
 
 
 def _manifest(name: str, title: str, implementation: str, cuda: str, *, rough_lse: bool) -> KernelManifest:
-    """One of FlashInfer's backends, which differ in nothing else."""
+    """The manifest of one of FlashInfer's backends. The arguments are their only differences."""
     offer: dict[str, Any] = {
         "form": Form.BLOCK_SPARSE,
         "variable_blocks": True,
@@ -25,7 +25,7 @@ def _manifest(name: str, title: str, implementation: str, cuda: str, *, rough_ls
         "head_dims": (64, 128, 256),
         "cuda": cuda,
         "deterministic": True,
-        # A list of keys, not of blocks: each query block has one number for every token that it sees.
+        # The lists have keys, not blocks: one number for every key that a query block sees.
         "metadata": "O(S²)",
         "fills_buffers": False,
         "rough_lse": rough_lse,
@@ -45,7 +45,7 @@ def _manifest(name: str, title: str, implementation: str, cuda: str, *, rough_ls
     )
 
 
-#: Its sums are matrix products of weights in the inputs' dtype.
+#: The sums are matrix products of weights in the inputs' dtype.
 FLASHINFER_FA2 = _manifest("flashinfer_fa2", "FlashInfer on FlashAttention-2", "FlashInferFA2", ">=8.0", rough_lse=True)
 FLASHINFER_FA3 = _manifest(
     "flashinfer_fa3", "FlashInfer on FlashAttention-3", "FlashInferFA3", "==9.0", rough_lse=False
@@ -54,12 +54,12 @@ FLASHINFER_FA3 = _manifest(
 
 @hookimpl
 def provide_kernel() -> tuple[KernelManifest, ...]:
-    """Both of FlashInfer's backends."""
+    """The manifests of both backends of FlashInfer."""
     return FLASHINFER_FA2, FLASHINFER_FA3
 
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses what FlashInfer would count in 32 bits, and miscount."""
+    """Refuses problems whose lists or tensors FlashInfer would count in 32 bits and miscount."""
     reasons = tuple(refusals(kernel, problem))
     return Verdict(kernel, None, reasons) if reasons else None

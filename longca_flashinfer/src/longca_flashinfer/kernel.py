@@ -1,9 +1,10 @@
-"""FlashInfer's attention with variable blocks, forward alone, on its kernels after FlashAttention-2 or -3.
+"""FlashInfer's attention with variable blocks, forward only, on its kernels after FlashAttention-2 or -3.
 
-The wrapper makes pages of single tokens of the keys, and a request of every query block of every KV head, whose pages
-are the keys that it sees. Query heads of a group are packed into one tile. Its log-sum-exp is to the base of 2.
+The wrapper treats each key as a page of one token, and each query block of each KV head as a request. The pages of a
+request are the keys that the block sees. The query heads of a group are packed into one tile. The log-sum-exp has
+base 2.
 
-Source: flashinfer/sparse.py of https://github.com/flashinfer-ai/flashinfer, version 0.6.3; arXiv 2501.01005.
+Source: flashinfer/sparse.py of https://github.com/flashinfer-ai/flashinfer, version 0.6.3, and arXiv 2501.01005.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from longca_flashinfer.memory import LENGTHS, Sizes, available_bytes, check_memo
 __all__ = ["FlashInferFA2", "FlashInferFA3", "FlashInferPlan"]
 
 _VERSION = "0.6.3"
-_SCHEDULE = 8 * 2**20  # bytes of the wrapper's own buffer of schedules
+_SCHEDULE = 8 * 2**20  # bytes of the wrapper's own schedule buffer
 
 
 @dataclass(eq=False, kw_only=True)
@@ -35,12 +36,12 @@ class FlashInferPlan(Plan):
     """A plan for one of FlashInfer's backends.
 
     Attributes:
-        wrapper: FlashInfer's wrapper, planned; None where no query sees anything.
-        lists: What the wrapper keeps of the mask: bounds of query blocks, bounds of lists, lists, last pages.
-        schedule: What it keeps of the order of work, and lengths of rows, in buffers that may be larger than need be.
-        workspace_bytes: Bytes of scratch memory for partial results, which are no metadata.
-        compile_seconds: What of planning was compiling, or loading what was compiled; next to 0 where that was done.
-        blind: Queries that see nothing: bool [Hq, Tq]; None where all see something.
+        wrapper: FlashInfer's wrapper, planned. None if no query sees anything.
+        lists: The wrapper's tensors of the mask: bounds of query blocks, bounds of lists, lists, last pages.
+        schedule: The wrapper's tensors of the order of work and of row lengths. Their buffers may be oversized.
+        workspace_bytes: Bytes of scratch memory for partial results. It is no metadata.
+        compile_seconds: Planning time spent on compiling or loading the compiled kernel. Close to 0 once that is done.
+        blind: Whether each query sees nothing: bool [Hq, Tq]. None if every query sees a key.
     """
 
     wrapper: Any = None
@@ -52,15 +53,15 @@ class FlashInferPlan(Plan):
 
 
 class _FlashInfer:
-    """What both backends share."""
+    """The common code of both backends."""
 
     backend: ClassVar[str]
 
     def plan(self, problem: Problem) -> FlashInferPlan:
-        """Lists of keys and a schedule, and at the first use of a head dimension and dtype the compiled kernel.
+        """Plans lists of keys and a schedule. The first use of a head dimension and dtype compiles the kernel.
 
         Raises:
-            OutOfMemoryError: The lists would not fit into the device's memory.
+            OutOfMemoryError: The lists do not fit in the device's memory.
         """
         mask, device = problem.concrete_mask, torch_device(problem.device)
         assert isinstance(mask, BlockSparseMask), "the offers are of block-sparse masks"
@@ -91,7 +92,7 @@ class _FlashInfer:
         )
 
     def _compiled(self, problem: Problem) -> float:
-        """Seconds that it takes to have the kernel of a head dimension and dtype, as the wrapper will ask for it."""
+        """Compiles or loads the kernel for a head dimension and dtype, and returns the seconds that this took."""
         library, dtype, dim = _library("flashinfer.prefill"), torch_dtype(problem.dtype), problem.head_dim
         no_positions, no_window, no_cap, no_half_scores = 0, False, False, False
         start = time.perf_counter()
@@ -102,7 +103,7 @@ class _FlashInfer:
         return time.perf_counter() - start
 
     def _planned(self, problem: Problem, mask: BlockSparseMask, kept: Tensor, sizes: Sizes) -> Any:
-        """A wrapper with buffers that the mask fits into, planned."""
+        """A planned wrapper whose buffers are large enough for the mask."""
         device = kept.device
         workspace = torch.empty(sizes.float_bytes, dtype=torch.uint8, device=device)
         wrapper = _library("flashinfer").VariableBlockSparseAttentionWrapper(workspace, backend=self.backend)
@@ -137,7 +138,7 @@ class _FlashInfer:
         out: Tensor | None = None,
         lse: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `Kernel.forward`. The wrapper copies its inputs, heads first."""
+        """Attention of q to k and v. See `Kernel.forward`. The wrapper copies its inputs to a heads-first layout."""
         if plan.wrapper is None:
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         result, sums = plan.wrapper.run(*(x.transpose(0, 1) for x in (q, k, v)), return_lse=True)
@@ -161,7 +162,7 @@ class FlashInferFA3(_FlashInfer):
 
 
 def _with_first(kept: Tensor, nothing: Tensor) -> Tensor:
-    """The bitmap, with the first block for rows that see nothing: lists are then never empty."""
+    """The bitmap with the first block added in rows that see nothing, so that no list is empty."""
     if not nothing.any():
         return kept
     filled = kept.clone()
@@ -170,7 +171,7 @@ def _with_first(kept: Tensor, nothing: Tensor) -> Tensor:
 
 
 def _of_queries(nothing: Tensor, mask: BlockSparseMask, problem: Problem) -> Tensor:
-    """What holds of query blocks [Hkv, blocks], of each query of each head: [Hq, Tq]."""
+    """Expands flags of query blocks, [Hkv, blocks], to flags of each query of each head: [Hq, Tq]."""
     sizes = torch.from_numpy(np.diff(mask.q_bounds)).to(nothing.device)
     by_head = nothing.repeat_interleave(problem.heads_q // problem.num_heads_kv, 0)
     return by_head.repeat_interleave(sizes, 1)

@@ -1,4 +1,4 @@
-"""How many keys FlashInfer's lists would have, and what is too many for it. Torch-free."""
+"""The number of keys in FlashInfer's lists, and its limits. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST = 2**31 - 1
 
 
 class Listed(NamedTuple):
-    """What FlashInfer's lists have, over all KV heads and query blocks.
+    """The entries of FlashInfer's lists, over all KV heads and query blocks.
 
     Attributes:
-        blocks: Key blocks.
-        keys: Keys, each by a number of its own.
+        blocks: Number of key blocks.
+        keys: Number of keys. Each key is one entry.
     """
 
     blocks: int
@@ -28,11 +28,11 @@ class Listed(NamedTuple):
 
 
 def listed(mask: BlockSparseMask, num_heads_kv: int) -> Listed:
-    """Entries of FlashInfer's lists: a query block that sees nothing is given the first key block.
+    """Counts the entries of FlashInfer's lists. A query block that sees nothing is given the first key block.
 
     Args:
-        mask: The mask, of one head or one for each KV head.
-        num_heads_kv: KV heads, each of which has lists of its own.
+        mask: The mask, with one head or one for each KV head.
+        num_heads_kv: Number of KV heads. Each one has its own lists.
     """
     sizes = np.diff(mask.k_bounds)
     blocks = keys = 0
@@ -46,11 +46,11 @@ def listed(mask: BlockSparseMask, num_heads_kv: int) -> Listed:
 
 
 def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
-    """What speaks against a problem that an offer covers.
+    """The reasons against a problem that an offer covers.
 
     Args:
         kernel: The kernel's name.
-        problem: The problem; a pattern in place of its mask is of no size.
+        problem: The problem. If it has a pattern in place of a mask, it has no size to check.
     """
     mask = problem.mask
     if not isinstance(mask, BlockSparseMask):
@@ -59,7 +59,7 @@ def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
     if elements > _MOST:
         offered = f"{kernel} takes at most 2³¹ − 1 elements a tensor"
         yield Reason("lengths", f"{elements} were asked", offered, "Try bsa.")
-    # Counting takes a moment, and few masks are near.
+    # Counting takes time, and few masks are close to the limit.
     most = problem.num_heads_kv * (len(mask.q_bounds) - 1) * mask.seqlen_k
     if most > _MOST and (keys := listed(mask, problem.num_heads_kv).keys) > _MOST:
         offered = f"{kernel} lists at most 2³¹ − 1 keys, over all query blocks and KV heads"

@@ -1,11 +1,15 @@
-"""What FlashInfer's `plan` will allocate, so that it is refused before it fails half-way; and what its kernels take.
+"""Bytes that FlashInfer's `plan` and kernels allocate, so that a plan is refused before it fails half-way.
 
-Its lists have one int32 for each key that a query block sees. On the way there it makes several of int64, all alive at
-once: where each key's block begins in the list, its place in the block, the block's first key, and what
-`repeat_interleave` keeps meanwhile.
+The lists have one int32 for each key that a query block sees. FlashInfer makes them from several int64 arrays that are
+alive at the same time:
+
+- the start of each key's block in the list
+- the key's place in the block
+- the block's first key
+- the temporaries of `repeat_interleave`
 
 Source: `VariableBlockSparseAttentionWrapper.plan` in flashinfer/sparse.py, and `PrefillPlan` and `PrefillSM90Plan` in
-include/flashinfer/attention/scheduler.cuh, of flashinfer-python 0.6.3. A test holds what manifests name against
+include/flashinfer/attention/scheduler.cuh, of flashinfer-python 0.6.3. A test compares the manifests' functions with
 results/h200.
 """
 
@@ -34,30 +38,31 @@ __all__ = [
     "sizes_of",
 ]
 
-#: Rows that the wrapper's own buffer of lengths is for.
+#: Number of rows of the wrapper's own buffer of lengths.
 LENGTHS = 32768
 
 _MIB = 2**20
 _PER_KEY = 4 * 8  # bytes at the peak: four int64
-_PER_KEPT_BLOCK = 9 * 8  # three coordinates as nonzero finds them and copies of them, lengths, bases and two sums
+_PER_KEPT_BLOCK = 9 * 8  # three coordinates from nonzero and their copies, lengths, bases and two sums
 _PER_BLOCK = 1 + 1 + 8  # the bitmap, a copy without empty rows, and its product with the block sizes
-_FA2_ROWS = 128  # queries of a tile, of all heads of a group together
+_FA2_ROWS = 128  # queries of a tile, counted over all heads of a group
 _FA2_FEWEST_ROWS = 16
-_FA3_ROWS = 128  # of one head
-_PROCESSORS = 132  # of an H100 or H200, for what is said without a device
-_FA3_SAME_SCHEDULE = 4096  # tiles a head from which on all heads share one schedule
+_FA3_ROWS = 128  # queries of a tile, of one head
+_PROCESSORS = 132  # of an H100 or H200, for predictions without a device
+_FA3_SAME_SCHEDULE = 4096  # from this number of tiles a head on, all heads share one schedule
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of what a wrapper works with.
+    """The sizes of a wrapper's lists and buffers.
 
     Attributes:
-        rows: Query blocks of all KV heads: what FlashInfer calls requests.
-        keys: Entries of its lists.
-        int_bytes: Schedules: which tile is where.
-        float_bytes: Partial results of rows that are split among multiprocessors; fa2 splits where there are few.
-        peak_bytes: The most that planning takes on the device, with the buffers above.
+        rows: Query blocks of all KV heads. FlashInfer calls them requests.
+        keys: Entries of the lists.
+        int_bytes: Bytes of the schedules, which say where each tile is.
+        float_bytes: Bytes of partial results of rows that are split among multiprocessors. fa2 splits rows if there
+            are few.
+        peak_bytes: The largest number of bytes that planning takes on the device, including the buffers above.
     """
 
     rows: int
@@ -68,12 +73,12 @@ class Sizes:
 
 
 def sizes_of(problem: Problem, backend: str, processors: int) -> Sizes:
-    """Sizes for a problem.
+    """Computes the sizes for a problem.
 
     Args:
-        problem: What is planned; its mask is block-sparse.
+        problem: The problem to plan. Its mask is block-sparse.
         backend: `fa2` or `fa3`.
-        processors: Multiprocessors of the device.
+        processors: Number of multiprocessors of the device.
     """
     mask, heads_kv = problem.concrete_mask, problem.num_heads_kv
     assert isinstance(mask, BlockSparseMask), "the offers are of block-sparse masks"
@@ -84,7 +89,7 @@ def sizes_of(problem: Problem, backend: str, processors: int) -> Sizes:
 
 
 def _schedule_bytes(problem: Problem, backend: str, rows: int) -> int:
-    """At most: three or seven int32 a tile, and the bounds of rows or tokens."""
+    """Upper bound of the schedule's bytes: three or seven int32 a tile, and the bounds of rows or tokens."""
     tokens, group = problem.concrete_mask.seqlen_q, problem.heads_q // problem.num_heads_kv
     if backend == "fa2":
         tiles = rows + tokens * problem.heads_q // _FA2_FEWEST_ROWS
@@ -94,13 +99,13 @@ def _schedule_bytes(problem: Problem, backend: str, rows: int) -> int:
 
 
 def _split_bytes(problem: Problem, processors: int) -> int:
-    """Outputs and sums in float32 for two tiles a multiprocessor, each as large as if no heads were packed in it."""
+    """Bytes of outputs and sums in float32 for two tiles a multiprocessor, each as large as without packed heads."""
     group = problem.heads_q // problem.num_heads_kv
     return 4 * group * 2 * processors * _FA2_ROWS * (problem.head_dim + 1) + _MIB
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that an allocation can have: what the device has free, and what PyTorch holds without use."""
+    """Bytes that an allocation can have: the device's free memory and PyTorch's unused reserve."""
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
@@ -108,10 +113,10 @@ def available_bytes(device: torch.device) -> int:
 
 
 def check_memory(sizes: Sizes, available: int) -> None:
-    """Refuses to plan what would not fit.
+    """Refuses a plan that does not fit in memory.
 
     Raises:
-        OutOfMemoryError: It takes more than is available.
+        OutOfMemoryError: The plan takes more bytes than are available.
     """
     import torch
 
@@ -123,22 +128,22 @@ def check_memory(sizes: Sizes, available: int) -> None:
 
 
 def fa2_workspace(problem: Problem, form: Form) -> int:
-    """Copies of q, k and v, heads first, of the output where heads share keys; and the buffer of split rows."""
+    """Bytes of heads-first copies of q, k and v (of the output too if heads share keys), and of the split rows."""
     return _workspace(problem, "fa2")
 
 
 def fa3_workspace(problem: Problem, form: Form) -> int:
-    """As `fa2_workspace`."""
+    """Bytes as in `fa2_workspace`."""
     return _workspace(problem, "fa3")
 
 
 def fa2_plan(problem: Problem, form: Form) -> int:
-    """A number for every key that a query block sees, and the schedule."""
+    """Bytes of the lists, one number for every key that a query block sees, and of the schedule."""
     return _plan(problem, "fa2")
 
 
 def fa3_plan(problem: Problem, form: Form) -> int:
-    """As `fa2_plan`."""
+    """Bytes as in `fa2_plan`."""
     return _plan(problem, "fa3")
 
 
