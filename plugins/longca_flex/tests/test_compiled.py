@@ -1,4 +1,4 @@
-"""What is compiled, and how often: one program of a kind serves every mask and length."""
+"""The number of compilations: one program of a kind serves every mask and length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPERATORS = ("flex_attention", "_operator")
 
 
 class Watching:
-    """A backend that runs graphs as they are, and keeps them."""
+    """A backend that records graphs and runs them unchanged."""
 
     def __init__(self, name="eager"):
         self.graphs = []
@@ -108,7 +108,7 @@ def test_kinds_of_problems_are_compiled_apart_and_have_no_limit(watched):
     for heads_kv in (1, 2, 4):
         for scale in (0.25, 0.5, 1.0):
             run(kernel, masks.build("causal", 256), (4, heads_kv), scale, direction="forward")
-    assert len(backend.graphs) == 9  # past the 8 after which PyTorch would give up
+    assert len(backend.graphs) == 9  # more than the 8 after which PyTorch gives up
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_compiled_program_may_call_the_kernel(watched):
     outer = torch.compile(lambda q, k, v: attention(q, k, v) * 2, backend="eager", fullgraph=True)
     for _ in range(3):
         torch.testing.assert_close(outer(q, k, v), kernel.forward(q, k, v, plan)[0] * 2)
-    assert len(backend.graphs) == 2  # inside an operator autograd is out of the dispatch, which makes it another kind
+    assert len(backend.graphs) == 2  # autograd is off inside an operator, which makes it another kind
 
 
 def test_lists_go_in_as_they_are(watched):

@@ -1,4 +1,4 @@
-"""flex against float64 attention. On the CPU its functions run as they are, which shows all but the lists and tiles."""
+"""flex against float64 attention. On the CPU its functions run uncompiled, which tests all but the lists and tiles."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_large_tensors_go_in_with_heads_first(kernel, monkeypatch):
     asked = problem(mask)
     monkeypatch.setattr(flex, "_INT32", 256 * 4 * 16)
     results = check(kernel, asked, inputs(mask))
-    assert results[0].stride() == results[2].stride() == (16, 256 * 16, 1)  # q, as what is made like it
+    assert results[0].stride() == results[2].stride() == (16, 256 * 16, 1)  # like q, from which they are made
     assert results[3].stride() == (2 * 16, 16, 1)  # k is not as large
 
 

@@ -1,4 +1,4 @@
-"""flex on a GPU: the compiled kernels, beyond the conformance suite."""
+"""flex on a GPU: tests of the compiled kernels that the conformance suite lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
-LARGE = 48 * 2**30  # bytes that the largest test takes
+LARGE = 48 * 2**30  # bytes of the largest test
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_eight_intervals_a_row(kernel):
 
 
 def test_lists_of_different_lengths_in_one_row(kernel):
-    # Many full blocks and one partial: each list must be read with its own place in memory.
+    # With many full blocks and one partial block, each list must be read at its own place in memory.
     verify(kernel, masks.build("causal", 4096), dtype="bfloat16", head_dim=64)
 
 

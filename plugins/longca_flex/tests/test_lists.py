@@ -9,7 +9,7 @@ CPU = torch.device("cpu")
 
 
 def spelled_out(lists: SideLists, runs) -> np.ndarray:
-    """What the lists show: 0 where nothing is visited, 1 partly, 2 fully visible."""
+    """Visibility of the lists' blocks: 0 is not visited, 1 is partly visible, 2 is fully visible."""
     out = np.zeros((runs.num_rows, runs.num_columns), np.int8)
     for value, counts, columns in ((1, lists.num_partial, lists.partial), (2, lists.num_full, lists.full)):
         for row in range(runs.num_rows):

@@ -1,4 +1,4 @@
-"""Lists of tiles and bits of blocks: what they show is the mask, for every query head."""
+"""Lists of tiles and bits of blocks show exactly the mask, for every query head."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dense(mask):
 
 
 def of_tiles(seen, tile):
-    """0 where a tile shows nothing, 1 partly, 2 all of it: [heads, tiles, tiles]."""
+    """Visibility of each tile, [heads, tiles, tiles]: 0 is none, 1 is partly, 2 is fully."""
     size = [-(-length // tile) for length in seen.shape[1:]]
     shown = np.zeros((len(seen), *size), np.int8)
     for head, row, column in np.ndindex(*shown.shape):

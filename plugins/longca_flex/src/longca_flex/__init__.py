@@ -1,7 +1,7 @@
 """FlexAttention for LongCA: one kernel, `flex`.
 
-This module is what the entry point names, so it is imported whenever kernels are listed: it holds the manifest and
-the hook, and imports neither torch nor the kernel.
+The entry point names this module, so every listing of kernels imports it. It has the manifest and the hook, and imports
+neither torch nor the kernel.
 """
 
 from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
@@ -10,7 +10,7 @@ from longca_flex.tiles import list_entries
 
 __all__ = ["FLEX", "INTERVALS", "has_few_intervals", "provide_kernel", "supports_mask"]
 
-#: Intervals a row: the compiled kernels differ in how many of these they read.
+#: Intervals a row. FlexAttention compiles one kernel for each of these numbers.
 INTERVALS = 8
 
 _INT32 = 2**31
@@ -26,9 +26,9 @@ _COMMON = {
 _HALF = ("bfloat16", "float16")
 _ANY, _LARGE = ">=8.0", ">=9.0,<12"
 
-# A head dimension is padded to a power of two, and the tiles that PyTorch takes for it must fit into shared memory:
-# beyond 128, and in float32 beyond 64, they are made for the 227 KiB of data-centre GPUs since Hopper. In float32 the
-# dimensions between take more than that.
+# A head dimension is padded to a power of two, and PyTorch's tiles for it must fit in shared memory. Dimensions beyond
+# 128, and beyond 64 in float32, need the 227 KiB of data-centre GPUs since Hopper. In float32 the other dimensions
+# between the powers of two need more than that.
 _TO_128 = tuple(range(16, 129, 16))
 _ROWS = (
     {"dtypes": _HALF, "cuda": _ANY, "head_dims": _TO_128},
@@ -39,8 +39,8 @@ _ROWS = (
 
 _INTERVALS = {"form": Form.ROW_INTERVALS, "most": INTERVALS}
 
-# One mask for all heads that is few intervals a row is taken as intervals. The tiles here are not those that PyTorch
-# takes by default where blocks are not of 128.
+# A mask that all heads share is taken as intervals if it has few intervals a row. For blocks other than 128 the tiles
+# here differ from PyTorch's default tiles.
 _BLOCKS = {
     "form": Form.BLOCK_SPARSE,
     "variable_blocks": True,
@@ -67,19 +67,19 @@ FLEX = KernelManifest(
 
 
 def has_few_intervals(mask: Mask) -> bool:
-    """Whether a mask is taken as row intervals, also where it is a block-sparse one."""
+    """Whether a mask is taken as row intervals. A block-sparse mask may be one of these."""
     return mask.admits(Form.ROW_INTERVALS) and mask.count(Form.ROW_INTERVALS) <= INTERVALS
 
 
 @hookimpl
 def provide_kernel() -> KernelManifest:
-    """The kernel of this plugin."""
+    """The manifest of flex."""
     return FLEX
 
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses block-sparse masks whose lists the kernels, which count in 32 bits, might read past."""
+    """Refuses block-sparse masks whose lists are too long for the kernels, which count in 32 bits."""
     mask = problem.mask
     if kernel != "flex" or not isinstance(mask, BlockSparseMask) or has_few_intervals(mask):
         return None

@@ -1,13 +1,13 @@
-"""What is compiled: FlexAttention's forward through its public function, its backward through the operator below it.
+"""The compiled functions: FlexAttention's forward by its public function, its backward by the operator below it.
 
-The public function differentiates its own forward alone, so a backward through it would compute the forward again.
-The operator that it runs takes any out and log-sum-exp, those of a larger softmax too, and that is all that a part
-needs: weights are exp(score − lse), and their gradient is weight·(dout·v − dout·out). It counts lse in base 2
+The public function differentiates only its own forward, so a backward through it would compute the forward again. The
+operator takes any out and log-sum-exp, including those of a larger softmax, and a part needs no more than these.
+Weights are exp(score − lse), and their gradient is weight·(dout·v − dout·out). The operator counts lse in base 2
 (torch/_higher_order_ops/flex_attention.py, `sdpa_dense_backward`).
 
-One compilation serves every mask and length. The mask comes in as data, lists and bounds or bits; sizes are symbols.
-Tokens come in blocks, [T / block, block, H, D] with a block of 128 where the lengths allow, so that the compiler can
-tell that a length is a multiple of 128 without knowing it, and leaves the bounds checks out of its kernels.
+One compilation serves every mask and length. The mask is data (lists with bounds or bits), and sizes are symbols.
+Tokens come in blocks, [T / block, block, H, D], with a block of 128 if the lengths allow it. So the compiler knows that
+a length is a multiple of 128 without knowing the length, and leaves the bounds checks out of its kernels.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["BLOCK", "Bounds", "Seen", "backward", "compiling_once", "forward"]
 
-#: Tokens a block, of queries and of keys: what FlexAttention's tiles are made for.
+#: Tokens of a block of queries and of keys. FlexAttention's tiles are made for this size.
 BLOCK = LARGE
 
-#: First key and one past the last of each interval of each query, interval after interval: each int32 [Tq].
+#: First key, and one past the last key, of each interval of each query, interval by interval: each int32 [Tq].
 Bounds = tuple[Tensor, ...]
 
-#: What a token sees, in data.
+#: The keys that each token sees, as data.
 Seen = Bounds | KeptBlocks
 
-# Not the kernel for fewer than 128 queries, which has no backward of its own and would be compiled apart.
+# This turns off the kernel for fewer than 128 queries, which has no backward and would be compiled separately.
 _OPTIONS: FlexKernelOptions = {"FORCE_USE_FLEX_ATTENTION": True}
-# What the public function adds to them before it calls the operator.
+# The public function adds these options before it calls the operator.
 _BACKWARD_OPTIONS = {
     **_OPTIONS,
     "PRESCALE_QK": False,
@@ -52,10 +52,11 @@ _BACKWARD_OPTIONS = {
     "OUTPUT_LOGSUMEXP": True,
     "OUTPUT_MAX": False,
 }
-# Tiles of 64: what is chosen for tiles of 128 does not divide them. A processor holds two of these at a time.
+# Options for tiles of 64. The default options for tiles of 128 do not divide them. A processor runs two at a time.
 _SMALL_OPTIONS: FlexKernelOptions = {**_OPTIONS, "BLOCK_M": SMALL, "BLOCK_N": SMALL, "num_warps": 4, "num_stages": 3}
-# The sizes of the lists' blocks are given here alone: the compiler compares those of the `BlockMask` with its default
-# tiles, of 128, though it is told of others, and would find no kernel (torch/_inductor/kernel/flex/flex_attention.py).
+# Only these options give the sizes of the lists' blocks. The compiler compares the sizes of the `BlockMask` with its
+# default tiles of 128, even if the options name others, and finds no kernel
+# (torch/_inductor/kernel/flex/flex_attention.py).
 _SMALL_BACKWARD_OPTIONS = {
     **_BACKWARD_OPTIONS,
     **dict.fromkeys(("BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2"), SMALL),
@@ -63,11 +64,11 @@ _SMALL_BACKWARD_OPTIONS = {
     "num_warps": 4,
     "num_stages": 2,
 }
-_MOST_VARIANTS = 4096  # shapes of heads, dtypes and scales that one process may meet
+_MOST_VARIANTS = 4096  # limit on the shapes of heads, dtypes and scales in one process
 
 
 class _Settings(threading.local):
-    """Settings that compile once, made once a thread: to make them takes as long as to check what was compiled."""
+    """Settings that compile once. They are made once a thread, because making them takes as long as a guard check."""
 
     def __init__(self) -> None:
         limits: dict[str, Any] = {"recompile_limit": _MOST_VARIANTS, "accumulated_recompile_limit": 2 * _MOST_VARIANTS}
@@ -80,7 +81,7 @@ _SETTINGS = _Settings()
 
 @contextmanager
 def compiling_once() -> Iterator[None]:
-    """Settings under which sizes stay symbols, each of its own, and numbers stay constants."""
+    """Settings that keep each size a symbol of its own and each number a constant."""
     with torch.no_grad(), _SETTINGS.dynamo, _SETTINGS.shapes:
         yield
 
@@ -97,10 +98,10 @@ def forward(
         seen: The keys that each query sees.
         by_query: The key blocks that each query block visits.
         scale: Factor on the scores.
-        small: Whether these blocks are of 64 tokens, and not of 128.
+        small: Whether these blocks have 64 tokens instead of 128.
 
     Returns:
-        out [Tq, Hq, D], and lse [Hq, Tq], the natural logarithm.
+        out [Tq, Hq, D], and lse [Hq, Tq] as a natural logarithm.
     """
     q, k, v = (_heads_first(x) for x in (q, k, v))
 
@@ -142,13 +143,13 @@ def backward(
         q: [Tq / block, block, Hq, D].
         k: [Tk / block, block, Hkv, D].
         v: [Tk / block, block, Hkv, D].
-        out: The output, or that of a larger softmax: [Tq / block, block, Hq, D].
-        log2_sum: The log-sum-exp that belongs to it, in base 2: [1, Hq, Tq], contiguous.
+        out: The output, or the output of a larger softmax: [Tq / block, block, Hq, D].
+        log2_sum: The log-sum-exp that belongs to `out`, in base 2: [1, Hq, Tq], contiguous.
         seen: The keys that each query sees.
         by_query: The key blocks that each query block visits.
         by_key: The query blocks that each key block visits.
         scale: Factor on the scores.
-        small: Whether these blocks are of 64 tokens, and not of 128.
+        small: Whether these blocks have 64 tokens instead of 128.
 
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
@@ -171,9 +172,9 @@ def _operator(
     scale: float,
     small: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """FlexAttention's backward operator, on tensors [1, H, T, D]; see `backward`."""
+    """FlexAttention's backward operator, on tensors [1, H, T, D]. See `backward`."""
     block_mask = _block_mask(q, k, by_query, by_key, _kept if isinstance(seen, KeptBlocks) else _mask)
-    dlse = None  # no gradient comes in through the log-sum-exp
+    dlse = None  # the log-sum-exp has no gradient
     options = _SMALL_BACKWARD_OPTIONS if small else _BACKWARD_OPTIONS
     tail = (block_mask.as_tuple(), scale, options, (), tuple(seen))
     dq, dk, dv, _ = torch.ops.higher_order.flex_attention_backward(
@@ -182,7 +183,7 @@ def _operator(
     return dq, dk, dv
 
 
-# Dynamo looks into the operator's functions its own way, which changes from version to version; it need not.
+# Dynamo need not trace the operator's functions. How it would do that changes from version to version.
 torch.compiler.allow_in_graph(_operator)
 
 
@@ -194,7 +195,7 @@ def _block_mask(
     mask_mod: Callable[..., Tensor],
     block: int = BLOCK,
 ) -> BlockMask:
-    """The lists as a `BlockMask` for q and k [1, H, T, D]; without by_key it is good for a forward alone."""
+    """The lists as a `BlockMask` for q and k [1, H, T, D]. It serves only a forward if by_key is None."""
     return BlockMask(
         seq_lengths=(q.shape[2], k.shape[2]),
         kv_num_blocks=by_query.num_partial,
@@ -228,7 +229,7 @@ def _kept(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor, *kept:
 
 
 def _visible(head: Tensor, q_index: Tensor, k_index: Tensor, seen: Seen) -> Tensor:
-    """Whether a query sees a key: its block is kept, or it is in one of the query's intervals."""
+    """Whether a query sees a key: the key's block is kept, or the key is in one of the query's intervals."""
     if isinstance(seen, KeptBlocks):
         block = seen.blocks[k_index]
         byte = seen.bits[seen.heads[head] + seen.rows[q_index] + (block >> 3)].to(torch.int32)

@@ -1,11 +1,11 @@
 """flex: PyTorch's FlexAttention, compiled once, on block lists and row intervals or bits of blocks.
 
-FlexAttention is a template of a Triton kernel: a function of (query, key) says what is visible, lists of blocks say
-which blocks to visit at all, and in which of them the function need not be asked. Here the function reads each
-query's intervals, or the bits of a block-sparse mask, and the lists come from the mask's runs or from these bits, so
-that nothing is ever queries × keys.
+FlexAttention is a template of a Triton kernel. A function of (query, key) says which pairs are visible. Lists of blocks
+say which blocks to visit, and in which of them the kernel need not call the function. Here the function reads each
+query's intervals, or the bits of a block-sparse mask. The lists come from the mask's runs or from these bits, so no
+tensor has the size queries × keys.
 
-Source: FlexAttention (arXiv 2412.05496); torch/nn/attention/flex_attention.py.
+Source: FlexAttention (arXiv 2412.05496) and torch/nn/attention/flex_attention.py.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class FlexPlan(Plan):
     """A plan for flex.
 
     Attributes:
-        seen: First key and one past the last of each interval of each query: 2n tensors, each int32 [Tq]; or the bits
-            of a block-sparse mask.
+        seen: For intervals, the first key and one past the last key of each: 2n tensors, each int32 [Tq]. For
+            block-sparse masks, the bits of the blocks.
         by_query: The key blocks that each query block visits.
-        by_key: The query blocks that each key block visits; None where only the forward was planned for.
-        small: Whether the lists' blocks are of 64 tokens, and not of 128.
+        by_key: The query blocks that each key block visits. None if only the forward was planned.
+        small: Whether the lists' blocks have 64 tokens instead of 128.
     """
 
     seen: Seen
@@ -58,7 +58,7 @@ class FlexPlan(Plan):
 
     @property
     def list_bytes(self) -> int:
-        """Bytes of the plan's block lists, of which one may borrow another's memory."""
+        """Bytes of the plan's block lists. Memory that two lists share counts once."""
         lists = (*self.by_query, *(self.by_key or ()))
         return sum({x.data_ptr(): x.nbytes for x in lists}.values())
 
@@ -67,18 +67,18 @@ class Flex:
     """PyTorch's FlexAttention.
 
     Args:
-        backend: What compiles it: the name of a backend of `torch.compile`, or a backend. All but the default are for
-            looking into what is compiled; `eager` computes queries × keys.
+        backend: The compiler: the name of a backend of `torch.compile`, or a backend. Backends other than the default
+            serve to inspect the compiled graphs. `eager` computes queries × keys.
     """
 
     def __init__(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        # A whole graph or none: what was not compiled would compute queries × keys, and not say so.
+        # A part that is not compiled would silently compute queries × keys, so fullgraph is set.
         options: dict[str, Any] = {"fullgraph": True, "dynamic": True, "backend": backend}
         self._forward: Callable[..., tuple[Tensor, Tensor]] = torch.compile(compiled.forward, **options)
         self._backward: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.compile(compiled.backward, **options)
 
     def plan(self, problem: Problem) -> FlexPlan:
-        """Puts the block lists on the device, and the row intervals or the bits."""
+        """Puts the block lists, and the row intervals or the bits, on the device."""
         mask = problem.concrete_mask
         if has_few_intervals(mask):
             return _plan_intervals(problem)
@@ -88,7 +88,7 @@ class Flex:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: FlexPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `longca.kernels.base.Kernel.forward`."""
+        """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         if not (q.numel() and k.numel()):
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         block = _block(q, k)
@@ -112,11 +112,11 @@ class Flex:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `longca.kernels.base.Kernel.backward`."""
+        """Gradients of q, k and v. See `longca.kernels.base.Kernel.backward`."""
         if q.numel() and k.numel():
             assert plan.by_key is not None, "the plan was made for the forward alone"
             block = _block(q, k)
-            log2_sum = (lse * math.log2(math.e)).contiguous().unsqueeze(0)  # the kernel takes no strides of it
+            log2_sum = (lse * math.log2(math.e)).contiguous().unsqueeze(0)  # the kernel ignores its strides
             with compiling_once():
                 grads = self._backward(
                     *(_in_blocks(x, block) for x in (dout, q, k, v, out)),
@@ -135,7 +135,8 @@ class Flex:
 
 def _plan_intervals(problem: Problem) -> FlexPlan:
     mask, device = problem.concrete_mask, torch_device(problem.device)
-    # A mask that shows nothing still takes a function to say so. Copies, since compiled code wants aligned memory.
+    # A mask that shows nothing still needs a function. The tensors are copies, because compiled code needs aligned
+    # memory.
     pieces = mask.head(0).row_pieces
     intervals = zip(*interval_tables(pieces, device, max(1, pieces.max_intervals)), strict=True)
     bounds = tuple(side.clone() for interval in intervals for side in interval)
@@ -154,15 +155,16 @@ def _plan_blocks(problem: Problem, mask: BlockSparseMask) -> FlexPlan:
 
 
 def _block(q: Tensor, k: Tensor) -> int:
-    """Tokens a block of what goes into the compiled functions: BLOCK where both lengths are multiples of it."""
+    """Tokens of a block of the compiled functions' tensors: BLOCK if both lengths are multiples of it."""
     return 1 if q.shape[0] % BLOCK or k.shape[0] % BLOCK else BLOCK
 
 
 def _in_blocks(x: Tensor, block: int) -> Tensor:
-    """[T, H, D] → [T / block, block, H, D], where only the first size is one that changes.
+    """[T, H, D] → [T / block, block, H, D]. Only the first size varies.
 
-    A view, but where the kernel's arithmetic would not do: it wants D contiguous, and multiplies a key's or a query's
-    index with its stride in 32 bits. Where that overflows, as at 256 K tokens of 64 heads of 128, heads come first.
+    The result is a view unless the kernel's arithmetic needs a copy. The kernel wants D contiguous, and it multiplies
+    a token's index by the token's stride in 32 bits. If that overflows, as at 256 K tokens of 64 heads of 128, the copy
+    has heads first.
     """
     x = x.detach()
     if x.stride(-1) != 1:

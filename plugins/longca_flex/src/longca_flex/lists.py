@@ -1,7 +1,7 @@
 """Block lists as FlexAttention's kernels read them, made from a mask's runs of blocks.
 
 `create_block_mask` evaluates a mask densely, and `BlockMask.from_kv_blocks` transposes lists through a dense matrix of
-blocks. Runs already know both orders, so nothing here is larger than the lists.
+blocks. Runs have both orders already, so nothing here is larger than the lists.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from longca.metadata.block_lists import block_lists
 
 __all__ = ["LEAST", "SideLists", "side_lists"]
 
-#: Rows and columns: a compiler takes a size of 1 for a constant, and would compile for it apart.
+#: Least number of rows and of columns. A compiler treats a size of 1 as a constant and would compile separately.
 LEAST = 2
 
 
 class SideLists(NamedTuple):
-    """The blocks that each row of blocks visits, in the order in which a `BlockMask` takes them.
+    """The blocks that each row of blocks visits, in the order of a `BlockMask`.
 
     Attributes:
-        num_partial: How many partly visible blocks a row has: int32 [1, 1, rows].
-        partial: Which they are: int32 [1, 1, rows, width].
-        num_full: How many fully visible blocks a row has: int32 [1, 1, rows].
-        full: Which they are: int32 [1, 1, rows, width].
+        num_partial: Number of partly visible blocks of each row: int32 [1, 1, rows].
+        partial: Indices of the partly visible blocks: int32 [1, 1, rows, width].
+        num_full: Number of fully visible blocks of each row: int32 [1, 1, rows].
+        full: Indices of the fully visible blocks: int32 [1, 1, rows, width].
     """
 
     num_partial: Tensor
@@ -39,10 +39,10 @@ class SideLists(NamedTuple):
 
 
 def side_lists(runs: BlockRuns, device: torch.device) -> SideLists:
-    """Spells out the runs of one side, by query block or by key block, on a device.
+    """Expands the runs of one side, by query block or by key block, on a device.
 
-    Both lists are of one width, the most blocks that a row has in either: up to PyTorch 2.11 the kernels step through
-    the full lists with the strides of the partial ones
+    Both lists have the same width, the largest number of blocks of a row in either. Up to PyTorch 2.11 the kernels step
+    through the full lists with the strides of the partial lists
     (torch/_inductor/kernel/flex/templates/flex_attention.py.jinja).
     """
     rows = max(LEAST, runs.num_rows)
@@ -52,5 +52,5 @@ def side_lists(runs: BlockRuns, device: torch.device) -> SideLists:
 
 
 def _most(runs: NDArray[np.int32]) -> int:
-    """The most blocks that a row has."""
+    """The largest number of blocks of a row."""
     return int(np.bincount(runs[:, 0], weights=runs[:, 2] - runs[:, 1]).max(initial=0))

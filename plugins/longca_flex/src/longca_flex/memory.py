@@ -1,6 +1,6 @@
-"""What flex takes beside its tensors, in bytes, for its manifest. Torch-free.
+"""Bytes that flex allocates besides its tensors, for its manifest. Torch-free.
 
-Source: `flex.py`, `lists.py` and `tile_lists.py` beside this file; held against results/h200 by a test.
+Source: `flex.py`, `lists.py` and `tile_lists.py` beside this file. A test compares the numbers with results/h200.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from longca_flex.tiles import LARGE, tile_size
 
 __all__ = ["plan_bytes", "workspace"]
 
-_LEAST = 2  # rows and columns of lists
+_LEAST = 2  # least number of rows and of columns of lists
 _INT32 = 2**31
 
 
 def workspace(problem: Problem, form: Form) -> int:
-    """The log-sum-exp in another base, in a backward also a sum a query; and copies of tensors beyond 2³¹ elements."""
+    """Bytes of the log-sum-exp in base 2, in a backward of one sum a query, and of copies beyond 2³¹ elements."""
     tensors, backward = Tensors.of(problem), problem.direction == "backward"
     copies = 0
     if tensors.q // tensors.element >= _INT32:
@@ -28,7 +28,7 @@ def workspace(problem: Problem, form: Form) -> int:
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
-    """Lists of tiles, and the queries' intervals or the bits of blocks."""
+    """Bytes of the lists of tiles, and of the queries' intervals or the bits of blocks."""
     sides = (False, True) if problem.direction == "backward" else (False,)
     if form is Form.BLOCK_SPARSE:
         mask = block_sparse(problem)
@@ -53,13 +53,13 @@ def _tile_lists(problem: Problem, by_key: bool) -> int:
 
 
 def _lists(heads: int, rows: int, found: Widths, *, shares: bool) -> int:
-    """Partly and fully visible tiles, in lists of one width.
+    """Bytes of the lists of partly and fully visible tiles, which have one width.
 
     Args:
-        heads: Heads with lists of their own.
+        heads: Number of heads with lists of their own.
         rows: Rows of tiles.
-        found: The most tiles that a row has.
-        shares: Whether the partly visible ones, of which there are none, borrow the other list's memory.
+        found: The largest number of tiles of a row.
+        shares: Whether the list of partly visible tiles is empty and borrows the other list's memory.
     """
     width = max(_LEAST, found.full) if shares else max(_LEAST, *found)
     return 4 * heads * max(_LEAST, rows) * (2 + width * (1 if shares else 2))

@@ -1,6 +1,6 @@
 """Lists of tiles and bits of blocks, as FlexAttention's kernels read them, from a block-sparse mask.
 
-Where each tile lies within one block, every listed tile is fully visible, and the bits are never read.
+If each tile lies within one block, every listed tile is fully visible, and the bits are never read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["KeptBlocks", "kept_bits", "tile_side_lists"]
 
 
 class KeptBlocks(NamedTuple):
-    """What a token sees, in data: a bit a block, as `numpy.packbits` has them, and where to find it.
+    """The kept blocks as data: one bit a block, as in `numpy.packbits`, and the position of each token's bits.
 
-    Everything is found by sums of offsets, for the sizes of what a compiled mask reads are not known to it.
+    Positions are sums of offsets, because a compiled mask function does not know the sizes of its tensors.
 
     Attributes:
-        heads: Where each query head's bits begin: int32 [Hq].
-        rows: Where, after that, those of each query begin: int32 [Tq].
-        blocks: Which of these bits is each key's: int32 [Tk].
+        heads: Offset of each query head's bits: int32 [Hq].
+        rows: Offset of each query's bits within its head: int32 [Tq].
+        blocks: Index of each key's bit within its row: int32 [Tk].
         bits: The bits of all heads: uint8 [bytes].
     """
 
@@ -41,7 +41,7 @@ class KeptBlocks(NamedTuple):
 
 
 def kept_bits(mask: BlockSparseMask, heads_q: int, device: torch.device) -> KeptBlocks:
-    """A mask's bits on a device, for so many query heads."""
+    """A mask's bits on a device, for `heads_q` query heads."""
     assert mask.bits.size < 2**31, "offsets are of 32 bits, as `supports_mask` of this plugin says"
     _, num_rows, row_bytes = mask.bits.shape
     heads = np.arange(mask.heads, dtype=np.int32).repeat(heads_q // mask.heads) * np.int32(num_rows * row_bytes)
@@ -58,9 +58,9 @@ def tile_side_lists(mask: BlockSparseMask, heads_q: int, device: torch.device, *
 
     Args:
         mask: The mask.
-        heads_q: Query heads: each has lists of its own, but where all share the mask.
-        device: Where the lists go.
-        by_key: Query tiles of each key tile, instead of key tiles of each query tile.
+        heads_q: Number of query heads. Each has its own lists unless all share the mask.
+        device: The device of the lists.
+        by_key: True lists the query tiles of each key tile. False lists the key tiles of each query tile.
     """
     tile, partial = tile_size(mask), None
     if mask.block_size == tile:
@@ -69,7 +69,7 @@ def tile_side_lists(mask: BlockSparseMask, heads_q: int, device: torch.device, *
         partial, full = tile_lists(mask, tile, tile, device, by_key=by_key)
     if mask.block_size is not None and mask.block_size % tile == 0:
         full = _sized(_for_query_heads(full, heads_q), full.columns.shape[2])
-        # Both lists must have the same strides (`side_lists` says why): the one that is empty borrows the other's.
+        # Both lists must have the same strides (see `side_lists`), so the empty list borrows the other's memory.
         partial = BlockLists(torch.zeros_like(full.counts), full.columns)
     else:
         assert partial is not None
@@ -79,7 +79,7 @@ def tile_side_lists(mask: BlockSparseMask, heads_q: int, device: torch.device, *
 
 
 def _for_query_heads(lists: BlockLists, heads_q: int) -> BlockLists:
-    """One list for each query head, or one for all: FlexAttention takes a head's index modulo their number."""
+    """One list for each query head, or one for all. FlexAttention takes a head's index modulo the number of lists."""
     heads = len(lists.counts)
     if heads in (1, heads_q):
         return lists
@@ -87,7 +87,7 @@ def _for_query_heads(lists: BlockLists, heads_q: int) -> BlockLists:
 
 
 def _sized(lists: BlockLists, width: int) -> BlockLists:
-    """Lists of at least so many columns and rows that no size is 1."""
+    """Lists with at least as many columns and rows as needed to avoid a size of 1."""
     counts, columns = lists
     rows, more = counts.shape[1], max(width, LEAST) - columns.shape[2]
     below = max(rows, LEAST) - rows
@@ -95,7 +95,7 @@ def _sized(lists: BlockLists, width: int) -> BlockLists:
 
 
 def _batched(x: Tensor) -> Tensor:
-    """[H, ..] → [1, H, ..], contiguous, in the same memory: no view, for a compiler asks what a view is one of."""
+    """[H, ..] → [1, H, ..], contiguous, in the same memory. A view would make the compiler ask for its base."""
     x = x.contiguous()
     batched = x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), (1, *x.shape), (x.numel(), *x.stride()))
     torch._dynamo.mark_static(batched, 1)
