@@ -1,10 +1,10 @@
-"""What cuDNN refuses and what it gets wrong, found by trying: the offers of the manifest are held against this.
+"""Finds by trial the problems that cuDNN refuses or gets wrong. The manifest's offers are compared with this record.
 
     python plugins/longca_cudnn/benchmarks/refusals.py --out refusals.json
 
-Every form, kind of window and relation of lengths is tried with every head dimension, data type, number of KV heads
-and direction, without asking the manifest, and held against float64 attention. Each form at each pair of lengths has a
-process of its own, so that a crash leaves the others alone.
+The script tries every form, kind of window and relation of lengths with every head dimension, data type, number of KV
+heads and direction. It does not ask the manifest. Each result is compared with float64 attention. Each form and pair of
+lengths has its own process, so a crash affects no other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from longca_cudnn.kernel import CuDNN
 
 LENGTHS = ((203, 203), (77, 203), (203, 77))
 HEADS = ((3, 3), (8, 1))
-#: Kinds of masks: their form, and how far a query sees to the left and the right of its document's diagonal.
+#: Kinds of masks: the form, and how far a query sees to the left and the right of its document's diagonal.
 KINDS: dict[str, tuple[Form, int | None, int | None]] = {
     "full": (Form.FULL, None, None),
     "causal": (Form.CAUSAL, None, 0),
@@ -55,15 +55,15 @@ class Case:
     """One combination that was tried.
 
     Attributes:
-        kind: Which of `KINDS`.
+        kind: A key of `KINDS`.
         lengths: Queries and keys.
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type.
         direction: `forward`, or `backward` for both.
         deterministic: Whether equal bits were asked for.
-        result: `accepted`, `refused`, `wrong` or `failed`; `not run` after a failure that took the process along.
-        message: Why not.
+        result: `accepted`, `refused`, `wrong` or `failed`. It is `not run` after a failure that ended the process.
+        message: The reason for a result other than `accepted`.
     """
 
     kind: str
@@ -85,7 +85,7 @@ def cases(kind: str, lengths: tuple[int, int], head_dims: list[int], dtypes: lis
 
 
 def mask_of(kind: str, lengths: tuple[int, int]) -> SliceMask:
-    """One document, or five, of which one is a single query and one a single key."""
+    """One document, or five documents of which one is a single query and one a single key."""
     form, left, right = KINDS[kind]
     (seqlen_q, seqlen_k), cuts_q, cuts_k = lengths, [0], [0]
     if form is Form.VARLEN:
@@ -109,7 +109,7 @@ def mask_of(kind: str, lengths: tuple[int, int]) -> SliceMask:
 
 
 def attempt(case: Case) -> Case:
-    """Tries one, and says what became of it."""
+    """Tries one combination and stores the result in it."""
     problem = Problem(
         mask=mask_of(case.kind, case.lengths),
         heads_q=case.heads[0],
@@ -127,13 +127,13 @@ def attempt(case: Case) -> Case:
         case.result = "wrong" if case.message else "accepted"
     except UnsupportedError as error:
         case.result, case.message = "refused", str(error)
-    except Exception as error:  # whatever cuDNN raises is what is to be found
+    except Exception as error:  # the script records any exception of cuDNN
         case.result, case.message = "failed", f"{type(error).__name__}: {error}"
     return case
 
 
 def flaws(kernel: Any, problem: Problem, plan: Plan) -> str:
-    """What is wrong with the results; empty where nothing is."""
+    """Describes the faults of the results. Empty if there are none."""
     inputs = draw_inputs(problem, seed=0)
     expected = reference(problem, inputs)
     found, out, lse = check_forward(kernel, plan, inputs, expected)
@@ -147,7 +147,7 @@ def flaws(kernel: Any, problem: Problem, plan: Plan) -> str:
 
 
 def differs(kernel: Any, plan: Plan, inputs: Inputs) -> bool:
-    """Whether some of several runs gives other bits than the first."""
+    """Whether one of several runs gives other bits than the first."""
     results = []
     for _ in range(4):
         again = inputs.clone()
@@ -157,7 +157,7 @@ def differs(kernel: Any, plan: Plan, inputs: Inputs) -> bool:
 
 
 def run_chunk(arguments: argparse.Namespace, kind: str, lengths: tuple[int, int]) -> list[Case]:
-    """Tries every combination of a chunk in a process of its own."""
+    """Tries every combination of a chunk in its own process."""
     options = ["--head-dims", *map(str, arguments.head_dims), "--dtypes", *arguments.dtypes]
     command = [sys.executable, __file__, "--chunk", kind, *map(str, lengths), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -172,7 +172,7 @@ def run_chunk(arguments: argparse.Namespace, kind: str, lengths: tuple[int, int]
 
 
 def main() -> None:
-    """Tries everything, prints what was not accepted, and writes all of it."""
+    """Tries everything, prints the combinations that were not accepted, and writes all of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--workers", type=int, default=8)

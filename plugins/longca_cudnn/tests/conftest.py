@@ -1,4 +1,4 @@
-"""What every test gets: no GPU tests without a GPU and cuDNN's frontend."""
+"""Skips GPU tests if there is no GPU or no cuDNN frontend."""
 
 import importlib.util
 

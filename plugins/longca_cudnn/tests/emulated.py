@@ -1,6 +1,7 @@
-"""cuDNN's graphs, emulated in float64 on the CPU: what its documentation says, read through strides and offsets.
+"""cuDNN's graphs as its documentation describes them, emulated in float64 on the CPU with strides and offsets.
 
-It refuses what cuDNN refuses, and gives NaN where a query sees nothing, so that nothing rests on what cuDNN does there.
+The emulation refuses the same graphs as cuDNN. It returns NaN for a query that sees nothing, so a test fails if a
+result depends on cuDNN's behaviour there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN)
 
 
 class EmulatedCuDNN(CuDNN):
-    """The adapter without a manifest; its graphs are to be patched with `EmulatedGraph`."""
+    """The adapter without a manifest. Tests replace its graphs by `EmulatedGraph`."""
 
     def plan(self, problem):
         return self.plan_as(problem, next(form for form in FORMS if problem.concrete_mask.admits(form)))

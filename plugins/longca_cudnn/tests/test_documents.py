@@ -1,4 +1,4 @@
-"""From masks to cuDNN's terms."""
+"""Conversion of masks to cuDNN's terms."""
 
 from __future__ import annotations
 

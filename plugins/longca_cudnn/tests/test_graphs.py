@@ -1,4 +1,4 @@
-"""cuDNN itself: what the conformance suite does not ask."""
+"""cuDNN itself: tests that the conformance suite lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter on emulated graphs: what it hands to cuDNN, and what it makes of the results."""
+"""The adapter on emulated graphs: the arguments that it passes to cuDNN, and the results that it returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TAKEN = [(label, mask) for label, mask in TAKEN if any(mask.admits(form) for for
 
 @pytest.fixture(autouse=True)
 def specs(monkeypatch):
-    """Emulated graphs in place of cuDNN's; the specs of those that were asked for."""
+    """Replaces cuDNN's graphs by emulated ones. Returns the list of requested specs."""
     asked = []
 
     def emulated(device, spec):
@@ -71,7 +71,7 @@ def test_strided_inputs_are_read_where_they_lie_by_dense_graphs_alone(form, head
     inputs = draw_inputs(asked, 0)
     packed = torch.cat([inputs.q, inputs.k, inputs.v], 1)
     q, k, v = packed.split([heads[0], heads[1], heads[1]], 1)
-    odd = torch.zeros(203, heads[0], 17, dtype=torch.float64)[..., :16]  # rows that no 16-byte load can take
+    odd = torch.zeros(203, heads[0], 17, dtype=torch.float64)[..., :16]  # rows that a 16-byte load cannot read
     strided = replace(inputs, q=q, k=k, v=v, dout=odd.copy_(inputs.dout))
     kernel = EmulatedCuDNN()
     assert_close(both_ways(kernel, asked, strided, kernel.plan_as(asked, form)), both_ways(Naive(), asked, inputs))

@@ -1,4 +1,4 @@
-"""What the manifest says of memory: plans against plans as they are made, workspaces against sums by hand."""
+"""The manifest's memory functions: plans are compared with real plans, workspaces with sums by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plans without cuDNN: which graph a mask asks for, and what it is given."""
+"""Plans without cuDNN: the graph for each mask, and its inputs."""
 
 from __future__ import annotations
 

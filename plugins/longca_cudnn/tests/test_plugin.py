@@ -14,7 +14,7 @@ from longca.manifests import resolve_manifest
 from longca.masks import Form
 from longca_cudnn import CUDNN, supports_mask
 
-HERE = CUDNN.model_copy(update={"requires": ()})  # as where the frontend is installed
+HERE = CUDNN.model_copy(update={"requires": ()})  # as if the frontend were installed
 H200 = Device("cuda", (9, 0))
 PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
 

@@ -1,7 +1,6 @@
 """NVIDIA cuDNN's fused attention for LongCA.
 
-This module is imported whenever kernels are listed: it holds the manifest and the hook, and imports neither torch nor
-cuDNN.
+Every listing of kernels imports this module. It has the manifest and the hook, and imports neither torch nor cuDNN.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from longca_cudnn.documents import documents_of
 
 __all__ = ["CUDNN", "provide_kernel", "supports_mask"]
 
-#: One document, dense; and packed documents, which cuDNN calls ragged. Where every query sees every key, no head's mask
-#: differs from another's.
+#: One dense document, or packed documents, which cuDNN calls ragged. If every query sees every key, all heads have the
+#: same mask.
 _DENSE: tuple[dict[str, Any], ...] = (
     {"form": Form.FULL, "mask_heads": "query", "metadata": "O(1)"},
     {"form": Form.CAUSAL, "metadata": "O(1)"},
@@ -23,15 +22,15 @@ _DENSE: tuple[dict[str, Any], ...] = (
 )
 _VARLEN: tuple[dict[str, Any], ...] = ({"form": Form.VARLEN, "metadata": "O(documents)", "fills_buffers": False},)
 
-#: The backward's limits: Hopper takes larger head dimensions than its neighbours, and none takes a ragged log-sum-exp
-#: on these.
+#: Limits of the backward. Hopper takes larger head dimensions than other devices. No device takes a ragged log-sum-exp
+#: with these dimensions.
 _NO_RAGGED_BACKWARD = (8, 12)
 _HOPPER: dict[str, Any] = {"cuda": "==9.0", "max_head_dim": 256}
 _OTHERS: dict[str, Any] = {"cuda": ">=8.0", "max_head_dim": 128}
 _OTHERS_RAGGED: dict[str, Any] = {"cuda": ">=9.0,<12", "max_head_dim": 128}
 
-#: Equal bits cost the backward O(S²) scratch memory for each head: 8 GiB for 64 heads of 8 K tokens. Ragged it is that
-#: of the longest document for each document, which nothing bounds.
+#: A deterministic backward takes O(S²) scratch memory for each head: 8 GiB for 64 heads of 8 K tokens. A ragged one
+#: takes that of the longest document for each document, which has no bound.
 _DETERMINISTIC: dict[str, Any] = {"deterministic": True, "max_seqlen": 8192}
 
 
@@ -54,7 +53,7 @@ CUDNN = KernelManifest(
     title="cuDNN fused attention",
     upstream="https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html",
     license="LicenseRef-NVIDIA-cuDNN",
-    # 1.24 to 1.26 set an attribute in backwards that cuDNN 9.19, the one of torch 2.11, does not know.
+    # Versions 1.24 to 1.26 set an attribute in backwards that cuDNN 9.19, the version of torch 2.11, does not know.
     requires=("nvidia-cudnn-frontend>=1.19.1,!=1.24.*,!=1.25.*,!=1.26.*",),
     install="pip install 'longca-cudnn[cudnn]'",
     implementation="longca_cudnn.kernel:CuDNN",
@@ -66,13 +65,13 @@ CUDNN = KernelManifest(
 
 @hookimpl
 def provide_kernel() -> KernelManifest:
-    """The kernel of this plugin."""
+    """The manifest of cudnn."""
     return CUDNN
 
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses one document that takes a ragged graph, where there is no ragged backward."""
+    """Refuses a single document that needs a ragged graph, if there is no ragged backward."""
     mask, (major, _) = problem.mask, problem.device.capability or (0, 0)
     if problem.direction == "forward" or major not in _NO_RAGGED_BACKWARD or not isinstance(mask, Mask):
         return None

@@ -1,8 +1,8 @@
-"""From a mask's documents to the terms that cuDNN wants them in.
+"""Converts a mask's documents to cuDNN's terms.
 
-cuDNN takes documents as (first token, length) pairs, which need not be adjacent, and computes nothing outside them. So
-what can see nothing is left out before cuDNN is asked: documents without keys, and the first queries of documents that
-have more queries than keys.
+cuDNN takes documents as (first token, length) pairs. They need not be adjacent, and cuDNN computes nothing outside
+them. So tokens that see nothing are left out beforehand: documents without keys, and the first queries of documents
+with more queries than keys.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Documents", "band", "bucket", "documents_of"]
 
 
 def band(window: Window) -> tuple[int | None, int | None]:
-    """A window as cuDNN's left and right bounds of the diagonal band; None where unbounded.
+    """A window as cuDNN's left and right bounds of the diagonal band. None means unbounded.
 
-    Query i, whose diagonal is at key d, sees keys d − left < j ≤ d + right: the left bound counts the diagonal, the
-    right one does not.
+    Query i has its diagonal at key d and sees keys d − left < j ≤ d + right. So the left bound counts the diagonal, and
+    the right bound does not.
     """
     return (None if window.left is None else window.left + 1), window.right
 
 
 def bucket(size: int, least: int) -> int:
-    """A size rounded up so that few different ones are left: 2ⁿ and 3·2ⁿ, at most half as much again."""
+    """Rounds a size up to 2ⁿ or 3·2ⁿ, at most by half, so that few different sizes remain."""
     if size <= least:
         return least
     step = 1 << max(0, (size - 1).bit_length() - 2)
@@ -39,11 +39,11 @@ class Documents:
     """Documents in which every query sees a key.
 
     Attributes:
-        start_q: First query of each: int64 [documents].
-        length_q: How many queries, at least 1: int64 [documents].
-        start_k: First key of each: int64 [documents].
-        length_k: How many keys, at least 1: int64 [documents].
-        window: The window that all share, aligned to the last query and key of each.
+        start_q: First query of each document: int64 [documents].
+        length_q: Number of queries of each document, at least 1: int64 [documents].
+        start_k: First key of each document: int64 [documents].
+        length_k: Number of keys of each document, at least 1: int64 [documents].
+        window: The window that all documents share, aligned to the last query and key of each.
     """
 
     start_q: NDArray[np.int64]
@@ -54,33 +54,33 @@ class Documents:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of documents."""
         return len(self.start_q)
 
     @property
     def are_square(self) -> bool:
-        """Whether each has as many queries as keys, so that both ends of its diagonal are in corners."""
+        """Whether each document has as many queries as keys, so that its diagonal runs from corner to corner."""
         return bool((self.length_q == self.length_k).all())
 
     @property
     def are_one_dense(self) -> bool:
-        """Whether a dense graph takes them: one, without more queries than keys under a band, and of several pairs."""
+        """Whether a dense graph takes them: one document of several pairs, with Sq ≤ Sk if it has a band."""
         if self.count != 1:
             return False
         queries, keys = int(self.length_q[0]), int(self.length_k[0])
         return (self.window == Window(None, None) or queries <= keys) and max(queries, keys) > 1
 
     def uncovered_q(self, seqlen_q: int) -> NDArray[np.int64]:
-        """Queries in no document: they see nothing."""
+        """Queries outside all documents. They see nothing."""
         return _uncovered(self.start_q, self.length_q, seqlen_q)
 
     def uncovered_k(self, seqlen_k: int) -> NDArray[np.int64]:
-        """Keys in no document: nothing sees them."""
+        """Keys outside all documents. No query sees them."""
         return _uncovered(self.start_k, self.length_k, seqlen_k)
 
 
 def documents_of(mask: SliceMask, form: Form) -> Documents:
-    """The documents of a mask that admits a form: all of it as one, or as many as there are where it is varlen."""
+    """The documents of a mask in a form that it admits. Forms other than varlen have one document."""
     lengths = np.array([0, mask.seqlen_q], np.int32), np.array([0, mask.seqlen_k], np.int32)
     match form:
         case Form.FULL:

@@ -1,7 +1,7 @@
 """Building cuDNN's attention graphs, and running them.
 
-A graph is cuDNN's program for one set of shapes, strides and masks. Building one asks cuDNN's heuristics for engines
-and compiles the first that works, in tenths of a second. A graph holds no pointers: those come with each run.
+A graph is cuDNN's program for one set of shapes, strides and masks. To build one, cuDNN's heuristics propose engines,
+and the first that works is compiled in tenths of a second. A graph has no pointers: each run passes them.
 
 Source: the documentation of cudnn-frontend, operations/Attention
 (https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html).
@@ -34,15 +34,15 @@ class Graph:
     """A built graph.
 
     Args:
-        spec: What to build.
-        target: Where it runs, as `cudnn.pygraph` takes it: `handle`; or, to build without a device, `sm_version` and
-            `device_property`.
+        spec: The description of the graph.
+        target: The target in the form of `cudnn.pygraph`: `handle`, or `sm_version` and `device_property` to build
+            without a device.
 
     Attributes:
-        workspace_bytes: Bytes of scratch memory that a run takes.
+        workspace_bytes: Bytes of scratch memory of a run.
 
     Raises:
-        UnsupportedError: cuDNN has no engine for it; the message gives cuDNN's reason.
+        UnsupportedError: cuDNN has no engine for the graph. The message has cuDNN's reason.
     """
 
     def __init__(self, spec: GraphSpec, **target: Any) -> None:
@@ -63,10 +63,10 @@ class Graph:
         self.workspace_bytes = int(self._graph.get_workspace_size())
 
     def run(self, tensors: Mapping[int, Tensor]) -> None:
-        """Runs it on the current stream.
+        """Runs the graph on the current stream.
 
         Args:
-            tensors: Every tensor of the graph by its uid, outputs among them, laid out as the spec says.
+            tensors: Every tensor of the graph by its uid, including outputs, in the layout of the spec.
         """
         device = next(iter(tensors.values())).device
         with torch.cuda.device(device):
@@ -98,7 +98,7 @@ class Graph:
         lse = self._graph.tensor(dim=dim, stride=stride, data_type=cudnn.data_type.FLOAT, uid=int(Uid.LSE))
         limits = {}
         if spec.ragged is not None:
-            # Without these, accumulators take batch × longest document: far more than all tokens together.
+            # Without these, accumulators take batch × longest document, far more than all tokens together.
             limits = {"max_total_seq_len_q": spec.ragged[0], "max_total_seq_len_kv": spec.ragged[1]}
         grads = self._graph.sdpa_backward(
             q=q,

@@ -1,9 +1,9 @@
 """cudnn: NVIDIA cuDNN's fused attention, through the graphs of its Python frontend.
 
-The backward takes out and lse as plain inputs: it forms exp(score − lse) and the row sums of dout · out, wherever they
-come from. So it composes: they may be those of a larger softmax.
+The backward takes any out and lse as inputs. It forms exp(score − lse) and the row sums of dout · out. So it composes:
+out and lse may be those of a larger softmax.
 
-Queries that see nothing, and keys in documents without queries, never reach cuDNN; their results are filled in
+Queries that see nothing, and keys in documents without queries, never reach cuDNN. Their results are filled in
 afterwards.
 
 Shapes: q and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq].
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_GRAPHS", "CuDNN", "built"]
 
-MAX_GRAPHS = 128  # graphs kept; each holds its compiled code
+MAX_GRAPHS = 128  # graphs kept. Each has its compiled code.
 
 
 class CuDNN:
@@ -46,17 +46,17 @@ class CuDNN:
         """Puts the mask's documents on the device, and builds the graphs for contiguous tensors.
 
         Raises:
-            UnsupportedError: No offer covers the problem, or cuDNN refuses it all the same.
+            UnsupportedError: No offer covers the problem, or cuDNN refuses it.
         """
         offer = resolve_manifest(CUDNN, problem).check().offer
         assert offer is not None, "a valid verdict without a layout has an offer"
         return self.plan_as(problem, offer.form)
 
     def plan_as(self, problem: Problem, form: Form) -> CuDNNPlan:
-        """A plan in a form that the mask admits, whether or not there is an offer for it.
+        """Plans in a form that the mask admits, even if no offer covers it.
 
         Raises:
-            UnsupportedError: cuDNN refuses it.
+            UnsupportedError: cuDNN refuses the problem.
         """
         plan = make_plan(problem, form)
         if plan.batch:
@@ -69,7 +69,7 @@ class CuDNN:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: CuDNNPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `longca.kernels.base.Kernel.forward`."""
+        """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         seeing = slice(plan.first_query, None)
         result, is_ragged = writable(out, q), plan.ragged is not None
         seen = writable_lse(lse, q.shape[1], q.shape[0] - plan.first_query, is_ragged, q.device)
@@ -100,7 +100,7 @@ class CuDNN:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `longca.kernels.base.Kernel.backward`."""
+        """Gradients of q, k and v. See `longca.kernels.base.Kernel.backward`."""
         seeing = slice(plan.first_query, None)
         buffers = dq, dk, dv
         grads = [writable(buffer, x) for buffer, x in zip(buffers, (q, k, v), strict=True)]
@@ -117,7 +117,7 @@ class CuDNN:
 
 
 def _run(direction: Direction, plan: CuDNNPlan, operands: Sequence[Tensor], lse: Tensor) -> None:
-    """Runs the graph for some operands, in the order of `OPERANDS`; lse is contiguous as the graph has it."""
+    """Runs the graph on operands in the order of `OPERANDS`. lse is contiguous in the graph's layout."""
     strides = tuple(strides_of(x) for x in operands)
     tensors: dict[int, Tensor] = {Uid.LSE: lse, **dict(zip(OPERANDS[direction], operands, strict=True))}
     if plan.ragged is not None:
@@ -131,10 +131,10 @@ def _run(direction: Direction, plan: CuDNNPlan, operands: Sequence[Tensor], lse:
 
 
 def built(device: torch.device, spec: GraphSpec) -> Graph:
-    """The graph of a spec on a CUDA device, built at first use.
+    """The graph of a spec on a CUDA device. The first use builds it.
 
     Raises:
-        UnsupportedError: cuDNN refuses it.
+        UnsupportedError: cuDNN refuses the graph.
     """
     return _build(torch.cuda.current_device() if device.index is None else device.index, spec)
 

@@ -1,10 +1,13 @@
-"""What cuDNN's attention takes beside its tensors, in bytes, for its manifest. Torch-free.
+"""Bytes that cuDNN's attention allocates besides its tensors, for its manifest. Torch-free.
 
-cuDNN does not document its workspace. These are the sizes that an H200 showed: a backward sums dq in float32, and where
-query heads share a KV head it has dk and dv for each query head, in float32 if the graph is ragged. A ragged graph is
-planned for rounded sizes. Equal bits take a number for each query, key and head.
+cuDNN does not document its workspace. These are the sizes seen on an H200:
 
-Source: `plans.py` beside this file, and results/h200, against which a test holds this.
+- A backward sums dq in float32.
+- If query heads share a KV head, it has dk and dv for each query head, in float32 if the graph is ragged.
+- A ragged graph is planned for rounded sizes.
+- A deterministic backward takes a number for each query, key and head.
+
+Source: `plans.py` beside this file, and results/h200. A test compares the functions with these results.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ _TILE = 128
 
 
 def workspace(problem: Problem, form: Form) -> int:
-    """Sums of gradients in a backward; next to nothing in a forward."""
+    """Bytes of the sums of gradients in a backward. A forward takes next to nothing."""
     if problem.direction == "forward":
         return 0
     tensors, found = Tensors.of(problem), _documents(problem, form)
@@ -34,16 +37,16 @@ def workspace(problem: Problem, form: Form) -> int:
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
-    """Of a ragged graph, where each document begins in each tensor, and how long it is."""
+    """Bytes of a ragged graph's document starts in each tensor, and of the document lengths. A dense graph has none."""
     found = _documents(problem, form)
     if found is None or found.are_one_dense or not found.count:
         return 0
     batch = bucket(found.count, 1)
-    # First query and key of each, and what that is in queries, in keys and in the log-sum-exp.
+    # First query and key of each document, and the offsets of these in queries, in keys and in the log-sum-exp.
     return 8 * (batch + 1) * (2 + 3) + 2 * 4 * batch
 
 
 def _documents(problem: Problem, form: Form) -> Documents | None:
-    """The documents that cuDNN is given; None where all heads of a block-sparse mask see everything."""
+    """The documents that cuDNN gets. None for a block-sparse mask under which all heads see everything."""
     mask = problem.concrete_mask.head(0)
     return documents_of(mask, form) if isinstance(mask, SliceMask) else None

@@ -1,12 +1,13 @@
-"""Tensors as cuDNN can take them: in place where it can, else as copies.
+"""Tensors that cuDNN can take: the tensors themselves if possible, else copies.
 
-cuDNN loads and stores 16 bytes at once, so that head dimensions lie together and everything else is aligned to that.
-Inputs of dense graphs may have strides of their own. Those of ragged graphs are contiguous: where tokens lie further
-apart, as in slices of a fused projection, cuDNN 9.19 with its frontend 1.32 gave wrong numbers for two documents, and
-no error, when tried on an H200; https://github.com/NVIDIA/cudnn-frontend/pull/516 has more of it. Outputs are
-contiguous.
+cuDNN loads and stores 16 bytes at once, so head dimensions must be contiguous and everything else aligned to 16 bytes.
+Inputs of dense graphs may have any strides, outputs are contiguous, and inputs of ragged graphs are contiguous.
 
-Shapes: operands [tokens, heads, head_dim]; lse [Hq, Tq].
+Ragged graphs have a known fault. With tokens further apart, as in slices of a fused projection, cuDNN 9.19 with its
+frontend 1.32 gave wrong numbers for two documents on an H200, without an error
+(https://github.com/NVIDIA/cudnn-frontend/pull/516).
+
+Shapes: operands are [tokens, heads, head_dim], and lse is [Hq, Tq].
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ALIGNMENT = 16  # bytes
 
 
 def strides_of(x: Tensor) -> Strides:
-    """How far apart an operand's tokens are, and its heads; of a single one, as if it were contiguous."""
+    """The strides of an operand's tokens and heads. A single token or head counts as contiguous."""
     tokens, heads, dim = x.shape
     by_head = dim if heads == 1 else x.stride(1)
     return (heads * dim if tokens == 1 else x.stride(0)), by_head
@@ -33,7 +34,7 @@ def readable(x: Tensor, *, ragged: bool) -> Tensor:
 
     Args:
         x: The input.
-        ragged: Whether the graph is.
+        ragged: Whether the graph is ragged.
     """
     bytes_apart = [stride * x.element_size() for stride in strides_of(x)]
     fits = x.stride(2) == 1 and all(apart > 0 and apart % _ALIGNMENT == 0 for apart in bytes_apart)
@@ -42,24 +43,24 @@ def readable(x: Tensor, *, ragged: bool) -> Tensor:
 
 
 def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
-    """An output that cuDNN can write: the buffer itself, or a new tensor of the other's shape."""
+    """An output that cuDNN can write: the buffer itself, or a new tensor of `like`'s shape."""
     if buffer is not None and buffer.is_contiguous() and _is_aligned(buffer):
         return buffer
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
 def writable_lse(buffer: Tensor | None, heads: int, tokens: int, by_token: bool, device: torch.device) -> Tensor:
-    """A log-sum-exp that cuDNN can write: the buffer itself where it is laid out so, or a new one.
+    """A log-sum-exp that cuDNN can write: the buffer itself if its layout fits, else a new one.
 
     Args:
-        buffer: [heads, tokens], or of other sizes, which does not fit.
+        buffer: A tensor [heads, tokens], or None. A tensor of other sizes does not fit.
         heads: Query heads.
         tokens: Queries.
-        by_token: Whether a token's heads lie together in memory, rather than a head's tokens.
-        device: Where a new one goes.
+        by_token: True if the heads of a token are neighbours in memory. False if the tokens of a head are.
+        device: The device of a new tensor.
 
     Returns:
-        [heads, tokens]: contiguous, or where `by_token` its transpose is.
+        [heads, tokens], contiguous. If `by_token`, its transpose is contiguous instead.
     """
     if buffer is not None and buffer.shape == (heads, tokens) and _is_aligned(buffer):
         laid_out = buffer.T if by_token else buffer

@@ -1,8 +1,8 @@
-"""Plans: a mask's documents on the device, and the graphs that they ask for.
+"""Plans: a mask's documents on the device, and the graphs for them.
 
-A mask of one document goes to a dense graph. Several, and the few that dense graphs refuse (more queries than keys
-under a band, a single pair), go to a ragged graph, whose sizes are rounded up, so that the masks of training steps,
-which differ a little, share graphs.
+A mask of one document takes a dense graph. Several documents take a ragged graph. So do the single documents that dense
+graphs refuse: more queries than keys under a band, and a single pair. The sizes of ragged graphs are rounded up, so the
+masks of training steps, which differ a little, share graphs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from longca_cudnn.specs import OPERANDS, GraphSpec, Strides, Uid
 __all__ = ["CuDNNPlan", "make_plan"]
 
 _UNBOUNDED = Window(None, None)
-_TILE = 128  # tokens: lengths of ragged graphs are rounded up to it at least
+_TILE = 128  # tokens. Lengths of ragged graphs are rounded up to a multiple or more.
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,19 +32,20 @@ class CuDNNPlan(Plan):
     """A plan for cudnn.
 
     Attributes:
-        batch: Documents of the graph; 0 where no query sees a key, and there is nothing to run.
-        seqlen_q: Queries of a document, or of the longest.
-        seqlen_k: Keys, likewise.
-        first_query: Of a dense graph: those before it see nothing, and are left out.
+        batch: Number of the graph's documents. 0 means that no query sees a key and nothing runs.
+        seqlen_q: Queries of the longest document.
+        seqlen_k: Keys of the longest document.
+        first_query: First query of a dense graph. Queries before it see nothing and are left out.
         window: The window that all documents share.
-        bottom_right: Whether the window's diagonal ends in the documents' last corner; else it begins in the first.
-        ragged: Of a ragged graph: most tokens of all documents, (queries, keys).
-        starts_q: Of a ragged graph: first query of each document, and where the last ends: int64 [batch + 1].
-        starts_k: Likewise for keys.
-        lengths_q: Of a ragged graph: queries of each document: int32 [batch].
-        lengths_k: Likewise for keys.
-        blind_q: Queries that see nothing: int64; None where all see something.
-        blind_k: Keys that nothing sees: int64; None where all are seen.
+        bottom_right: True if the window's diagonal ends in the last corner of a document. False if it begins in the
+            first corner.
+        ragged: Upper bound of the tokens of all documents of a ragged graph, as (queries, keys).
+        starts_q: First query of each document of a ragged graph, and the end of the last one: int64 [batch + 1].
+        starts_k: First key of each document of a ragged graph, and the end of the last one: int64 [batch + 1].
+        lengths_q: Queries of each document of a ragged graph: int32 [batch].
+        lengths_k: Keys of each document of a ragged graph: int32 [batch].
+        blind_q: Queries that see nothing: int64. None if every query sees a key.
+        blind_k: Keys that no query sees: int64. None if every key is seen.
     """
 
     batch: int
@@ -63,7 +64,7 @@ class CuDNNPlan(Plan):
     _offsets: dict[tuple[bool, int], Tensor] = field(default_factory=dict, repr=False)
 
     def spec(self, direction: Direction, strides: tuple[Strides, ...]) -> GraphSpec:
-        """The graph for tensors of some strides."""
+        """The graph for tensors of the given strides."""
         return GraphSpec(
             direction=direction,
             dtype=self.problem.dtype,
@@ -88,11 +89,11 @@ class CuDNNPlan(Plan):
         return self.spec(direction, tuple((count * dim, dim) for count in heads))
 
     def offsets(self, uid: Uid, by_token: int) -> Tensor:
-        """Where the documents of a ragged graph begin in a tensor, in elements: int64 [batch + 1].
+        """The offset of each document of a ragged graph in a tensor, in elements: int64 [batch + 1].
 
         Args:
             uid: The tensor.
-            by_token: How far apart its tokens are.
+            by_token: The stride of its tokens.
         """
         key = uid.is_of_keys, by_token
         if key not in self._offsets:
@@ -103,10 +104,10 @@ class CuDNNPlan(Plan):
 
 
 def make_plan(problem: Problem, form: Form) -> CuDNNPlan:
-    """Puts a mask in a form that it admits on the problem's device.
+    """Puts a mask, in a form that it admits, on the problem's device.
 
     Args:
-        problem: What is asked; its mask is the same for all heads.
+        problem: The problem. All heads share its mask.
         form: `full`, `causal`, `window` or `varlen`.
     """
     mask, device = problem.concrete_mask, torch_device(problem.device)
@@ -144,7 +145,7 @@ def _make_ragged(plan: CuDNNPlan, found: Documents, device: torch.device) -> Non
     plan.starts_q, plan.lengths_q = _upload(found.start_q, found.length_q, plan.batch, device)
     plan.starts_k, plan.lengths_k = _upload(found.start_k, found.length_k, plan.batch, device)
     heads = {Uid.Q: plan.problem.heads_q, Uid.K: plan.problem.num_heads_kv}
-    for uid, count in heads.items():  # those of contiguous tensors, and of the log-sum-exp
+    for uid, count in heads.items():  # offsets in contiguous tensors, and in the log-sum-exp
         plan.offsets(uid, count * plan.problem.head_dim)
     plan.offsets(Uid.LSE, plan.problem.heads_q)
 
@@ -152,7 +153,7 @@ def _make_ragged(plan: CuDNNPlan, found: Documents, device: torch.device) -> Non
 def _upload(
     start: NDArray[np.int64], length: NDArray[np.int64], batch: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Starts and lengths of documents, with empty ones at the end that make up the batch."""
+    """Starts and lengths of documents, followed by empty documents up to the size of the batch."""
     missing = batch - len(start)
     end = np.full(missing + 1, start[-1] + length[-1], np.int64)
     starts = np.concatenate([start, end])

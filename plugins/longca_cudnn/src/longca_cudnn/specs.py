@@ -1,7 +1,7 @@
-"""What distinguishes one of cuDNN's attention graphs from another, without cuDNN.
+"""The properties that distinguish one of cuDNN's attention graphs from another. Does not import cuDNN.
 
-Tensors of a graph are [batch, heads, tokens, head_dim], in any strides. A dense graph has one document. A ragged one
-has packed documents: one a batch entry, each at an offset of its own in every tensor, and of a length of its own.
+Tensors of a graph are [batch, heads, tokens, head_dim] with any strides. A dense graph has one document. A ragged graph
+has packed documents, one for each batch entry. Each document has its own length, and its own offset in every tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from longca.masks import Window
 
 __all__ = ["OPERANDS", "GraphSpec", "Strides", "Uid"]
 
-#: How far apart tokens are, and how far apart heads, in elements.
+#: Strides of tokens and of heads, in elements.
 Strides = tuple[int, int]
 
 
@@ -36,16 +36,16 @@ class Uid(IntEnum):
 
     @property
     def offsets(self) -> int:
-        """Of a ragged graph: the tensor that says where each document begins in this one, in elements."""
+        """The tensor with the offsets of a ragged graph's documents in this tensor, in elements."""
         return self + 100
 
     @property
     def is_of_keys(self) -> bool:
-        """Whether it has keys' tokens and KV heads rather than queries'."""
+        """Whether the tensor has keys and KV heads instead of queries and query heads."""
         return self in (Uid.K, Uid.V, Uid.DK, Uid.DV)
 
 
-#: The tensors of [tokens, heads, head_dim] of each direction, outputs last.
+#: The tensors [tokens, heads, head_dim] of each direction. Outputs come last.
 OPERANDS: dict[Direction, tuple[Uid, ...]] = {
     "forward": (Uid.Q, Uid.K, Uid.V, Uid.OUT),
     "backward": (Uid.Q, Uid.K, Uid.V, Uid.OUT, Uid.DOUT, Uid.DQ, Uid.DK, Uid.DV),
@@ -54,23 +54,24 @@ OPERANDS: dict[Direction, tuple[Uid, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSpec:
-    """What distinguishes one graph from another.
+    """The properties that distinguish one graph from another.
 
     Attributes:
         direction: `forward`, or `backward` for the gradients alone.
-        dtype: Data type of all tensors but the log-sum-exp, which is float32.
-        batch: Documents; 1 where dense.
-        seqlen_q: Queries of a document; where ragged, no document has more.
-        seqlen_k: Keys, likewise.
+        dtype: Data type of all tensors except the log-sum-exp, which is float32.
+        batch: Number of documents. 1 for a dense graph.
+        seqlen_q: Queries of a document. In a ragged graph, those of the longest document.
+        seqlen_k: Keys of a document. In a ragged graph, those of the longest document.
         heads_q: Query heads.
         heads_kv: KV heads.
         head_dim: Head dimension.
         window: The band, the same in every document.
-        bottom_right: Whether the band's diagonal ends at a document's last query and key; else it begins at its first.
+        bottom_right: True if the band's diagonal ends at a document's last query and key. False if it begins at its
+            first query and key.
         scale: Factor on the scores.
         deterministic: Whether the backward must give equal bits.
-        ragged: Most tokens of all documents together, (queries, keys); None where dense.
-        strides: Those of each of `OPERANDS`.
+        ragged: Upper bound of the tokens of all documents together, as (queries, keys). None for a dense graph.
+        strides: The strides of each of `OPERANDS`.
     """
 
     direction: Direction
@@ -90,7 +91,7 @@ class GraphSpec:
 
     @property
     def label(self) -> str:
-        """What to call it in a message."""
+        """The name of the graph in a message."""
         kind = "dense" if self.ragged is None else f"ragged ({self.batch} documents at most)"
         heads = f"{self.heads_q}:{self.heads_kv} heads of {self.head_dim}"
         flags = "".join(f", {word}" for word in ("bottom_right", "deterministic") if getattr(self, word))
@@ -100,14 +101,14 @@ class GraphSpec:
         )
 
     def layout(self, uid: Uid) -> tuple[list[int], list[int]]:
-        """The dimensions and the strides of one of `OPERANDS`."""
+        """The dimensions and strides of one of `OPERANDS`."""
         heads, tokens = (self.heads_kv, self.seqlen_k) if uid.is_of_keys else (self.heads_q, self.seqlen_q)
         by_token, by_head = self.strides[OPERANDS[self.direction].index(uid)]
         return [self.batch, heads, tokens, self.head_dim], [tokens * by_token, by_head, by_token, 1]
 
     @property
     def lse_layout(self) -> tuple[list[int], list[int]]:
-        """Those of the log-sum-exp: [Hq, Tq] in memory where dense; [Tq, Hq] where ragged, as documents are packed."""
+        """The dimensions and strides of the log-sum-exp: [Hq, Tq] in memory if dense, [Tq, Hq] if ragged."""
         heads, tokens = self.heads_q, self.seqlen_q
         inner = [tokens, 1, 1] if self.ragged is None else [1, heads, 1]
         return [self.batch, heads, tokens, 1], [heads * tokens, *inner]
