@@ -1,4 +1,4 @@
-"""online against attention by the book, in float64: what is its own beyond the conformance suite."""
+"""online against float64 attention: tests that the conformance suite lacks."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_empty_mask():
 
 def test_large_scores_and_a_scale_of_ones_own():
     asked = problem(masks.build("causal", seqlen=300), scale=40.0)
-    results = check(asked, atol=1e-10)  # scores reach 600, and what their differences round to grows with them
+    results = check(asked, atol=1e-10)  # scores reach 600, and rounding errors of their differences grow with them
     assert all(x.isfinite().all() for x in results)
 
 

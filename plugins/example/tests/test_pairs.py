@@ -1,4 +1,4 @@
-"""online as either half of a pair: its forward with another kernel's backward, and the other way about."""
+"""online as one half of a pair: its forward with another kernel's backward, and the reverse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin as LongCA sees it: which problems it takes, and why not others."""
+"""The plugin as LongCA sees it: the problems that it takes, and the reasons against others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An example plugin for LongCA: one kernel, `online`.
 
-This module is what the entry point names, so it is imported whenever kernels are listed: it holds the manifest and
-the hook, and imports neither torch nor the kernel.
+The entry point names this module, so every listing of kernels imports it. It has the manifest and the hook, and imports
+neither torch nor the kernel.
 """
 
 from longca import Backward, KernelManifest, Offer, hookimpl
@@ -36,5 +36,5 @@ ONLINE = KernelManifest(
 
 @hookimpl
 def provide_kernel() -> KernelManifest:
-    """The kernel of this plugin."""
+    """The manifest of online."""
     return ONLINE

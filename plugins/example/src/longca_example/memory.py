@@ -1,4 +1,4 @@
-"""What online takes beside its tensors, in bytes, for its manifest. Torch-free.
+"""Bytes that online allocates besides its tensors, for its manifest. Torch-free.
 
 Source: `online.py` beside this file.
 """
@@ -11,11 +11,11 @@ from longca.masks import Form
 
 __all__ = ["plan_bytes", "workspace"]
 
-_BLOCK = 128  # queries and keys a tile
+_BLOCK = 128  # queries and keys of a tile
 
 
 def workspace(problem: Problem, form: Form) -> int:
-    """A few tiles of scores and blocks of queries, and in a backward the sums of dk and dv."""
+    """Bytes of a few tiles of scores and blocks of queries. A backward adds the sums of dk and dv."""
     tensors = Tensors.of(problem)
     wide = max(4, tensors.element)
     tiles = wide * problem.heads_q * _BLOCK * (3 * _BLOCK + 4 * problem.head_dim)
@@ -23,6 +23,6 @@ def workspace(problem: Problem, form: Form) -> int:
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
-    """First and last key of each interval of each query."""
+    """Bytes of the first and last key of each interval of each query."""
     mask = problem.concrete_mask
     return 2 * 4 * mask.count(Form.ROW_INTERVALS) * mask.seqlen_q

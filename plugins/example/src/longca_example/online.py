@@ -1,10 +1,11 @@
-"""online: attention a tile at a time, with a softmax that is corrected as keys come in. FlashAttention in PyTorch.
+"""online: attention tile by tile, with a softmax that is corrected as keys come in. FlashAttention in PyTorch.
 
-A tile is a block of queries against a block of keys. Tiles that the mask hides are never computed, and no tensor is
-larger than a tile's scores, so memory stays linear in the sequence. Sums are kept in float32, or float64 for float64.
+A tile is a block of queries against a block of keys. Hidden tiles are never computed. No tensor is larger than a tile's
+scores, so memory is linear in the sequence length. Sums have float32, or float64 for float64 inputs.
 
-Shapes: q and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq]. Inside, a tensor of queries has its heads split as
-[queries, Hkv, G, ·], where G query heads share a KV head; einsum letters are i queries, j keys, h KV heads, g, d.
+Shapes: q and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq]. Inside, tensors of queries split their heads into
+[queries, Hkv, G, ·], where G query heads share a KV head. The einsum letters are i (queries), j (keys), h (KV heads),
+g (the G query heads) and d (head dimension).
 
 Sources: FlashAttention (arXiv 2205.14135, algorithms 1 and 4), FlashAttention-2 (arXiv 2307.08691, section 3.1),
 and the online softmax of Milakov and Gimelshein (arXiv 1805.02867).
@@ -24,7 +25,7 @@ from longca.masks import Form
 
 __all__ = ["BLOCK", "Online", "OnlinePlan"]
 
-BLOCK = 128  # queries and keys a tile
+BLOCK = 128  # queries and keys of a tile
 
 
 @dataclass(eq=False)
@@ -33,9 +34,9 @@ class OnlinePlan(Plan):
 
     Attributes:
         starts: First key of each interval of each query: int32 [n, Tq].
-        stops: One past its last key: int32 [n, Tq].
-        runs: For each block of queries, the runs of key blocks that any of them sees: (first, one past the last,
-            whether some query does not see some key there).
+        stops: One past the last key of each interval of each query: int32 [n, Tq].
+        runs: For each block of queries, the runs of visible key blocks, as (first, one past the last, whether some
+            query does not see some key in the run).
     """
 
     starts: Tensor
@@ -43,10 +44,10 @@ class OnlinePlan(Plan):
     runs: list[list[tuple[int, int, bool]]]
 
     def key_blocks(self, queries: slice) -> Iterator[tuple[slice, Tensor | None]]:
-        """The key blocks that a block of queries visits, each with what is hidden in it.
+        """The key blocks that a block of queries visits, each with its hidden pairs.
 
         Yields:
-            A slice of the keys; and bool [queries, 1, 1, keys], or None where every query sees every key.
+            A slice of the keys, and the hidden pairs as bool [queries, 1, 1, keys]. None if every pair is visible.
         """
         num_keys = self.problem.concrete_mask.seqlen_k
         for first, last, is_partial in self.runs[queries.start // BLOCK]:
@@ -65,7 +66,7 @@ class Online:
     """Blockwise attention with an online softmax."""
 
     def plan(self, problem: Problem) -> OnlinePlan:
-        """Puts the row intervals on the device, and sorts the tiles into hidden, partly and fully visible."""
+        """Puts the row intervals on the device, and sorts the tiles into hidden, partly and fully visible ones."""
         mask, device = problem.concrete_mask, torch_device(problem.device)
         starts, stops = (torch.from_numpy(x).to(device) for x in mask.row_intervals())
         blocks = mask.blocks(BLOCK, BLOCK).by_query
@@ -78,18 +79,19 @@ class Online:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: OnlinePlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `longca.kernels.base.Kernel.forward`."""
+        """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         out = torch.empty_like(q) if out is None else out
         lse = q.new_empty((q.shape[1], q.shape[0]), dtype=_wide(q)) if lse is None else lse
         for queries in _query_blocks(q):
             q_block = _split_heads(q[queries], k) * plan.problem.scale
-            # Of the keys so far: the largest score, the sum of exp(score − largest), and the sum of the same times v.
+            # Over the keys so far: the largest score, the sum of exp(score − largest), and the sum of these weights
+            # times v.
             peak = torch.full_like(q_block[..., :1], -torch.inf)
             total, weighted = torch.zeros_like(peak), torch.zeros_like(q_block)
             for keys, hidden in plan.key_blocks(queries):
                 scores = _scores(q_block, k[keys], hidden)
                 new_peak = torch.maximum(peak, scores.amax(-1, keepdim=True))
-                # A row that has seen nothing yet has no peak; any finite number does, since all its weights are 0.
+                # A row that has seen nothing has no peak. Any finite number works, because all its weights are 0.
                 anchor = new_peak.masked_fill(new_peak == -torch.inf, 0.0)
                 weights, correction = (scores - anchor).exp(), (peak - anchor).exp()
                 total = total * correction + weights.sum(-1, keepdim=True)
@@ -113,19 +115,19 @@ class Online:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `longca.kernels.base.Kernel.backward`.
+        """Gradients of q, k and v. See `longca.kernels.base.Kernel.backward`.
 
-        With lse at hand a weight is exp(score − lse), whatever the other keys are: nothing is normalised again, and
-        out and lse may be those of a larger softmax.
+        A weight is exp(score − lse) for any other keys. Nothing is normalised again, so out and lse may be those of a
+        larger softmax.
         """
         dq, dk, dv = (torch.empty_like(x) if dx is None else dx for x, dx in ((q, dq), (k, dk), (v, dv)))
         k_sum, v_sum = (torch.zeros(x.shape, dtype=_wide(x), device=x.device) for x in (k, v))
         for queries in _query_blocks(q):
             q_block, do_block, out_block = (_split_heads(x[queries], k) for x in (q, dout, out))
             q_block = q_block * plan.problem.scale
-            delta = (do_block * out_block).sum(-1, keepdim=True)  # Σⱼ weightⱼ·(dout·vⱼ): the softmax's own gradient
+            delta = (do_block * out_block).sum(-1, keepdim=True)  # Σⱼ weightⱼ·(dout·vⱼ), for the softmax's gradient
             lse_block = _split_heads(lse.T[queries, :, None], k)
-            lse_block = lse_block.masked_fill(lse_block == -torch.inf, 0.0)  # nothing is seen: scores are −∞ anyway
+            lse_block = lse_block.masked_fill(lse_block == -torch.inf, 0.0)  # the row sees nothing: its scores are −∞
             q_sum = torch.zeros_like(q_block)
             for keys, hidden in plan.key_blocks(queries):
                 k_block, v_block = k[keys].to(q_sum.dtype), v[keys].to(q_sum.dtype)
@@ -144,7 +146,7 @@ def _query_blocks(q: Tensor) -> Iterator[slice]:
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    """What sums are kept in."""
+    """The dtype of sums."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
