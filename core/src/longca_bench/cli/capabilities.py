@@ -1,4 +1,4 @@
-"""`longca list-capabilities`: which kernel takes which mask on this device, and why not."""
+"""`longca list-capabilities`: the masks that each kernel takes on a device, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from longca.manifests import Direction
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, open_registry, print_json
 
 if TYPE_CHECKING:
@@ -21,33 +22,42 @@ __all__ = ["list_capabilities"]
 
 def list_capabilities(
     context: typer.Context,
-    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable.")] = None,
-    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern; repeatable.")] = None,
+    kernel: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this kernel. Repeatable.")] = None,
+    mask: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this mask pattern. Repeatable.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, or cuda:9.0 for a compute capability. (default: this machine's)")
+        str | None,
+        typer.Option(metavar="NAME", help="cpu, or cuda:9.0 for a compute capability. (default: this machine's)"),
     ] = None,
-    direction: Annotated[str | None, typer.Option(help="forward or backward alone. (default: both)")] = None,
+    direction: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only forward, or only backward. (default: both)")
+    ] = None,
     gqa: Annotated[
-        bool | None, typer.Option("--gqa/--mha", help="64:8 or 8:8 heads. (default: GQA, where not MHA)")
+        bool | None, typer.Option("--gqa/--mha", help="Ask for 64:8 or for 8:8 heads. (default: 64:8, else 8:8)")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="bfloat16, float16, float32 or float64. (default: bfloat16, where not any)")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="bfloat16, float16, float32 or float64. (default: bfloat16, else any of them)"
+        ),
     ] = None,
-    head_dim: Annotated[int | None, typer.Option(help="Head dimension. (default: 128, where not 64)")] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Head dimension. (default: 128, else 64)")] = None,
     why: Annotated[
         tuple[str, str] | None, typer.Option(metavar="KERNEL PATTERN", help="Explain one cell of the matrix.")
     ] = None,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
-    """Lists which kernels take which masks here, and what keeps the others from it."""
+    """Lists the masks that each kernel takes on a device, and the reasons against the others.
+
+    Example: longca list-capabilities --device cuda:9.0 --why fa3 causal_document
+    """
     from longca.manifests.problem import Direction
     from longca.masks import PATTERNS, get_pattern
     from longca_bench.reports.capabilities import examine
 
     registry = open_registry(context, no_plugin)
     question = _question(device, gqa, dtype, head_dim)
-    directions = chosen_directions(direction) or get_args(Direction)
+    directions = chosen_directions(direction) or tuple(Direction)
     if why:
         kernels: Iterable[str] = [why[0]]
         patterns = [get_pattern(why[1])]
@@ -75,6 +85,7 @@ def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | 
     from longca.manifests import Device
     from longca.manifests.devices import current_device
     from longca.manifests.offers import DType
+    from longca.manifests.problem import Direction
     from longca.masks import PATTERNS
     from longca_bench.reports.capabilities import GQA, MHA, Question
 
@@ -82,7 +93,7 @@ def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | 
         raise UnknownNameError("dtype", dtype, get_args(DType))
     heads = None if gqa is None else GQA if gqa else MHA
     question = Question(Device.parse(device) if device else current_device(), dtype, heads, head_dim)
-    question.problem(PATTERNS["full"], "forward")  # refuses what no problem may ask
+    question.problem(PATTERNS["full"], Direction.FORWARD)  # refuses what no problem may ask
     return question
 
 
@@ -144,7 +155,7 @@ def _print(
 
 def _explain(registry: Registry, question: Question, matrix: Matrix) -> None:
     from longca.masks import get_pattern
-    from longca_bench.reports.capabilities import Status, examine
+    from longca_bench.reports.capabilities import Reach, examine
     from longca_bench.reports.explanation import print_explanation
     from longca_bench.reports.text import console
 
@@ -153,6 +164,6 @@ def _explain(registry: Registry, question: Question, matrix: Matrix) -> None:
     others: dict[str, list[str]] = {}
     for cell in cells:
         way, pattern = cell.problem.direction, get_pattern(name)
-        able = (k for k in registry.kernels if examine(registry, k, pattern, way, question).status is Status.HERE)
+        able = (k for k in registry.kernels if examine(registry, k, pattern, way, question).reach is Reach.HERE)
         others[way] = [k for k in able if k != kernel]
     print_explanation(console(), kernel, name, question, cells, others)

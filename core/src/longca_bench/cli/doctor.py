@@ -1,4 +1,4 @@
-"""`longca doctor`: what this machine has and lacks, and how to get what it lacks."""
+"""`longca doctor`: the state of this machine, and the commands that install missing packages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from longca_bench.reports.machine import Finding
+    from longca_bench.reports.machine import Fact
 
 __all__ = ["doctor"]
 
 
 def doctor(context: typer.Context, as_json: AsJson = False, no_plugin: NoPlugin = None) -> None:
-    """Shows what this machine has and lacks, and which kernels can run on it."""
+    """Shows the state of this machine: hardware, software, plugins and the kernels that run on it."""
     from longca.manifests.devices import current_device
     from longca_bench.reports.capabilities import Question
     from longca_bench.reports.machine import find_kernels, find_machine, find_plugins, find_software
@@ -33,18 +33,25 @@ def doctor(context: typer.Context, as_json: AsJson = False, no_plugin: NoPlugin 
         "kernels": list(find_kernels(registry, Question(current_device()))),
     }
     if as_json:
-        print_json({name: [asdict(finding) for finding in findings] for name, findings in found.items()})
+        print_json({name: [asdict(fact) for fact in facts] for name, facts in found.items()})
         return
-    from longca_bench.reports.text import console
+    from longca_bench.reports.reasons import by_reason
+    from longca_bench.reports.text import console, safe
 
     out = console()
-    for name, findings in found.items():
+    for name, facts in found.items():
         out.print(f"[bold]{name}[/]")
-        out.print(_table(findings))
+        out.print(_table(facts))
         out.print()
+    commands = by_reason((fact.name, command) for fact in found["kernels"] for command in fact.install)
+    if commands:
+        out.print("[bold]to install missing packages[/]")
+    for command, kernels in commands.items():
+        out.print(f"  [yellow]{safe(command)}[/]", soft_wrap=True)
+        out.print(f"    brings {safe(', '.join(kernels))}")
 
 
-def _table(findings: Iterable[Finding]) -> Table:
+def _table(facts: Iterable[Fact]) -> Table:
     from rich.table import Table
 
     from longca_bench.reports.text import marks, safe
@@ -52,7 +59,8 @@ def _table(findings: Iterable[Finding]) -> Table:
     yes, no, nothing = marks()
     shown = {True: f"[green]{yes}[/]", False: f"[red]{no}[/]", None: f"[dim]{nothing}[/]"}
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for finding in findings:
-        advice = f"\n[yellow]{safe(finding.advice)}[/]" if finding.advice and not finding.ok else ""
-        grid.add_row(f"  {shown[finding.ok]}", safe(finding.name), f"{safe(finding.found)}{advice}")
+    for fact in facts:
+        # The commands of kernels follow once, below.
+        advice = f"\n[yellow]{safe(fact.advice)}[/]" if fact.advice and not fact.ok and not fact.install else ""
+        grid.add_row(f"  {shown[fact.ok]}", safe(fact.name), f"{safe(fact.found)}{advice}")
     return grid

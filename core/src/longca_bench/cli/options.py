@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -99,10 +99,9 @@ def chosen_directions(direction: str | None) -> tuple[Direction, ...]:
 
     if direction is None:
         return ()
-    for known in get_args(Direction):
-        if direction == known:
-            return (known,)
-    raise UnknownNameError("direction", direction, get_args(Direction))
+    if direction not in list(Direction):
+        raise UnknownNameError("direction", direction, list(Direction))
+    return (Direction(direction),)
 
 
 def chosen_device(name: str | None) -> Device:

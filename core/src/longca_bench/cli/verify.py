@@ -1,13 +1,15 @@
-"""`longca verify`: every offer of a kernel held against float64 attention."""
+"""`longca verify`: every offer of a kernel, compared with float64 attention."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longca.errors import VerificationError
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, open_registry, print_json
 
 if TYPE_CHECKING:
@@ -19,17 +21,26 @@ __all__ = ["verify"]
 def verify(
     context: typer.Context,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Only this kernel, or a pair such as fa3+fa4; repeatable. (default: all)")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this kernel, or this pair such as fa3+fa4. Repeatable. (default: all)"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda where there is one)")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="cpu or cuda. (default: cuda if there is one)")
+    ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Offers verified at a time, each in a process, on all GPUs in turn.")
+        int, typer.Option(min=1, help="Processes. Each verifies one offer at a time. They take all GPUs in turn.")
     ] = 1,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
-    """Verifies kernels: per offer, dtype and direction the worst row's error, beside PyTorch's own, and where it is."""
-    from longca_bench.conformance.verify_jobs import verify_kernels
+    """Verifies kernels against float64 attention, on every offer of their manifests.
+
+    The table shows the worst row of each offer beside the error of PyTorch's own arithmetic. The exit code is 1 if an
+    offer is wrong, or if nothing of a named kernel can be verified here.
+
+    Example: longca verify --kernel sdpa
+    """
+    from longca_bench.conformance.offers import verify_kernels
 
     registry = open_registry(context, no_plugin)
     where = chosen_device(device)
@@ -45,6 +56,17 @@ def verify(
         print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
     if any(not check.passed and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)
+    _refuse_nothing(found, kernel or ())
+
+
+def _refuse_nothing(found: Mapping[str, list[OfferCheck]], named: Collection[str]) -> None:
+    """Raises an error if no offer of a named kernel, or of any kernel, was verified."""
+    nothing = [name for name, checks in found.items() if all(check.skipped for check in checks)]
+    if not (set(nothing) & set(named) or len(nothing) == len(found)):
+        return
+    missed = [name for name in nothing if name in named] or nothing
+    reasons = dict.fromkeys(check.skipped.rstrip(".") for name in missed for check in found[name])
+    raise VerificationError(f"nothing of {', '.join(missed)} was verified here: {'; '.join(reasons)}")
 
 
 def _print(name: str, checks: list[OfferCheck]) -> None:
@@ -70,6 +92,6 @@ def _as_json(check: OfferCheck) -> dict[str, Any]:
 
 
 def _finding(label: str, finding: Any) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: null stands for a comparison that is not there, or an error beyond number."""
+    """A finding as plain data. JSON has no NaN and no infinity, so null stands for both."""
     values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(finding).items()}
     return {"mask": label, **values}

@@ -53,7 +53,7 @@ def verify(
     kernel: Kernel | str,
     mask: Mask,
     *,
-    direction: Direction = "backward",
+    direction: Direction | str = Direction.BACKWARD,
     dtype: DType = "float32",
     heads: tuple[int, int] = (4, 2),
     head_dim: int = 64,
@@ -87,7 +87,7 @@ def verify(
         head_dim=head_dim,
         dtype=dtype,
         device=device or current_device(),
-        direction=direction,
+        direction=Direction(direction),
     )
     chosen = _supported(kernel, problem) if isinstance(kernel, str) else kernel
     found = verify_problem(chosen, problem, seed=seed)

@@ -145,7 +145,7 @@ def subjects(registry: Registry, kernel: str, device: Device) -> Iterator[Subjec
     for offer in manifest.offers:
         name = kernel if offer.forward or split(kernel) else join(_ORACLE, kernel)
         for dtype in offer.dtypes:
-            for direction in ("backward",) if paired else offer.directions:
+            for direction in (Direction.BACKWARD,) if paired else offer.directions:
                 yield Subject(registry, name, offer, dtype, direction, device)
 
 

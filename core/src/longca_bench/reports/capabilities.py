@@ -1,7 +1,7 @@
-"""Capabilities: for every kernel and mask pattern, whether it runs here, and if not, what keeps it from it.
+"""Capabilities: whether each kernel runs each mask pattern on a device, and the reasons if it does not.
 
-What a question leaves open (data type, heads, head dimension) counts in the kernel's favour: where the usual value
-does not do, the others are tried, and the cell says which one did.
+A question may leave the data type, the heads and the head dimension open. The usual value is tried first, then the
+others. The cell names the value that works.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from longca.manifests.problem import Direction
 from longca.masks import Pattern
 from longca.plugins import Registry
 
-__all__ = ["GQA", "HEAD_DIM", "MHA", "Cell", "Question", "Status", "examine"]
+__all__ = ["GQA", "HEAD_DIM", "MHA", "Cell", "Question", "Reach", "examine"]
 
 GQA, MHA = (64, 8), (8, 8)
 HEAD_DIM, OTHER_HEAD_DIM = 128, 64
 _DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32", "float64")
 
 
-class Status(StrEnum):
-    """How far a kernel is from running a problem; the first is nearest."""
+class Reach(StrEnum):
+    """The distance of a kernel from running a problem. The first is the nearest."""
 
     HERE = "here"
     """It runs on the device, as installed."""
@@ -41,16 +41,16 @@ class Status(StrEnum):
 
     @property
     def distance(self) -> int:
-        """Its place in the order."""
-        return list(Status).index(self)
+        """The place in the order."""
+        return list(Reach).index(self)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every kernel and pattern; None leaves a value open.
+    """The question for every kernel and pattern. None leaves a value open.
 
     Attributes:
-        device: Where it would run.
+        device: The device.
         dtype: Data type.
         heads: Query heads and KV heads.
         head_dim: Head dimension.
@@ -62,7 +62,7 @@ class Question:
     head_dim: int | None = None
 
     def describe(self) -> str:
-        """All but the device, in a few words."""
+        """The question in a few words, without the device."""
         heads = f"{self.heads[0]}:{self.heads[1]} heads" if self.heads else "heads 64:8, else 8:8"
         dim = (
             f"head dimension {self.head_dim}" if self.head_dim else f"head dimension {HEAD_DIM}, else {OTHER_HEAD_DIM}"
@@ -70,7 +70,7 @@ class Question:
         return f"{self.dtype or 'bfloat16, else any dtype'}; {heads}; {dim}"
 
     def problem(self, pattern: Pattern, direction: Direction) -> Problem:
-        """The problem with the usual value for whatever is open."""
+        """The problem, with the usual value for each open one."""
         heads_q, heads_kv = self.heads or GQA
         return Problem(
             mask=pattern,
@@ -83,7 +83,7 @@ class Question:
         )
 
     def variants(self, problem: Problem, codes: set[str]) -> Iterator[Problem]:
-        """The problem with other values for what is open and what the codes of some reasons are about."""
+        """The problem with all values for each open one that the codes of some reasons are about."""
         dtypes = _DTYPES if self.dtype is None and "dtype" in codes else (problem.dtype,)
         heads = (GQA, MHA) if self.heads is None and "gqa" in codes else ((problem.heads_q, problem.num_heads_kv),)
         dims = (HEAD_DIM, OTHER_HEAD_DIM) if self.head_dim is None and "head_dim" in codes else (problem.head_dim,)
@@ -98,12 +98,12 @@ class Cell:
     """One kernel, one pattern, one direction.
 
     Attributes:
-        status: How far it is from running.
-        problem: What was asked in the end.
-        verdict: What was answered to that.
+        reach: The distance from running.
+        problem: The last problem that was asked.
+        verdict: The answer to it.
     """
 
-    status: Status
+    reach: Reach
     problem: Problem
     verdict: Verdict
 
@@ -114,7 +114,7 @@ class Cell:
             "kernel": self.verdict.kernel,
             "pattern": problem.mask.label,
             "direction": problem.direction,
-            "status": str(self.status),
+            "status": str(self.reach),
             "dtype": problem.dtype,
             "heads_q": problem.heads_q,
             "heads_kv": problem.heads_kv,
@@ -125,37 +125,37 @@ class Cell:
 
 
 def examine(registry: Registry, kernel: str, pattern: Pattern, direction: Direction, question: Question) -> Cell:
-    """How a kernel stands to a pattern in one direction.
+    """The cell of a kernel, a pattern and a direction.
 
-    Each offer is asked alone, because the offer nearest to what was asked is not always the one nearest to running:
-    a forward-only offer for this device says less than a full one for another. But where an offer for this kind of
-    device falls short of the question alone, that it would do on another kind is no answer.
+    Each offer is asked alone, because the offer nearest to the problem is not always the nearest to running. A
+    forward-only offer for this device says less than a full offer for another device. However, if an offer for this
+    kind of device fails only on the question's values, an offer for another kind of device is no answer.
     """
     problem = question.problem(pattern, direction)
     best = _ask(registry, kernel, problem, question)
     vetoed = any(reason.code == "plugin" for reason in best.verdict.reasons)
-    if best.status is Status.HERE or vetoed:
+    if best.reach is Reach.HERE or vetoed:
         return best
     for alone in _offers_apart(registry.manifest(kernel), question.device.kind):
         if _is_about_the_question(best) and not alone.offers[0].runs_on(question.device.kind):
             break
         cell = _ask(registry, alone, problem, question)
-        if cell.status is Status.HERE:
-            # Only the kernel itself is put to its plugin's veto.
+        if cell.reach is Reach.HERE:
+            # The plugin's veto applies to the kernel itself alone.
             cell = _cell(cell.problem, registry.resolve(kernel, cell.problem))
-        if cell.status.distance < best.status.distance:
+        if cell.reach.distance < best.reach.distance:
             best = cell
     return best
 
 
 def _ask(registry: Registry, kernel: str | KernelManifest, problem: Problem, question: Question) -> Cell:
     best = _cell(problem, registry.resolve(kernel, problem))
-    if best.status in (Status.HERE, Status.NONE):
+    if best.reach in (Reach.HERE, Reach.NONE):
         return best
     codes = {reason.code for reason in best.verdict.reasons}
     for variant in question.variants(problem, codes):
         cell = _cell(variant, registry.resolve(kernel, variant))
-        if cell.status.distance < best.status.distance:
+        if cell.reach.distance < best.reach.distance:
             best = cell
     return best
 
@@ -163,26 +163,26 @@ def _ask(registry: Registry, kernel: str | KernelManifest, problem: Problem, que
 def _cell(problem: Problem, verdict: Verdict) -> Cell:
     codes = {reason.code for reason in verdict.reasons}
     if not codes:
-        status = Status.HERE
+        reach = Reach.HERE
     elif codes & {"form", "direction", "mask_heads"}:
-        status = Status.NONE
+        reach = Reach.NONE
     elif codes <= {"package"}:
-        status = Status.PACKAGE
+        reach = Reach.PACKAGE
     else:
-        status = Status.DEVICE if codes <= {"device", "package"} else Status.OPTIONS
-    return Cell(status, problem, verdict)
+        reach = Reach.DEVICE if codes <= {"device", "package"} else Reach.OPTIONS
+    return Cell(reach, problem, verdict)
 
 
 def _is_about_the_question(cell: Cell) -> bool:
-    """Whether heads, data type or head dimension keep a kernel from running, and the device does not."""
-    return cell.status is Status.OPTIONS and all(reason.code != "device" for reason in cell.verdict.reasons)
+    """Whether heads, data type or head dimension stop a kernel, and not the device."""
+    return cell.reach is Reach.OPTIONS and all(reason.code != "device" for reason in cell.verdict.reasons)
 
 
 @cache
 def _offers_apart(manifest: KernelManifest, kind: str) -> tuple[KernelManifest, ...]:
-    """A manifest for each offer, those for a kind of device first.
+    """A manifest for each offer, with the offers for a kind of device first.
 
-    They bear the kernel's name, but are not registered.
+    The manifests have the kernel's name, but are not registered.
     """
     if len(manifest.offers) == 1:
         return ()

@@ -1,16 +1,19 @@
-"""Drawing capabilities: the matrix of kernels and patterns, its legend, and what each kernel still needs."""
+"""The matrix of kernels and patterns in a terminal, its legend, and the reasons below it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from longca.manifests import KernelManifest, StrategyManifest
-from longca_bench.reports.capabilities import HEAD_DIM, Cell, Question, Status
+from longca_bench.reports.capabilities import HEAD_DIM, Cell, Question, Reach
+from longca_bench.reports.reasons import by_reason, installs
 from longca_bench.reports.text import marks, printable, safe
 
 __all__ = ["Matrix", "abbreviations", "print_matrix", "print_notes", "print_strategies"]
@@ -18,13 +21,13 @@ __all__ = ["Matrix", "abbreviations", "print_matrix", "print_notes", "print_stra
 Matrix = Mapping[tuple[str, str], Sequence[Cell]]
 """The cells of each kernel and pattern, one for each direction listed."""
 
-_STYLES = {Status.HERE: "bold green", Status.PACKAGE: "yellow", Status.DEVICE: "dim", Status.OPTIONS: "red"}
+_STYLES = {Reach.HERE: "bold green", Reach.PACKAGE: "yellow", Reach.DEVICE: "dim", Reach.OPTIONS: "red"}
 
 
 def abbreviations(patterns: Iterable[str]) -> dict[str, str]:
-    """Three letters for each pattern: its words' initials, the last word giving more where there are fewer than three.
+    """Three letters for each pattern: the initials of its words, filled up from the last word.
 
-    A number takes the last letter's place where two patterns would have the same ones.
+    If two patterns would have the same letters, a number replaces the last letter of the second.
     """
     short: dict[str, str] = {}
     for name in patterns:
@@ -36,7 +39,7 @@ def abbreviations(patterns: Iterable[str]) -> dict[str, str]:
 
 
 def print_matrix(console: Console, kernels: Mapping[str, KernelManifest], patterns: list[str], matrix: Matrix) -> None:
-    """Prints the matrix, in several tables where the width does not do for one, and its legend."""
+    """Prints the matrix and its legend. A narrow terminal gets several tables."""
     names = max([len("kernel"), *(len(name) + 2 for name in kernels)]) + 1
     longest = max(len(word) for name in patterns for word in name.split("_"))
     wide = names + len(patterns) * (longest + 1) <= console.width
@@ -72,24 +75,24 @@ def _table(
 
 
 def _symbol(cells: Sequence[Cell]) -> Text:
-    """One cell: a letter a direction, and a plus where a package is missing."""
+    """One cell: a letter for each direction, and a plus if a package is missing."""
     text = Text()
     for cell in cells:
         letter = cell.problem.direction[0]
-        shown = {Status.HERE: letter.upper(), Status.OPTIONS: "x", Status.NONE: ""}.get(cell.status, letter)
+        shown = {Reach.HERE: letter.upper(), Reach.OPTIONS: "x", Reach.NONE: ""}.get(cell.reach, letter)
         if not (shown == "x" and text.plain == "x"):
-            text.append(shown, _STYLES.get(cell.status))
-    if any(cell.status is Status.PACKAGE for cell in cells):
-        text.append("+", _STYLES[Status.PACKAGE])
+            text.append(shown, _STYLES.get(cell.reach))
+    if any(cell.reach is Reach.PACKAGE for cell in cells):
+        text.append("+", _STYLES[Reach.PACKAGE])
     return text if text.plain else Text(marks()[2], "dim")
 
 
 def _print_legend(console: Console) -> None:
     entries = [
-        (Text("FB", _STYLES[Status.HERE]), "forward and backward run on this device; F forward alone"),
-        (Text("fb+", _STYLES[Status.PACKAGE]), "they would, once a package is installed (see below)"),
-        (Text("fb", _STYLES[Status.DEVICE]), "they run on other devices, not on this one"),
-        (Text("x", _STYLES[Status.OPTIONS]), "the mask is taken, but not with what was asked"),
+        (Text("FB", _STYLES[Reach.HERE]), "forward and backward run on this device; F forward alone"),
+        (Text("fb+", _STYLES[Reach.PACKAGE]), "they would run if a package were installed (see below)"),
+        (Text("fb", _STYLES[Reach.DEVICE]), "they run on other devices, not on this one"),
+        (Text("x", _STYLES[Reach.OPTIONS]), "takes the mask, but not with these heads, dtype or head dimension"),
         (Text(marks()[2], "dim"), "not offered"),
     ]
     legend = Table.grid(padding=(0, 2, 0, 0))
@@ -99,7 +102,7 @@ def _print_legend(console: Console) -> None:
 
 
 def _print_columns(console: Console, short: Mapping[str, str]) -> None:
-    """The abbreviations, in columns that are read downwards."""
+    """Prints the abbreviations in columns."""
     entries = [f"[bold]{safe(head)}[/] {safe(name)}" for name, head in short.items()]
     across = max(1, min(3, console.width // 27))
     rows = -(-len(entries) // across)
@@ -110,22 +113,31 @@ def _print_columns(console: Console, short: Mapping[str, str]) -> None:
 
 
 def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix: Matrix, question: Question) -> None:
-    """Prints what each kernel lacks and how to get it, and where it needed other values than the usual ones."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    """Prints the reasons against kernels, and the values that kernels need instead of the usual ones. Each once."""
+    said: list[tuple[str, str]] = []
+    commands: list[tuple[str, str]] = []
     for name in kernels:
         cells = [cell for (kernel, _), some in matrix.items() if kernel == name for cell in some]
-        notes = [note.removeprefix(f"{name} ") for note in (*_lacks(cells), *_detours(cells, question))]
-        for index, note in enumerate(dict.fromkeys(notes)):
-            grid.add_row("" if index else f"[bold]{safe(name)}[/]", safe(note))
-    if grid.row_count:
-        console.print()
-        console.print(grid)
+        reasons = [
+            reason for cell in cells if cell.reach not in (Reach.HERE, Reach.NONE) for reason in cell.verdict.reasons
+        ]
+        found = installs(reasons)
+        commands += [(name, command) for command in found]
+        said += [(name, str(replace(reason, advice="") if found else reason)) for reason in reasons]
+        said += [(name, note) for note in _detours(cells, question)]
+    for title, lines in (("", by_reason(said)), ("To install missing packages:", by_reason(commands))):
+        if not lines:
+            continue
+        console.print(f"\n[bold]{title}[/]" if title else "")
+        for line, names in lines.items():
+            console.print(f"[bold]{safe(', '.join(names))}[/]")
+            console.print(Padding(safe(line), (0, 0, 0, 2)))
 
 
 def print_strategies(console: Console, strategies: Mapping[str, StrategyManifest]) -> None:
-    """Prints the context-parallel strategies, if there are any: the axes of their meshes and their placements.
+    """Prints the context-parallel strategies with the axes of their meshes and their placements.
 
-    Which kernels a strategy is valid with depends on the mask and the mesh, so that is not listed.
+    The kernels of a strategy are not listed, because they depend on the mask and the mesh.
     """
     if not strategies:
         return
@@ -135,18 +147,12 @@ def print_strategies(console: Console, strategies: Mapping[str, StrategyManifest
         console.print(f"[bold]{safe(name)}[/] ({axes}): {placements}")
 
 
-def _lacks(cells: Iterable[Cell]) -> Iterable[str]:
-    for cell in cells:
-        if cell.status not in (Status.HERE, Status.NONE):
-            yield from map(str, cell.verdict.reasons)
-
-
 def _detours(cells: Iterable[Cell], question: Question) -> Iterable[str]:
-    """Where the question left a value open and the usual one would not have done."""
+    """The values that the question left open and that a kernel needs instead of the usual ones."""
     found: dict[str, list[str]] = {}
     total = 0
     for cell in cells:
-        if cell.status is Status.NONE:
+        if cell.reach is Reach.NONE:
             continue
         total += 1
         problem = cell.problem

@@ -1,4 +1,4 @@
-"""Explaining one cell of the matrix: the offer that covers it, or every reason against it and what to do."""
+"""The explanation of one cell of the matrix: the offer that covers it, or every reason against it with its remedy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from rich.console import Console
 from rich.table import Table
 
 from longca.manifests import Offer
-from longca_bench.reports.capabilities import Cell, Question, Status
+from longca_bench.reports.capabilities import Cell, Question, Reach
 from longca_bench.reports.text import marks, safe
 
 __all__ = ["describe_offer", "print_explanation"]
 
 _HEADLINES = {
-    Status.HERE: "runs here",
-    Status.PACKAGE: "would run here; a package is missing",
-    Status.DEVICE: "runs on other devices, not on this one",
-    Status.OPTIONS: "the mask is taken, but not with what was asked",
-    Status.NONE: "not offered",
+    Reach.HERE: "runs here",
+    Reach.PACKAGE: "would run here; a package is missing",
+    Reach.DEVICE: "runs on other devices, not on this one",
+    Reach.OPTIONS: "takes the mask, but not with these heads, dtype or head dimension",
+    Reach.NONE: "not offered",
 }
 
 
@@ -30,30 +30,31 @@ def print_explanation(
     cells: Sequence[Cell],
     alternatives: Mapping[str, Sequence[str]],
 ) -> None:
-    """Prints why a kernel does or does not take a pattern.
+    """Prints the reasons why a kernel takes a pattern or not.
 
     Args:
-        console: Where to.
+        console: The console.
         kernel: The kernel's name.
         pattern: The pattern's name.
-        question: What was asked.
+        question: The question.
         cells: One cell for each direction asked.
         alternatives: Other kernels that run the pattern here, by direction.
     """
     console.print(f"[bold]{safe(kernel)}[/] on [bold]{safe(pattern)}[/]")
     console.print(f"[dim]{safe(question.device)}\n{question.describe()}[/]\n")
     grid = Table.grid(padding=(0, 2, 0, 0))
-    told: Offer | None = None
+    told: list[str] = []
     for cell in cells:
         direction = cell.problem.direction
-        mark = marks()[0] if cell.status is Status.HERE else marks()[1]
-        grid.add_row(f"[bold]{direction}[/]", f"{mark} {_HEADLINES[cell.status]}")
-        same = cell.verdict.offer is not None and cell.verdict.offer is told
-        for line in ["covered by the same offer"] if same else _details(cell):
+        mark = marks()[0] if cell.reach is Reach.HERE else marks()[1]
+        grid.add_row(f"[bold]{direction}[/]", f"{mark} {_HEADLINES[cell.reach]}")
+        details = _details(cell)
+        again = "covered by the same offer" if cell.verdict.offer else "for the same reasons"
+        for line in [again] if details == told else details:
             grid.add_row("", safe(line))
-        told = cell.verdict.offer
+        told = details
         others = ", ".join(alternatives[direction]) or "no other kernel"
-        grid.add_row("", f"[dim]{'also' if cell.status is Status.HERE else 'instead'}:[/] {safe(others)}")
+        grid.add_row("", f"[dim]{'also' if cell.reach is Reach.HERE else 'instead'}:[/] {safe(others)}")
     console.print(grid)
 
 
@@ -67,7 +68,7 @@ def _details(cell: Cell) -> list[str]:
 
 
 def describe_offer(offer: Offer) -> list[str]:
-    """An offer in a few lines."""
+    """The lines that describe an offer."""
     most = f", at most {offer.most}" if offer.most else ""
     blocks = f", blocks of {', '.join(map(str, offer.block_sizes))}" if offer.block_sizes else ""
     dims = ", ".join(map(str, offer.head_dims)) if offer.head_dims else _dim_rule(offer)

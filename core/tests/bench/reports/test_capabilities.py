@@ -5,7 +5,7 @@ import pytest
 from longca import masks
 from longca.manifests import Device, Offer
 from longca.plugins import Registry
-from longca_bench.reports.capabilities import Question, Status, examine
+from longca_bench.reports.capabilities import Question, Reach, examine
 
 from ...fake_manifests import fake_manifest
 
@@ -32,7 +32,7 @@ def cell(registry, offers, question, direction="backward"):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_what_keeps_the_offer_of_this_device_is_told_before_another_devices(core, direction):
     found = examine(core, "sdpa", FULL, direction, Question(SM90, head_dim=100))
-    assert found.status is Status.OPTIONS
+    assert found.reach is Reach.OPTIONS
     assert [str(reason) for reason in found.verdict.reasons] == [
         "sdpa takes head dimensions that are multiples of 8; 100 was asked."
     ]
@@ -45,7 +45,7 @@ def test_what_keeps_the_offer_of_this_device_is_told_before_another_devices(core
 )
 def test_offers_may_come_in_any_order(core, offers):
     found = cell(core, offers, Question(SM90, head_dim=100))
-    assert found.status is Status.OPTIONS
+    assert found.reach is Reach.OPTIONS
     assert [reason.code for reason in found.verdict.reasons] == ["head_dim"]
 
 
@@ -59,4 +59,4 @@ def test_offers_may_come_in_any_order(core, offers):
     ids=["a forward alone here", "nothing for this kind", "another GPU"],
 )
 def test_what_other_devices_run_is_still_told(core, offers, question):
-    assert cell(core, offers, question).status is Status.DEVICE
+    assert cell(core, offers, question).reach is Reach.DEVICE
