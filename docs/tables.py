@@ -89,8 +89,8 @@ def _rows(sources: tuple[str, ...]) -> Rows:
 
 def _narrowed(rows: Rows, column: str, value: Any, *, without: bool) -> Rows:
     """The rows with one of some values in a column, or the rows without them."""
-    kept = rows.where(**{column: value})
-    return rows.where(lambda every: ~every[column].index.isin(kept.index)) if without else kept
+    values = value if isinstance(value, list) else [value]
+    return rows.where(lambda found: found[column].isin(values) != without)
 
 
 def _read(text: str) -> Any:
