@@ -25,7 +25,7 @@ from plan_costs import attempted, clocked, plan_costs, repeated, write_rows
 
 from longca import choose_blocks, masks, registry
 from longca.kernels.base import Plan
-from longca.manifests import Device, Problem, Verdict
+from longca.manifests import Device, Direction, Problem, Verdict
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask
 from longca_bench.measuring.environment import surroundings
@@ -45,7 +45,7 @@ def problem_of(mask: BlockSparseMask, heads: str, device: Device) -> Problem:
         head_dim=128,
         dtype="bfloat16" if device.kind == "cuda" else "float32",
         device=device,
-        direction="backward",
+        direction=Direction.BACKWARD,
     )
 
 
@@ -75,7 +75,7 @@ def _widest(kernel: str, problem: Problem) -> tuple[Problem, Verdict]:
     verdict = registry().resolve(kernel, problem)
     if verdict:
         return problem, verdict
-    forward = replace(problem, direction="forward")
+    forward = replace(problem, direction=Direction.FORWARD)
     return forward, registry().resolve(kernel, forward)
 
 

@@ -28,7 +28,7 @@ import torch
 
 from longca import registry
 from longca.kernels.base import Kernel, Plan
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
 from longca.masks import SliceMask, sample
 from longca_bench.measuring.environment import surroundings
@@ -101,7 +101,7 @@ def measure(
         head_dim=asked.head_dim,
         dtype="bfloat16" if device.kind == "cuda" else "float32",
         device=device,
-        direction="backward",
+        direction=Direction.BACKWARD,
     )
     verdicts = [registry().resolve(kernel, problem.with_mask(mask)) for mask in masks]
     refused = next((verdict for verdict in verdicts if not verdict), None)

@@ -23,7 +23,7 @@ from plan_costs import attempted, plan_costs, write_rows
 
 from longca import registry
 from longca.kernels.base import Plan
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.masks import PATTERNS, SliceMask, sample
@@ -63,7 +63,9 @@ def _planned(kernel: str, drawn: SliceMask, device: Device) -> dict[str, Any]:
 
 def _problem(mask: SliceMask, device: Device) -> Problem:
     dtype: DType = "bfloat16" if device.kind == "cuda" else "float32"
-    return Problem(mask=mask, heads_q=64, heads_kv=8, head_dim=128, dtype=dtype, device=device, direction="backward")
+    return Problem(
+        mask=mask, heads_q=64, heads_kv=8, head_dim=128, dtype=dtype, device=device, direction=Direction.BACKWARD
+    )
 
 
 def worst(rows: Sequence[dict[str, Any]], kernel: str, field: str) -> Iterator[tuple[int, float]]:

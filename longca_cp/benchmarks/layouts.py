@@ -32,7 +32,7 @@ from rich.table import Table
 
 from longca import KernelManifest, Offer, Problem, masks, registry
 from longca.errors import UnsupportedError
-from longca.manifests import Device
+from longca.manifests import Device, Direction
 from longca_advice.nominal import imbalance, predicted_cost
 from longca_advice.placing import place
 
@@ -62,7 +62,7 @@ KERNELS = (kernel("layers", "layers", 3), kernel("intervals", "row_intervals", 8
 def fresh(pattern: str, seqlen: int) -> Problem:
     """The paper's heads on a mask of which nothing is cached."""
     mask = masks.sample(pattern, seqlen=seqlen, lengths="prolong512k", seed=0)
-    return Problem(mask=mask, heads_q=64, heads_kv=8, device=Device("cuda", (9, 0)), direction="backward")
+    return Problem(mask=mask, heads_q=64, heads_kv=8, device=Device("cuda", (9, 0)), direction=Direction.BACKWARD)
 
 
 def choose(pattern: str, strategy: str, manifest: KernelManifest, seqlen: int, world_size: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from peer_turns import DIRECTIONS, ROUNDS, Turns, take_turns
 
 from longca import masks, registry
 from longca.kernels.base import device_of, torch_dtype
-from longca.manifests import Problem, installed_version
+from longca.manifests import Direction, Problem, installed_version
 from longca.manifests.devices import cpu_device
 from longca_bench.measuring.environment import surroundings
 from longca_bench.verification.inputs import Inputs
@@ -174,7 +174,7 @@ def case_of(pattern: str, seqlen: int, inputs: Inputs, asked: argparse.Namespace
         head_dim=asked.head_dim,
         dtype=DTYPE,
         device=device_of(inputs.q),
-        direction="backward",
+        direction=Direction.BACKWARD,
     )
     return Case(problem, pattern, inputs, asked.kernel, ranks)
 

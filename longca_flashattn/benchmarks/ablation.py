@@ -31,6 +31,7 @@ from layers import PATTERNS, milliseconds
 from numpy.typing import NDArray
 
 from longca import Problem, masks, registry
+from longca.manifests import Direction
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask, Mask
 from longca_bench.measuring.environment import surroundings
@@ -103,7 +104,7 @@ def main() -> None:
             head_dim=128,
             dtype="bfloat16",
             device=current_device(),
-            direction="backward",
+            direction=Direction.BACKWARD,
         )
         x = draw_inputs(problem, seed=0)
         full = times(problem.concrete_mask, problem, x)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from longca import Problem, masks, registry
+from longca.manifests import Direction
 from longca.manifests.devices import current_device
 from longca.masks import Form
 from longca_bench.measuring.environment import surroundings
@@ -83,7 +84,7 @@ def main() -> None:
                     head_dim=128,
                     dtype="bfloat16",
                     device=current_device(),
-                    direction="backward",
+                    direction=Direction.BACKWARD,
                 )
                 about = {"pattern": pattern, "seqlen": seqlen, "seed": seed, "layers": mask.count(Form.LAYERS)}
                 if inputs is None or len(inputs.q) != seqlen:

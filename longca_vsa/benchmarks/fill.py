@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca import Device, Problem, registry
+from longca.manifests import Direction
 from longca.masks import BlockSparseMask
 from longca_bench.measuring.environment import surroundings
 from longca_bench.suites.cases import Case, Selection, expand
@@ -38,7 +39,7 @@ ABOUT = ("pattern", "seqlen", "seed", "heads_q", "heads_kv", "head_dim")
 
 def masks_of(suite: str) -> list[Case]:
     """The cases of a suite that bsa takes, one of each mask and shape."""
-    cases = expand(load_suite(suite), registry().kernels, Selection(kernels=("bsa",), directions=("backward",)))
+    cases = expand(load_suite(suite), registry().kernels, Selection(kernels=("bsa",), directions=(Direction.BACKWARD,)))
     return [case for case in cases if isinstance(case.mask, BlockSparseMask)]
 
 
@@ -63,7 +64,7 @@ def computed(plan: BSAPlan, kernel: str) -> int:
 
 def row_of(case: Case, capability: tuple[int, int]) -> dict[str, Any]:
     """What a mask fills."""
-    problem = replace(case.problem(CPU), direction="backward")
+    problem = replace(case.problem(CPU), direction=Direction.BACKWARD)
     plan = plan_for(problem, capability)
     cells = {kernel: computed(plan, kernel) for kernel in ("forward", *WEIGHTS)}
     tiles = {kernel: [getattr(plan.configs, kernel).block_m, getattr(plan.configs, kernel).block_n] for kernel in cells}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from longca.manifests import Layout, Problem, Verdict, missing
+from longca.manifests import Direction, Layout, Problem, Verdict, missing
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
 from longca_advice.costs import CostModel, Key
@@ -51,7 +51,7 @@ class Asked:
     @property
     def flops(self) -> float:
         """Floating-point operations of all directions, on all ranks."""
-        forward = replace(self.problem, direction="forward").flops
+        forward = replace(self.problem, direction=Direction.FORWARD).flops
         return forward * 3.5 if self.training else forward
 
     def key(self, kernel: str, direction: str) -> Key:

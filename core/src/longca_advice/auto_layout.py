@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from longca.errors import UnknownNameError, UnsupportedError
-from longca.manifests import Layout, Problem, Reason, Verdict
+from longca.manifests import Direction, Layout, Problem, Reason, Verdict
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
 from longca_advice.auto_kernel import Choice, capacity_of, choose, interval, proven
@@ -67,7 +67,7 @@ def arranged(
     The choice is the same for both directions of a problem, because a model is trained and evaluated on the same
     shards. The arguments and errors are those of `arrange`.
     """
-    trained = replace(problem, direction="backward", softmax_scale=None, deterministic=False)
+    trained = replace(problem, direction=Direction.BACKWARD, softmax_scale=None, deterministic=False)
     sizes = tuple((name, tuple(axes.items())) for name, axes in wanted.items())
 
     def make() -> Arrangement:
@@ -75,7 +75,7 @@ def arranged(
         try:
             return arrange(registry, trained, *about)
         except UnsupportedError:
-            return arrange(registry, replace(trained, direction="forward"), *about)
+            return arrange(registry, replace(trained, direction=Direction.FORWARD), *about)
 
     return _ARRANGED.get(problem.mask, (registry, trained.settings, sizes, kernel, placement, one_host), make)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from longca.manifests import Problem, Verdict
+from longca.manifests import Direction, Problem, Verdict
 from longca.manifests.pairs import halves, join
 from longca_advice.asked import Asked
 from longca_advice.choices import Choice, Proof, Refused, Seconds, Unmeasured
@@ -102,7 +102,7 @@ def rank_kernels(asked: Asked) -> Ranking:
     Args:
         asked: What was asked.
     """
-    problem = replace(asked.problem, direction="backward" if asked.training else "forward")
+    problem = replace(asked.problem, direction=Direction.BACKWARD if asked.training else Direction.FORWARD)
     verdicts = {name: asked.resolve(name, problem) for name in asked.kernels}
     alone = single_candidates(asked, verdicts)
     measured = {candidate.kernel for candidate in alone}

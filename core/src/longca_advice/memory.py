@@ -15,7 +15,7 @@ import numpy as np
 
 from longca.discovery.loading import load_object
 from longca.errors import PluginError
-from longca.manifests import Layout, Problem
+from longca.manifests import Direction, Layout, Problem
 from longca.manifests.memory import StrategyMemory
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.pairs import halves
@@ -97,7 +97,7 @@ def rank_bytes(
     if strategy is not None and layout is None:
         layout = registry.layout(strategy, problem, sizes)
     paired = backward is not None and backward != forward
-    before, after = halves(problem) if paired else (_forward(problem), replace(problem, direction="backward"))
+    before, after = halves(problem) if paired else (_forward(problem), replace(problem, direction=Direction.BACKWARD))
     tokens = _tokens(problem, layout)
     # A single kernel has one plan for both directions.
     first = _calls(registry, forward, before, layout, anywhere, planned=paired or not training)
@@ -148,7 +148,7 @@ def dtype_bytes(problem: Problem) -> int:
 
 
 def _forward(problem: Problem) -> Problem:
-    return replace(problem, direction="forward", backward_only=False)
+    return replace(problem, direction=Direction.FORWARD, backward_only=False)
 
 
 def _tokens(problem: Problem, layout: Layout | None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from longca.errors import UnsupportedError
-from longca.manifests import KernelManifest, Layout, Problem
+from longca.manifests import Direction, KernelManifest, Layout, Problem
 from longca.manifests.pairs import join
 from longca.plugins import Asked as Kernel
 from longca.plugins import Registry
@@ -154,5 +154,5 @@ def _best(
         if found is not None:
             return found.way.layout
     # The nominal cost is of a forward, which a pair's first kernel computes.
-    costed = problem if len(manifests) == 1 else replace(problem, direction="forward")
+    costed = problem if len(manifests) == 1 else replace(problem, direction=Direction.FORWARD)
     return min(laid, key=lambda layout: predicted_cost(manifests[0], costed, layout))

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from longca.errors import RequestError, UnsupportedError
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.masks import Mask
@@ -94,7 +94,7 @@ def recommend(
         head_dim=head_dim,
         dtype=dtype,
         device=where,
-        direction="forward",
+        direction=Direction.FORWARD,
     )
     for name in kernels:
         known.manifest(name)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import UnsupportedError
-from longca.manifests import Layout, Problem, Verdict
+from longca.manifests import Direction, Layout, Problem, Verdict
 from longca.manifests.pairs import halves
 from longca.manifests.steps import Steps
 from longca.masks import Form, SliceMask
@@ -204,7 +204,7 @@ class Way:
     def _rough_form(self, kernel: str, direction: str) -> Form | None:
         """A form in which a kernel is likely to take the steps."""
         if len(self.pairs.parts) == 1 and self.steps[0] is not None:
-            verdict = self.asked.resolve(kernel, replace(self.steps[0], direction="forward"))
+            verdict = self.asked.resolve(kernel, replace(self.steps[0], direction=Direction.FORWARD))
             return verdict.offer.form if verdict.offer else None
         offers = self.asked.registry.manifest(kernel).offers
         forms = {offer.form for offer in offers if direction in offer.directions}
@@ -259,7 +259,7 @@ def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placement
 def of_role(step: Problem, role: Role) -> Problem:
     """The problem of a step for a kernel in a role."""
     if role == "both":
-        return replace(step, direction="backward")
+        return replace(step, direction=Direction.BACKWARD)
     forward, backward = halves(step)
     if role == "forward":
         return replace(forward, composed=step.composed)

@@ -252,7 +252,7 @@ def _stated(strategy: str) -> Callable[[Problem, Mapping[str, int], bool], Strat
     return memory
 
 
-_DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+_DIRECTIONS: tuple[Direction, ...] = (Direction.FORWARD, Direction.BACKWARD)
 
 ulysses_memory = _stated("ulysses")
 ring_p2p_memory = _stated("ring_p2p")

@@ -15,7 +15,7 @@ from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes
 from longca.kernels.buffers import on_device_of
-from longca.manifests import Layout, Problem
+from longca.manifests import Direction, Layout, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
 from longca_advice.auto_kernel import choose, log
@@ -250,7 +250,7 @@ def _problem(
         head_dim=q.shape[2],
         dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
         device=device_of(q),
-        direction="backward" if training else "forward",
+        direction=Direction.BACKWARD if training else Direction.FORWARD,
         softmax_scale=softmax_scale,
         deterministic=deterministic,
     )

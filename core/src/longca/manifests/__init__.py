@@ -4,7 +4,7 @@ from longca.manifests.kernel import API_VERSION, KernelManifest, Manifest
 from longca.manifests.memory import StrategyMemory
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import installed_version, missing
-from longca.manifests.problem import Device, Problem
+from longca.manifests.problem import Device, Direction, Problem
 from longca.manifests.resolve import resolve_manifest
 from longca.manifests.strategy import Layout, Step, StrategyManifest
 from longca.manifests.verdict import Reason, Verdict
@@ -13,6 +13,7 @@ __all__ = [
     "API_VERSION",
     "Backward",
     "Device",
+    "Direction",
     "KernelManifest",
     "Layout",
     "Manifest",

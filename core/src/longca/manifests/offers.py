@@ -16,13 +16,22 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from longca.manifests.packages import alternatives
 from longca.masks import Form
 
-__all__ = ["DTYPE_BYTES", "Backward", "DType", "MetadataMemory", "Offer", "RequirementString"]
+__all__ = ["DTYPE_BYTES", "Backward", "DType", "Direction", "MetadataMemory", "Offer", "RequirementString"]
 
 DType = Literal["float64", "float32", "bfloat16", "float16"]
 
 #: Bytes of an element of each data type.
 DTYPE_BYTES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 MetadataMemory = Literal["O(1)", "O(documents)", "O(slices)", "O(S)", "O(blocks)", "O(S²)"]
+
+
+class Direction(StrEnum):
+    """The part of training that a problem is about. Strings with these values are accepted everywhere."""
+
+    FORWARD = "forward"
+    """The forward alone."""
+    BACKWARD = "backward"
+    """The backward, with the forward before it."""
 
 
 class Backward(StrEnum):
@@ -131,11 +140,11 @@ class Offer(BaseModel):
         return self
 
     @property
-    def directions(self) -> tuple[Literal["forward", "backward"], ...]:
+    def directions(self) -> tuple[Direction, ...]:
         """The directions it offers: forward and backward, each where there is one."""
         if not self.forward:
-            return ("backward",)
-        return ("forward",) if self.backward is Backward.NONE else ("forward", "backward")
+            return (Direction.BACKWARD,)
+        return (Direction.FORWARD,) if self.backward is Backward.NONE else tuple(Direction)
 
     def runs_on(self, kind: str) -> bool:
         """Whether it runs on devices of a kind, some of them at least."""

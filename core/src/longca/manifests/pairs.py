@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from longca.errors import RequestError
+from longca.manifests import Direction
 from longca.manifests.problem import Problem
 from longca.manifests.verdict import Reason, Verdict
 
@@ -53,8 +54,8 @@ def halves(problem: Problem) -> tuple[Problem, Problem]:
     Returns:
         A forward whose lse is fit for other kernels, and a backward that takes an lse of another kernel.
     """
-    forward = replace(problem, direction="forward", composed=True, backward_only=False)
-    backward = replace(problem, direction="backward", composed=True, backward_only=True)
+    forward = replace(problem, direction=Direction.FORWARD, composed=True, backward_only=False)
+    backward = replace(problem, direction=Direction.BACKWARD, composed=True, backward_only=True)
     return forward, backward
 
 

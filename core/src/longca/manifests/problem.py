@@ -10,12 +10,10 @@ from operator import attrgetter
 from typing import Literal, get_args
 
 from longca.errors import RequestError, UnknownNameError
-from longca.manifests.offers import DType
+from longca.manifests.offers import Direction, DType
 from longca.masks import Admits, BlockSparseMask, Mask
 
 __all__ = ["Device", "Direction", "Problem"]
-
-Direction = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Problem:
     head_dim: int = 128
     dtype: DType = "bfloat16"
     device: Device
-    direction: Direction = "forward"
+    direction: Direction = Direction.FORWARD
     softmax_scale: float | None = None
     deterministic: bool = False
     composed: bool = False
@@ -128,8 +126,9 @@ class Problem:
             )
         if self.dtype not in get_args(DType):
             raise UnknownNameError("dtype", str(self.dtype), get_args(DType))
-        if self.direction not in get_args(Direction):
-            raise UnknownNameError("direction", str(self.direction), get_args(Direction))
+        if self.direction not in tuple(Direction):
+            raise UnknownNameError("direction", str(self.direction), Direction)
+        object.__setattr__(self, "direction", Direction(self.direction))
         if self.backward_only and self.direction != "backward":
             raise RequestError('backward_only was asked with direction "forward"; give direction="backward"')
         # Fused kernels mask before they scale: a factor of 0 or less would make NaN or +∞ of their −∞.

@@ -86,7 +86,7 @@ class Case:
     @property
     def mask(self) -> Mask:
         """The case's mask, drawn from its seed."""
-        same = replace(self, kernel="", dtype="float32", direction="forward", head_dim=1, heads_q=1)
+        same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, heads_q=1)
         return _mask(replace(same, parallel=None))
 
     def problem(self, device: Device) -> Problem:

@@ -103,7 +103,7 @@ class Sweep(BaseModel):
     heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
     head_dims: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=2**16)], ...], Field(min_length=1)]
     dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
-    directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = ("forward", "backward")
+    directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = (Direction.FORWARD, Direction.BACKWARD)
     factors: dict[str, dict[str, Value]] = {}
     grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
     strategies: Annotated[tuple[str, ...], Field(min_length=1)] = ()

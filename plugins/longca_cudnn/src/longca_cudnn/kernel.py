@@ -61,9 +61,9 @@ class CuDNN:
         plan = make_plan(problem, form)
         if plan.batch:
             device = torch_device(problem.device)
-            built(device, plan.packed_spec("forward"))
+            built(device, plan.packed_spec(Direction.FORWARD))
             if problem.direction == "backward":
-                built(device, plan.packed_spec("backward"))
+                built(device, plan.packed_spec(Direction.BACKWARD))
         return plan
 
     def forward(
@@ -75,7 +75,7 @@ class CuDNN:
         seen = writable_lse(lse, q.shape[1], q.shape[0] - plan.first_query, is_ragged, q.device)
         if plan.batch:
             operands = [*(readable(x, ragged=is_ragged) for x in (q[seeing], k, v)), result[seeing]]
-            _run("forward", plan, operands, seen.T if is_ragged else seen)
+            _run(Direction.FORWARD, plan, operands, seen.T if is_ragged else seen)
         if plan.first_query:
             sums = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32) if lse is None else lse
             sums[:, seeing] = seen
@@ -108,7 +108,7 @@ class CuDNN:
             is_ragged = plan.ragged is not None
             inputs = [readable(x, ragged=is_ragged) for x in (q[seeing], k, v, out[seeing], dout[seeing])]
             sums = (lse.T if is_ragged else lse[:, seeing]).contiguous()
-            _run("backward", plan, [*inputs, grads[0][seeing], *grads[1:]], sums)
+            _run(Direction.BACKWARD, plan, [*inputs, grads[0][seeing], *grads[1:]], sums)
         for grad, blind in zip(grads, (plan.blind_q, plan.blind_k, plan.blind_k), strict=True):
             if blind is not None:
                 grad.index_fill_(0, blind, 0.0)

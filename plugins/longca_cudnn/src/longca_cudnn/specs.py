@@ -47,8 +47,8 @@ class Uid(IntEnum):
 
 #: The tensors [tokens, heads, head_dim] of each direction. Outputs come last.
 OPERANDS: dict[Direction, tuple[Uid, ...]] = {
-    "forward": (Uid.Q, Uid.K, Uid.V, Uid.OUT),
-    "backward": (Uid.Q, Uid.K, Uid.V, Uid.OUT, Uid.DOUT, Uid.DQ, Uid.DK, Uid.DV),
+    Direction.FORWARD: (Uid.Q, Uid.K, Uid.V, Uid.OUT),
+    Direction.BACKWARD: (Uid.Q, Uid.K, Uid.V, Uid.OUT, Uid.DOUT, Uid.DQ, Uid.DK, Uid.DV),
 }
 
 

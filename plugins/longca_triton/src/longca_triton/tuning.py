@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import device_of, torch_device, torch_dtype
-from longca.manifests import Problem
+from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca_triton.config import Config, Configs
 from longca_triton.kernel import FlashKernel
@@ -188,7 +188,7 @@ def problem_here(arguments: argparse.Namespace, mask: Mask) -> Problem:
         head_dim=arguments.head_dim,
         dtype=arguments.dtype,
         device=device_of(torch.empty(0, device="cuda")),
-        direction="backward",
+        direction=Direction.BACKWARD,
     )
 
 
