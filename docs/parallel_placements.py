@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from parallel_drawing import FONT, INK, MUTED, Ink, colour_of, draw_matrix, draw_strip
+from parallel_scene import layout_text
 from parallel_sheet import Sheet
 
 from longca import masks, registry
@@ -46,7 +47,8 @@ def layouts(pattern: str) -> dict[str, Layout | None]:
 
 def digest() -> str:
     """A hash of all that the picture is made of."""
-    text = repr({pattern: layouts(pattern) for pattern in SHOWN})
+    found = {pattern: [f"{name!r}: {layout_text(one)}" for name, one in layouts(pattern).items()] for pattern in SHOWN}
+    text = "{" + ", ".join(f"{pattern!r}: {{{', '.join(ones)}}}" for pattern, ones in found.items()) + "}"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 

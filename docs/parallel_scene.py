@@ -14,7 +14,7 @@ from parallel_rehearsal import Rehearsal, rehearse
 from parallel_schedule import first_call_after, is_hidden, next_call, schedule
 
 from longca import masks
-from longca.manifests.strategy import Ranges, Step
+from longca.manifests.strategy import Layout, Ranges, Step
 
 SEQLEN, HEADS = 256, 8
 #: What is drawn of each strategy: a title, the mesh and the placement.
@@ -228,8 +228,16 @@ def scene_of(strategy: str) -> Scene:
     return Scene(rehearse(strategy, masks.build("causal", SEQLEN), axis_sizes, placement, (HEADS, HEADS)))
 
 
+def layout_text(layout: Layout | None) -> str:
+    """All fields of a layout, in one text."""
+    if layout is None:
+        return "None"
+    names = f"strategy={layout.strategy!r}, axis_sizes={layout.axis_sizes!r}"
+    return f"Layout(steps={tuple(layout.steps)!r}, shards={layout.shards!r}, {names})"
+
+
 def digest(scene: Scene) -> str:
     """A hash of all that a picture is made of: the layout, and what each rank does in which order."""
     parts = [(part.events, [astuple(move) for move in part.moves], part.calls) for part in scene.rehearsal.parts]
-    text = repr((dict(scene.rehearsal.axis_sizes), scene.rehearsal.layout, parts))
+    text = f"({dict(scene.rehearsal.axis_sizes)!r}, {layout_text(scene.rehearsal.layout)}, {parts!r})"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -206,7 +206,7 @@ class Registry:
         if layout.world_size != (ranks := prod(axis_sizes.values())):
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
             raise PluginError(f"{manifest.layout} of plugin {distribution} returned a layout of {of}")
-        return layout.made_by(strategy, tuple((axis, axis_sizes[axis]) for axis in manifest.axes))
+        return layout.made_by(strategy, tuple((axis, axis_sizes[axis]) for axis in manifest.axes), str(chosen))
 
 
 def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> Registry:

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longca import masks
 from longca.errors import RequestError
-from longca.manifests import Layout
+from longca.manifests import Device, Layout, Problem
 
 
 def holding(*shards):
@@ -101,3 +102,11 @@ def test_layouts_are_values():
     assert hash(one) == hash(other)
     assert pickle.loads(pickle.dumps(one)) == other
     assert one != holding(((0, 3),), ((3, 5),))
+
+
+def test_a_layout_is_shown_in_one_line(rounds):
+    problem = Problem(mask=masks.build("causal", 4096), heads_q=4, device=Device("cpu"))
+    layout = rounds.layout("round", problem, {"ring": 4}, "stripes")
+    assert repr(layout) == "<Layout: round on ring=4, 4096 tokens, stripes>"
+    assert repr(holding(((0, 3),), ())) == "<Layout: made by hand on 2 ranks, 3 tokens, unnamed placement>"
+    assert len(repr(layout.table)) < 80

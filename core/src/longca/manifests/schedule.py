@@ -27,6 +27,7 @@ class Move:
         sent: Bytes that leave a rank or reach it, on the rank with most. A rank's own part of a collective does not
             count. Bus bandwidths refer to these bytes.
         spread: Number of phases that it may take, from this one on. The last of them waits for it.
+        carries: The tensors that it moves, such as `k, v`, for pictures. Empty where the strategy does not say.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Move:
     bytes: int
     sent: int
     spread: int = 1
+    carries: str = ""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Steps(Sequence[tuple[Step, ...]]):
 
     @classmethod
     def of(cls, steps: Sequence[Sequence[Step]]) -> Steps:
-        """The table of steps that are listed: [ranks][steps]."""
+        """The table of listed steps: [ranks][steps]."""
         if isinstance(steps, Steps):
             return steps
         parts: dict[Ranges, int] = {}
@@ -82,20 +82,20 @@ class Steps(Sequence[tuple[Step, ...]]):
 
     @classmethod
     def even(cls, parts: Sequence[Ranges], heads: Sequence[HeadRanges], table: Iterable[object], ranks: int) -> Steps:
-        """The table of ranks that have equally many steps.
+        """The table of ranks with the same number of steps.
 
         Args:
             parts: Ranges of tokens.
             heads: Heads.
-            table: As `Steps` has it.
-            ranks: How many ranks there are, 1 or more.
+            table: The table, as in `Steps`.
+            ranks: Number of ranks, 1 or more.
         """
         rows = np.asarray(table, np.int64).reshape(-1, 3)
         return cls(parts, heads, rows, np.arange(ranks + 1) * (len(rows) // ranks))
 
     @cached_property
     def arrays(self) -> tuple[NDArray[np.int64], ...]:
-        """The parts as arrays, without ranges that are empty: [parts][ranges, 2]."""
+        """The parts as arrays, without empty ranges: [parts][ranges, 2]."""
         arrays = (np.array(part, np.int64).reshape(-1, 2) for part in self.parts)
         return tuple(array[array[:, 0] != array[:, 1]] for array in arrays)
 
@@ -141,4 +141,4 @@ class Steps(Sequence[tuple[Step, ...]]):
         return hash((len(self), self.heads[:1]))
 
     def __repr__(self) -> str:
-        return repr(tuple(self))
+        return f"<Steps: {len(self.table)} of {len(self)} ranks>"

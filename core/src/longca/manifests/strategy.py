@@ -1,15 +1,15 @@
-"""Strategy manifests, and layouts: which queries, keys and heads meet on which rank in which step.
+"""Strategy manifests, and layouts: the queries, keys and heads of every step on every rank.
 
-Validity under context parallelism is derived, not declared: a layout needs no devices, every step of it cuts the
-mask, and the strategy is valid with a kernel where each cut that shows anything has an offer. A layout also says
-which tokens each rank holds, and takes a tensor of all tokens apart and together again.
+Validity under context parallelism is derived, not declared. A layout needs no devices. Every step of it cuts the mask,
+and the strategy is valid with a kernel if each non-empty cut has an offer. A layout also assigns tokens to ranks. It
+takes a tensor of all tokens apart and puts it together again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
@@ -29,18 +29,18 @@ __all__ = ["Layout", "Ranges", "Step", "StrategyManifest"]
 
 
 class StrategyManifest(Manifest):
-    """What a context-parallel strategy is.
+    """The description of a context-parallel strategy.
 
     Attributes:
-        axes: Names of the mesh axes it runs over, from the outermost.
-        placements: Ways it can place token ranges on ranks, the default first.
-        layout: Import string of a torch-free function `(problem, axis_sizes, placement) -> Layout`, where axis_sizes
-            maps each axis to its number of ranks; it raises UnsupportedError where there is none.
-        memory: Import string of a torch-free function `(problem, axis_sizes, nccl) -> StrategyMemory`, where nccl says
-            whether NCCL moves the tensors. None where it is not known.
-        schedule: Import string of a torch-free function `(problem, layout, nccl) -> Schedule`, of the problem's
-            direction alone: what one call computes and moves (`longca.manifests.schedule`). The forward before a
-            backward kept what it could. None where it is not known: the strategy is valid, and its time not predicted.
+        axes: Names of the mesh axes that it runs over, from the outermost.
+        placements: Names of its ways to place token ranges on ranks, the default first.
+        layout: Import string of a torch-free function `(problem, axis_sizes, placement) -> Layout`. `axis_sizes` maps
+            each axis to its number of ranks. The function raises UnsupportedError if there is no layout.
+        memory: Import string of a torch-free function `(problem, axis_sizes, nccl) -> StrategyMemory`. `nccl` says
+            whether NCCL moves the tensors. None if the memory is unknown.
+        schedule: Import string of a torch-free function `(problem, layout, nccl) -> Schedule`: the computation and the
+            moves of one call in the problem's direction alone (`longca.manifests.schedule`). A backward assumes that
+            its forward kept every tensor it could. None if it is unknown: the strategy is valid without a prediction.
     """
 
     axes: Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -52,29 +52,30 @@ class StrategyManifest(Manifest):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which tokens each rank holds, and which attention calls it makes.
+    """The tokens that each rank holds, and the attention calls that it makes.
 
-    Ranks are numbered through the strategy's axes in the manifest's order, the last one fastest: over axes (ring,
-    ulysses) rank r has index r // ulysses on the ring and r % ulysses in its group. Queries, keys and values of a
-    token, and later its output, are held by one rank.
+    Ranks count through the strategy's axes in the manifest's order, the last one fastest. Over axes (ring, ulysses),
+    rank r has index r // ulysses on the ring and r % ulysses in its group. One rank holds the query, the key and the
+    value of a token, and later its output.
 
     Attributes:
-        steps: Steps of each rank, in the order in which it takes them: [ranks][steps]. Steps that show nothing may be
-            among them; they are skipped. Any sequence of tuples, or a `longca.manifests.steps.Steps`, which makes
-            them when they are asked for.
-        shards: (start, stop) of the tokens that each rank holds, ascending and disjoint, in global positions; together
-            every token once: [ranks][ranges]. Shards need not be equally long, and may be empty.
-        strategy: Whose it is; None of one that no registry made.
+        steps: Steps of each rank, in their order: [ranks][steps]. Empty steps may be among them, and are skipped. Any
+            sequence of tuples, or a `longca.manifests.steps.Steps`, which makes them on demand.
+        shards: (start, stop) of the tokens of each rank, ascending and disjoint, in global positions: [ranks][ranges].
+            Every token is in one shard. Shards may differ in length, and may be empty.
+        strategy: Name of the strategy. None if no registry made the layout.
         axis_sizes: Ranks along each of the strategy's axes, in their order.
+        placement: Name of the placement. It does not count when layouts are compared.
 
     Raises:
-        RequestError: Not as many shards as ranks, or shards that do not hold every token once.
+        RequestError: The numbers of shards and ranks differ, or a token is in no shard or in several.
     """
 
     steps: Sequence[tuple[Step, ...]]
     shards: tuple[Ranges, ...]
     strategy: str | None = None
     axis_sizes: tuple[tuple[str, int], ...] = ()
+    placement: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.shards) != len(self.steps):
@@ -96,14 +97,19 @@ class Layout:
             raise RequestError(f"token {min(start, end)} is {what}; shards hold every token once")
 
     def __hash__(self) -> int:
-        # Equal layouts have equal first shards; a million steps need not be read to tell most others apart.
+        # Equal layouts have equal first shards. These distinguish most others without reading a million steps.
         return hash((self.world_size, self.shards[:1], self.strategy, self.axis_sizes))
 
-    def made_by(self, strategy: str, axis_sizes: tuple[tuple[str, int], ...]) -> Layout:
-        """The same layout as a strategy's."""
-        made = copy(self)  # shards that were checked are not checked again
-        object.__setattr__(made, "strategy", strategy)
-        object.__setattr__(made, "axis_sizes", axis_sizes)
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in self.axis_sizes) or f"{self.world_size} ranks"
+        maker = self.strategy or "made by hand"
+        return f"<Layout: {maker} on {sizes}, {self.num_tokens} tokens, {self.placement or 'unnamed placement'}>"
+
+    def made_by(self, strategy: str, axis_sizes: tuple[tuple[str, int], ...], placement: str) -> Layout:
+        """The same layout with the names of its strategy, axes and placement."""
+        made = copy(self)  # its shards were checked
+        for name, value in (("strategy", strategy), ("axis_sizes", axis_sizes), ("placement", placement)):
+            object.__setattr__(made, name, value)
         return made
 
     @cached_property
@@ -126,15 +132,15 @@ class Layout:
         return sum(stop - start for start, stop in self.shards[rank])
 
     def positions(self, rank: int) -> NDArray[np.int64]:
-        """The global position of each token that a rank holds, in the order in which it holds them: ascending."""
+        """The global positions of a rank's tokens, ascending."""
         return np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self.shards[rank])])
 
     def shard(self, x: Tensor, rank: int) -> Tensor:
-        """A rank's rows of a tensor that has one for every token.
+        """A rank's rows of a tensor with a row for every token.
 
         Args:
             x: The global tensor: [num_tokens, ...].
-            rank: Whose rows to take.
+            rank: The rank.
 
         Returns:
             A contiguous copy, differentiable: [shard_size(rank), ...].
@@ -151,10 +157,10 @@ class Layout:
         return torch.cat([x[:0], *(x[start:stop] for start, stop in self.shards[rank])])
 
     def unshard(self, shards: Sequence[Tensor]) -> Tensor:
-        """The global tensor of every rank's rows; it communicates nothing.
+        """The global tensor, put together from every rank's rows. It communicates nothing.
 
         Args:
-            shards: The rows of each rank, as `shard` makes them: [ranks][shard_size(rank), ...].
+            shards: The rows of each rank, as returned by `shard`: [ranks][shard_size(rank), ...].
 
         Returns:
             A contiguous copy, differentiable: [num_tokens, ...].
