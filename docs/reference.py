@@ -86,6 +86,14 @@ def record_fields() -> str:
     return _table(("field", "what it is"), [(f"`{name}`", said[name]) for name in Record.model_fields])
 
 
+def statuses() -> str:
+    """The statuses of a case."""
+    from longca_bench.measuring.status import Status
+
+    rows = [(f"`{s}`", s.meaning, s.advice.format(kernel="NAME"), str(s.exit_code)) for s in Status]
+    return _table(("status", "meaning", "advice", "exit code"), rows)
+
+
 def finding_fields() -> str:
     """The fields of a finding."""
     from longca_bench.verification.verify import Finding
@@ -96,7 +104,7 @@ def finding_fields() -> str:
 
 def constants() -> str:
     """The numbers by which is measured."""
-    from longca_bench.measuring import measure, runner, timing
+    from longca_bench.measuring import options, timing
     from longca_bench.verification import head_sample, reference, verify
 
     rows = [
@@ -104,10 +112,10 @@ def constants() -> str:
         ("`timing.WARM_UP`", timing.WARM_UP, "warm-up ends after this many calls at the latest"),
         ("`timing.SAMPLES`", timing.SAMPLES, "sampling stops when this many samples are taken"),
         ("`timing.LEAST`", timing.LEAST, "samples that are taken whatever they cost"),
-        ("`measure.BUDGET`", f"{measure.BUDGET}\N{NO-BREAK SPACE}s", "sampling stops when the samples add up to this"),
+        ("`timing.BUDGET`", f"{timing.BUDGET}\N{NO-BREAK SPACE}s", "sampling stops when the samples add up to this"),
         (
-            "`runner.DEADLINE`",
-            f"{runner.DEADLINE:g}\N{NO-BREAK SPACE}s",
+            "`options.DEADLINE`",
+            f"{options.DEADLINE:g}\N{NO-BREAK SPACE}s",
             "a case's deadline, unless `--timeout` says otherwise",
         ),
         (
@@ -228,5 +236,15 @@ def _escape(text: str) -> str:
 
 GENERATED: dict[str, Callable[[], str]] = {
     function.__name__: function
-    for function in (patterns, factors, suite_fields, sweep_fields, record_fields, finding_fields, constants, commands)
+    for function in (
+        patterns,
+        factors,
+        suite_fields,
+        sweep_fields,
+        record_fields,
+        statuses,
+        finding_fields,
+        constants,
+        commands,
+    )
 }

@@ -33,10 +33,11 @@ from longca.manifests import Device
 from longca_bench.cli.options import chosen_device
 from longca_bench.measuring.advised import advise, suite_of_ways
 from longca_bench.measuring.environment import environment
+from longca_bench.measuring.options import Options
 from longca_bench.measuring.outcome import Outcome
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.run_folder import RunFolder
-from longca_bench.measuring.runner import Options, run_cases
+from longca_bench.measuring.runner import run_cases
 from longca_bench.suites.cases import expand
 from longca_bench.suites.one_problem import problem_suite
 from longca_bench.suites.suite import Suite, Sweep

@@ -22,6 +22,7 @@ from longca.kernels.base import device_of
 from longca.manifests import Problem
 from longca.masks import build
 from longca_bench.measuring.timing import time_calls
+from longca_bench.measuring.world import World
 
 ROUNDS = 7
 
@@ -38,7 +39,7 @@ def measure(seqlen: int) -> dict[str, float]:
 
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(time_calls(call, q.device, budget=0.2).median * 1e3)
+        ours.append(time_calls(call, World(q.device), budget=0.2).median * 1e3)
         theirs.append(triton.testing.do_bench(call, warmup=25, rep=200, return_mode="median"))
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     return {"ours_ms": statistics.median(ours), "do_bench_ms": statistics.median(theirs), "ratio": ratio}

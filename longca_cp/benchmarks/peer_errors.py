@@ -10,7 +10,7 @@ from peer_subjects import Case, Subject
 from torch import Tensor
 
 import longca
-from longca_bench.ranks.shares import Share, by_heads, shares
+from longca_bench.measuring.shares import Share, by_heads, shares
 
 __all__ = ["LIMIT", "Expected"]
 

@@ -6,13 +6,12 @@ import datetime
 import os
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from longca_bench.ranks.world import World
+from longca_bench.ranks.world import JobWorld
 
 __all__ = ["Ranks"]
 
@@ -22,7 +21,7 @@ _T = TypeVar("_T")
 _TIMEOUT = datetime.timedelta(seconds=120)
 
 
-class Ranks(World):
+class Ranks(JobWorld):
     """torch.distributed's default process group, made from torchrun's environment.
 
     Args:
@@ -36,10 +35,7 @@ class Ranks(World):
             torch.cuda.set_device(self.device)
         backend = "nccl" if kind == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_TIMEOUT)
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._control = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=_TIMEOUT)
-        self._token = torch.zeros(1, device=self.device)
-        self.mesh = lru_cache(maxsize=None)(self._mesh)
+        self._join(timeout=_TIMEOUT)
 
     def attempt(self, call: Callable[[], _T]) -> tuple[_T | None, str | None]:
         """What a call returns, and why it failed on the first rank on which it did; None where it failed on none."""

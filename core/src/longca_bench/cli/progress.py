@@ -1,4 +1,4 @@
-"""How far a run has come."""
+"""The progress of a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """A bar on a terminal, a line for each case elsewhere, nothing where JSON is printed.
+    """A bar on a terminal, lines elsewhere, and nothing if JSON is printed.
+
+    A line is printed for each case that was measured or that failed. Unsupported cases are only counted.
 
     Args:
-        total: Cases to come.
+        total: Number of cases to come.
         quiet: Whether to show nothing.
 
     Attributes:
-        done: Cases that have come.
+        done: Number of finished cases.
     """
 
     def __init__(self, total: int, *, quiet: bool) -> None:
@@ -42,18 +44,24 @@ class Progress:
             self._bar.start()
 
     def advance(self, record: Record) -> None:
-        """Shows that a case is done."""
-        from longca_bench.reports.run_cells import mask_name
+        """Shows a finished case.
+
+        Args:
+            record: The record of the case.
+        """
+        from longca_bench.measuring.status import Status
         from longca_bench.reports.text import safe
+        from longca_bench.reports.words import mask_name
 
         self.done += 1
         shared = f" {record.strategy} {record.placed or record.placement}" if record.strategy else ""
         mask = mask_name(record.pattern, record.factors)
         what = f"{record.kernel} {mask} {record.seqlen} {record.direction}{shared}"
         self._bar.update(self._task, advance=1, description=safe(what))
-        if not self._quiet and not self._shown:
-            time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
-            typer.echo(f"[{self.done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
+        if self._quiet or self._shown or record.status is Status.UNSUPPORTED:
+            return
+        time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
+        typer.echo(f"[{self.done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
 
     def stop(self) -> None:
         """Clears the bar."""

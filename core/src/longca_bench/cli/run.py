@@ -1,4 +1,4 @@
-"""`longca run`: a suite or one problem, verified and measured."""
+"""`longca run`: verifies and measures a suite or one problem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from longca_bench.cli.mask_options import (
 )
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, count_workers, open_registry
 from longca_bench.cli.run_advised import advised, print_advised
-from longca_bench.cli.run_request import Described, Limits, Request
+from longca_bench.cli.run_request import Described, Request
+from longca_bench.measuring.options import DEADLINE, Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,33 +40,35 @@ __all__ = ["run"]
 def run(
     context: typer.Context,
     suite: Annotated[str, typer.Argument(help="A suite's name, a TOML file of one, or a mask pattern.")],
-    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable. (default: all)")] = None,
-    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern of the suite; repeatable.")] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel. Repeatable. (default: all)")] = None,
+    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern of the suite. Repeatable.")] = None,
     seqlen: Annotated[
         list[int] | None,
         typer.Option(
-            help="Only this length, or instead of those listed; repeatable. (default: the suite's; of a pattern the "
-            "sum of --documents, the last of --boundaries, or 4096)"
+            help="Only this length, or this length instead of the suite's. Repeatable. (default: the suite's; for a "
+            "pattern the sum of --documents, the last of --boundaries, or 4096)"
         ),
     ] = None,
     heads: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only these query and KV heads, such as 64:8; repeatable. (default: the suite's; of a pattern 32:8)"
+            help="Only these query and KV heads, such as 64:8. Repeatable. (default: the suite's; for a pattern 32:8)"
         ),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(help="Only this seed; repeatable. (default: the suite's; of a pattern 0)")
+        list[int] | None, typer.Option(help="Only this seed. Repeatable. (default: the suite's; for a pattern 0)")
     ] = None,
     direction: Annotated[
-        str | None, typer.Option(help="forward or backward alone. (default: the suite's; of a pattern both)")
+        str | None,
+        typer.Option(help="Only this direction, forward or backward. (default: the suite's; for a pattern both)"),
     ] = None,
-    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; repeatable.")] = None,
+    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy. Repeatable.")] = None,
     placement: Annotated[
-        list[str] | None, typer.Option(help="Only this placement, or instead of those listed; repeatable.")
+        list[str] | None,
+        typer.Option(help="Only this placement, or this placement instead of the suite's. Repeatable."),
     ] = None,
     nproc: Annotated[
-        int | None, typer.Option(help="Ranks to start with torchrun, which share a case.", min=1, max=4096)
+        int | None, typer.Option(help="Number of ranks to start with torchrun. They share each case.", min=1, max=4096)
     ] = None,
     documents: Documents = None,
     lengths: LengthsFrom = None,
@@ -78,41 +81,43 @@ def run(
     mask_heads: MaskHeads = None,
     head_dim: Annotated[
         list[int] | None,
-        typer.Option(help="Head dimension of a pattern's problem; repeatable. (default: 128)", rich_help_panel=PANEL),
+        typer.Option(help="Head dimension of a pattern's problem. Repeatable. (default: 128)", rich_help_panel=PANEL),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(help="Dtype of a pattern's problem; repeatable. (default: bfloat16)", rich_help_panel=PANEL),
+        typer.Option(help="Dtype of a pattern's problem. Repeatable. (default: bfloat16)", rich_help_panel=PANEL),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda where there is one)")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda if there is one)")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records. (default: runs/SUITE-TIME)")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds a case may take.", min=0.001)] = 600.0,
-    memory: Annotated[float | None, typer.Option(help="GiB of address space a worker may take.", min=0.1)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.", min=0.001)] = DEADLINE,
+    memory: Annotated[float | None, typer.Option(help="GiB of address space for each worker.", min=0.1)] = None,
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast/--keep-going", help="Skip what is left after the first failure.")
+        bool, typer.Option("--fail-fast/--keep-going", help="Skip all later cases after the first failure.")
     ] = False,
     ab: Annotated[
-        tuple[str, str] | None, typer.Option("--ab", metavar="KERNEL_A KERNEL_B", help="Have two kernels take turns.")
+        tuple[str, str] | None,
+        typer.Option("--ab", metavar="KERNEL_A KERNEL_B", help="Let two kernels take turns on each case."),
     ] = None,
     recommended: Annotated[
         int | None,
         typer.Option(
             metavar="[N]",
-            help="Measure the N choices that are predicted fastest for a pattern's problem, and hold the predictions "
-            "against that. (N: 3)",
+            help="Measure the N choices that are predicted to be fastest for a pattern's problem, and compare them "
+            "with the predictions. (N: 3)",
             min=1,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cases that would be measured, and stop.")
+    ] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
-    """Measures a suite or one problem: every case planned, verified, and only then timed.
+    """Measures a suite or one problem. Every case is planned, verified, and only then timed.
 
-    A mask pattern in the suite's place is one problem: that mask, as the options say,
-    by every kernel. Factors that are not given are drawn. Kernels that do not take
-    the problem are listed as unsupported.
+    A mask pattern in place of a suite is one problem for every kernel. The options below describe the mask. Factors
+    that are not given are drawn. A kernel that does not take the problem is listed as unsupported.
     """
     from longca.errors import RequestError
     from longca_bench.suites.cases import Selection
@@ -140,13 +145,15 @@ def run(
     }
     described = Described(factors, mask_heads, lengths, tuple(head_dim or ()), tuple(dtype or ()))
     disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
-    limits = Limits(timeout, None if memory is None else int(memory * 2**30), fail_fast, disabled)
-    wanted = Request(suite, selection, described, limits, device, nproc, out, resume, dry_run, as_json, ab, recommended)
+    limit = None if memory is None else int(memory * 2**30)
+    options = Options(timeout, limit, fail_fast, disabled, interleave=ab is not None)
+    about = device, nproc, out, resume, dry_run, as_json, ab, recommended
+    wanted = Request(suite, selection, described, options, *about)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
 def _kernels(selected: tuple[str, ...], ab: tuple[str, str] | None) -> tuple[str, ...]:
-    """The kernels that are selected, be it by --kernel or by --ab."""
+    """The kernels of --kernel or of --ab."""
     from longca.errors import RequestError
 
     if ab is None:
@@ -159,7 +166,7 @@ def _kernels(selected: tuple[str, ...], ab: tuple[str, str] | None) -> tuple[str
 
 
 def _in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> None:
-    """Does this process's part: in a job of several the first leads, and the others supervise their ranks."""
+    """Does the part of this process. In a job the first process leads, and the others supervise their ranks."""
     from longca_bench.ranks.job import current_job
 
     job = current_job()
@@ -212,13 +219,13 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
 
 
 def _check(wanted: Request, where: Device, ranks: int | None) -> None:
-    """Refuses what ranks cannot do."""
+    """Refuses options that do not go with ranks."""
     from longca.errors import RequestError
 
     if ranks is None:
         return
     if wanted.ab:
-        raise RequestError("--ab has two kernels take turns on one device; leave it out, or --nproc and torchrun")
+        raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --nproc and torchrun")
     here = count_workers(where)
     if wanted.nproc is not None and where.kind == "cuda" and wanted.nproc > here:
         raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")

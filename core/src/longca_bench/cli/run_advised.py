@@ -26,7 +26,15 @@ _MOST = 3
 
 
 class RunCommand(TyperCommand):
-    """A command whose option --recommended needs no number."""
+    """A command whose option --recommended needs no number, and whose help shows no type for flags."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters. A flag has an empty type in the help."""
+        params = super().get_params(ctx)
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses arguments, with the number that is left out."""

@@ -1,8 +1,9 @@
-"""Measuring the cases of a run: its folder, its progress, and the tables at its end."""
+"""Measuring the cases of a run: its folder, its progress, and its summary."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,23 +41,22 @@ def measure(
     """Measures cases and prints their records.
 
     Args:
-        wanted: What was asked for on the command line.
+        wanted: The request of the command line.
         suite: The suite of the cases.
-        cases: The cases; those that the run's folder has records of are not measured again.
-        where: What they run on.
-        registry: Where kernels and strategies come from.
-        leader: The leader of the job of ranks; None without one.
-        outcomes: What was predicted of the cases; empty without --recommended.
+        cases: The cases. A case with a record in the run's folder is not measured again.
+        where: The device of the run.
+        registry: The registry of kernels and strategies.
+        leader: The leader of the job of ranks, or None without a job.
+        outcomes: The predictions for the cases. Empty without --recommended.
 
     Raises:
-        RequestError: A mask that cannot be made as asked, or a folder that cannot be used.
+        RequestError: A mask cannot be made as requested, or the folder cannot be used.
         RecordError: A record could not be written.
-        typer.Exit: A case failed; the code is 1.
+        typer.Exit: A case failed, or nothing was measured. The code is 1.
     """
-    from longca_bench.cli.progress import Progress
     from longca_bench.measuring.environment import environment
     from longca_bench.measuring.run_folder import RunFolder
-    from longca_bench.measuring.runner import Options, failed, run_cases
+    from longca_bench.measuring.runner import exit_code
 
     for case in cases[:1]:
         case.problem(where)  # refuses factors that do not fit each other before there is a folder
@@ -66,31 +66,7 @@ def measure(
     folder = RunFolder(_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)
     if outcomes:
         write_outcomes(folder.path, outcomes)
-    left = [case for case in cases if case.digest(str(where)) not in folder.done]
-    _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
-    progress = Progress(len(left), quiet=wanted.as_json)
-    options = Options(**vars(wanted.limits))
-
-    def keep(record: Record) -> None:
-        folder.append(record)
-        progress.advance(record)
-
-    try:
-        if leader is None:
-            options = replace(options, workers=count_workers(where), interleave=wanted.ab is not None)
-            new = run_cases(suite, left, where, registry, keep, options)
-        else:
-            from longca_bench.ranks.runner import run_together
-
-            new = run_together(leader, suite, left, where, registry, keep, options)
-    except KeyboardInterrupt:
-        progress.stop()
-        _say_interrupted(folder.path, len(cases) - len(left) + progress.done, len(cases))
-        raise
-    finally:
-        folder.close()
-        progress.stop()
-    records = list({record.case: record for record in (*folder.earlier, *new)}.values())
+    records = _run(wanted, suite, cases, where, registry, leader, folder)
     if outcomes:
         outcomes = measured_outcomes(folder.path, outcomes, records)
     if wanted.as_json and outcomes:
@@ -99,15 +75,50 @@ def measure(
         print_json([record.model_dump(mode="json") for record in records])
     else:
         _print_records(records, folder.records, wanted.ab, outcomes)
-    if failed(records):
-        raise typer.Exit(1)
+    if code := max(exit_code(records), _say_nothing_measured(records, wanted.ab)):
+        raise typer.Exit(code)
+
+
+def _run(
+    wanted: Request,
+    suite: Suite,
+    cases: list[Case],
+    where: Device,
+    registry: Registry,
+    leader: Leader | None,
+    folder: RunFolder,
+) -> list[Record]:
+    """Measures the cases without a record, and returns the records of all cases."""
+    from longca_bench.cli.progress import Progress
+    from longca_bench.measuring.runner import run_cases
+
+    left = [case for case in cases if case.digest(str(where)) not in folder.done]
+    _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
+    progress = Progress(len(left), quiet=wanted.as_json)
+    options = replace(wanted.options, workers=count_workers(where))
+
+    def keep(record: Record) -> None:
+        folder.append(record)
+        progress.advance(record)
+
+    try:
+        together = None if leader is None else leader.run
+        new = run_cases(suite, left, where, registry, keep, options, together)
+    except KeyboardInterrupt:
+        progress.stop()
+        _say_interrupted(folder.path, len(cases) - len(left) + progress.done, len(cases))
+        raise
+    finally:
+        folder.close()
+        progress.stop()
+    return list({record.case: record for record in (*folder.earlier, *new)}.values())
 
 
 def _folder(out: Path | None, suite: str, resume: bool) -> Path:
     from longca.errors import RequestError
 
     if out is None and resume:
-        raise RequestError("--resume goes on with a run; say which one with --out")
+        raise RequestError("--resume continues a run; name its folder with --out")
     return out or Path("runs") / f"{suite}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
 
 
@@ -129,11 +140,31 @@ def _say_interrupted(folder: Path, done: int, total: int) -> None:
     )
 
 
+def _say_nothing_measured(records: Sequence[Record], ab: tuple[str, str] | None) -> int:
+    """Says on stderr that nothing was measured, or that --ab compared nothing. Returns the exit code."""
+    from longca_bench.measuring.status import Status
+    from longca_bench.reports.text import printable
+    from longca_bench.reports.winners import problem_key
+
+    measured = [record for record in records if record.median is not None]
+    problems = [{problem_key(record) for record in measured if record.kernel == kernel} for kernel in ab or ()]
+    if measured and (not problems or set.intersection(*problems)):
+        return 0
+    refused = Counter((r.kernel, r.message) for r in records if r.status is Status.UNSUPPORTED)
+    why = "; ".join(f"{kernel}: {message}" for (kernel, message), _ in refused.most_common(2))
+    what = f"{ab[0]} and {ab[1]} were measured together on no case" if ab and measured else "nothing was measured"
+    if not records:
+        why = "no case is left for the kernels and strategies that are installed here"
+    typer.echo(printable(f"{what}: {why or 'every case failed'}"), err=True)
+    return 1
+
+
 def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None, outcomes: Sequence[Outcome]) -> None:
     from longca_bench.reports.comparison import compare_kernels
     from longca_bench.reports.comparison_table import print_comparison
     from longca_bench.reports.run_table import print_run
     from longca_bench.reports.text import console, safe
+    from longca_bench.reports.winners import winners
 
     out = console()
     print_run(out, records)
@@ -142,4 +173,6 @@ def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None
         print_comparison(out, compare_kernels(records, *ab))
     if outcomes:
         print_advised(outcomes, as_json=False)
+    for winner in winners(records):
+        out.print(safe(winner), soft_wrap=True)
     out.print(f"records: {safe(path)}", soft_wrap=True)

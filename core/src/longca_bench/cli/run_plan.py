@@ -1,4 +1,4 @@
-"""What a run would measure."""
+"""The plan of a run: `longca run --dry-run`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = ["print_plan"]
 
-#: Seconds of a plan in JSON after which stderr says how far it is.
+#: Seconds without output after which stderr gets the progress of a plan in JSON.
 _SILENCE = 2.0
 
 
 def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
-    """Prints what would be measured, by which form, and what would not and why; each case as soon as it is known.
+    """Prints each case with the form that would be measured, or with the reasons against it.
 
-    JSON is printed when all are known; meanwhile stderr says how many are.
+    Lines are printed as soon as each case is resolved. JSON is printed at the end, and stderr has the progress.
 
     Args:
-        registry: Where kernels and strategies come from.
+        registry: The registry of kernels and strategies.
         cases: The cases.
-        device: What they would run on.
+        device: The device of the run.
         as_json: Whether to print JSON.
     """
     if not as_json:
@@ -45,8 +45,8 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
 
 
 def _print_rows(registry: Registry, cases: list[Case], device: Device) -> None:
-    from longca_bench.reports.run_cells import mask_name
     from longca_bench.reports.text import printable
+    from longca_bench.reports.words import mask_name
 
     wide = max([24, *(len(mask_name(case.pattern, dict(case.factors))) for case in cases)])
     for case in cases:
@@ -67,17 +67,15 @@ def _row(registry: Registry, case: Case, device: Device) -> dict[str, Any]:
         "heads": f"{case.heads_q}:{case.heads_kv}",
         "direction": case.direction,
     }
-    problem = case.problem(device)
     if case.parallel is None:
-        verdict = registry.resolve(case.kernel, problem)
+        verdict = registry.resolve(case.kernel, case.problem(device))
         return {**about, "form": verdict.form or None, "reasons": [str(reason) for reason in verdict.reasons]}
     from longca.errors import UnsupportedError
-    from longca_bench.suites.placing import placed
+    from longca_bench.suites.tasks import task_of
 
     about |= {"strategy": case.parallel.strategy, "placement": case.parallel.placement, "mesh": case.parallel.mesh_text}
     try:
-        placement, layout = placed(registry, case, problem)
+        task = task_of(registry, case, device)
     except UnsupportedError as error:
         return {**about, "form": None, "reasons": [str(error)]}
-    form = registry.resolve(case.kernel, problem, layout).form
-    return {**about, "placement": placement, "form": form, "reasons": []}
+    return {**about, "placement": task.placed, "form": task.form, "reasons": []}

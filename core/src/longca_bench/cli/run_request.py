@@ -9,30 +9,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from longca_bench.measuring.options import Options
     from longca_bench.suites.cases import Selection
 
-__all__ = ["Described", "Limits", "Request"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of every case, as `longca_bench.measuring.runner.Options` has them."""
-
-    deadline: float
-    memory: int | None
-    fail_fast: bool
-    disabled: frozenset[str]
+__all__ = ["Described", "Request"]
 
 
 @dataclass(frozen=True)
 class Described:
-    """Options that describe one problem, and that no suite takes.
+    """Options that describe one problem. No suite takes them.
 
     Attributes:
         factors: The options of a mask, by the names of the parameters of
             `longca_bench.cli.mask_options.mask_factors`.
-        mask_heads: Heads with masks of their own; None for one for each KV head.
-        lengths: Where document lengths are drawn from.
+        mask_heads: Number of heads with masks of their own, or None for one mask for each KV head.
+        lengths: The source of document lengths.
         head_dims: Head dimensions.
         dtypes: Data types.
     """
@@ -45,7 +36,7 @@ class Described:
 
     @property
     def options(self) -> list[str]:
-        """The options that were given, as they are written."""
+        """The given options, as a user writes them."""
         given = {
             **self.factors,
             "mask_heads": self.mask_heads,
@@ -62,23 +53,23 @@ class Request:
 
     Attributes:
         subject: Name or file of a suite, or a mask pattern.
-        selection: Options that narrow a suite; of a pattern, they are the values that its problem takes.
+        selection: Options that narrow a suite. A pattern's problem takes their values.
         described: Options that describe the problem of a pattern.
-        limits: Limits of every case.
-        device: `cpu`, `cuda`, or None for this machine's.
-        nproc: Ranks to start.
+        options: Options of the run.
+        device: `cpu`, `cuda`, or None for this machine's device.
+        nproc: Number of ranks to start.
         out: Folder of the records.
-        resume: Whether to go on with the run that is there.
-        dry_run: Whether only to say what would be measured.
+        resume: Whether to continue the run in the folder.
+        dry_run: Whether to print only the plan of the run.
         as_json: Whether to print JSON.
         ab: Two kernels that take turns.
-        recommended: How many recommended choices to measure; None to measure every kernel.
+        recommended: Number of recommended choices to measure, or None to measure every kernel.
     """
 
     subject: str
     selection: Selection
     described: Described
-    limits: Limits
+    options: Options
     device: str | None
     nproc: int | None
     out: Path | None

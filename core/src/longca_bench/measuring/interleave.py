@@ -1,7 +1,7 @@
-"""Interleaving: two kernels, each in a process of its own, taking turns on every case, so that drift cancels.
+"""Interleaving: two kernels in a process each take turns on every case, so that drift cancels.
 
-Clocks, temperature and neighbours change over minutes. Two kernels that are measured in turn meet the same of each; a
-run of one and then a run of the other do not.
+Clocks, temperature and neighbours change over minutes. Two kernels that take turns meet the same changes. Two runs, one
+after the other, do not.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from longca_bench.measuring.messages import Outcome
+from longca_bench.measuring.messages import Result
 from longca_bench.measuring.pool import Worker
+from longca_bench.measuring.status import Status
 from longca_bench.suites.cases import Case
+from longca_bench.suites.tasks import Task
 
 __all__ = ["ROUNDS", "Turns"]
 
@@ -21,49 +23,54 @@ ROUNDS = 4
 
 
 class Turns:
-    """Measures pairs of cases by turns.
+    """Measures the tasks of one problem by turns.
 
     Args:
         workers: One worker for each of the two kernels.
-        pair: The cases of both kernels on one problem; one alone where only that kernel takes it.
-        deadline: Seconds a turn may take.
+        pair: The tasks of both kernels on one problem, or one task if only one kernel takes the problem.
     """
 
-    def __init__(self, workers: dict[str, Worker], pair: Sequence[Case], deadline: float) -> None:
-        self._workers, self._pair, self._deadline = workers, pair, deadline
-        self._outcomes: dict[Case, Outcome] | None = None
+    def __init__(self, workers: dict[str, Worker], pair: Sequence[Task]) -> None:
+        self._workers, self._pair = workers, pair
+        self._results: dict[Case, Result] | None = None
 
-    def __call__(self, case: Case) -> Outcome:
-        """What came of a case of the pair, all turns together."""
-        if self._outcomes is None:
-            self._outcomes = self._take_turns()
-        return self._outcomes[case]
+    def __call__(self, task: Task, seconds: float) -> Result:
+        """The result of all turns of a task together.
 
-    def _take_turns(self) -> dict[Case, Outcome]:
-        turns: dict[Case, list[Outcome]] = {case: [] for case in self._pair}
+        Args:
+            task: A task of the pair.
+            seconds: The deadline of each turn.
+        """
+        if self._results is None:
+            self._results = self._take_turns(seconds)
+        return self._results[task.case]
+
+    def _take_turns(self, seconds: float) -> dict[Case, Result]:
+        turns: dict[Case, list[Result]] = {task.case: [] for task in self._pair}
         for _ in range(ROUNDS):
-            for case, outcomes in turns.items():
-                if not outcomes or outcomes[-1].status == "ok":
-                    outcomes.append(self._workers[case.kernel].run(case, self._deadline))
-        return {case: _joined(outcomes) for case, outcomes in turns.items()}
+            for task in self._pair:
+                results = turns[task.case]
+                if not results or results[-1].status is Status.OK:
+                    results.append(self._workers[task.case.kernel].run(task, seconds))
+        return {case: _joined(results) for case, results in turns.items()}
 
 
-def _joined(outcomes: list[Outcome]) -> Outcome:
-    """All turns' samples as one outcome; the failure, where a turn failed."""
-    last = outcomes[-1]
-    if last.status != "ok":
+def _joined(results: list[Result]) -> Result:
+    """One result with the samples of all turns, or the failure of a turn."""
+    last = results[-1]
+    if last.status is not Status.OK:
         return last
-    samples = _all("samples", outcomes)
+    samples = _all("samples", results)
     middle = median(samples)
     flops = last.fields["tflops"] * last.fields["median"]
     fields = {
         **last.fields,
-        **{name: _all(name, outcomes) for name in ("samples", "wall", "warm_up")},
+        **{name: _all(name, results) for name in ("samples", "wall", "warm_up")},
         "median": middle,
         "tflops": flops / middle,
     }
     return replace(last, fields=fields)
 
 
-def _all(name: str, outcomes: list[Outcome]) -> tuple[float, ...]:
-    return tuple(value for outcome in outcomes for value in outcome.fields[name])
+def _all(name: str, results: list[Result]) -> tuple[float, ...]:
+    return tuple(value for result in results for value in result.fields[name])

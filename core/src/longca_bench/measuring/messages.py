@@ -1,4 +1,4 @@
-"""What the runner and its workers say to each other."""
+"""Messages between the runner, or a rank's supervisor, and its worker."""
 
 from __future__ import annotations
 
@@ -6,46 +6,78 @@ from dataclasses import dataclass
 from typing import Any
 
 from longca.manifests import Device
+from longca_bench.measuring.status import Status
 
-__all__ = ["Outcome", "Phase", "Setup"]
+__all__ = ["COMPUTING", "Phase", "Place", "Result", "Setup"]
+
+#: First word of each phase in which a rank is inside a kernel, and does not wait for other ranks.
+COMPUTING = "kernel"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker's place among the ranks of a job.
+
+    Attributes:
+        world: Number of the process group. A failure ends one group, and the next one has another number.
+        rank: The worker's rank.
+        size: Number of ranks.
+        local_rank: The rank's number on this machine, and so the number of its GPU.
+        host: Host of the job's store.
+        port: Port of the job's store.
+    """
+
+    world: int
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+    port: int
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker is told once.
+    """The first message to a worker.
 
     Attributes:
-        device: What it measures on.
+        device: The device that it measures on.
         disabled: Plugins to leave out.
-        with_backward: Lengths whose references need gradients: those of which some case is a backward.
-        memory: Bytes that it may take; None for no limit.
+        with_backward: Lengths whose references need gradients, because some case at that length is a backward.
+        memory: Bytes of address space that it may take, or None for no limit.
+        place: Its place among ranks, or None for a worker that measures alone.
     """
 
     device: Device
     disabled: frozenset[str]
     with_backward: frozenset[int]
     memory: int | None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a worker is doing: `inputs`, `plan`, `verify`, `time` or `verify again`; `ready` once it is started."""
+    """The phase that a worker begins.
+
+    Attributes:
+        name: `ready` after the start, and then for each case `load`, `inputs`, `plan`, `verify`, `time` and `verify
+            again`. Ranks have more phases.
+    """
 
     name: str
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a case.
+class Result:
+    """The result of a case.
 
     Attributes:
-        status: `ok`, `wrong`, `oom` or `error`.
-        message: What went wrong.
-        fields: The record's fields that were measured.
-        is_last: Whether the worker can measure nothing more, and ends.
+        status: The end of the case.
+        message: The reason for a status other than `ok`.
+        fields: The measured fields of the record.
+        is_last: Whether the worker ends, because it can measure nothing more.
     """
 
-    status: str
+    status: Status
     message: str
     fields: dict[str, Any]
     is_last: bool = False

@@ -1,4 +1,4 @@
-"""Handles on workers: starting one, giving it a case, and ending it with everything that it started."""
+"""Handles on workers: start one, give it a task, and end it with everything that it started."""
 
 from __future__ import annotations
 
@@ -10,61 +10,62 @@ import time
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
 
 from longca.errors import LongCAError
-from longca_bench.measuring.messages import Outcome, Phase
+from longca_bench.measuring.messages import Phase, Result, Setup
+from longca_bench.measuring.status import Status
+from longca_bench.suites.tasks import Task
 
 __all__ = ["Worker"]
 
-_START = 120.0  # seconds: importing torch on a busy machine takes some
+_START = 120.0  # seconds: importing torch on a busy machine takes long
+_MODULE = "longca_bench.measuring.worker"
 
 
 class Worker:
-    """One worker process, started when it is first needed and again after it died.
+    """One worker process. It starts when it is first needed, and again after it died.
 
     Args:
-        setup: What it is told: a `Setup`, or what another module that serves as a worker takes.
-        gpu: Which of the visible GPUs it has to itself; None for all.
-        module: What it runs.
+        setup: Its setup.
+        gpu: Number of the one visible GPU that it may use, or None for all GPUs.
     """
 
-    def __init__(self, setup: Any, gpu: int | None = None, module: str = "longca_bench.measuring.worker") -> None:
-        self._setup, self._gpu, self._module = setup, gpu, module
+    def __init__(self, setup: Setup, gpu: int | None = None) -> None:
+        self._setup, self._gpu = setup, gpu
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._lifeline = -1
 
-    def run(self, case: Any, seconds: float) -> Outcome:
+    def run(self, task: Task, seconds: float) -> Result:
         """Measures a case within a deadline.
 
         Args:
-            case: The case.
-            seconds: The deadline, from when the worker takes the case.
+            task: The case.
+            seconds: The deadline. It starts when the worker takes the task.
         """
         self._ready()
-        self.give(case)
+        self.give(task)
         deadline, phase = time.monotonic() + seconds, "start"
         while True:
             said = self.hear(max(0.0, deadline - time.monotonic()))
             if said is None:
                 self.kill()
-                return Outcome("timeout", f"still in phase {phase!r} after {seconds:g} s; it was ended", {})
-            if isinstance(said, Outcome):
-                lost = said.status == "crashed"
-                return Outcome("crashed", f"{said.message} in phase {phase!r}", {}) if lost else said
+                return Result(Status.TIMEOUT, f"still in phase {phase!r} after {seconds:g} s; it was ended", {})
+            if isinstance(said, Result):
+                lost = said.status is Status.CRASHED
+                return Result(Status.CRASHED, f"{said.message} in phase {phase!r}", {}) if lost else said
             phase = said.name
 
-    def give(self, case: Any) -> None:
-        """Has the worker take a case; one that is gone says so when it is next heard."""
+    def give(self, message: Setup | Task) -> None:
+        """Sends the worker a message. If the worker is gone, the next `hear` says so."""
         assert self._connection is not None, "a worker is started before it is given anything"
         with suppress(OSError):
-            self._connection.send(case)
+            self._connection.send(message)
 
-    def hear(self, seconds: float) -> Phase | Outcome | None:
-        """What the worker says next, within some seconds; None where it says nothing.
+    def hear(self, seconds: float) -> Phase | Result | None:
+        """The worker's next message within some seconds, or None.
 
-        An outcome that is its last, or that it crashed, comes when the worker has been ended.
+        The worker has been ended before its last result, or the result of its crash, is returned.
         """
         assert self._connection is not None, "a worker is started before it is heard"
         try:
@@ -72,11 +73,11 @@ class Worker:
                 return None
             said = self._connection.recv()
         except (EOFError, OSError):
-            return Outcome("crashed", self._how_it_died(), {}, is_last=True)
+            return Result(Status.CRASHED, self._how_it_died(), {}, is_last=True)
         if isinstance(said, Phase):
             return said
-        if not isinstance(said, Outcome):
-            said = Outcome("crashed", "the worker said something else than a result", {}, is_last=True)
+        if not isinstance(said, Result):
+            said = Result(Status.CRASHED, "the worker sent something other than a result", {}, is_last=True)
         if said.is_last:
             self.kill()
         return said
@@ -99,11 +100,11 @@ class Worker:
         return self._process is not None and self._process.poll() is None and self._connection is not None
 
     def launch(self) -> None:
-        """Starts the process anew, and tells it its setup; it says `ready` when it is."""
+        """Starts a new process, and sends it its setup. The process answers with the phase `ready`."""
         self.kill()
         ours, theirs = Pipe()
         watched, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", self._module, str(theirs.fileno()), str(watched)]
+        command = [sys.executable, "-m", _MODULE, str(theirs.fileno()), str(watched)]
         self._process = subprocess.Popen(
             command,
             pass_fds=(theirs.fileno(), watched),
@@ -135,7 +136,7 @@ class Worker:
         return {**os.environ, "CUDA_VISIBLE_DEVICES": names[self._gpu]}
 
     def _how_it_died(self) -> str:
-        """What became of the process; whatever it started is ended too."""
+        """The way in which the process ended. Everything that it started is ended too."""
         assert self._process is not None
         try:
             code = self._process.wait(timeout=5)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from longca.errors import RequestError
+from longca_bench.measuring.status import Status
 
-__all__ = ["SCHEMA", "Record", "Status", "parse_records", "read_records"]
+__all__ = ["SCHEMA", "Record", "parse_records", "read_records"]
 
 #: Version of the record's fields.
 SCHEMA = 1
-
-Status = Literal["ok", "unsupported", "wrong", "oom", "error", "timeout", "crashed", "suspect", "skipped"]
 
 
 class Record(BaseModel):

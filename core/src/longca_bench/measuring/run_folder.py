@@ -1,39 +1,43 @@
-"""The folder of a run: `environment.json`, written once, and `records.jsonl`, appended and flushed record by record."""
+"""The folder of a run: `environment.json`, written once, and `records.jsonl`, with one flushed line for each record."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from longca.errors import RecordError, RequestError
 from longca_bench.measuring.records import Record, parse_records
+from longca_bench.measuring.status import Status
 
 __all__ = ["RunFolder"]
 
-#: What must be the same for a run to be resumed: what was measured, on what, with which code.
+#: Parts of the environment that a resumed run must share with the earlier one.
 _SAME = ("suite", "python", "device", "cuda", "packages", "plugins", "git_revision")
+#: Differences that a message names.
+_NAMED = 5
 
 
 class RunFolder:
     """The folder of one run.
 
     Args:
-        path: Where; made if it is not there.
-        environment: What to write to `environment.json`, or to hold against what is there.
-        resume: Whether to go on with the run that is there.
+        path: The folder. It is made if it is missing.
+        environment: The environment, which is written to `environment.json` or compared with it.
+        resume: Whether to continue the run in the folder.
 
     Raises:
-        RequestError: It holds records, and it was not asked to go on with them, or they were made by another suite,
-            on another machine or by other code, or were edited; or it cannot be written to.
+        RequestError: The folder has records, and `resume` is false. Or the records are from another suite, machine or
+            version of the code, or were edited. Or the folder cannot be written to.
 
     Attributes:
         path: The folder.
         records: The file of records.
-        earlier: The records that were there.
-        torn: Whether the last line there was torn, and so was dropped.
+        earlier: The records of the earlier run.
+        torn: Whether the last line of the earlier run was torn, and so was dropped.
     """
 
     def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool = False) -> None:
@@ -43,7 +47,8 @@ class RunFolder:
         if self.records.exists():
             if not resume:
                 raise RequestError(
-                    f"{path} holds the records of another run; choose another folder with --out, or go on with --resume"
+                    f"{path} holds the records of another run; choose another folder with --out, "
+                    "or continue that run with --resume"
                 )
             self._check_environment(environment)
             self._read_earlier(environment["suite"]["digest"])
@@ -58,14 +63,14 @@ class RunFolder:
 
     @property
     def done(self) -> set[str]:
-        """Cases that need not be run again."""
-        return {record.case for record in self.earlier if record.status != "skipped"}
+        """The cases that have a record. A skipped case counts as missing."""
+        return {record.case for record in self.earlier if record.status is not Status.SKIPPED}
 
     def append(self, record: Record) -> None:
-        """Adds a record, and sees it to the disk.
+        """Adds a record, and flushes it to the disk.
 
         Raises:
-            RecordError: It could not be written; the records before it are intact.
+            RecordError: The record could not be written. The records before it are intact.
         """
         size = self._file.tell()
         try:
@@ -76,11 +81,11 @@ class RunFolder:
             self._drop_after(size)
             raise RecordError(
                 f"cannot write to {self.records}: {error.strerror}. The records before it are intact; "
-                "make room and go on with --resume"
+                "make room and continue with --resume"
             ) from None
 
     def _drop_after(self, size: int) -> None:
-        """Takes back what was written of a record; closing would try to write the rest of it again."""
+        """Drops a record that was written in part. Closing the file would try to write the rest of it."""
         with suppress(OSError):
             self._file.raw.close()
         with suppress(OSError):
@@ -98,11 +103,11 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise RequestError(f"cannot resume: {file}: {error}") from None
         now = json.loads(json.dumps(environment))
-        differing = [
-            f"{key} was {there.get(key)} and is {now.get(key)}" for key in _SAME if there.get(key) != now.get(key)
-        ]
+        differing = [said for key in _SAME for said in _differences(there.get(key), now.get(key), key)]
         if differing:
-            raise RequestError(f"cannot resume {self.path}: {'; '.join(differing)}. Start another run with --out")
+            more = f"; and {len(differing) - _NAMED} more differences" if len(differing) > _NAMED else ""
+            said = "; ".join(differing[:_NAMED])
+            raise RequestError(f"cannot resume {self.path}: {said}{more}. Start another run with --out")
 
     def _read_earlier(self, digest: str) -> None:
         raw = self.records.read_bytes()
@@ -114,5 +119,25 @@ class RunFolder:
         for number, record in enumerate(self.earlier, 1):
             if record.suite_digest != digest:
                 raise RequestError(
-                    f"{self.records}, line {number}: this record is of another suite, or of another version"
+                    f"{self.records}, line {number}: this record is from another suite, or from another version of it"
                 )
+
+
+def _differences(then: Any, now: Any, name: str) -> Iterator[str]:
+    """The differences between two values of an environment, each as a clause."""
+    if then == now:
+        return
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in dict.fromkeys((*then, *now)):
+            yield from _differences(then.get(key), now.get(key), f"{name} {key}")
+    else:
+        yield f"{name.replace('_', ' ')} was {_brief(then)} and is {_brief(now)}"
+
+
+def _brief(value: Any) -> str:
+    """A value of an environment in plain words."""
+    if isinstance(value, dict):
+        return " ".join(str(part) for part in value.values() if part is not None)
+    if isinstance(value, list):
+        return ".".join(map(str, value))
+    return "missing" if value is None else str(value)

@@ -1,7 +1,8 @@
-"""The runner: cases handed to workers, each resolved, measured within a deadline, and recorded.
+"""The runner: each case is resolved, measured within its deadline, and recorded.
 
-A worker that dies or is ended is replaced, and the next case is unaffected. Several workers, one a GPU, share the
-cases; those of one shape go to one worker in a row, because they share inputs and a reference.
+On one device, workers take the cases. A worker that dies or is ended is replaced, and the next case is not affected.
+Several workers, one for each GPU, share the cases. Cases of one shape go to one worker in a row, because they share
+inputs and a reference. In a job of ranks, all ranks measure each case together.
 """
 
 from __future__ import annotations
@@ -9,51 +10,33 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any
 
+from longca.errors import UnsupportedError
 from longca.manifests import Device
 from longca.plugins import Registry
-from longca_advice.devices import evidence_name, peak_tflops
+from longca_advice.devices import evidence_name
 from longca_advice.evidence import Run
 from longca_advice.from_records import row_of
 from longca_advice.history import append
-from longca_bench.measuring.advice import advice
+from longca_bench.measuring.case_record import identity, judged, measured_record, unmeasured_record
 from longca_bench.measuring.environment import package_versions
 from longca_bench.measuring.interleave import Turns
-from longca_bench.measuring.messages import Outcome, Setup
+from longca_bench.measuring.messages import Result, Setup
+from longca_bench.measuring.options import Options
 from longca_bench.measuring.pool import Worker
 from longca_bench.measuring.records import Record
+from longca_bench.measuring.status import Status
 from longca_bench.suites.cases import Case
 from longca_bench.suites.suite import Suite
+from longca_bench.suites.tasks import Task, task_of
 
-__all__ = ["DEADLINE", "Options", "failed", "finished", "identity", "judged", "run_cases"]
+__all__ = ["exit_code", "run_cases"]
 
-#: Seconds a case may take, compiling and verifying included.
-DEADLINE = 600.0
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run.
-
-    Attributes:
-        deadline: Seconds a case may take.
-        memory: Bytes a worker may take; None for no limit.
-        fail_fast: Whether to skip what is left after the first case that is neither ok nor unsupported.
-        disabled: Plugins to leave out.
-        workers: Worker processes; on several GPUs one each.
-        interleave: Whether the suite's two kernels take turns on each case, in one worker each.
-    """
-
-    deadline: float = DEADLINE
-    memory: int | None = None
-    fail_fast: bool = False
-    disabled: frozenset[str] = frozenset()
-    workers: int = 1
-    interleave: bool = False
+_Measure = Callable[[Task, float], Result]
+_Groups = deque[list[Case]]
 
 
 def run_cases(
@@ -63,16 +46,18 @@ def run_cases(
     registry: Registry,
     record: Callable[[Record], None],
     options: Options = Options(),
+    together: Callable[[Setup, Task, float], Result] | None = None,
 ) -> list[Record]:
     """Runs cases.
 
     Args:
-        suite: The suite they are of.
+        suite: The suite of the cases.
         cases: The cases.
-        device: What they run on.
-        registry: Where kernels come from.
-        record: Called with each record as soon as it is there, one at a time.
-        options: How to run.
+        device: The device of each worker or rank.
+        registry: The registry of kernels and strategies.
+        record: Gets each record as soon as it is there, one at a time.
+        options: The options of the run.
+        together: `Leader.run` of a job, whose ranks measure each case together. None on one device.
 
     Returns:
         The records, in the order in which they came.
@@ -80,17 +65,28 @@ def run_cases(
     run = _Run(suite, device, registry, record, options)
     with_backward = frozenset(case.seqlen for case in cases if case.direction == "backward")
     setup = Setup(device, options.disabled, with_backward, options.memory)
+    groups = deque([list(group) for _, group in groupby(cases, key=_shape)])
+    if together is not None:
+        run.work(partial(together, setup), groups)
+    else:
+        _with_workers(run, setup, cases, groups, options)
+    if run.error is not None:
+        raise run.error
+    return run.records
+
+
+def _with_workers(run: _Run, setup: Setup, cases: Sequence[Case], groups: _Groups, options: Options) -> None:
+    """Runs groups of cases in worker processes, and ends the workers."""
     kernels = list(dict.fromkeys(case.kernel for case in cases))
     count = len(kernels) if options.interleave else options.workers
     workers = [Worker(setup, None if options.interleave else index) for index in range(count)]
-    groups = deque([list(group) for _, group in groupby(cases, key=_shape)])
     try:
         if options.interleave:
             run.take_turns(dict(zip(kernels, workers, strict=True)), groups)
         elif len(workers) == 1:
-            run.work(workers[0], groups)
+            run.work(workers[0].run, groups)
         else:
-            threads = [threading.Thread(target=run.work, args=(worker, groups), daemon=True) for worker in workers]
+            threads = [threading.Thread(target=run.work, args=(each.run, groups), daemon=True) for each in workers]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -99,9 +95,6 @@ def run_cases(
         run.close()
         for worker in workers:
             worker.kill()
-    if run.error is not None:
-        raise run.error
-    return run.records
 
 
 def _shape(case: Case) -> tuple[Any, ...]:
@@ -109,7 +102,7 @@ def _shape(case: Case) -> tuple[Any, ...]:
 
 
 class _Run:
-    """What workers share while a run goes on."""
+    """The state that workers share during a run."""
 
     def __init__(
         self, suite: Suite, device: Device, registry: Registry, record: Callable[[Record], None], options: Options
@@ -129,34 +122,40 @@ class _Run:
         )
 
     def close(self) -> None:
-        """Keeps nothing from here on: what a worker that is being ended says of its case is no result."""
+        """Keeps no further record: the last words of a worker that is being ended are not a result."""
         with self._lock:
             self._closed = True
 
-    def work(self, worker: Worker, groups: deque[list[Case]]) -> None:
-        """Takes groups of cases until there are none."""
+    def work(self, measure: _Measure, groups: _Groups) -> None:
+        """Takes groups of cases until no group is left."""
         try:
             while (group := self._next(groups)) is not None:
                 for case in group:
-                    self._keep(self._one(lambda case: worker.run(case, self._options.deadline), case))
+                    self._keep(self._one(measure, case))
         except BaseException as error:
             self.error = self.error or error
             self._stopped = True
             groups.clear()
 
-    def _next(self, groups: deque[list[Case]]) -> list[Case] | None:
+    def _next(self, groups: _Groups) -> list[Case] | None:
         with self._lock:
             return groups.popleft() if groups and not self._closed else None
 
-    def take_turns(self, workers: dict[str, Worker], groups: deque[list[Case]]) -> None:
-        """Has kernels take turns on each problem, until there are no more."""
+    def take_turns(self, workers: dict[str, Worker], groups: _Groups) -> None:
+        """Makes kernels take turns on each problem, until no problem is left."""
         for group in groups:
             for direction in dict.fromkeys(case.direction for case in group):
                 cases = [case for case in group if case.direction == direction]
-                pair = [c for c in cases if self._registry.resolve(c.kernel, c.problem(self._device))]
-                turns = Turns(workers, pair, self._options.deadline)
+                tasks = [self._task(case) for case in cases]
+                turns = Turns(workers, [task for task in tasks if isinstance(task, Task)])
                 for case in cases:
                     self._keep(self._one(turns, case))
+
+    def _task(self, case: Case) -> Task | UnsupportedError:
+        try:
+            return task_of(self._registry, case, self._device)
+        except UnsupportedError as error:
+            return error
 
     def _keep(self, record: Record) -> None:
         with self._lock:
@@ -164,71 +163,23 @@ class _Run:
                 return
             self._record(record)
             self.records.append(record)
-        if self._options.fail_fast and record.status not in ("ok", "unsupported"):
+        if self._options.fail_fast and record.status.is_failure:
             self._stopped = True
 
-    def _one(self, measure: Callable[[Case], Outcome], case: Case) -> Record:
-        problem = case.problem(self._device)
-        fields = {**identity(self._suite, case, self._device, self._registry), "flops": problem.flops}
-        verdict = self._registry.resolve(case.kernel, problem)
-        if not verdict:
-            return finished(fields, "unsupported", " ".join(str(reason) for reason in verdict.reasons))
+    def _one(self, measure: _Measure, case: Case) -> Record:
+        about = identity(self._suite, case, self._device, self._registry)
+        task = self._task(case)
+        if isinstance(task, UnsupportedError):
+            return unmeasured_record(about, Status.UNSUPPORTED, str(task))
         if self._stopped:
-            return finished(fields, "skipped", "an earlier case failed, and --fail-fast was asked for")
-        outcome = judged(measure(case), self._device, case)
-        told = advice(outcome.status, outcome.message, verdict.form)
-        fields |= {"form": verdict.form, **outcome.fields, "advice": told}
-        record = finished(fields, outcome.status, outcome.message)
-        if outcome.status == "ok":
+            message = "an earlier case failed, and --fail-fast was asked for"
+            return unmeasured_record(about, Status.SKIPPED, message)
+        record = measured_record(about, task, judged(measure(task, self._options.deadline), self._device, case))
+        if record.status is Status.OK and case.parallel is None:
             append(row_of(record.model_dump(mode="json"), self._here, mask=case.mask))
         return record
 
 
-def judged(outcome: Outcome, device: Device, case: Case) -> Outcome:
-    """The outcome of a case; one that no hardware could have is suspect."""
-    peak, reached = peak_tflops(device.name, case.dtype), outcome.fields.get("tflops")
-    if outcome.status != "ok" or peak is None or reached is None or reached <= peak:
-        return outcome
-    message = f"{reached:.0f} TFLOP/s is more than the {peak:.0f} that a {device.name} can do in {case.dtype}"
-    return Outcome("suspect", message, outcome.fields)
-
-
-def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
-    """The fields of a record that say what is measured, on what."""
-    mask, providers = case.mask, registry.providers(case.kernel)
-    name = str(device)
-    return {
-        "case": case.digest(name),
-        "suite": suite.name,
-        "suite_version": suite.version,
-        "suite_digest": suite.digest,
-        "kernel": case.kernel,
-        "distribution": " + ".join(provider.distribution for provider in providers),
-        "distribution_version": " + ".join(provider.version for provider in providers),
-        "device": name,
-        "pattern": case.pattern,
-        "seqlen": case.seqlen,
-        "lengths": case.lengths,
-        "seed": case.seed,
-        "factors": dict(case.factors),
-        "heads_q": case.heads_q,
-        "heads_kv": case.heads_kv,
-        "head_dim": case.head_dim,
-        "dtype": case.dtype,
-        "direction": case.direction,
-        "mask_digest": mask.digest,
-        "area": mask.area,
-        "density": mask.density,
-        "tile_efficiency": mask.tile_efficiency(),
-    }
-
-
-def finished(fields: dict[str, Any], status: str, message: str) -> Record:
-    """The record of a case that ends now."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Record.model_validate({**fields, "status": status, "message": message, "finished": now})
-
-
-def failed(records: Iterable[Record]) -> bool:
-    """Whether any case was neither measured nor unsupported by declaration."""
-    return any(record.status not in ("ok", "unsupported") for record in records)
+def exit_code(records: Iterable[Record]) -> int:
+    """The exit code of a run with these records."""
+    return max((record.status.exit_code for record in records), default=0)

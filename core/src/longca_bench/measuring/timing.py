@@ -1,88 +1,160 @@
-"""Timing: exactly the work, all samples kept.
+"""Timing: warm-up, sampling, the clock and the flush of the L2 cache, for one device and for several ranks.
 
-CPUs are timed with the monotonic clock; CUDA devices with events around each call, after the L2 cache was flushed.
-Warm-up goes on until two calls in a row differ by less than WARM, and ends after WARM_UP calls at the latest.
-Sampling stops when SAMPLES are taken, or when the time budget is spent and at least LEAST are.
+CPUs are timed with the monotonic clock. CUDA devices are timed with events around each call, after the L2 cache was
+flushed. Warm-up ends when two calls in a row differ by less than WARM, and after WARM_UP calls at the latest. Sampling
+ends after SAMPLES calls, or after at least LEAST calls when the time budget is spent.
+
+Ranks line up at a barrier before each call. A sample is the time on the slowest rank, so all ranks stop after the same
+call. Ranks tell each other their times after several calls (`World.batch`): a device that rests after each call has
+higher clocks, and would be faster than the one device that it is compared with. On one device there is no barrier.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
+from typing import Any
 
 import torch
 
-__all__ = ["Timing", "flush_l2", "time_calls"]
+from longca_bench.measuring.world import World
+
+__all__ = ["BUDGET", "LEAST", "SAMPLES", "WARM", "WARM_UP", "Timing", "flush_l2", "time_calls", "wall_times"]
 
 WARM = 0.1
 WARM_UP = 10
 SAMPLES = 50
 LEAST = 3
-_FLUSH_BYTES = 2**28  # well beyond any L2
+#: Seconds of samples of a call.
+BUDGET = 0.25
+#: Bytes that the flush writes, more than any L2 cache has.
+FLUSH_BYTES = 2**28
+
+_Times = tuple[float, ...]
+_Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one call.
+    """The times of a call.
 
     Attributes:
-        samples: Seconds of each timed call, in order.
-        wall: Seconds by the host's clock, from before a call is made until its result is there: of the same calls on
-            CPUs, of LEAST further ones on CUDA devices.
-        warm_up: Seconds of each call before them, in order.
+        ranks: Seconds of each timed call on each rank: [ranks][calls].
+        warm_up: Seconds of the calls before them, on the slowest rank.
+        last: The last result on this rank, or None if every result was inspected.
     """
 
-    samples: tuple[float, ...]
-    wall: tuple[float, ...]
-    warm_up: tuple[float, ...]
+    ranks: tuple[_Times, ...]
+    warm_up: _Times
+    last: Any = None
+
+    @property
+    def samples(self) -> _Times:
+        """Seconds of each timed call on the slowest rank, in order."""
+        return tuple(map(max, zip(*self.ranks, strict=True)))
 
     @property
     def median(self) -> float:
         """The median sample, in seconds."""
         return median(self.samples)
 
+    @property
+    def rank_medians(self) -> _Times:
+        """Each rank's own median."""
+        return tuple(map(median, self.ranks))
+
 
 def time_calls(
-    call: Callable[[], object],
-    device: torch.device,
-    budget: float,
-    inspect: Callable[[object], None] = lambda result: None,
+    call: _Call, world: World, budget: float = BUDGET, inspect: Callable[[object], None] | None = None
 ) -> Timing:
-    """Times a call.
+    """Times a call that all ranks of a world make.
 
     Args:
-        call: The work, and nothing else.
-        device: Where it runs.
-        budget: Seconds after which no further sample is taken.
-        inspect: Given what each timed call returned, outside the timed region.
+        call: The work of this rank, and nothing else.
+        world: The ranks.
+        budget: Seconds of samples after which no further call is made.
+        inspect: Gets the result of each timed call, outside the timed region. Without it the last result is kept.
     """
-    once = _on_cuda if device.type == "cuda" else _on_cpu
-    warm_up = [once(call)[0]]
+    warm_up: list[float] = []
     while len(warm_up) < WARM_UP:
-        warm_up.append(once(call)[0])
-        if abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
+        warm_up.append(max(world.everyone(_once(call, world)[0])))
+        if len(warm_up) > 1 and abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
             break
-    samples: list[float] = []
-    while len(samples) < SAMPLES and (len(samples) < LEAST or sum(samples) < budget):
-        seconds, result = once(call)
-        inspect(result)
-        samples.append(seconds)
-    wall = [_by_the_host(call, device) for _ in range(LEAST)] if device.type == "cuda" else samples
-    return Timing(tuple(samples), tuple(wall), tuple(warm_up))
+    rounds: list[_Times] = []
+    result: object = None
+    while (count := _calls_to_come([max(each) for each in rounds], warm_up[-1], budget, world.batch)) > 0:
+        mine: list[float] = []
+        for _ in range(count):
+            if inspect is None:
+                result = None  # frees its memory for the next result
+            seconds, result = _once(call, world)
+            if inspect is not None:
+                inspect(result)
+            mine.append(seconds)
+        rounds += zip(*world.everyone(mine), strict=True)
+    return Timing(tuple(zip(*rounds, strict=True)), tuple(warm_up), result if inspect is None else None)
 
 
-def _on_cpu(call: Callable[[], object]) -> tuple[float, object]:
+def wall_times(call: _Call, world: World, timing: Timing) -> _Times:
+    """Seconds by the host's clock, from before a call is made until its result is there.
+
+    Args:
+        call: The work.
+        world: The world of one device.
+        timing: The times of the same call. On a CPU they are by the host's clock already.
+
+    Returns:
+        The samples on a CPU, and the times of LEAST further calls on a CUDA device.
+    """
+    if world.device.type == "cpu":
+        return timing.samples
+    return tuple(_by_the_host(call, world) for _ in range(LEAST))
+
+
+def flush_l2() -> None:
+    """Empties the L2 cache of the CUDA device."""
+    _flush_buffer().zero_()
+
+
+@cache
+def _flush_buffer() -> torch.Tensor:
+    return torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+
+
+def _calls_to_come(taken: list[float], before: float, budget: float, batch: int) -> int:
+    """The number of calls before ranks tell each other their times again. Every rank finds the same number.
+
+    Args:
+        taken: Seconds of each call so far.
+        before: Seconds of the last call of the warm-up.
+        budget: Seconds after which no further call is made.
+        batch: The largest number.
+    """
+    least, left = LEAST - len(taken), budget - sum(taken)
+    if len(taken) >= SAMPLES or (least <= 0 and left <= 0):
+        return 0
+    seconds = median(taken) if taken else before
+    fitting = math.ceil(left / seconds) if left > 0 and seconds else 0
+    return min(max(fitting, least, 1), batch, SAMPLES - len(taken))
+
+
+def _once(call: _Call, world: World) -> tuple[float, object]:
+    if world.device.type == "cuda":
+        return _on_cuda(call, world)
+    world.line_up()
     start = time.perf_counter()
     result = call()
     return time.perf_counter() - start, result
 
 
-def _on_cuda(call: Callable[[], object]) -> tuple[float, object]:
-    """Events around the call; the flush before it keeps the device busy until the call is launched."""
+def _on_cuda(call: _Call, world: World) -> tuple[float, object]:
+    """Events around the call. The flush before it keeps the device busy until the call is launched."""
     flush_l2()
+    world.line_up()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     result = call()
@@ -91,21 +163,11 @@ def _on_cuda(call: Callable[[], object]) -> tuple[float, object]:
     return begin.elapsed_time(end) / 1e3, result
 
 
-def _by_the_host(call: Callable[[], object], device: torch.device) -> float:
-    """From an idle device to the result: what a caller waits, launching included."""
+def _by_the_host(call: _Call, world: World) -> float:
+    """From an idle device to the result: the time that a caller waits, with launching."""
     flush_l2()
-    torch.cuda.synchronize(device)
+    world.synchronize()
     start = time.perf_counter()
     call()
-    torch.cuda.synchronize(device)
+    world.synchronize()
     return time.perf_counter() - start
-
-
-def flush_l2() -> None:
-    """Empties a CUDA device's L2 cache of what was there."""
-    _flush_buffer().zero_()
-
-
-@cache
-def _flush_buffer() -> torch.Tensor:
-    return torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")

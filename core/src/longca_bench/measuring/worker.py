@@ -1,8 +1,9 @@
-"""The worker: a process of its own that measures one case after another.
+"""The worker: a process that measures one case after another, alone or as one of several ranks.
 
-A case can end the worker and nothing else. The runner starts it as `python -m longca_bench.measuring.worker FD`, in a
-session of its own. They talk over that file descriptor: first a `Setup`, then one case at a time. For each case the
-worker says which phase it is in, and then its outcome. It ends itself, and all that it started, with the runner.
+A case can end its worker and nothing else. `longca_bench.measuring.pool` starts it as `python -m
+longca_bench.measuring.worker FD LIFELINE`, in a session of its own. It talks over the file descriptor FD: first it gets
+its `Setup`, then one `Task` at a time. For each task it sends the phases that it begins, and then the result. It ends
+with the process that started it, and everything that it started ends with it.
 """
 
 from __future__ import annotations
@@ -19,36 +20,31 @@ from multiprocessing.connection import Connection
 import torch
 
 from longca import plugins
-from longca_bench.measuring.measure import Bench
-from longca_bench.measuring.messages import Outcome, Phase, Setup
-from longca_bench.suites.cases import Case
+from longca.kernels.base import torch_device
+from longca_bench.measuring.bench import Bench
+from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.messages import Phase, Result, Setup
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.world import World
+from longca_bench.suites.tasks import Task
 
-__all__ = ["end_with_parent", "failure", "poisoned"]
+__all__: list[str] = []
 
 _PR_SET_PDEATHSIG = 1
 _guard: subprocess.Popen[bytes] | None = None
 
 
-def measure(case: Case, bench: Bench, registry: plugins.Registry) -> Outcome:
-    """Measures a case; whatever its kernel raises is a result."""
+def _measure(task: Task, bench: Bench) -> Result:
+    """Measures a case. An exception of a kernel or a strategy is a result."""
     try:
-        verdict = registry.resolve(case.kernel, case.problem(bench.device))
-        measured = bench.measure(case, registry.load(case.kernel), rough_lse=verdict.rough_lse)
-    except Exception as error:  # whatever a kernel raises is a result of that kernel
-        return failure(error)
-    if measured.timing is None:
-        return Outcome("wrong", "; ".join(map(str, measured.verification.failures)), measured.fields())
-    return Outcome("ok", "", measured.fields())
+        return bench.measure(task)
+    except Exception as error:  # whatever a kernel or a strategy raises is a result of the case
+        # PyTorch has these words if a CPU's memory is out.
+        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+        return Result(Status.OOM if exhausted else Status.ERROR, f"{type(error).__name__}: {error}", {})
 
 
-def failure(error: Exception) -> Outcome:
-    """What comes of a case that raised."""
-    # The text is what torch says where a CPU's memory is out.
-    exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-    return Outcome("oom" if exhausted else "error", f"{type(error).__name__}: {error}", {})
-
-
-def poisoned() -> bool:
+def _poisoned() -> bool:
     """Whether the CUDA context can do nothing more, as after an illegal memory access."""
     if not torch.cuda.is_available():
         return False
@@ -59,28 +55,43 @@ def poisoned() -> bool:
     return False
 
 
-def serve(connection: Connection) -> None:
-    """Answers cases until the connection is closed, or the CUDA context is lost."""
+def _world(setup: Setup) -> World:
+    if setup.place is None:
+        return World(torch_device(setup.device))
+    # Only ranks import torch.distributed.
+    from longca_bench.ranks.world import JobWorld
+
+    return JobWorld(setup.device, setup.place)
+
+
+def _serve(connection: Connection) -> None:
+    """Answers tasks until the connection is closed, or the CUDA context is lost."""
     setup: Setup = connection.recv()
     if setup.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
-    registry = plugins.registry(setup.disabled)
-    bench = Bench(setup.device, with_backward=setup.with_backward, announce=lambda name: connection.send(Phase(name)))
-    connection.send(Phase("ready"))
+
+    def announce(name: str) -> None:
+        connection.send(Phase(name))
+
+    if setup.place is not None:
+        announce("joining")
+    instruments = Instruments(_world(setup), plugins.registry(setup.disabled), announce)
+    bench = Bench(setup.device, instruments, setup.with_backward)
+    announce("ready")
     while True:
-        outcome = measure(connection.recv(), bench, registry)
-        if poisoned():
-            connection.send(replace(outcome, is_last=True))
+        result = _measure(connection.recv(), bench)
+        if _poisoned():
+            connection.send(replace(result, is_last=True))
             return
         torch.cuda.empty_cache()
-        connection.send(outcome)
+        connection.send(result)
 
 
-def end_with_parent(lifeline: int) -> None:
-    """Ends this process, and all that it started, when the other end of a pipe is closed.
+def _end_with_parent(lifeline: int) -> None:
+    """Ends this process, and everything that it started, when the other end of a pipe is closed.
 
-    The kernel ends this process with its parent, and at once. What it started is ended by a guard in its process group,
-    which waits for the pipe: a thread of this process could be ended before it got to that.
+    The operating system ends this process with its parent, at once. A guard in its process group waits for the pipe,
+    and then ends everything that this process started. A thread of this process could be ended before it does that.
     """
     global _guard
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -91,10 +102,10 @@ def end_with_parent(lifeline: int) -> None:
 
 def main() -> None:
     """Serves the connection that the command line names."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's to handle
-    end_with_parent(int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C
+    _end_with_parent(int(sys.argv[2]))
     try:
-        serve(Connection(int(sys.argv[1])))
+        _serve(Connection(int(sys.argv[1])))
     except EOFError:
         return
 

@@ -1,48 +1,48 @@
-"""Blame: which rank ended a case, where several ended in it.
+"""Blame: the rank that ended a case, if several ranks failed.
 
-A rank that dies closes its connections, and those that wait for it raise; so where one has crashed, it was that one. A
-rank that raises waits with its connections open, and no other learns of it; so of those that raised it was the first.
-Where time ran out, it was the rank inside a kernel; if none is, the one that has come least far. Ranks that wait in a
-collective have done nothing wrong.
+A rank that dies closes its connections, and the ranks that wait for it raise. So a crashed rank is to blame before all
+others. A rank that raises keeps its connections open, and no other rank learns of it. So the first rank that raised is
+to blame. If time ran out, the rank inside a kernel is to blame, or else the rank with the fewest phases. A rank that
+waits in a collective has done nothing wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from longca_bench.measuring.messages import Outcome
-from longca_bench.ranks.messages import COMPUTING, Answer
+from longca_bench.measuring.messages import COMPUTING, Result
+from longca_bench.measuring.status import Status
+from longca_bench.ranks.messages import RankResult
 
 __all__ = ["blame", "has_failed"]
 
 
-def has_failed(answer: Answer) -> bool:
-    """Whether a rank came to no result."""
-    return answer.outcome.status not in ("ok", "wrong", "stopped")
+def has_failed(answer: RankResult) -> bool:
+    """Whether a rank failed by itself. A wrong result is the same on all ranks, and ends no process group."""
+    return answer.result is not None and answer.result.status not in (Status.OK, Status.WRONG)
 
 
-def blame(answers: Mapping[int, Answer], size: int, seconds: float) -> Outcome:
-    """What came of a case that not all ranks ended well.
+def blame(answers: Mapping[int, RankResult], size: int, seconds: float) -> Result:
+    """The result of a case that some rank did not end well.
 
     Args:
-        answers: What ranks answered, in the order in which they did.
-        size: Ranks.
+        answers: The results of ranks, in the order in which they came.
+        size: Number of ranks.
         seconds: The deadline.
     """
-    failed = [rank for rank, answer in answers.items() if has_failed(answer)]
+    failed = {rank: answer.result for rank, answer in answers.items() if answer.result and has_failed(answer)}
     if not failed:
         return _late(answers, size, seconds)
-    first = min(failed, key=lambda rank: answers[rank].outcome.status != "crashed")
-    answer = answers[first]
-    message = f"rank {first} of {size}: {answer.outcome.message}, in phase {answer.phase!r}"
+    first = min(failed, key=lambda rank: failed[rank].status is not Status.CRASHED)
+    message = f"rank {first} of {size}: {failed[first].message}, in phase {answers[first].phase!r}"
     also = sorted(set(failed) - {first})
     if also:
         message += f"; after it {_ranks(also)} failed"
-    return Outcome(answer.outcome.status, message, {})
+    return Result(failed[first].status, message, {})
 
 
-def _late(answers: Mapping[int, Answer], size: int, seconds: float) -> Outcome:
-    left = {rank: answer for rank, answer in answers.items() if answer.outcome.status == "stopped"}
+def _late(answers: Mapping[int, RankResult], size: int, seconds: float) -> Result:
+    left = {rank: answer for rank, answer in answers.items() if answer.result is None}
     silent = sorted(set(range(size)) - set(answers))
     inside = [rank for rank, answer in left.items() if answer.phase.startswith(COMPUTING)]
     least = min((answer.phases for answer in left.values()), default=0)
@@ -51,7 +51,7 @@ def _late(answers: Mapping[int, Answer], size: int, seconds: float) -> Outcome:
     verb = "is" if len(culprits) == 1 else "are"
     others = "" if len(culprits) == size else ", and the others wait"
     message = f"{_ranks(culprits)} of {size} {verb} still in phase {', '.join(map(repr, phases))} after {seconds:g} s"
-    return Outcome("timeout", f"{message}{others}; all were ended", {})
+    return Result(Status.TIMEOUT, f"{message}{others}; all were ended", {})
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -1,7 +1,7 @@
-"""Board: what the processes of a job leave for each other in its store, by name.
+"""The board: named values that the processes of a job leave for each other in the job's store.
 
-For each assignment in turn the leader leaves what to do, members that their workers are ready and what came of it, and
-the leader again that those who have not answered are to stop.
+Assignments have numbers. For each, the leader posts the assignment, members post that their workers are ready, and then
+their results. After a failure the leader posts a stop to the members that have not answered.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _PAUSE = 0.02  # seconds between two looks
 
 
 class BoardLostError(LongCAError):
-    """The store is gone, and whoever opened it."""
+    """The store is gone, and the process that opened it."""
 
 
 class Board:
     """Named values that every process of the job can read.
 
-    Values are pickled: they come from processes of the same job, which run the same code for the same user.
+    Values are pickled. They come from processes of the same job, which run the same code for the same user.
 
     Args:
         store: A connection to the job's store.
 
     Raises:
-        BoardLostError: From every method, where the process that opened the store has ended.
+        BoardLostError: From every method, if the process that opened the store has ended.
     """
 
     def __init__(self, store: Store) -> None:
@@ -51,7 +51,7 @@ class Board:
             return bool(self._store.check([name]))
 
     def read(self, name: str) -> Any:
-        """The value of the name, as soon as there is one."""
+        """The value of the name. Waits until there is one."""
         while not self.has(name):
             time.sleep(_PAUSE)
         with _connected():
@@ -70,25 +70,25 @@ def _connected() -> Iterator[None]:
 
 
 def assignment(number: int) -> str:
-    """What ranks are to do, by its number; None for nothing more."""
+    """Name of an assignment, or of None after the last one."""
     return f"assignment/{number}"
 
 
 def ready(number: int, rank: int) -> str:
-    """That a rank's worker is running."""
+    """Name of the word that a rank's worker is running."""
     return f"ready/{number}/{rank}"
 
 
 def answer(number: int, rank: int) -> str:
-    """What came of it on a rank."""
+    """Name of a rank's result."""
     return f"answer/{number}/{rank}"
 
 
 def stop(number: int) -> str:
-    """That ranks which have not answered are to end it."""
+    """Name of the stop for ranks that have not answered."""
     return f"stop/{number}"
 
 
 def gone(rank: int) -> str:
-    """That a rank has ended its worker, and does nothing more."""
+    """Name of the word that a rank has ended its worker and goes."""
     return f"gone/{rank}"

@@ -1,4 +1,4 @@
-"""Job: this process's place among those that torchrun, or any other launcher with its environment, has started."""
+"""Jobs: this process's place among the processes that torchrun, or a launcher like it, has started."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Job:
 
     Attributes:
         rank: This process's rank.
-        size: Ranks.
-        local_rank: Its place on this machine.
-        host: Where the store is in which the job's processes find each other.
-        port: Its port there.
-        opens_store: Whether this process opens it: rank 0, where the launcher has not.
+        size: Number of ranks.
+        local_rank: The rank's number on this machine.
+        host: Host of the store in which the job's processes find each other.
+        port: Port of the store.
+        opens_store: Whether this process opens the store. Rank 0 does, unless the launcher has.
     """
 
     rank: int
@@ -35,15 +35,15 @@ class Job:
     opens_store: bool
 
     def end_with_launcher(self) -> None:
-        """Has this process end when the one that started it does, however that ends."""
+        """Makes this process end with the process that started it."""
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def current_job() -> Job | None:
-    """The place in a job that the environment says; None outside of one.
+    """The place in a job by the environment, or None outside of a job.
 
     Raises:
-        RequestError: It says it in part.
+        RequestError: Some of the environment's variables are missing.
     """
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:

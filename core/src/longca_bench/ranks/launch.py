@@ -1,4 +1,4 @@
-"""Launching: torchrun, started by the command line itself, on one machine."""
+"""Launching: the command line itself starts torchrun, on one machine."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["launch"]
 def launch(ranks: int, arguments: Sequence[str]) -> int:
     """Runs `torchrun --standalone --nproc-per-node RANKS -m longca ARGUMENTS` in this process.
 
-    Cores are shared out among the ranks, unless OMP_NUM_THREADS says how many threads each has.
+    The ranks share the cores equally, unless OMP_NUM_THREADS gives the threads of each.
 
     Args:
-        ranks: Processes to start.
-        arguments: What comes behind `longca` on the command line; in the job --nproc means nothing.
+        ranks: Number of processes.
+        arguments: The arguments after `longca` on the command line. In the job --nproc means nothing.
 
     Returns:
         The exit code of rank 0.
 
     Raises:
-        LongCAError: Another process of the job ended it.
-        KeyboardInterrupt: It was interrupted.
+        LongCAError: Another process ended the job.
+        KeyboardInterrupt: The job was interrupted.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
-    # Which rank failed and why is in the records; torchrun would say at length that a process has an exit code.
+    # The records name the rank that failed, and the reason. torchrun would only report an exit code, at length.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     options = ["--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0", "--module", "--", "longca"]
     try:

@@ -1,7 +1,7 @@
-"""Leader: has all ranks of a job do a case, holds them to its deadline, and finds out who was to blame.
+"""The leader: it makes all ranks of a job measure a case, holds them to the deadline, and finds the rank to blame.
 
-One rank that raises, runs out of memory or dies ends the case on all of them: the others would wait for it for ever,
-and a process group in which somebody is out of step cannot be used again. The next case gets a new world.
+A rank that raises, runs out of memory or dies ends the case on all ranks. The other ranks would wait for it for ever,
+and a process group with a rank that is out of step cannot be used again. The next case gets a new world.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from longca_bench.measuring.messages import Outcome
+from longca_bench.measuring.messages import Result, Setup
 from longca_bench.ranks.blame import blame, has_failed
 from longca_bench.ranks.board import Board, BoardLostError, answer, assignment, gone, ready, stop
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.member import Member
-from longca_bench.ranks.messages import Answer, Assignment, Setup, Task
+from longca_bench.ranks.messages import Assignment, RankResult
 from longca_bench.ranks.store import open_store
+from longca_bench.suites.tasks import Task
 
 __all__ = ["Leader", "leading"]
 
@@ -35,42 +36,43 @@ class Leader:
     """Leads the ranks of a job.
 
     Args:
-        size: Ranks.
-        board: What the job's processes leave for each other.
+        size: Number of ranks.
+        board: The board of the job's processes.
     """
 
     def __init__(self, size: int, board: Board) -> None:
         self.size = size
         self._board = board
         self._number = self._world = 0
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, RankResult] = {}
 
-    def run(self, setup: Setup, task: Task, seconds: float) -> Outcome:
-        """Has all ranks measure a case.
+    def run(self, setup: Setup, task: Task, seconds: float) -> Result:
+        """Makes all ranks measure a case.
 
         Args:
-            setup: What every rank is told, the same each time.
+            setup: The setup of every worker, without a place. It is the same each time.
             task: The case.
-            seconds: The deadline, from when all workers are running.
+            seconds: The deadline. It starts when all workers are running.
         """
         self._answers = {}
         self._board.post(assignment(self._number), Assignment(setup, self._world, task))
         running = self._wait(self._all_ready, _START)
         done = running and self._wait(self._all_answered, seconds)
-        if done and not self._failed:
-            outcome = self._answers[0].outcome
-            self._world += any(each.outcome.is_last for each in self._answers.values())
+        results = [self._answers[rank].result for rank in range(self.size) if rank in self._answers]
+        if done and not self._failed and results[0] is not None:
+            result = results[0]
+            self._world += any(each is not None and each.is_last for each in results)
         else:
-            outcome = self._stop(seconds if running else _START)
+            result = self._stop(seconds if running else _START)
             self._world += 1
         self._number += 1
-        return outcome
+        return result
 
     def dismiss(self) -> None:
-        """Has members end their workers and go; also in the midst of a case."""
+        """Makes members end their workers and go, even in the middle of a case."""
         if len(self._answers) < self.size:
             self._board.post(stop(self._number), True)
-        for number in (self._number, self._number + 1):  # in the midst of a case its answer comes first
+        for number in (self._number, self._number + 1):  # in the middle of a case, its answer comes first
             self._board.post(assignment(number), None)
         self._wait(lambda: all(self._board.has(gone(rank)) for rank in range(self.size)), _END)
 
@@ -79,7 +81,7 @@ class Leader:
         return any(map(has_failed, self._answers.values()))
 
     def _wait(self, is_done: Callable[[], bool], seconds: float) -> bool:
-        """Whether something is so within some seconds, or some rank failed before."""
+        """Whether something is done within some seconds."""
         deadline = time.monotonic() + seconds
         while not is_done():
             if time.monotonic() > deadline:
@@ -100,7 +102,7 @@ class Leader:
             if rank not in self._answers and self._board.has(name := answer(self._number, rank)):
                 self._answers[rank] = self._board.read(name)
 
-    def _stop(self, seconds: float) -> Outcome:
+    def _stop(self, seconds: float) -> Result:
         """Ends the case on all ranks."""
 
         def all_said() -> bool:
@@ -112,23 +114,20 @@ class Leader:
         before = set(self._answers)
         self._board.post(stop(self._number), True)
         self._wait(all_said, _END)
-        # Workers are not ended all at once: what one says of another that is gone by now is no failure of its own.
-        answers = {
-            rank: each if rank in before else replace(each, outcome=Outcome("stopped", "", {}))
-            for rank, each in self._answers.items()
-        }
+        # Workers do not end at the same moment. A complaint about a worker that is gone by now is no failure.
+        answers = {rank: each if rank in before else replace(each, result=None) for rank, each in self._answers.items()}
         return blame(answers, self.size, seconds)
 
 
 @contextmanager
 def leading(job: Job) -> Iterator[Leader]:
-    """Leads a job from its rank 0, whose worker is supervised beside it; the others are dismissed at the end."""
+    """Leads a job from its rank 0, and supervises that rank's worker in a thread. At the end all members go."""
     job.end_with_launcher()
     board = Board(open_store(job.host, job.port, opens=job.opens_store))
     member = Member(job, Board(open_store(job.host, job.port)))
 
     def beside() -> None:
-        with suppress(BoardLostError):  # the leader meets it too, and says so
+        with suppress(BoardLostError):  # the leader meets the same error, and reports it
             member.follow()
 
     thread = threading.Thread(target=beside, daemon=True)

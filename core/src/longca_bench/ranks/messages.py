@@ -1,80 +1,23 @@
-"""What leader, members and workers say to each other."""
+"""Messages between the leader of a job and its members."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longca.manifests import Device
-from longca_bench.measuring.messages import Outcome
-from longca_bench.suites.cases import Case
+from longca_bench.measuring.messages import Result, Setup
+from longca_bench.suites.tasks import Task
 
-__all__ = ["COMPUTING", "Answer", "Assignment", "RankSetup", "Setup", "Task"]
-
-#: How a phase begins in which a rank is inside a kernel, and not waiting for others.
-COMPUTING = "kernel"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What every rank is told once.
-
-    Attributes:
-        device: What it measures on.
-        disabled: Plugins to leave out.
-        with_backward: Lengths whose references need gradients.
-        memory: Bytes that a worker may take; None for no limit.
-    """
-
-    device: Device
-    disabled: frozenset[str]
-    with_backward: frozenset[int]
-    memory: int | None
-
-
-@dataclass(frozen=True)
-class RankSetup:
-    """What a worker is told when it starts.
-
-    Attributes:
-        setup: What every rank is told.
-        world: Which world it is of; each has a number of its own.
-        rank: Its rank.
-        size: Ranks.
-        local_rank: Its place on this machine, and so its GPU.
-        host: Where the job's store is.
-        port: Its port there.
-    """
-
-    setup: Setup
-    world: int
-    rank: int
-    size: int
-    local_rank: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True)
-class Task:
-    """A case as ranks take it.
-
-    Attributes:
-        case: The case.
-        placed: The placement to measure: what `auto` comes to.
-    """
-
-    case: Case
-    placed: str
+__all__ = ["Assignment", "RankResult"]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the leader has all ranks do next.
+    """The next task of all ranks.
 
     Attributes:
-        setup: What their workers are told, where they are not running yet.
-        world: The world to do it in; where it is another than before, workers are started anew.
-        task: The case.
+        setup: The setup of their workers, without a place.
+        world: Number of the world to do it in. A new number makes members start new workers.
+        task: The task.
     """
 
     setup: Setup
@@ -83,15 +26,15 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came of a case on one rank.
+class RankResult:
+    """The result of a task on one rank.
 
     Attributes:
-        outcome: As its worker says it; `stopped` where it was ended because of another rank's failure or the deadline.
-        phase: What it was doing last.
-        phases: How many phases it had begun.
+        result: The worker's result, or None if it was stopped for another rank's failure or for the deadline.
+        phase: The worker's last phase.
+        phases: Number of phases that it had begun.
     """
 
-    outcome: Outcome
+    result: Result | None
     phase: str
     phases: int

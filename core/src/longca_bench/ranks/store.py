@@ -1,4 +1,4 @@
-"""Store: where the processes of a job find each other."""
+"""The store in which the processes of a job find each other."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 __all__ = ["open_store"]
 
-#: Seconds within which all processes of a job have to come to its store.
+#: Seconds in which all processes of a job must reach its store.
 _JOIN = 300
 
 
 def open_store(host: str, port: int, *, opens: bool = False) -> Store:
-    """A connection to a job's store; each thread and each process needs one of its own.
+    """A connection to a job's store. Each thread and each process needs its own.
 
     Args:
-        host: Where it is.
-        port: Its port there.
-        opens: Whether to open the store rather than to find it.
+        host: Host of the store.
+        port: Port of the store.
+        opens: Whether to open the store, and not only connect to it.
     """
     timeout = timedelta(seconds=_JOIN)
     store = TCPStore(host, port, is_master=opens, timeout=timeout, wait_for_workers=False)
-    # Where the launcher restarts a job, nothing of the one before must be found.
+    # A restarted job must not find the values of the job before.
     return PrefixStore(f"longca/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

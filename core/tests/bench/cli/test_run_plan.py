@@ -60,6 +60,6 @@ def test_json_is_whole_and_stderr_says_how_far_it_is(capsys, monkeypatch):
 
 
 def test_placing_a_case_needs_no_torch():
-    code = "import sys, longca_bench.suites.placing, longca_bench.cli.run_plan; print('torch' in sys.modules)"
+    code = "import sys, longca_bench.suites.tasks, longca_bench.cli.run_plan; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

@@ -4,8 +4,9 @@ import pytest
 
 from longca.errors import RequestError
 from longca.masks import PATTERNS, get_pattern
-from longca_bench.cli.run_request import Described, Limits, Request
+from longca_bench.cli.run_request import Described, Request
 from longca_bench.cli.run_suite import chosen_suite
+from longca_bench.measuring.options import Options
 from longca_bench.suites.cases import Selection
 from longca_bench.suites.suite import load_suite
 
@@ -14,9 +15,8 @@ def choose(
     subject, selection=Selection(), ranks=None, *, mask_heads=None, lengths=None, head_dims=(), dtypes=(), **factors
 ):
     described = Described(factors, mask_heads, lengths, head_dims, dtypes)
-    limits = Limits(600.0, None, False, frozenset())
     return chosen_suite(
-        Request(subject, selection, described, limits, None, ranks, None, False, False, False, None), ranks
+        Request(subject, selection, described, Options(), None, ranks, None, False, False, False, None), ranks
     )
 
 

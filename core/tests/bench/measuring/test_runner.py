@@ -5,9 +5,12 @@ import pytest
 from longca.manifests import Device
 from longca_advice.devices import evidence_name
 from longca_advice.history import history
+from longca_bench.measuring.case_record import judged
 from longca_bench.measuring.interleave import ROUNDS
-from longca_bench.measuring.messages import Outcome
-from longca_bench.measuring.runner import Options, judged, run_cases
+from longca_bench.measuring.messages import Result
+from longca_bench.measuring.options import Options
+from longca_bench.measuring.runner import run_cases
+from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import LEAST
 from longca_bench.suites.cases import Case, Selection, expand
 from longca_bench.suites.suite import load_suite
@@ -67,7 +70,7 @@ def test_a_kernel_that_has_nobody_to_take_turns_with(core):
 def test_faster_than_the_device_can_be_is_suspect():
     h200 = Device("cuda", (9, 0), name="NVIDIA H200")
     case = Case("sdpa", "full", 96, "auto", 0, 4, 2, 64, "bfloat16", "forward")
-    fast, slow = (Outcome("ok", "", {"tflops": tflops}) for tflops in (1200.0, 700.0))
+    fast, slow = (Result(Status.OK, "", {"tflops": tflops}) for tflops in (1200.0, 700.0))
     assert judged(fast, h200, case).status == "suspect"
     assert "989" in judged(fast, h200, case).message
     assert judged(slow, h200, case).status == "ok"

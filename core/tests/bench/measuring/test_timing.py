@@ -1,11 +1,15 @@
+"""When warm-up and sampling stop, and when ranks tell each other their times."""
+
 import time
 
+import pytest
 import torch
 
 from longca_bench.measuring import timing
-from longca_bench.measuring.timing import time_calls
+from longca_bench.measuring.timing import LEAST, SAMPLES, _calls_to_come, time_calls, wall_times
+from longca_bench.measuring.world import World
 
-CPU = torch.device("cpu")
+CPU = World(torch.device("cpu"))
 
 
 def test_samples_are_the_work_alone():
@@ -25,3 +29,37 @@ def test_warm_up_goes_on_until_calls_agree():
     timed = time_calls(lambda: time.sleep(next(waits)), CPU, budget=0.0)
     assert len(timed.warm_up) >= 4
     assert max(timed.samples) < 0.04
+
+
+def test_every_result_is_inspected_outside_the_timed_region():
+    seen = []
+    timed = time_calls(lambda: "a result", CPU, 0.0, lambda result: (time.sleep(0.05), seen.append(result)))
+    assert seen == ["a result"] * LEAST
+    assert max(timed.samples) < 0.05
+    assert timed.last is None
+    assert time_calls(lambda: "a result", CPU, 0.0).last == "a result"
+
+
+def test_one_device_is_a_world_of_size_one():
+    timed = time_calls(lambda: time.sleep(0.001), CPU, 0.0)
+    assert timed.ranks == (timed.samples,)
+    assert timed.rank_medians == (timed.median,)
+    assert wall_times(lambda: None, CPU, timed) == timed.samples
+
+
+@pytest.mark.parametrize(
+    ("taken", "before", "count"),
+    [
+        ([], 0.2, 5),  # as many as fit
+        ([], 0.001, 8),  # at most a batch
+        ([], 5.0, LEAST),  # at least some, however long they take
+        ([5.0], 5.0, LEAST - 1),
+        ([5.0] * LEAST, 5.0, 0),
+        ([0.3, 0.3, 0.3], 9.0, 1),  # by the time that they took, not by the warm-up
+        ([0.001] * (SAMPLES - 2), 0.001, 2),
+        ([0.001] * SAMPLES, 0.001, 0),
+    ],
+)
+def test_calls_to_come(taken, before, count):
+    assert _calls_to_come(taken, before, 1.0, 8) == count
+    assert _calls_to_come(taken, before, 1.0, 1) == min(count, 1), "one device asks after each call"

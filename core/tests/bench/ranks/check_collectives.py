@@ -10,11 +10,11 @@ from longca.errors import LongCAError
 from longca.manifests import Device, Layout, Problem
 from longca.masks import build
 from longca.parallel.traffic import Recorder, sent_by_kind
-from longca_bench.ranks.communication import ALL, measure_communication, repeat
-from longca_bench.ranks.messages import RankSetup, Setup
-from longca_bench.ranks.rounds import time_rounds
-from longca_bench.ranks.shares import by_heads, shares
-from longca_bench.ranks.world import World
+from longca_bench.measuring.communication import ALL, measure_communication, repeat
+from longca_bench.measuring.messages import Place
+from longca_bench.measuring.shares import by_heads, shares
+from longca_bench.measuring.timing import time_calls
+from longca_bench.ranks.world import JobWorld
 
 RANKS = 3
 
@@ -84,7 +84,7 @@ def check_heads(world):
 
 def check_rounds(world):
     calls = []
-    rounds = time_rounds(lambda: calls.append(0) or world.rank, world, 0.001)
+    rounds = time_calls(lambda: calls.append(0) or world.rank, world, 0.001)
     assert len(rounds.ranks) == RANKS
     assert world.everyone(len(calls)) == [len(calls)] * RANKS, "all ranks stop after the same round"
     assert rounds.samples == tuple(map(max, zip(*rounds.ranks, strict=True)))
@@ -92,8 +92,7 @@ def check_rounds(world):
 
 
 def main(rank, port):
-    setup = Setup(Device("cpu"), frozenset(), frozenset(), None)
-    world = World(RankSetup(setup, 0, rank, RANKS, rank, "localhost", port))
+    world = JobWorld(Device("cpu"), Place(0, rank, RANKS, rank, "localhost", port))
     for check in (check_collectives, check_heads, check_rounds):
         check(world)
     dist.destroy_process_group()

@@ -1,12 +1,13 @@
 import pytest
 
-from longca_bench.measuring.messages import Outcome
+from longca_bench.measuring.messages import Result
+from longca_bench.measuring.status import Status
 from longca_bench.ranks.blame import blame
-from longca_bench.ranks.messages import Answer
+from longca_bench.ranks.messages import RankResult
 
 
 def answer(status, phase="verify", phases=5, message=""):
-    return Answer(Outcome(status, message, {}), phase, phases)
+    return RankResult(None if status == "stopped" else Result(Status(status), message, {}), phase, phases)
 
 
 @pytest.mark.parametrize(

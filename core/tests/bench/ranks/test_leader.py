@@ -9,22 +9,21 @@ from functools import partial
 import pytest
 from torch.distributed import HashStore
 
-from longca_bench.measuring.messages import Outcome
+from longca_bench.measuring.messages import Result
+from longca_bench.measuring.status import Status
 from longca_bench.ranks.board import Board, BoardLostError, answer, assignment, gone, ready, stop
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.leader import Leader, leading
 from longca_bench.ranks.member import Member
-from longca_bench.ranks.messages import Answer
+from longca_bench.ranks.messages import RankResult
 from longca_bench.ranks.store import open_store
-
-STOPPED = Outcome("stopped", "", {})
 
 
 class Late:
-    """What is said when the stop has come, and not before."""
+    """A result that comes after the stop, and not before."""
 
-    def __init__(self, outcome=STOPPED):
-        self.outcome = outcome
+    def __init__(self, result=None):
+        self.result = result
 
 
 class Members:
@@ -42,11 +41,11 @@ class Members:
         while (told := board.read(assignment(number))) is not None:
             self.worlds[rank].append(told.world)
             board.post(ready(number, rank), True)
-            outcome = said.pop(0)
-            while isinstance(outcome, Late) and not board.has(stop(number)):
+            result = said.pop(0)
+            while isinstance(result, Late) and not board.has(stop(number)):
                 time.sleep(0.01)
-            outcome = outcome.outcome if isinstance(outcome, Late) else outcome
-            board.post(answer(number, rank), Answer(outcome, "verify", 3))
+            result = result.result if isinstance(result, Late) else result
+            board.post(answer(number, rank), RankResult(result, "verify", 3))
             number += 1
         board.post(gone(rank), True)
 
@@ -58,8 +57,8 @@ class Members:
 
 
 def test_a_world_lives_while_all_goes_well():
-    fine, wrong = Outcome("ok", "", {"median": 1.0}), Outcome("wrong", "dk", {})
-    members = Members([fine, wrong, fine], [Outcome("ok", "", {}), wrong, fine])
+    fine, wrong = Result(Status.OK, "", {"median": 1.0}), Result(Status.WRONG, "dk", {})
+    members = Members([fine, wrong, fine], [Result(Status.OK, "", {}), wrong, fine])
     outcomes = [members.leader.run(None, None, 5.0) for _ in range(3)]
     members.end()
     assert [each.status for each in outcomes] == ["ok", "wrong", "ok"]
@@ -68,8 +67,8 @@ def test_a_world_lives_while_all_goes_well():
 
 
 def test_after_a_failure_there_is_another_world():
-    fine, last = Outcome("ok", "", {}), Outcome("ok", "", {}, is_last=True)
-    members = Members([Late(), fine, fine], [Outcome("oom", "no more", {}), last, fine])
+    fine, last = Result(Status.OK, "", {}), Result(Status.OK, "", {}, is_last=True)
+    members = Members([Late(), fine, fine], [Result(Status.OOM, "no more", {}), last, fine])
     outcomes = [members.leader.run(None, None, 5.0) for _ in range(3)]
     members.end()
     assert [each.status for each in outcomes] == ["oom", "ok", "ok"]
@@ -78,7 +77,7 @@ def test_after_a_failure_there_is_another_world():
 
 
 def test_what_is_said_after_the_stop_is_no_failure():
-    closed = Late(Outcome("error", "connection closed", {}))
+    closed = Late(Result(Status.ERROR, "connection closed", {}))
     members = Members([closed], [Late()])
     outcome = members.leader.run(None, None, 0.2)
     members.end()

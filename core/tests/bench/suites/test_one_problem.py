@@ -6,8 +6,9 @@ from longca import masks
 from longca.errors import MaskError, RequestError, UnknownNameError
 from longca.manifests import Device
 from longca.plugins import registry
+from longca_bench.measuring.case_record import identity, unmeasured_record
 from longca_bench.measuring.records import Record
-from longca_bench.measuring.runner import finished, identity
+from longca_bench.measuring.status import Status
 from longca_bench.suites.cases import expand
 from longca_bench.suites.one_problem import problem_suite
 from longca_bench.suites.suite import Suite
@@ -39,7 +40,7 @@ def test_documents_survive_the_way_to_the_records(given):
     assert case.mask == masks.build("causal_document", 65, documents=DOCUMENTS)
     device = Device("cpu")
     fields = identity(suite, case, device, registry())
-    record = finished({**fields, "flops": case.problem(device).flops}, "ok", "")
+    record = unmeasured_record(fields, Status.OK, "")
     assert Record.model_validate_json(record.model_dump_json()) == record
     assert record.factors == {"documents": tuple(DOCUMENTS)}
     (again,) = expand(problem_suite("causal_document", seqlens=[65], factors=record.factors), ["naive"])[:1]

@@ -7,27 +7,27 @@ from functools import partial
 from itertools import chain
 
 from longca.parallel.traffic import Collective
-from longca_bench.ranks.rounds import time_rounds
-from longca_bench.ranks.world import World
+from longca_bench.measuring.timing import time_calls
+from longca_bench.measuring.world import World
 
 __all__ = ["ALL", "Bandwidth", "measure_communication", "repeat"]
 
-#: What all kinds together are called.
+#: The name of all kinds together.
 ALL = "all"
 
 Bandwidth = dict[str, int | float]
 
 
 def measure_communication(collectives: Sequence[Collective], world: World, budget: float) -> dict[str, Bandwidth]:
-    """The time and bandwidths of collectives, by kind and all together.
+    """The time and bandwidths of collectives, by kind and all together. All ranks call this.
 
-    algbw is bytes over seconds, and busbw what each rank sends over seconds, so that it does not depend on how many
-    there are. Bytes are those of the rank that has most; where shards differ, the others have less.
+    algbw is bytes over seconds. busbw is the bytes that each rank sends over seconds, so it does not depend on the
+    number of ranks. Bytes are those of the rank with the most bytes, because shards can differ.
 
     Args:
-        collectives: This rank's.
-        world: The ranks, which all call this.
-        budget: Seconds to sample each kind for.
+        collectives: This rank's collectives.
+        world: The ranks.
+        budget: Seconds of samples for each kind.
     """
     kinds = sorted({kind for kinds in world.everyone([c.kind for c in collectives]) for kind in kinds})
     found = {kind: _measured([c for c in collectives if c.kind == kind], world, budget) for kind in kinds}
@@ -37,13 +37,13 @@ def measure_communication(collectives: Sequence[Collective], world: World, budge
 
 
 def repeat(collectives: Sequence[Collective]) -> None:
-    """Begins collectives once more, in their order, and waits for all: no sooner than anything computed needs it."""
+    """Starts collectives again in their order, and then waits for all of them, as late as any computation needs."""
     for work in [*chain.from_iterable(collective.start() for collective in collectives)]:
         work.wait()
 
 
 def _measured(collectives: Sequence[Collective], world: World, budget: float) -> Bandwidth:
-    seconds = time_rounds(partial(repeat, collectives), world, budget).median
+    seconds = time_calls(partial(repeat, collectives), world, budget).median
     sums = sum(c.size for c in collectives), sum(c.sent for c in collectives), len(collectives)
     size, sent, calls = map(max, zip(*world.everyone(sums), strict=True))
     rate = 1e-9 / seconds

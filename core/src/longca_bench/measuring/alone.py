@@ -1,4 +1,4 @@
-"""Alone: the kernel without a strategy, on one device. What a strategy's errors and times are held against."""
+"""Alone: the kernel on one device, without a strategy. A strategy's errors and times are compared with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from longca.kernels.base import Kernel
 from longca.manifests import Problem
-from longca_bench.ranks.shares import Share
+from longca_bench.measuring.shares import Share
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.verify import Finding, check_backward, check_forward
@@ -19,14 +19,14 @@ __all__ = ["Alone", "equal_share", "lone_call", "verify_alone"]
 
 @dataclass(frozen=True)
 class Alone:
-    """A kernel on one device.
+    """Errors and times of a kernel on one device.
 
     Attributes:
-        findings: The worst row of each tensor; empty where the kernel does not take the mask whole.
-        seconds: Median time of one rank's share of the heads, while the other ranks wait; None where they do not
-            divide, as are those that follow.
-        abreast: Median time of the slowest rank where all do that, each for itself.
-        ranks_abreast: Each rank's own median then.
+        findings: The worst row of each tensor. Empty if the kernel does not take the whole mask.
+        seconds: Median time of one rank's share of the heads, while the other ranks wait. None if the heads do not
+            divide among the ranks.
+        abreast: Median time on the slowest rank when all ranks do this at once. None in the same case.
+        ranks_abreast: Each rank's own median of that. Empty in the same case.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -35,7 +35,7 @@ class Alone:
     ranks_abreast: tuple[float, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """The record's fields."""
+        """The fields of the record."""
         return {
             "alone_seconds": self.seconds,
             "abreast_seconds": self.abreast,
@@ -47,14 +47,14 @@ class Alone:
 def verify_alone(
     kernel: Kernel, problem: Problem, inputs: Inputs, expected: Reference, *, rough_lse: bool
 ) -> tuple[Finding, ...]:
-    """What is found of a kernel's output, or of its gradients where the direction is `backward`.
+    """Verifies a kernel's output, or its gradients if the direction is `backward`.
 
     Args:
-        kernel: The kernel, which takes the problem.
-        problem: What is asked.
-        inputs: Its tensors.
-        expected: Its reference.
-        rough_lse: What the offer that covers the problem says of its log-sum-exp.
+        kernel: The kernel. It takes the problem.
+        problem: The problem.
+        inputs: The problem's tensors.
+        expected: The problem's reference.
+        rough_lse: Whether the offer that covers the problem calls its log-sum-exp rough.
     """
     plan = kernel.plan(problem)
     found, out, lse = check_forward(kernel, plan, inputs, expected, rough_lse=rough_lse)
@@ -64,7 +64,7 @@ def verify_alone(
 
 
 def equal_share(problem: Problem, ranks: int) -> Share | None:
-    """The first of as many equal parts of the query heads, with the KV heads they need; None where there are none."""
+    """The first of `ranks` equal parts of the query heads, with their KV heads, or None without such parts."""
     if problem.heads_q % ranks:
         return None
     heads_q = problem.heads_q // ranks
@@ -75,12 +75,12 @@ def equal_share(problem: Problem, ranks: int) -> Share | None:
 
 
 def lone_call(kernel: Kernel, problem: Problem, inputs: Inputs) -> Callable[[], object]:
-    """A kernel's call in the problem's direction; of a backward the forward is over.
+    """A kernel's call in the problem's direction. Before a backward, the forward is run here.
 
     Args:
-        kernel: The kernel, which takes the problem.
-        problem: What is asked.
-        inputs: Its tensors.
+        kernel: The kernel. It takes the problem.
+        problem: The problem.
+        inputs: The problem's tensors.
     """
     plan, x = kernel.plan(problem), inputs
     if problem.direction == "forward":

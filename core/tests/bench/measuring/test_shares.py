@@ -1,9 +1,12 @@
 """Shares of heads: all that there are, and of large problems some on every rank, the last head among them."""
 
 import pytest
+import torch
 
 from longca import Device, Problem, masks
-from longca_bench.ranks.shares import shares, verified_heads
+from longca_bench.measuring.shared_inputs import SharedInputs
+from longca_bench.measuring.shares import shares
+from longca_bench.verification.inputs import Inputs
 
 
 def problem_of(seqlen, heads):
@@ -31,5 +34,12 @@ def test_of_a_large_problem_some_heads_stand_for_all(ranks, kv):
 
 @pytest.mark.parametrize(("seqlen", "heads"), [(64, None), (2**17, (0, 2, 4, 7))])
 def test_which_heads_they_are_is_said(seqlen, heads):
+    dealt, tensors = shares(problem_of(seqlen, (64, 8)), 4), Inputs(*(torch.empty(1, n, 1) for n in (64, 8, 8, 64)))
+    assert SharedInputs(tensors, dealt, tensors, None).verified_kv_heads == heads
+
+
+@pytest.mark.parametrize("seqlen", [64, 2**17])
+def test_one_device_has_all_heads(seqlen):
     problem = problem_of(seqlen, (64, 8))
-    assert verified_heads(problem, shares(problem, 4)) == heads
+    (share,) = shares(problem, 1)
+    assert (share.heads_kv, share.problem(problem)) == ((0, 8), problem), "a reference samples heads itself"

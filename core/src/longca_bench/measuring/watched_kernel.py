@@ -1,7 +1,7 @@
-"""Probe: a kernel that a strategy is given in place of the one that is measured, and passes its calls on to it.
+"""Watched kernels: a stand-in for the measured kernel that a strategy calls.
 
-While a strategy is timed it is the kernel itself that is called. A probe can also tell which calls are being made, keep
-them, so that they can be made again without a strategy, or make none, so that only what is exchanged remains.
+While a strategy is timed, its calls reach the kernel itself. At other times a watched kernel announces each call, keeps
+the calls to repeat them without the strategy, or computes nothing, so that only the communication remains.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan
 from longca.manifests import Problem
-from longca_bench.ranks.messages import COMPUTING
+from longca_bench.measuring.messages import COMPUTING
 from longca_bench.verification.verify import lse_dtype
 
-__all__ = ["Call", "Probe"]
+__all__ = ["Call", "WatchedKernel"]
 
-#: A call of a kernel, to be made again.
+#: A call of a kernel that can be repeated.
 Call = Callable[[], object]
 
 
-class Probe:
-    """A kernel seen through; see `longca.kernels.base.Kernel`.
+class WatchedKernel:
+    """A stand-in for a kernel, with the methods of `longca.kernels.base.Kernel`.
 
     Args:
-        kernel: The kernel that is measured.
+        kernel: The measured kernel.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -42,11 +42,11 @@ class Probe:
 
     @contextmanager
     def told(self, announce: Callable[[str], None], synchronize: Callable[[], None]) -> Iterator[None]:
-        """Has every call announced before and after, so that it is known which rank does not return from one.
+        """Announces the start and the end of every call, to know the rank that does not return from one.
 
         Args:
-            announce: Told that a call begins, and with an empty text that it has ended.
-            synchronize: Waits for the device, so that a call has ended when it says so.
+            announce: Gets the phase when a call begins, and an empty text when it has ended.
+            synchronize: Waits for the device, so that an announced end is the end.
         """
 
         def tell(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +64,7 @@ class Probe:
 
     @contextmanager
     def kept(self) -> Iterator[list[Call]]:
-        """Keeps every call with its tensors."""
+        """Keeps every call, with its tensors."""
         calls: list[Call] = []
 
         def keep(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ class Probe:
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Has calls return buffers as they are, and compute nothing."""
+        """Makes calls return their buffers unchanged, without computing."""
         with self._replaced(_no_forward, _no_backward):
             yield
 

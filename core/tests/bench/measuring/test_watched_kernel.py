@@ -1,32 +1,32 @@
 import torch
 
 from longca.builtin.naive import Naive
-from longca_bench.ranks.probe import Probe
+from longca_bench.measuring.watched_kernel import WatchedKernel
 
 
-def probed(setup):
-    """A probe of a right kernel, and one call of each direction through it."""
+def watched(setup):
+    """A watched right kernel, and one call of each direction through it."""
     case = setup()
-    probe, x = Probe(Naive()), case.inputs
-    plan = probe.plan(case.problem)
+    kernel, x = WatchedKernel(Naive()), case.inputs
+    plan = kernel.plan(case.problem)
     out, lse = case.kernel.forward(x.q, x.k, x.v, case.plan)
 
     def calls():
-        return (*probe.forward(x.q, x.k, x.v, plan), *probe.backward(x.dout, x.q, x.k, x.v, out, lse, plan))
+        return (*kernel.forward(x.q, x.k, x.v, plan), *kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan))
 
-    return probe, calls, (out, lse)
+    return kernel, calls, (out, lse)
 
 
 def test_what_is_timed_is_the_kernel_itself(setup):
-    probe, calls, (out, _) = probed(setup)
-    assert probe.forward.__func__ is Naive.forward
+    kernel, calls, (out, _) = watched(setup)
+    assert kernel.forward.__func__ is Naive.forward
     assert torch.equal(calls()[0], out)
 
 
 def test_calls_are_told(setup):
-    probe, calls, _ = probed(setup)
+    kernel, calls, _ = watched(setup)
     told = []
-    with probe.told(told.append, lambda: told.append("synchronized")):
+    with kernel.told(told.append, lambda: told.append("synchronized")):
         calls()
     assert told == ["kernel forward", "synchronized", "", "kernel backward", "synchronized", ""]
     calls()
@@ -34,8 +34,8 @@ def test_calls_are_told(setup):
 
 
 def test_calls_are_kept_and_can_be_made_again(setup):
-    probe, calls, (out, lse) = probed(setup)
-    with probe.kept() as kept:
+    kernel, calls, (out, lse) = watched(setup)
+    with kernel.kept() as kept:
         calls()
     assert len(kept) == 2
     again = kept[0]()
@@ -44,8 +44,8 @@ def test_calls_are_kept_and_can_be_made_again(setup):
 
 
 def test_silent_calls_compute_nothing(setup):
-    probe, calls, (out, lse) = probed(setup)
-    with probe.silent():
+    kernel, calls, (out, lse) = watched(setup)
+    with kernel.silent():
         silent = calls()
     assert [x.shape for x in silent[:2]] == [out.shape, lse.shape]
     assert not any(x.any() for x in silent)

@@ -1,12 +1,12 @@
-"""Shares: the heads dealt to ranks for verifying, each rank all tokens of its own.
+"""Shares: the heads that each rank verifies, over all tokens.
 
-Heads are apart from one another, so ranks can compute the reference of a case together, each for its heads; and what a
-strategy gives, which ranks hold by tokens, goes to those that can judge it.
+Heads do not depend on each other, so ranks compute the reference of a case together, each for its own heads. Ranks hold
+a strategy's results by tokens. `by_heads` moves them to the ranks that have the heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from longca.manifests import Layout, Problem
-from longca_bench.ranks.world import World
+from longca_bench.measuring.world import World
 from longca_bench.verification.head_sample import sample_heads
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.verify import Finding
 
-__all__ = ["Share", "by_heads", "shares", "verified_heads"]
+__all__ = ["Share", "by_heads", "shares", "worst"]
 
 _OF_KEYS = ("k", "v", "dk", "dv")
 
 
 @dataclass(frozen=True)
 class Share:
-    """Some neighbouring KV heads, with their query heads.
+    """Neighbouring KV heads, with their query heads.
 
     Attributes:
         heads_q: (start, stop) of the query heads.
@@ -38,32 +38,41 @@ class Share:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Whether it has no head."""
         return self.heads_kv[0] == self.heads_kv[1]
 
     def heads(self, name: str) -> slice:
-        """Which heads of a tensor they are, by the tensor's name."""
+        """The heads of a tensor, by the tensor's name."""
         return slice(*(self.heads_kv if name in _OF_KEYS else self.heads_q))
 
     def problem(self, problem: Problem) -> Problem:
-        """What a problem asks of these heads."""
+        """The problem of these heads alone."""
+        if self == Share((0, problem.heads_q), (0, problem.num_heads_kv)):
+            return problem
         return problem.narrowed(range(*self.heads_q), range(*self.heads_kv))
 
     def inputs(self, inputs: Inputs) -> Inputs:
-        """These heads' tensors, in memory of their own."""
+        """The tensors of these heads. They have memory of their own, unless the share has all heads."""
         names = ("q", "k", "v", "dout")
         return Inputs(*(getattr(inputs, name)[:, self.heads(name)].contiguous() for name in names))
 
     def named(self, finding: Finding) -> Finding:
-        """What was found of these heads, with the head's number among all."""
+        """A finding in this share, with the head's number among all heads."""
         return replace(finding, head=finding.head + self.heads(finding.tensor.split()[0]).start)
 
 
 def shares(problem: Problem, ranks: int) -> list[Share]:
-    """Every rank's share: KV heads as equally as can be, none for some where there are fewer than ranks.
+    """Every rank's share: KV heads dealt as equally as possible. A share is empty if ranks outnumber the KV heads.
 
-    Of problems so large that some heads stand for all, each rank has the first of its own, and the last rank the last.
+    For a problem so large that some heads stand for all, each rank has the first of its own heads, and the last rank
+    has the last head. One rank has all heads, because a reference samples heads itself.
+
+    Args:
+        problem: The problem of all ranks together.
+        ranks: Number of ranks.
     """
+    if ranks == 1:
+        return [Share((0, problem.heads_q), (0, problem.num_heads_kv))]
     count, sample = problem.num_heads_kv, sample_heads(problem)
     most = count if sample is None else max(1, len(sample.heads_kv) // ranks)
     group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
@@ -72,24 +81,18 @@ def shares(problem: Problem, ranks: int) -> list[Share]:
     return [Share((start * group, stop * group), (start, stop)) for start, stop in dealt]
 
 
-def verified_heads(problem: Problem, dealt: Sequence[Share]) -> tuple[int, ...] | None:
-    """The KV heads that ranks verify together; None for all."""
-    heads = tuple(head for share in dealt for head in range(*share.heads_kv))
-    return None if len(heads) == problem.num_heads_kv else heads
-
-
 def by_heads(
     name: str, mine: Tensor, layout: Layout, places: Sequence[int], dealt: list[Share], world: World
 ) -> Tensor:
-    """Brings every rank all tokens of its heads.
+    """Sends every rank all tokens of its heads. All ranks call this.
 
     Args:
         name: `out`, `lse`, `dq`, `dk` or `dv`.
-        mine: This rank's tokens of all heads: [Tl, H, D], or [Hq, Tl] of an lse.
-        layout: Which tokens are held where.
+        mine: This rank's tokens of all heads: [Tl, H, D], or [Hq, Tl] for an lse.
+        layout: The tokens that each place holds.
         places: Each rank's place in the layout.
         dealt: Every rank's share.
-        world: The ranks, which all call this.
+        world: The ranks.
 
     Returns:
         All tokens, in order, of this rank's heads: [T, H of the share, D], or [Hq of the share, T].
@@ -105,3 +108,17 @@ def by_heads(
     parts = [part.view(count, own, width) for part, count in zip(received.split(sizes_in), tokens, strict=True)]
     whole = layout.unshard([part for _, part in sorted(zip(places, parts, strict=True), key=lambda pair: pair[0])])
     return whole[..., 0].T.contiguous() if name == "lse" else whole
+
+
+def worst(found: Iterable[Iterable[Finding]]) -> tuple[Finding, ...]:
+    """The worst finding of each tensor, among the findings of several ranks."""
+    kept: dict[str, Finding] = {}
+    for finding in (finding for findings in found for finding in findings):
+        last = kept.get(finding.tensor)
+        if last is None or _badness(finding) > _badness(last):
+            kept[finding.tensor] = finding
+    return tuple(kept.values())
+
+
+def _badness(finding: Finding) -> tuple[bool, float]:
+    return not finding.passed, finding.closeness

@@ -1,0 +1,116 @@
+"""The bench: one case is planned, verified, and only then timed, and verified again. One device or all ranks do so."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import asdict
+from typing import Any
+
+from longca.manifests import Device
+from longca_bench.measuring.gpu_state import gpu_state
+from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.kernel_trial import KernelTrial
+from longca_bench.measuring.messages import Result
+from longca_bench.measuring.shared_inputs import InputCache
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.trial import Trial
+from longca_bench.suites.tasks import Task
+from longca_bench.verification.verify import Verification
+
+__all__ = ["Bench"]
+
+
+class Bench:
+    """Measures cases, together with the benches of the other ranks if there are any.
+
+    Args:
+        device: The device of each rank.
+        instruments: The instruments of this rank.
+        with_backward: Lengths whose references need gradients.
+    """
+
+    def __init__(self, device: Device, instruments: Instruments, with_backward: Container[int]) -> None:
+        self._device, self._instruments = device, instruments
+        self._world, self._announce = instruments.world, instruments.announce
+        self._inputs = InputCache(self._world, with_backward)
+
+    def measure(self, task: Task) -> Result:
+        """Verifies a case, times it if it is right, and verifies it again.
+
+        Args:
+            task: The case.
+
+        Returns:
+            The result. Only the first rank's result of a right case has the measured fields.
+        """
+        trial = self._planned(task)
+        found, fields = self._verified(trial)
+        times: dict[str, Any] = {}
+        if found.passed:
+            times = trial.before_timing()
+            times |= self._timed(trial)
+            self._announce("verify again")
+            found += self._verified_again(trial, times.pop("last"))
+        fields["findings"] = tuple(map(asdict, found.findings))
+        if not found.passed:
+            fields |= {name: times[name] for name in ("peak_bytes", "gpu") if name in times}
+            return Result(Status.WRONG, "; ".join(map(str, found.failures)), fields)
+        return Result(Status.OK, "", {**fields, **times} if self._world.rank == 0 else {})
+
+    def _planned(self, task: Task) -> Trial:
+        case, problem = task.case, task.case.problem(self._device)
+        self._announce("load")
+        kernel = self._instruments.registry.load(case.kernel)
+        self._announce("inputs")
+        shared = self._inputs.of(case, problem)
+        self._announce("plan")
+        trial: Trial
+        if case.parallel is None:
+            trial = KernelTrial.planned(task, kernel, problem, shared, self._instruments)
+        else:
+            # Only ranks import torch.distributed.
+            from longca_bench.measuring.strategy_trial import StrategyTrial
+
+            trial = StrategyTrial.planned(task, kernel, problem, shared, self._instruments)
+        trial.fields["verified_kv_heads"] = shared.verified_kv_heads
+        return trial
+
+    def _verified(self, trial: Trial) -> tuple[Verification, dict[str, Any]]:
+        """The verification before timing, and the fields that are known by then."""
+        self._announce("verify")
+        with trial.told():
+            found, seconds = self._instruments.clocked(trial.verify)
+            if trial.is_forward and found.passed:
+                found += trial.check_counts()
+        return found, {**trial.fields, "first_seconds": max(self._world.everyone(seconds))}
+
+    def _timed(self, trial: Trial) -> dict[str, Any]:
+        """The times, and the last result as `last`."""
+        self._announce("time")
+        peaks = self._instruments.peaks(trial.call)
+        timing = self._instruments.timed(trial.call, trial.inspect)
+        wall = trial.wall(timing)
+        gpu = gpu_state() if self._device.kind == "cuda" else None
+        return {
+            "last": timing.last,
+            "samples": timing.samples,
+            "wall": wall,
+            "warm_up": timing.warm_up,
+            "median": timing.median,
+            "tflops": trial.problem.flops / self._world.size / timing.median / 1e12,
+            "peak_bytes": max(peaks) if peaks else None,
+            "gpu": gpu,
+            **trial.after_timing(timing, peaks),
+        }
+
+    def _verified_again(self, trial: Trial, last: Any) -> Verification:
+        """The verification of timed calls, and of new inputs in the same memory."""
+        timed = trial.check_timed(last)
+        trial.negate()
+        after = trial.verify()
+        return Verification(
+            (
+                *(f.named(f"{f.tensor} of a timed call") for f in timed.failures),
+                *(f.named(f"{f.tensor} after timing") for f in after.findings),
+            )
+        )

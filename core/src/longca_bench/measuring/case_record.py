@@ -1,0 +1,108 @@
+"""The record of a case: its identity, and the result of its measurement."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from longca.manifests import Device
+from longca.plugins import Registry
+from longca_advice.devices import peak_tflops
+from longca_bench.measuring.messages import Result
+from longca_bench.measuring.records import Record
+from longca_bench.measuring.status import Status
+from longca_bench.suites.cases import Case
+from longca_bench.suites.suite import Suite
+from longca_bench.suites.tasks import Task
+
+__all__ = ["identity", "judged", "measured_record", "unmeasured_record"]
+
+
+def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
+    """The fields of a record that are known before anything is measured.
+
+    Args:
+        suite: The suite of the case.
+        case: The case.
+        device: The device of each rank.
+        registry: The registry of kernels.
+    """
+    mask, providers = case.mask, registry.providers(case.kernel)
+    name = str(device)
+    fields = {
+        "case": case.digest(name),
+        "suite": suite.name,
+        "suite_version": suite.version,
+        "suite_digest": suite.digest,
+        "kernel": case.kernel,
+        "distribution": " + ".join(provider.distribution for provider in providers),
+        "distribution_version": " + ".join(provider.version for provider in providers),
+        "device": name,
+        "pattern": case.pattern,
+        "seqlen": case.seqlen,
+        "lengths": case.lengths,
+        "seed": case.seed,
+        "factors": dict(case.factors),
+        "heads_q": case.heads_q,
+        "heads_kv": case.heads_kv,
+        "head_dim": case.head_dim,
+        "dtype": case.dtype,
+        "direction": case.direction,
+        "mask_digest": mask.digest,
+        "area": mask.area,
+        "density": mask.density,
+        "tile_efficiency": mask.tile_efficiency(),
+        "flops": case.problem(device).flops,
+    }
+    if (parallel := case.parallel) is not None:
+        fields |= {
+            "strategy": parallel.strategy,
+            "placement": parallel.placement,
+            "world_size": parallel.world_size,
+            "mesh": parallel.mesh_text,
+        }
+    return fields
+
+
+def unmeasured_record(about: dict[str, Any], status: Status, message: str) -> Record:
+    """The record of a case that is not measured.
+
+    Args:
+        about: Its identity.
+        status: The reason in one word.
+        message: The reason.
+    """
+    return _record(about, status, message)
+
+
+def measured_record(about: dict[str, Any], task: Task, result: Result) -> Record:
+    """The record of a measured case, with advice if it failed.
+
+    Args:
+        about: Its identity.
+        task: The task.
+        result: The result.
+    """
+    fields = {"placed": task.placed, "form": None if task.placed else task.form, **result.fields}
+    advice = result.status.advise(task.case.kernel, result.message, fields["form"])
+    return _record({**about, **fields, "advice": advice}, result.status, result.message)
+
+
+def judged(result: Result, device: Device, case: Case) -> Result:
+    """A result, or `suspect` in place of `ok` for a throughput that no such device can have.
+
+    Args:
+        result: The result.
+        device: The device of each rank.
+        case: The case.
+    """
+    peak, reached = peak_tflops(device.name, case.dtype), result.fields.get("tflops")
+    if result.status is not Status.OK or peak is None or reached is None or reached <= peak:
+        return result
+    message = f"{reached:.0f} TFLOP/s is more than the {peak:.0f} that a {device.name} can do in {case.dtype}"
+    return Result(Status.SUSPECT, message, result.fields)
+
+
+def _record(fields: dict[str, Any], status: Status, message: str) -> Record:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Record.model_validate({**fields, "status": status, "message": message, "finished": now})

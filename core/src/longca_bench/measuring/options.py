@@ -1,0 +1,31 @@
+"""Options of a run: the deadline of a case, limits, and the share of work among processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DEADLINE", "Options"]
+
+#: Seconds that a case may take, with compiling and verifying, unless `--timeout` gives another number.
+DEADLINE = 600.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run.
+
+    Attributes:
+        deadline: Seconds that a case may take.
+        memory: Bytes of address space for each worker, or None for no limit.
+        fail_fast: Whether the first failure skips all later cases.
+        disabled: Plugins to leave out.
+        workers: Worker processes on one device each. A job of ranks ignores this.
+        interleave: Whether the suite's two kernels take turns on each case, each in a worker of its own.
+    """
+
+    deadline: float = DEADLINE
+    memory: int | None = None
+    fail_fast: bool = False
+    disabled: frozenset[str] = frozenset()
+    workers: int = 1
+    interleave: bool = False
