@@ -55,11 +55,11 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
     row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
     held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
     if gathered.everything:
-        bring = Move("all_gather", "ring", ranks * held, (ranks - 1) * held)
+        bring = Move("all_gather", "ring", ranks * held, (ranks - 1) * held, carries="k, v")
         pack = 2 * held + (2 * held if len(set(gathered.held.tolist())) > 1 else 0)
     else:
         given = int(gathered.given.max()) * row
-        bring = Move("all_to_all", "ring", given, gathered.sent * row)
+        bring = Move("all_to_all", "ring", given, gathered.sent * row, carries="k, v")
         pack = 2 * held + 2 * given
     unpack = 2 * needed if gathered.reorders else 0
     phases = [Phase(moves=(bring,), touched=pack)]
@@ -87,10 +87,10 @@ def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:
     ranks, wide = gathered.layout.world_size, sizes.wide
     reordered = (2 * needed if gathered.reorders else 0) + (ranks * held if gathered.everything else 0)
     if gathered.everything:
-        move = Move("reduce_scatter", "ring", wide * ranks * held, wide * (ranks - 1) * held)
+        move = Move("reduce_scatter", "ring", wide * ranks * held, wide * (ranks - 1) * held, carries="dk, dv")
         return Phase(moves=(move,), touched=reordered + (1 + wide) * ranks * held, merged=(wide + 1) * held)
     given = int(gathered.given.max()) * row
-    move = Move("all_to_all", "ring", needed, gathered.sent * row)
+    move = Move("all_to_all", "ring", needed, gathered.sent * row, carries="dk, dv")
     # Rows are cast, and added to the sum in place.
     return Phase(moves=(move,), touched=reordered, merged=(1 + 4 * wide) * given + (2 * wide + 1) * held)
 
@@ -101,8 +101,9 @@ def _around(problem: Problem, exchange: ExchangeSizes, computes: list[Schedule])
     mine, forward = exchange.mine, problem.direction == "forward"
     together = mine.heads_q + 2 * mine.heads_kv
     come, go = (together, mine.heads_q) if forward else (mine.heads_q, together)
-    coming, pack = exchange.to_heads(come // chunks), exchange.packed(come // chunks, mine.copies and forward)
-    leaving = (exchange.to_tokens(go // chunks), *([exchange.lse(mine.heads_q // chunks)] if forward else []))
+    there, back = ("q, k, v", "out") if forward else ("dout", "dq, dk, dv")
+    coming, pack = exchange.to_heads(come // chunks, there), exchange.packed(come // chunks, mine.copies and forward)
+    leaving = (exchange.to_tokens(go // chunks, back), *([exchange.lse(mine.heads_q // chunks)] if forward else []))
     # The gradients of rings are put beside one another before they are sent.
     joined = 0 if forward or len(computes[0]) == 1 else exchange.unpacked(go // chunks)
     phases = [Phase(moves=(coming,), touched=pack)]

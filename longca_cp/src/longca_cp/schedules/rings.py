@@ -50,10 +50,10 @@ class Ring:
         beside = _beside(problem, layout, nccl, steps)
         return cls(axis, ranks, steps, kv, sizes.wide, merging // max(1, steps - 1), beside)
 
-    def hop(self, items: int, axis: str | None = None, spread: int = 1) -> tuple[Move, ...]:
+    def hop(self, items: int, axis: str | None = None, spread: int = 1, carries: str = "dk, dv") -> tuple[Move, ...]:
         """One hop of so many times the bytes of the keys and values."""
         size = items * self.kv
-        return (Move("p2p", axis or self.axis, size, size, spread),) if items else ()
+        return (Move("p2p", axis or self.axis, size, size, spread, carries),) if items else ()
 
     def merges(self, step: int) -> int:
         """Bytes touched for the partial result of a step."""
@@ -74,7 +74,7 @@ def double_ring(made: Ring, outer: int) -> Schedule:
     """Forward of a ring within a ring: keys go to the next window while this one's go round."""
     phases: list[Phase] = []
     for window in range(outer):
-        hop = made.hop(window + 1 < outer, "outer", made.ranks)
+        hop = made.hop(window + 1 < outer, "outer", made.ranks, "k, v")
         phases += _steps(made, window * made.ranks, 2 * made.kv * (1 + (window == 0)), hop)
     return tuple(phases)
 
@@ -83,7 +83,7 @@ def double_ring_backward(made: Ring, outer: int) -> Schedule:
     """Backward of a ring within a ring: a window's sum goes home in the inner ring and is added in the outer one."""
     phases: list[Phase] = []
     for window in range(outer):
-        hop = made.hop(_travels(made, window, outer), "outer", made.ranks)
+        hop = made.hop(_travels(made, window, outer), "outer", made.ranks, _travellers(window, outer))
         phases += _gradient_steps(made, window * made.ranks, 2 * made.kv * (1 + (window == 0)), hop)
         phases.append(Phase(moves=made.hop(made.wide if made.ranks > 1 else 0)))
         phases.append(Phase(touched=(3 if window else 2) * made.wide * made.kv))
@@ -95,7 +95,7 @@ def _steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...]) -> list[
     phases = []
     for turn in range(made.ranks):
         step = first + turn
-        moves = made.hop(turn + 1 < made.ranks)
+        moves = made.hop(turn + 1 < made.ranks, carries="k, v")
         phases.append(Phase(step, 1.0, moves, made.beside[step], merged=made.merges(step)))
     phases[0] = replace(phases[0], moves=(*hop, *phases[0].moves), touched=touched)
     return phases
@@ -105,7 +105,7 @@ def _gradient_steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...])
     phases = []
     for turn in range(made.ranks):
         added = made.kv * (1 + made.wide * (2 if turn else 1))
-        moves = made.hop(_travels(made, turn, made.ranks))
+        moves = made.hop(_travels(made, turn, made.ranks), carries=_travellers(turn, made.ranks))
         phases.append(Phase(first + turn, 1.0, moves, merged=made.merges(first + turn) + added))
     phases[0] = replace(phases[0], moves=(*hop, *phases[0].moves), touched=touched)
     return phases
@@ -114,6 +114,11 @@ def _gradient_steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...])
 def _travels(made: Ring, turn: int, turns: int) -> int:
     """How many times the bytes of keys travel in a turn: keys but in the last, sums of gradients but in the first."""
     return (turn + 1 < turns) + (made.wide if turn else 0)
+
+
+def _travellers(turn: int, turns: int) -> str:
+    """The tensors that travel in a turn of a backward."""
+    return ", ".join([*(["k, v"] if turn + 1 < turns else []), *(["dk, dv"] if turn else [])])
 
 
 def _home(made: Ring, axis: str, ranks: int) -> Phase:

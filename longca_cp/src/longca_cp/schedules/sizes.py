@@ -91,17 +91,17 @@ class ExchangeSizes:
         """Ranks of a group."""
         return self.tokens.shape[1]
 
-    def to_heads(self, heads: int) -> Move:
+    def to_heads(self, heads: int, carries: str) -> Move:
         """The all-to-all that brings each rank so many heads of the group's tokens."""
-        return self._move(self.ranks * int(self.tokens.max()), heads * self.mine.row)
+        return self._move(self.ranks * int(self.tokens.max()), heads * self.mine.row, carries)
 
-    def to_tokens(self, heads: int) -> Move:
+    def to_tokens(self, heads: int, carries: str) -> Move:
         """The all-to-all that brings each rank its tokens, of so many heads of every rank."""
-        return self._move(self._whole, heads * self.mine.row)
+        return self._move(self._whole, heads * self.mine.row, carries)
 
     def lse(self, heads: int) -> Move:
         """The same of the log-sum-exps."""
-        return self._move(self._whole, heads * max(4, self.mine.item))
+        return self._move(self._whole, heads * max(4, self.mine.item), "lse")
 
     def packed(self, heads: int, copies: bool) -> int:
         """Bytes touched for packing the tensors that `to_heads` sends."""
@@ -116,9 +116,9 @@ class ExchangeSizes:
     def _whole(self) -> int:
         return int(self.tokens.sum(1).max())
 
-    def _move(self, rows: int, row: int) -> Move:
+    def _move(self, rows: int, row: int, carries: str) -> Move:
         away, there = self.tokens.sum(1, keepdims=True) - self.tokens, (self.ranks - 1) * self.tokens
-        return Move("all_to_all", self.axis, rows * row, int(max(away.max(), there.max())) * row)
+        return Move("all_to_all", self.axis, rows * row, int(max(away.max(), there.max())) * row, carries=carries)
 
 
 def group_tokens(layout: Layout, size: int) -> NDArray[np.int64]:
