@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-__all__ = ["MOST_RECORDS", "MOST_WITH_SAMPLES", "kept", "keeps_samples", "sentences"]
+__all__ = ["MOST_RECORDS", "MOST_WITH_SAMPLES", "keeps_samples", "kept", "sentences"]
 
 #: Records up to which a page has samples.
 MOST_WITH_SAMPLES = 10_000

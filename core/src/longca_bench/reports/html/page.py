@@ -62,7 +62,7 @@ def _page(data: Mapping[str, Any]) -> str:
     library, script = _chart_library(), _script(assets)
     parts = {
         "TITLE": escape(data["title"]),
-        "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {_hashes(library, script)}",
+        "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src {_hashes(library, script)}",
         "STYLE": _read(assets / "page.css"),
         "DATA": _json(data),
         "LIBRARY": library,
@@ -90,7 +90,7 @@ def _chart_library() -> str:
     except ImportError:
         install = "pip install 'longca-core[html]'"
         raise MissingPackageError("vl-convert-python", "writing HTML", install) from None
-    bundle: str = vl_convert.javascript_bundle()
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

@@ -21,10 +21,10 @@ function caseFacts(record) {
     ["communication hidden", record.hidden === null ? "" : percent(record.hidden)]] : [];
   return [
     ["status", record.status],
-    ["median", record.median === null ? "" : `${milliseconds(record.median)}${record.low === null ? ", too few samples for an interval" : ` (${three(record.low * 1e3)}–${three(record.high * 1e3)}), ${counted(record.count, "sample")}`}`],
+    ["median", record.median === null ? "" : `${duration(record.median)}${record.low === null ? ", too few samples for an interval" : ` (${three(record.low * 1e3)}–${three(record.high * 1e3)}), ${counted(record.count, "sample")}`}`],
     ["throughput", record.tflops === null ? "" : `${throughput(record)} ${UNIT.name}${record.strategy ? " per rank" : ""}`], ...shares,
     ["visible pairs", `${percent(record.density)}; 128 × 128 tiles ${percent(record.tiles)} full`],
-    ["planning", record.plan === null ? "" : seconds(record.plan)], ["first call", record.first === null ? "" : seconds(record.first)],
+    ["planning", record.plan === null ? "" : duration(record.plan)], ["first call", record.first === null ? "" : duration(record.first)],
     ["peak memory", record.peak === null ? "" : memory(record.peak)], ["plan of the mask", record.planBytes === null ? "" : memory(record.planBytes)],
     ["largest error", record.error === null ? "" : `${percent(record.error)} of its limit`],
     ["placement", record.strategy ? [record.placement, record.placed].filter((word, i, all) => word && all.indexOf(word) === i).join(": ") : ""], ["mesh", record.mesh],
@@ -45,7 +45,7 @@ function caseSamples(record) {
 }
 
 function sampleChart(record) {
-  const values = record.samples.map((value, i) => ({ call: i + 1, ms: value * 1e3, tip: `call ${i + 1}: ${milliseconds(value)}` }));
+  const values = record.samples.map((value, i) => ({ call: i + 1, ms: value * 1e3, tip: `call ${i + 1}: ${duration(value)}` }));
   const y = { type: "quantitative", title: "ms", scale: { zero: false, nice: true }, axis: { tickCount: 4 } };
   const line = (seconds, dash) => ({ data: { values: [{ ms: seconds * 1e3 }] }, mark: { type: "rule", color: "var(--quiet)", strokeDash: dash }, encoding: { y: { field: "ms", ...y } } });
   return {

@@ -17,7 +17,7 @@ const observer = new IntersectionObserver((entries) => {
 
 function figure(title, note, label, spec) {
   const box = el("div", { class: "chart", role: "img", "aria-label": label });
-  box.style.minHeight = `${typeof spec.height === "number" ? spec.height + 50 : 80}px`;
+  box.style.minHeight = `${spec.height + 50}px`;
   WAITING.set(box, spec);
   observer.observe(box);
   return el("figure", {}, el("figcaption", {}, title, note ? el("span", { class: "quiet" }, ` ${note}`) : null), box);
@@ -78,7 +78,17 @@ function lengthAxis(lengths) {
   };
 }
 
+const ROW = 25; // height of a row in a chart of rows
 const POINT = { type: "point", filled: true, size: 30, strokeWidth: 0.5, opacity: 1, cursor: "pointer" };
+
+// The layer of intervals along an axis; none if no value has one.
+function intervals(values, axis, strokeWidth) {
+  if (!values.some((value) => value.low)) return [];
+  return [{
+    transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth, opacity: 0.65 },
+    encoding: { [axis]: { field: "low", type: "quantitative" }, [`${axis}2`]: { field: "high" } },
+  }];
+}
 
 // A chart of lines over lengths. Values: who, run, seqlen, y, low, high, tip, index.
 function lineChart(values, title, top) {
@@ -91,7 +101,7 @@ function lineChart(values, title, top) {
     encoding: { x: lengthAxis(distinct(values, "seqlen").sort((a, b) => a - b)), y, color: scales.color },
     layer: [
       { mark: { type: "line", strokeWidth: 1.6 }, encoding: { strokeDash: dash, detail: [{ field: "run" }] } },
-      { transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth: 1.2, opacity: 0.7 }, encoding: { y: { field: "low", type: "quantitative" }, y2: { field: "high" } } },
+      ...intervals(values, "y", 1.2),
       { mark: POINT, encoding: { shape: scales.shape, tooltip: { field: "tip" } } },
     ],
   };
@@ -101,14 +111,14 @@ function lineChart(values, title, top) {
 function dotChart(values, title, rows, narrow) {
   const scales = whoScales(values);
   return {
-    height: { step: 25 }, data: { values },
+    height: rows.length * ROW, data: { values },
     encoding: {
-      y: { field: "row", type: "nominal", sort: rows, title: null, axis: { grid: true, ticks: false, domain: false, labelColor: "var(--ink)", labelFontSize: 12, labelLimit: narrow ? 120 : 260 } },
+      y: { field: "row", type: "nominal", sort: rows, title: null, axis: { grid: true, ticks: false, domain: false, labelColor: "var(--ink)", labelFontSize: 12, labelLimit: narrow ? 120 : 340 } },
       x: { field: "y", type: "quantitative", title, scale: { domainMin: 0, nice: true }, axis: { tickCount: narrow ? 4 : 8, orient: "bottom" } },
       color: scales.color,
     },
     layer: [
-      { transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth: 1.5, opacity: 0.6 }, encoding: { x: { field: "low", type: "quantitative" }, x2: { field: "high" } } },
+      ...intervals(values, "x", 1.5),
       { mark: { ...POINT, size: 60 }, encoding: { shape: scales.shape, tooltip: { field: "tip" } } },
     ],
   };

@@ -12,7 +12,7 @@ function drawCompare(records) {
   const choose = (side) => el("select", { onchange: (event) => { COMPARED[side] = Number(event.target.value); redraw(); } },
     RUNS.map((run, i) => el("option", { value: i, selected: COMPARED[side] === i }, run.name)));
   chosen.append(...comparison(records).filter(Boolean));
-  return [el("p", { class: RUNS.length > 2 ? "" : "only-none" }, el("label", {}, "A: ", choose("a")), "  ", el("label", {}, "B: ", choose("b"))), chosen];
+  return [el("p", { class: "screen" }, el("label", {}, "A: ", choose("a")), "  ", el("label", {}, "B: ", choose("b"))), chosen];
 }
 
 function comparison(records) {
@@ -61,7 +61,7 @@ function ratioCell(found) {
 
 function pairTable(pairs) {
   const rows = pairs.map(({ a, b, ratio: found }) => el("tr", {}, el("th", { scope: "row" }, a.mask), el("td", { class: "nowrap" }, tokens(a.seqlen)), el("td", {}, a.direction),
-    el("td", {}, named(a.who)), number(caseButton(a, milliseconds(a.median))), number(caseButton(b, milliseconds(b.median))), ratioCell(found), el("td", {}, verdict(found))));
+    el("td", {}, named(a.who)), number(caseButton(a, duration(a.median))), number(caseButton(b, duration(b.median))), ratioCell(found), el("td", {}, verdict(found))));
   return table("Cases of both runs, the largest changes first", ["mask", "tokens", "direction", "kernel or strategy", headNumber("A"), headNumber("B"), headNumber("A / B"), "shown"], rows);
 }
 
@@ -81,7 +81,7 @@ function ratioChart(pairs) {
   const reach = Math.exp(Math.max(ends.at(-1), Math.log(1.05)) * 1.08);
   const ticks = [0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.25, 2, 5, 10].filter((tick) => tick >= 1 / reach && tick <= reach);
   const chart = dotChart(values, "A / B", rows, isNarrow());
-  chart.height = { step: 34 };
+  chart.height = Math.max(rows.length * 34, 90);
   chart.encoding.x = { field: "y", type: "quantitative", title: "time of A / time of B", scale: { type: "log", domain: [1 / reach, reach], nice: false, clamp: true }, axis: { values: ticks, labelExpr: "format(datum.value, '.3~g') + '×'", labelOverlap: "greedy" } };
   chart.encoding.yOffset = { field: "jitter", type: "quantitative", scale: { domain: [0, 1] } };
   values.forEach((value, i) => { value.jitter = 0.15 + (0.7 * ((i * 0.618034) % 1)); });

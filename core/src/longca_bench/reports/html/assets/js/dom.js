@@ -58,7 +58,6 @@ function toggle(label, target, make) {
   };
   button.addEventListener("click", () => turn(target.hidden));
   target.hidden = true;
-  target.openFold = () => turn(true);
   return button;
 }
 

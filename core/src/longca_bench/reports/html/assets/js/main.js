@@ -34,12 +34,14 @@ function range2(dates) {
   return dates[0] === dates.at(-1) ? dates[0] : `${dates[0]} to ${dates.at(-1)}`;
 }
 
-// For print every fold is open and every chart is drawn. Afterwards the folds are as they were.
+// For print every fold is open and every chart is drawn. Afterwards the folds are as they were. Rankings of the answer
+// stay closed, because the list of cases has them.
 function openForPrint() {
   const folds = [...document.querySelectorAll("main details:not([open])")];
   folds.forEach((one) => { one.open = true; });
-  document.querySelectorAll("tr.more[hidden], [data-fold]").forEach((one) => one.openFold?.());
-  addEventListener("afterprint", () => folds.forEach((one) => { one.open = false; }), { once: true });
+  const cells = document.getElementById("print-cells");
+  cells?.replaceChildren(...printedCells(selected()).filter(Boolean));
+  addEventListener("afterprint", () => { folds.forEach((one) => { one.open = false; }); cells?.replaceChildren(); }, { once: true });
   return drawAll();
 }
 

@@ -12,20 +12,26 @@ function decode({ texts, textColumns, columns }) {
   for (const [name, column] of Object.entries(textColumns)) {
     records.forEach((record, i) => { record[name] = column[i] === null ? "" : texts[column[i]]; });
   }
-  const meshes = new Map();
+  nameCandidates(records);
+  const alike = ["dim", "dtype"].every((field) => distinct(records, field).length === 1);
   for (const record of records) {
-    if (record.strategy) groupInto(meshes, way(record), new Set(), (set) => set.add(record.mesh));
-  }
-  for (const record of records) {
-    record.who = way(record) + (meshes.get(way(record))?.size > 1 ? ` ${record.mesh}` : "");
-    record.shape = `${record.heads} heads × ${record.dim}, ${record.dtype}`;
+    record.shape = `${record.heads} heads${alike ? "" : ` × ${record.dim} ${record.dtype}`}`;
     record.ok = record.status === "ok" && record.median > 0;
   }
   return records;
 }
 
-function way(record) {
-  return record.strategy ? `${record.strategy} ${record.placement} · ${record.kernel}` : record.kernel;
+// Names candidates: by their kernel on one device, else by strategy and placement. The mesh and the kernel are part of
+// the name where they tell candidates apart.
+function nameCandidates(records) {
+  const ranks = records.filter((record) => record.strategy);
+  const way = (record) => `${record.strategy} ${record.placement}`;
+  const meshes = groupBy(ranks, way);
+  const severalMeshes = (record) => distinct(meshes.get(way(record)), "mesh").length > 1;
+  const kernels = [...groupBy(ranks, (r) => `${r.problem}\n${way(r)}\n${r.mesh}`).values()].some((of) => distinct(of, "kernel").length > 1);
+  for (const record of records) {
+    record.who = record.strategy ? way(record) + (severalMeshes(record) ? ` ${record.mesh}` : "") + (kernels ? ` · ${record.kernel}` : "") : record.kernel;
+  }
 }
 
 function groupInto(map, key, empty, add) {
@@ -54,4 +60,9 @@ function runName(record) {
 
 function throughput(record) {
   return three(record.tflops * UNIT.factor);
+}
+
+// Records in the order in which their masks appear first.
+function byMask(records) {
+  return [...groupBy(records, (record) => record.mask).values()].flat();
 }

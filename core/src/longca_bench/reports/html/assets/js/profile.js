@@ -8,7 +8,7 @@ function drawProfile(records) {
   if (!groups.length) return [el("p", { class: "empty" }, "A profile needs problems that at least two kernels or strategies were asked to solve.")];
   const shown = groups.flatMap(({ records: of }) => of);
   return [el("p", {}, "A line shows the share of problems that a kernel or strategy solves within a factor of the fastest time. ",
-    "The share at 1 is the share of wins. A problem counts for those that were asked to solve it, and a failed or refused one as never within."),
+    "The share at 1 is the share of wins. A failed or refused case is within no factor. The table has the factors beyond the chart."),
   key(shown), el("div", { class: "charts" }, groups.map(({ title, problems, curves, records: of }) => {
     const name = title + (about(of[0], records, ["device"]) ? `, ${of[0].device}` : "");
     return figure(name, counted(problems, "problem"), `${name}: performance profile. The table below has the numbers.`, profileChart(curves));
@@ -34,7 +34,7 @@ function within(list, factor) {
 
 function profileChart(curves) {
   const finite = curves.flatMap(({ list }) => list.filter(Number.isFinite)).sort((a, b) => a - b);
-  const last = Math.min(Math.max(finite[Math.floor((finite.length - 1) * 0.97)] * 1.05, 1.25), 32);
+  const last = Math.min(Math.max(finite[Math.floor((finite.length - 1) * 0.8)] * 1.1, 1.25), 8);
   const values = curves.flatMap(({ who, list }) => profilePoints(who, list, last));
   const ticks = [1, 1.05, 1.1, 1.2, 1.5, 2, 3, 4, 8, 16, 32].filter((tick) => tick <= last && (last < 2 || ![1.05, 1.1].includes(tick)) && (last < 5 || ![1.2, 3].includes(tick)));
   const scales = whoScales(values);

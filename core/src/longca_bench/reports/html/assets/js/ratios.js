@@ -28,7 +28,8 @@ function sureness(found) {
 }
 
 function rangeText(found) {
-  return found.known ? `(${found.low.toFixed(2)}–${found.high.toFixed(2)})` : "";
+  const digits = ratioDigits(found.value);
+  return found.known ? `(${found.low.toFixed(digits)}–${found.high.toFixed(digits)})` : "";
 }
 
 // The pairs of two candidates over problems: records of the same problem.

@@ -3,15 +3,17 @@
 function drawThroughput(records) {
   const timed = records.filter((record) => record.ok && record.tflops > 0);
   if (!timed.length) return [el("p", { class: "empty" }, "No case of this selection has a time.")];
-  return [...groupBy(timed, (r) => [r.direction, r.device, r.shape].join("\n")).values()].flatMap((group) => {
-    const where = about(group[0], timed);
+  return [...groupBy(timed, (r) => [r.direction, r.device].join("\n")).values()].flatMap((group) => {
+    const where = about(group[0], timed, ["device"]);
     return [el("h3", {}, `${titled(group[0].direction)}${where ? `, ${where}` : ""}`), key(group), runKey(group),
       ...throughputCharts(group, titled(group[0].direction))];
   });
 }
 
 function throughputCharts(group, title) {
-  const masks = [...groupBy(group, (r) => r.mask).values()];
+  const shapes = distinct(group, "shape").length > 1;
+  const masks = [...groupBy(byMask(group), (r) => `${r.mask}\n${r.shape}`).values()];
+  const points = (of) => throughputPoints(of, overlays(group));
   const top = Math.max(...group.map((r) => r.tflops * UNIT.factor));
   const long = masks.filter((of) => distinct(of, "seqlen").length > 1);
   const short = masks.filter((of) => distinct(of, "seqlen").length === 1);
@@ -19,41 +21,46 @@ function throughputCharts(group, title) {
   const charts = [];
   if (short.length) {
     const lengths = distinct(short.flat(), "seqlen");
-    const rows = short.map((of) => rowName(of[0], lengths));
-    const values = short.flatMap((of) => throughputPoints(of).map((value) => ({ ...value, row: rowName(of[0], lengths) })));
+    const rows = short.map((of) => rowName(of[0], lengths, shapes));
+    const values = short.flatMap((of) => points(of).map((value) => ({ ...value, row: rowName(of[0], lengths, shapes) })));
     const note = lengths.length === 1 ? `at ${tokens(lengths[0])} tokens` : "masks with one length";
     charts.push(el("div", { class: "charts wide" }, figure("All masks", note, `${title}: ${unit} of ${counted(rows.length, "mask")}. ${IN_TABLE}`, dotChart(values, unit, rows, isNarrow()))));
   }
   if (long.length) {
     charts.push(el("div", { class: "charts" }, long.map((of) =>
-      figure(of[0].mask, "", `${title}, ${of[0].mask}: ${unit} from ${range(distinct(of, "seqlen"), tokens)} tokens. ${IN_TABLE}`, lineChart(throughputPoints(of), unit, top)))));
+      figure(of[0].mask, shapes ? of[0].shape : "", `${title}, ${of[0].mask}: ${unit} from ${range(distinct(of, "seqlen"), tokens)} tokens. ${IN_TABLE}`, lineChart(points(of), unit, top)))));
   }
   return charts;
 }
 
 const IN_TABLE = "The section “Every case” has the numbers.";
 
-function rowName(record, lengths) {
-  return lengths.length === 1 ? record.mask : `${record.mask}, ${tokens(record.seqlen)}`;
+function rowName(record, lengths, shapes) {
+  return [record.mask, ...(shapes ? [record.shape] : []), ...(lengths.length > 1 ? [tokens(record.seqlen)] : [])].join(", ");
 }
 
 // One point for each candidate, length and run: the geometric mean over seeds.
-function throughputPoints(records) {
+function throughputPoints(records, overlay) {
   return [...groupBy(records, (r) => [r.who, r.seqlen, r.run].join("\n")).values()].map((of) => {
     const [first] = of;
     const alone = of.length === 1 && first.low > 0;
     const y = geometricMean(of.map((r) => r.tflops)) * UNIT.factor;
     const ends = alone ? { low: (first.tflops * first.median / first.high) * UNIT.factor, high: (first.tflops * first.median / first.low) * UNIT.factor } : {};
-    const means = of.length > 1 ? `\ngeometric mean of ${of.length} problems` : `\n${milliseconds(first.median)}`;
-    const tipText = `${first.who}\n${tokens(first.seqlen)} tokens, ${three(y)} ${UNIT.name}${means}${RUNS.length > 1 ? `\n${runName(first)}` : ""}`;
-    return { who: first.who, run: first.run, seqlen: first.seqlen, y, ...ends, tip: tipText, index: first.index };
+    const means = of.length > 1 ? `\ngeometric mean of ${of.length} problems` : `\n${duration(first.median)}`;
+    const tipText = `${first.who}\n${first.mask}\n${tokens(first.seqlen)} tokens, ${three(y)} ${UNIT.name}${means}${RUNS.length > 1 ? `\n${runName(first)}` : ""}`;
+    return { who: first.who, run: overlay ? first.run : 0, seqlen: first.seqlen, y, ...ends, tip: tipText, index: first.index };
   });
+}
+
+// Whether runs have cases in common, so that each has a line of its own.
+function overlays(group) {
+  return [...groupBy(group, (r) => [r.who, r.mask, r.shape, r.seqlen].join("\n")).values()].some((of) => distinct(of, "run").length > 1);
 }
 
 // The dashes of runs, where one chart has lines of several.
 function runKey(group) {
   const runs = distinct(group, "run");
-  if (runs.length < 2 || distinct(group, "seqlen").length < 2) return null;
+  if (!overlays(group) || distinct(group, "seqlen").length < 2) return null;
   const dashes = ["", "5 3", "2 2"];
   return el("ul", { class: "key", "aria-label": "Lines of runs" }, runs.map((run, i) => el("li", {},
     svg("svg", { class: "swatch", viewBox: "0 0 24 14", "aria-hidden": "true" }, svg("path", { d: "M0,7H24", stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dashes[i % 3] })), RUNS[run].name)));

@@ -19,13 +19,17 @@ function range(values, word) {
   return first === last ? word(first) : `${word(first)} to ${word(last)}`;
 }
 
-function milliseconds(seconds) {
-  return seconds === null ? NOTHING : `${three(seconds * 1e3)} ms`;
+// A time in ms, from one second on in s.
+function duration(seconds) {
+  if (seconds === null) return NOTHING;
+  return seconds < 1 ? `${three(seconds * 1e3)} ms` : `${three(seconds)} s`;
 }
 
-function seconds(value) {
-  if (value === null) return NOTHING;
-  return value < 1 ? milliseconds(value) : `${three(value)} s`;
+// The range of times, with the unit once where both ends have the same.
+function durations(values) {
+  const [first, last] = [duration(Math.min(...values)), duration(Math.max(...values))];
+  if (first === last) return first;
+  return first.endsWith(" ms") === last.endsWith(" ms") ? `${first.split(" ")[0]} to ${last}` : `${first} to ${last}`;
 }
 
 function memory(bytes) {
@@ -39,8 +43,14 @@ function percent(share) {
   return share === null ? NOTHING : `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
 }
 
+// Ratios near 1 have a third decimal, for all numbers that stand together.
+function ratioDigits(value) {
+  if (Math.abs(value - 1) < 0.02) return 3;
+  return value < 10 ? 2 : value < 100 ? 1 : 0;
+}
+
 function times(value) {
-  return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)}×`;
+  return `${value.toFixed(ratioDigits(value))}×`;
 }
 
 function counted(count, one, several = `${one}s`) {
