@@ -105,8 +105,8 @@ def test_layouts_are_values():
 
 
 def test_a_layout_is_shown_in_one_line(rounds):
-    problem = Problem(mask=masks.build("causal", 4096), heads_q=4, device=Device("cpu"))
-    layout = rounds.layout("round", problem, {"ring": 4}, "stripes")
-    assert repr(layout) == "<Layout: round on ring=4, 4096 tokens, stripes>"
+    problem = Problem(mask=masks.build("causal", 64), heads_q=4, device=Device("cpu"))
+    layout = rounds.layout("round", problem, {"ring": 2}, "stripes")
+    assert repr(layout) == "<Layout: round on ring=2, 64 tokens, stripes>"
     assert repr(holding(((0, 3),), ())) == "<Layout: made by hand on 2 ranks, 3 tokens, unnamed placement>"
     assert len(repr(layout.table)) < 80
