@@ -61,10 +61,12 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
     left = sorted(rough, key=lambda one: one.total)
     choices: list[Choice] = []
     exact: list[Weighed] = []
+    blind: list[str] = []  # ways without evidence: valid, and not ranked
     while left and not any(choice.fits is not False for choice in choices):
         found, more, left = _refined(left)
         exact += found
-        refused += more
+        refused += (one for one in more if one.reasons)
+        blind += (str(one.strategy) for one in more if not one.reasons)
         for one in found:
             try:
                 choices.append(choice_of(one))
@@ -74,7 +76,8 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
     without = tuple(one for name, one in unmeasured.items() if name not in known)
     manifests = [asked.registry.strategy(name) for name in strategies]
     notes = (text for one in manifests for text in left_out(ranks, one.name, one.axes, links.per_host))
-    return Ranking(tuple(choices), without, tuple(refused), (*notes, *across(exact)))
+    unranked = [f"no evidence ranks {', '.join(blind)}"] if blind else []
+    return Ranking(tuple(choices), without, tuple(refused), (*notes, *across(exact), *unranked))
 
 
 class _NotKnownError(UnsupportedError):
@@ -130,7 +133,7 @@ def _refined(rough: Sequence[Weighed]) -> tuple[list[Weighed], list[Refused], li
 
 
 def _exactly(way: Way) -> Weighed | Refused:
-    """A way with its fastest valid kernels, or the reasons why it has none."""
+    """A way with its fastest valid kernels, or the reasons why it has none. No evidence is no reason."""
     calls = _calls(way)
     kernels = _promising(way)
     roles: tuple[Role, ...] = ("forward", "backward", "both") if way.asked.training else ("forward",)
@@ -150,7 +153,7 @@ def _exactly(way: Way) -> Weighed | Refused:
     reasons = dict.fromkeys(
         f"{name}: {reason}" for (name, _), verdict in refusals.items() if verdict for reason in verdict.reasons
     )
-    return Refused(None, name_of(way), tuple(reasons) or ("no evidence",))
+    return Refused(None, name_of(way), tuple(reasons))
 
 
 def _promising(way: Way) -> list[str]:

@@ -26,6 +26,7 @@ from longca_bench.cli import (
     recommend,
     report,
     run,
+    show_layout,
     show_mask,
     verify,
 )
@@ -52,6 +53,7 @@ app.command("verify")(verify.verify)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("show-mask")(show_mask.show_mask)
+app.command("show-layout")(show_layout.show_layout)
 app.command("make-lengths")(make_lengths.make_lengths)
 
 

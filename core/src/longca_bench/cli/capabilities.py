@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from longca.manifests import Direction
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, open_registry, print_json
 
 if TYPE_CHECKING:

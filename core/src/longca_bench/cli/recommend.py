@@ -1,4 +1,4 @@
-"""`longca recommend`: which kernel, which strategy, and will it fit? Without a GPU."""
+"""`longca recommend`: the fastest kernel and strategy for a mask, and whether they fit. It needs no GPU."""
 
 from __future__ import annotations
 
@@ -34,28 +34,33 @@ __all__ = ["parse_heads", "recommend"]
 def recommend(
     context: typer.Context,
     pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
-    heads: Annotated[str, typer.Option(help="Query heads and KV heads, such as 64:8.")] = "32:8",
+    heads: Annotated[
+        str, typer.Option(metavar="HQ:HKV", help="Numbers of query heads and KV heads, such as 64:8.")
+    ] = "32:8",
     head_dim: Annotated[int, typer.Option(help="Head dimension.")] = 128,
-    dtype: Annotated[str, typer.Option(help="Data type of q, k and v.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(metavar="NAME", help="Data type of q, k and v.")] = "bfloat16",
     device: Annotated[
         str | None,
-        typer.Option(help="h200, h100, a100, b200, ..., cuda:9.0 or cpu. (default: this machine's)"),
+        typer.Option(metavar="NAME", help="h200, h100, a100, b200, cuda:9.0 or cpu. (default: this machine's)"),
     ] = None,
-    gpus: Annotated[int, typer.Option(help="Devices that share the tokens.", min=1)] = 1,
-    per_node: Annotated[int, typer.Option(help="Devices of one host.", min=1)] = 8,
+    gpus: Annotated[int, typer.Option(help="Number of devices that share the tokens.", min=1)] = 1,
+    per_node: Annotated[int, typer.Option(help="Number of devices of a host.", min=1)] = 8,
     network: Annotated[
         str | None,
-        typer.Option(help="Links between hosts, for each device: 400Gb, or bandwidth and latency: 50GB/s,5µs."),
+        typer.Option(metavar="SPEED", help="Link of each device between hosts: 400Gb, or with latency 50GB/s,5µs."),
     ] = None,
-    forward: Annotated[bool, typer.Option("--forward", help="The forward alone, without training.")] = False,
-    memory: Annotated[str | None, typer.Option(help="Memory of each device, such as 80GB.")] = None,
+    forward: Annotated[bool, typer.Option("--forward", help="Only the forward, without training.")] = False,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each device, such as 80GB.")] = None,
     records: Annotated[
-        list[Path] | None, typer.Option(help="A run's folder whose records are evidence too; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Take the records of this run as evidence too. Repeatable."),
     ] = None,
-    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel; repeatable.")] = None,
-    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy; repeatable.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="List every choice and every refusal.")] = False,
-    why: Annotated[str | None, typer.Option(help="Explain where one kernel, pair or strategy stands.")] = None,
+    kernel: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this kernel. Repeatable.")] = None,
+    strategy: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this strategy. Repeatable.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List all choices and all refusals.")] = False,
+    why: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Explain the place of this kernel, pair or strategy.")
+    ] = None,
     seqlen: Seqlen = None,
     seqlen_k: SeqlenK = None,
     lengths: LengthsFrom = None,
@@ -71,10 +76,12 @@ def recommend(
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
-    """Answers which kernel and strategy to take, from evidence. It runs no kernel.
+    """Recommends a kernel and a strategy for a mask, from evidence. It runs no kernel.
 
-    The evidence is the measurements that come with LongCA, those of this machine, and
-    those in the folders given as --records.
+    The evidence is the measurements that come with LongCA, the measurements of this machine, and the records of the
+    folders given with --records.
+
+    Example: longca recommend causal --seqlen 65536 --device h200 --gpus 8
     """
     from longca_advice.recommend import recommend as ask
 
@@ -126,7 +133,7 @@ def recommend(
 
 
 def parse_heads(text: str) -> tuple[int, int]:
-    """Query heads and KV heads of a text such as `64:8`. A single number such as `32` means as many of both.
+    """Query heads and KV heads of a text such as `64:8`. A single number such as `32` stands for both.
 
     Raises:
         RequestError: The text has another form.

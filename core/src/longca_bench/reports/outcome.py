@@ -1,17 +1,15 @@
-"""Outcomes in a terminal: for each problem a table of predicted and measured times, and which choice was fastest."""
+"""Outcomes in a terminal: for each problem the predicted and measured times, and the fastest choice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
-
 from longca_bench.reports.recommendation import time_text
-from longca_bench.reports.run_cells import mask_name
-from longca_bench.reports.text import printable, safe
-from longca_bench.reports.whole_table import print_whole
+from longca_bench.reports.render_terminal import print_tables
+from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.text import printable
+from longca_bench.reports.words import mask_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,21 +19,22 @@ if TYPE_CHECKING:
 __all__ = ["print_outcomes"]
 
 _NOTHING = "–"
+#: The order in which a narrow terminal drops columns: the highest first.
+_DROPPED = {"predicted": 0, "interval": 3, "measured": 0, "error": 0, "inside": 2}
 #: Mask factors that a title has room for.
 _NAMED = ("block", "kept", "window", "prefix", "global_tokens")
 
 
 def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Prints predicted and measured times; before anything is measured, what would be.
+    """Prints predicted and measured times. Before a measurement it prints the predictions.
 
     Args:
-        console: Where to.
+        console: The console.
         outcomes: The outcomes, one for each problem.
     """
     for outcome in outcomes:
         console.print()
-        console.print(f"[bold]{safe(_title(outcome))}[/]")
-        print_whole(console, _table(outcome))
+        print_tables(console, [_table(outcome)])
         for line in (*_sentences(outcome), *_remarks(outcome)):
             console.print(printable(line), soft_wrap=True, markup=False)
 
@@ -54,21 +53,25 @@ def _has_records(outcome: Outcome) -> bool:
 
 
 def _table(outcome: Outcome) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    with_records = _has_records(outcome)
-    table.add_column("choice")
-    table.add_column("direction")
-    for name in ("predicted", "interval", *(("measured", "error", "inside") if with_records else ())):
-        table.add_column(name, justify="right", no_wrap=True)
+    compared = ("measured", "error", "inside") if _has_records(outcome) else ()
+    figures = ("predicted", "interval", *compared)
+    heads = (
+        Head("choice", left=True),
+        Head("direction", left=True),
+        *(Head(name, drop=_DROPPED[name]) for name in figures),
+    )
+    rows = []
     for way in outcome.ways:
         for place, (direction, time) in enumerate(_shown(way)):
-            measured = _measured(time, direction) if with_records else ()
-            table.add_row(safe("" if place else way.title), direction, *_predicted(time), *measured)
-    return table
+            measured = _measured(time, direction) if compared else ()
+            cells = ("" if place else way.title, str(direction), *_predicted(time), *measured)
+            mark = Mark.FAILED if compared and time.measured is None and direction != "total" else Mark.NONE
+            rows.append(tuple(Cell(text, mark=mark) for text in cells))
+    return Table(heads, tuple(rows), _title(outcome))
 
 
 def _shown(way: Way) -> list[tuple[str, Timed]]:
-    """The rows of a way: its directions and their sum, or the one direction that it has."""
+    """The rows of a way: its directions and their sum, or its only direction."""
     rows = list(way.times.items())
     return rows if len(rows) > 2 else rows[:1]
 
@@ -82,7 +85,7 @@ def _predicted(time: Timed) -> tuple[str, str]:
 
 
 def _measured(time: Timed, direction: str) -> tuple[str, str, str]:
-    """Measured time, error, and whether it is inside; the status of a direction that has no time."""
+    """Measured time, error, and whether the time is inside the interval. A direction without a time has its status."""
     if time.measured is None:
         return (_NOTHING if direction == "total" else time.status or "not measured"), _NOTHING, _NOTHING
     error = _NOTHING if time.error is None else f"{100 * time.error:+.1f} %"
@@ -90,7 +93,7 @@ def _measured(time: Timed, direction: str) -> tuple[str, str, str]:
 
 
 def _sentences(outcome: Outcome) -> Iterator[str]:
-    """Which choice was fastest, and what taking the recommended one costs."""
+    """The fastest choice, and the cost of the recommended one."""
     if not outcome.ranked:
         yield "No evidence ranks these choices. They are valid, and in the order of the plugins."
     if not _has_records(outcome):
@@ -112,7 +115,7 @@ def _sentences(outcome: Outcome) -> Iterator[str]:
 
 
 def _remarks(outcome: Outcome) -> Iterator[str]:
-    """What was left out, and what there is to know of the evidence."""
+    """The choices that were left out, and remarks on the evidence."""
     for name, how in outcome.left_out.items():
         yield f"{name} is not installed here and not measured. To install it: {how}"
     outside = dict.fromkeys(note for way in outcome.ways[:1] for note in way.notes[1:])

@@ -1,15 +1,14 @@
-"""A recommendation in a terminal: the winner in one sentence, then a table, what is refused, and the line to paste."""
+"""A recommendation in a terminal: one sentence on the winner, the choices, the refusals by reason, and the call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
-
-from longca_bench.reports.text import printable, safe
-from longca_bench.reports.whole_table import print_whole
+from longca_bench.reports.reasons import by_reason
+from longca_bench.reports.render_terminal import print_tables
+from longca_bench.reports.table import Cell, Head, Table
+from longca_bench.reports.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,54 +17,57 @@ if TYPE_CHECKING:
 
 __all__ = ["print_recommendation", "print_why", "time_text"]
 
-#: Choices and refusals that are shown unless all are asked for.
+#: The number of choices and of reasons without --all.
 _SHOWN = 8
+#: The order in which a narrow terminal drops columns: the highest first.
+_DROPPED = {"evidence": 6, "TFLOP/s": 5, "interval": 4, "GiB": 3, "fits": 2}
 
 
 def print_recommendation(console: Console, found: Recommendation, *, everything: bool = False) -> None:
     """Prints an answer.
 
     Args:
-        console: Where to.
+        console: The console.
         found: The recommendation.
-        everything: Whether to list all choices and refusals.
+        everything: Whether to print all choices and refusals.
     """
-    console.print(printable(_sentence(found)), soft_wrap=True, markup=False)
+    _say(console, _sentence(found))
     if found.choices:
         console.print()
         shown = found.choices if everything else found.choices[:_SHOWN]
-        print_whole(console, _table(found, shown))
+        print_tables(console, [_table(found, shown)])
         _say_hidden(console, len(found.choices) - len(shown), "choice")
-    for line in (*_unmeasured(found), *_notes(found)):
-        console.print(printable(line), soft_wrap=True, markup=False)
+    _say(console, *_unmeasured(found), *_notes(found))
     if found.refused:
-        console.print("\nrefused:")
-        shown_refusals = found.refused if everything else found.refused[:_SHOWN]
-        for refused in shown_refusals:
-            console.print(printable(f"  {_refusal(refused)}"), soft_wrap=True, markup=False)
-        _say_hidden(console, len(found.refused) - len(shown_refusals), "refusal")
+        reasons = by_reason(_refusal(refused) for refused in found.refused)
+        some = dict(list(reasons.items())[: None if everything else _SHOWN])
+        _say(console, "\nrefused:", *_refusals(some))
+        hidden = [names for reason, names in reasons.items() if reason not in some]
+        _say_hidden(console, sum(map(len, hidden)), "refusal")
     if found.best is not None:
         console.print()
-        for command in found.best.install:
-            console.print(printable(f"    {command}"), soft_wrap=True, markup=False)
-        for line in found.best.call.splitlines():
-            console.print(printable(f"    {line}"), soft_wrap=True, markup=False)
+        _say(console, *(f"    {line}" for line in (*found.best.install, *found.best.call.splitlines())))
+
+
+def _say(console: Console, *lines: str) -> None:
+    for text in lines:
+        for line in text.split("\n"):
+            console.print(printable(line), soft_wrap=True, markup=False)
 
 
 def print_why(console: Console, found: Recommendation, kernel: str) -> None:
-    """Prints what is known of one kernel, strategy or pair: why it is where it is.
+    """Prints the place of one kernel, strategy or pair, and the reasons for it.
 
     Args:
-        console: Where to.
+        console: The console.
         found: The recommendation.
         kernel: The name of a kernel, a pair or a strategy.
     """
     lines = list(_about(found, kernel))
     if not lines and "+" in kernel:
-        lines = [f"{kernel} is not listed: a pair is, where both take the problem and it is quicker than each alone"]
+        lines = [f"{kernel} is not listed: a pair is listed if both take the problem and it is faster than each alone"]
         lines += [line for half in kernel.split("+") for line in _about(found, half.strip())]
-    for line in lines or [f"nothing of {kernel} was looked at; --all lists what was"]:
-        console.print(printable(line), soft_wrap=True, markup=False)
+    _say(console, *(lines or [f"{kernel} was not examined; --all lists all kernels and strategies that were"]))
 
 
 def time_text(seconds: float) -> str:
@@ -124,33 +126,27 @@ def _devices(found: Recommendation) -> str:
     return found.device if found.ranks == 1 else f"{found.ranks} × {found.device}"
 
 
-def _table(found: Recommendation, choices: tuple[Choice, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("kernel", no_wrap=True)
-    if found.ranks > 1:
-        for name in ("strategy", "mesh", "placement"):
-            table.add_column(name, no_wrap=True)
-    for name in ("time", "interval", "TFLOP/s", "GiB", "fits"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("evidence")
+def _table(found: Recommendation, choices: Iterable[Choice]) -> Table:
+    shared = ("strategy", "mesh", "placement") if found.ranks > 1 else ()
+    heads = ("kernel", *shared, "time", "interval", "TFLOP/s", "GiB", "fits", "evidence")
+    left = {"kernel", *shared, "evidence"}
+    rows = []
     for choice in choices:
-        seconds = choice.seconds
-        shared = (choice.strategy or "", choice.mesh or "", choice.placement or "") if found.ranks > 1 else ()
-        table.add_row(
-            safe(choice.kernel),
-            *map(safe, shared),
-            time_text(seconds.total),
-            f"{time_text(seconds.low)} to {time_text(seconds.high)}",
-            f"{choice.tflops:.0f}",
-            f"{choice.bytes_per_rank / 2**30:.1f}",
-            {True: "yes", False: "no", None: "?"}[choice.fits],
-            safe(_evidence(choice)),
-        )
-    return table
+        seconds, texts = choice.seconds, {"kernel": choice.kernel, "evidence": _evidence(choice)}
+        texts |= {name: getattr(choice, name) or "" for name in shared}
+        texts |= {
+            "time": time_text(seconds.total),
+            "interval": f"{time_text(seconds.low)} to {time_text(seconds.high)}",
+        }
+        texts |= {"TFLOP/s": f"{choice.tflops:.0f}", "GiB": f"{choice.bytes_per_rank / 2**30:.1f}"}
+        texts |= {"fits": {True: "yes", False: "no", None: "?"}[choice.fits]}
+        rows.append(tuple(Cell(texts[name]) for name in heads))
+    made = (Head(name, left=name in left, wrap=name == "evidence", drop=_DROPPED.get(name, 0)) for name in heads)
+    return Table(tuple(made), tuple(rows))
 
 
 def _evidence(choice: Choice) -> str:
-    """What a choice rests on, in a few words."""
+    """The evidence of a choice in a few words."""
     text = f"{choice.proof.records} records"
     return f"{text}, extrapolated" if choice.proof.extrapolates else text
 
@@ -169,7 +165,7 @@ def _unmeasured(found: Recommendation) -> Iterator[str]:
 
 
 def _notes(found: Recommendation) -> Iterator[str]:
-    """What else there is to know; of the best choice first."""
+    """Further remarks. Remarks on the best choice come first."""
     if found.best is not None:
         for text in found.best.proof.outside:
             yield f"Outside the evidence: {text}."
@@ -180,11 +176,26 @@ def _notes(found: Recommendation) -> Iterator[str]:
     yield from (f"Note: {text}." for text in found.notes)
 
 
-def _refusal(refused: Refused) -> str:
+def _refusal(refused: Refused) -> tuple[str, str]:
+    """The name of a refused way, and the reasons against it with their remedy."""
     name = " with ".join(part for part in (refused.kernel, refused.strategy) if part) or "every kernel"
-    reasons = " ".join(refused.reasons)
+    reasons = " ".join(reason.removeprefix(f"{refused.kernel} ") for reason in refused.reasons)
     advice = f" {refused.advice.rstrip('.')}." if refused.advice else ""
-    return f"{name}: {reasons}{'' if reasons.endswith('.') else '.'}{advice}"
+    return name, f"{reasons}{'' if reasons.endswith('.') else '.'}{advice}"
+
+
+def _refusals(reasons: dict[str, list[str]]) -> Iterator[str]:
+    """The lines of refusals: each reason once. The second half of several reasons is their heading."""
+    halves: dict[str, list[tuple[str, str]]] = {}
+    for reason, names in reasons.items():
+        offered, _, asked = reason.partition("; ")
+        halves.setdefault(asked, []).append((", ".join(names), offered))
+    for asked, some in halves.items():
+        together = bool(asked) and len(some) > 1
+        if together:
+            yield f"  {asked.rstrip('.')}:"
+        for names, offered in some:
+            yield f"    {names}: {offered}" if together else f"  {names}: {offered}{f'; {asked}' if asked else ''}"
 
 
 def _say_hidden(console: Console, hidden: int, noun: str) -> None:
@@ -199,7 +210,7 @@ def _about(found: Recommendation, name: str) -> Iterator[str]:
             yield f"{choice.title}: place {place} of {len(found.choices)}, {time_text(seconds.total)}"
             backward = "" if seconds.backward is None else f", backward {time_text(seconds.backward)}"
             yield f"  forward {time_text(seconds.forward)}{backward}"
-            yield f"  learnt from {proof.records} measured calls; most alike is {proof.nearest}"
+            yield f"  learnt from {proof.records} measured calls; the most similar is {proof.nearest}"
             for text in (*proof.outside, *proof.versions, *proof.notes):
                 yield f"  {text}"
             for command in choice.install:
@@ -207,6 +218,6 @@ def _about(found: Recommendation, name: str) -> Iterator[str]:
     for one in found.unmeasured:
         if name in (one.kernel, one.strategy):
             yield f"{one.kernel} is valid and not ranked: {one.why}"
-    for refused in found.refused:  # a strategy's may be of some of its meshes and placements, which follow its name
+    for refused in found.refused:  # a strategy's name may be followed by its mesh and placement
         if name in (refused.kernel, (refused.strategy or "").partition(" ")[0]):
-            yield _refusal(refused)
+            yield ": ".join(_refusal(refused))

@@ -1,16 +1,14 @@
-"""Verification as a table: a kernel's offers down, the worst row of each beside PyTorch's own error."""
+"""The findings of `longca verify` in a terminal: the worst row of each offer beside PyTorch's own error."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
-
+from longca_bench.reports.render_terminal import print_tables
+from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.text import marks, safe
-from longca_bench.reports.whole_table import print_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,65 +17,73 @@ if TYPE_CHECKING:
 
 __all__ = ["print_verification"]
 
-_MOST_SHOWN = 3  # findings of an offer that are told in full; a kernel that is wrong everywhere has a hundred
-_WIDE = 120  # columns from which each row's worst place is shown beside it
+_MOST_SHOWN = 3  # findings of an offer, because a kernel that is wrong everywhere has a hundred
+_HEADS = (
+    Head("", left=True),
+    *(Head(name, left=True) for name in ("form", "dtype", "direction")),
+    *(Head(name, drop=drop) for name, drop in (("masks", 2), ("error", 0), ("PyTorch's", 0), ("limit", 0))),
+    Head("worst at", left=True, wrap=True, drop=3),
+)
 
 
 def print_verification(console: Console, kernel: str, checks: Sequence[OfferCheck]) -> None:
-    """Prints a kernel's checks.
+    """Prints the checks of a kernel.
 
     Args:
-        console: Where to.
+        console: The console.
         kernel: The kernel's name.
-        checks: What was found of its offers.
+        checks: The checks of its offers.
     """
-    yes, no, nothing = marks()
-    wide = console.width >= _WIDE
-    table = Table(title=safe(kernel), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for head in ("", "form", "dtype", "direction"):
-        table.add_column(head, no_wrap=True)
-    for head in ("masks", "error", "PyTorch's", "limit"):
-        table.add_column(head, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("worst at", overflow="fold")
-    skipped: dict[str, list[str]] = {}
+    verified = [check for check in checks if not check.skipped]
+    if verified:
+        print_tables(console, [Table(_HEADS, tuple(map(_row, verified)), kernel, tuple(_nearest(verified)))])
+    skipped: dict[str, list[OfferCheck]] = {}
     for check in checks:
         if check.skipped:
-            skipped.setdefault(check.skipped, []).append(f"{check.offer.form} {check.dtype} {check.direction}")
-            continue
-        mark = f"[green]{yes}[/]" if check.passed else f"[red]{no}[/]"
-        *numbers, place = _worst(check)
-        cells = (mark, check.offer.form, check.dtype, check.direction, str(len(check.masks)), *numbers)
-        table.add_row(*cells, place) if wide else table.add_row(*cells)
-    if table.row_count:
-        print_whole(console, table)
-    if not wide:
-        _print_nearest(console, checks)
+            skipped.setdefault(check.skipped, []).append(check)
     for reason, rows in skipped.items():
-        console.print(f"{nothing} {safe(kernel)}: {len(rows)} rows not verified here: {safe(reason)}", style="dim")
+        said = f"{safe(kernel)}: {len(rows)} rows not verified here: {safe(reason)}"
+        console.print(f"{marks()[2]} {said}", style="dim")
     for check in checks:
         _print_failures(console, check)
 
 
-def _worst(check: OfferCheck) -> tuple[str, str, str, str]:
+def _row(check: OfferCheck) -> tuple[Cell, ...]:
+    yes, no, _ = marks()
+    mark = Mark.NONE if check.passed else Mark.FAILED
+    about = (
+        yes if check.passed else no,
+        str(check.offer.form),
+        check.dtype,
+        str(check.direction),
+        str(len(check.masks)),
+    )
+    return tuple(Cell(text, mark=mark) for text in (*about, *_figures(check), _place(check)))
+
+
+def _figures(check: OfferCheck) -> tuple[str, str, str]:
+    """The error of the worst row, PyTorch's own error there, and the limit."""
     if check.worst is None:
-        return "", "", "", "raised"
+        return "", "", ""
+    found = check.worst[1]
+    return f"{found.error:.1e}", "" if math.isnan(found.pytorch) else f"{found.pytorch:.1e}", f"{found.limit:.1e}"
+
+
+def _place(check: OfferCheck) -> str:
+    """The place of the worst row."""
+    if check.worst is None:
+        return "raised"
     label, found = check.worst
-    own = "" if math.isnan(found.pytorch) else f"{found.pytorch:.1e}"
-    place = f"{found.tensor}, {_axis(found.tensor)} {found.token}, head {found.head}; {label}"
-    return f"{found.error:.1e}", own, f"{found.limit:.1e}", safe(place)
+    axis = "key" if found.tensor.startswith(("dk", "dv")) else "query"
+    return f"{found.tensor}, {axis} {found.token}, head {found.head}; {label}"
 
 
-def _print_nearest(console: Console, checks: Sequence[OfferCheck]) -> None:
-    """Where the finding nearest to its limit is, of all offers."""
-    found = [check for check in checks if check.worst is not None]
+def _nearest(checks: Sequence[OfferCheck]) -> Iterator[str]:
+    """The place of the finding that is nearest to its limit."""
+    found = [(check.worst[1].closeness, check) for check in checks if check.worst is not None]
     if found:
-        check = max(found, key=lambda c: c.worst[1].closeness if c.worst else 0.0)
-        console.print(f"nearest to its limit: {check.offer.form} {check.dtype} {check.direction}, {_worst(check)[-1]}")
-
-
-def _axis(tensor: str) -> str:
-    return "key" if tensor.startswith(("dk", "dv")) else "query"
+        check = max(found, key=lambda pair: pair[0])[1]
+        yield f"nearest to its limit: {check.offer.form} {check.dtype} {check.direction}, {_place(check)}"
 
 
 def _print_failures(console: Console, check: OfferCheck) -> None:
@@ -87,4 +93,4 @@ def _print_failures(console: Console, check: OfferCheck) -> None:
     for label, finding in check.failures[:_MOST_SHOWN]:
         console.print(f"[red]{name} is wrong[/] on {safe(label)}: {safe(finding)}")
     if len(check.failures) > _MOST_SHOWN:
-        console.print(f"[red]{name}[/]: and {len(check.failures) - _MOST_SHOWN} more; --json has them all")
+        console.print(f"[red]{name}[/]: and {len(check.failures) - _MOST_SHOWN} more; --json lists all of them")

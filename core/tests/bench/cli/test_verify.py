@@ -55,6 +55,27 @@ def test_halves_are_verified_alone_and_together(halves, jobs):
         assert row["offer"]["forward"] is False
 
 
+GPU_ALONE = """
+@hookimpl
+def provide_kernel():
+    return kernel("far", offer("causal", cpu=False, cuda=">=8.0"), implementation="half_kernels:Forward")
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_nothing_verified_is_a_failure_with_its_reason(halves, options):
+    halves.add("gpus", GPU_ALONE)
+    said = "error: nothing of far was verified here: far runs on CUDA devices (compute capability >=8.0); this device"
+    ran = halves.longca("verify", "--kernel", "far", "--device", "cpu", *options, LONGCA_PLUGINS="halves,gpus")
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert ran.stderr.startswith(said)
+    beside = ("--kernel", "far", "--kernel", "back", "--device", "cpu", *options)
+    ran = halves.longca("verify", *beside, LONGCA_PLUGINS="halves,gpus")
+    assert (ran.returncode, ran.stderr.startswith(said)) == (1, True), (
+        "a kernel that was named is not skipped in silence"
+    )
+
+
 @pytest.mark.parametrize("kernel", ["wrong", "ahead+wrong"])
 def test_a_wrong_backward_is_found_whoever_computes_the_forward(halves, kernel):
     ran = halves.longca("verify", "--kernel", kernel, "--device", "cpu", "--json")
