@@ -20,9 +20,9 @@ from longca.kernels.lse_grad import backward_through_lse
 from longca.manifests import Device, Problem
 from longca.parallel import layouts
 from longca.parallel.layouts import _agree
-from longca.parallel.traffic import Recorder, sent_by_kind
 from longca_advice.auto_kernel import Choice
 from longca_advice.auto_layout import Arrangement
+from longca_bench.measuring.traffic import Recorder, sent_by_kind
 from longca_cp.exchange import Axis, axes_of
 from longca_cp.kv_ring import KVRing
 

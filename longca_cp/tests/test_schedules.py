@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from longca import masks, registry
 from longca.discovery.loading import load_object
 from longca.manifests import Device, Problem
-from longca.parallel.traffic import Recorder
+from longca_bench.measuring.traffic import Recorder
 from longca_cp.exchange import Axis
 from longca_cp.overlap import is_beside
 

@@ -7,5 +7,4 @@
 | `meshes` | the axes of a strategy on a device mesh, and `rank_in` |
 | `strategy` | the contract of a strategy |
 | `merge`, `merge_triton` | partial results put together |
-| `traffic` | the collectives that a call makes |
 """

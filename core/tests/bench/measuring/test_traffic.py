@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from longca.errors import LongCAError
-from longca.parallel import traffic
-from longca.parallel.traffic import Recorder, sent_by_kind
+from longca_bench.measuring import traffic
+from longca_bench.measuring.traffic import Recorder, sent_by_kind
 
 RANKS = 4
 

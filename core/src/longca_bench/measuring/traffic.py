@@ -1,11 +1,11 @@
-"""Traffic: which collectives a call makes, what they send, and how to begin the same ones again without the call.
+"""Traffic: the collectives that a call makes, their sizes, and a way to begin them again without the call.
 
-They are seen where torch.distributed hands them to its backends, at its operators, so that a strategy needs to do
-nothing for it. What is called within `with Recorder() as recorder:` leaves them in `recorder.collectives`, and
-`sent_by_kind` adds them up.
+A strategy needs to do nothing for it, because the recorder watches the operators of torch.distributed. Calls within
+`with Recorder() as recorder:` leave their collectives in `recorder.collectives`, and `sent_by_kind` adds them up.
 
-Sizes are those of nccl-tests (doc/PERFORMANCE.md there): of an all-gather what a rank gets in the end, of a
-reduce-scatter and an all-to-all what it gives, of any other what is sent, reduced or broadcast.
+Sizes are those of nccl-tests (doc/PERFORMANCE.md there). An all-gather counts the bytes that a rank ends up with. A
+reduce-scatter and an all-to-all count the bytes that a rank gives. Other kinds count the bytes sent, reduced or
+broadcast.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["Collective", "Recorder", "sent_by_kind"]
 _all_gather: Callable[..., dist.Work] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
-#: A tensor like one that was seen, in memory that nobody reads, which is taken when it is first called for.
+#: Returns scratch memory in the shape of a recorded tensor. The memory is allocated at the first call.
 _Buffer = Callable[[], Tensor]
-#: Makes one: by its role, so that no collective reads what it writes.
+#: Makes a buffer from a role and a tensor. Roles differ, so that no collective reads its own output.
 _Scratch = Callable[[str, Tensor], _Buffer]
 
 #: Begins the collective once more.
@@ -44,10 +44,10 @@ class Collective:
 
     Attributes:
         kind: `p2p`, `all_to_all`, `all_gather`, `reduce_scatter`, `all_reduce` or `broadcast`.
-        group: Between whose ranks.
+        group: The group of its ranks.
         size: Its size in bytes, as nccl-tests count it.
-        sent: Bytes that leave this rank, at the least: what nccl-tests make a bus bandwidth of.
-        start: Begins it once more, on other memory, which it takes the first time.
+        sent: The fewest bytes that leave this rank. The bus bandwidths of nccl-tests refer to them.
+        start: Begins it once more, on other memory, which it allocates the first time.
     """
 
     kind: str
@@ -61,10 +61,10 @@ class Recorder(TorchDispatchMode):
     """While it is on, notes every collective of this thread.
 
     Attributes:
-        collectives: What it has noted, in their order.
+        collectives: The noted collectives, in their order.
 
     Raises:
-        LongCAError: While it is on: a collective of a kind that it cannot count.
+        LongCAError: A collective of a kind that it cannot count was called while it was on.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _move(self, name: str, tensor: Tensor, group: dist.ProcessGroup, peer: int) -> None:
-        """Notes a send or a receive. A batch sends first: the next send begins another one."""
+        """Notes a send or a receive. A send after a receive begins the next batch."""
         last = self.collectives[-1] if self.collectives else None
         follows = last is not None and last.kind == "p2p" and last.group is group
         if last is None or not follows or (name == "send" and any(move.name == "recv_" for move in self._batch)):
@@ -112,7 +112,7 @@ class Recorder(TorchDispatchMode):
 
 
 class _Move(NamedTuple):
-    """A send or a receive of a batch, as its operator has it."""
+    """A send or a receive of a batch, with its operator's name."""
 
     name: str
     buffer: _Buffer
@@ -170,7 +170,7 @@ def _broadcast(group: dist.ProcessGroup, args: Any, scratch: _Scratch) -> Collec
     return Collective("broadcast", group, tensor.nbytes, tensor.nbytes, start)
 
 
-#: Of each of torch.distributed's operators, what it does.
+#: The reader of each operator of torch.distributed.
 _READERS: dict[str, Callable[[dist.ProcessGroup, Any, _Scratch], Collective]] = {
     "alltoall_base_": _all_to_all,
     "_allgather_base_": _gather,
