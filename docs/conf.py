@@ -18,9 +18,7 @@ _DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(_DOCS))
 
 import choosing_page  # noqa: E402
-import dense_page  # noqa: E402
 import parallel_page  # noqa: E402
-import reference  # noqa: E402
 import sparse_page  # noqa: E402
 
 if TYPE_CHECKING:
@@ -70,14 +68,12 @@ pygments_dark_style = "monokai"
 _MEASURED = {
     "choosing": choosing_page.fill,
     "context-parallel": parallel_page.fill,
-    "dense": dense_page.fill,
     "sparse": sparse_page.fill,
 }
 
 
 def _fill(app: Sphinx, page: str, source: list[str]) -> None:
-    generated = reference.fill(source[0])
-    filled = _MEASURED[page](generated) if page in _MEASURED else generated
+    filled = _MEASURED[page](source[0]) if page in _MEASURED else source[0]
     source[0] = _OUTSIDE.sub(partial(_inside, (app.srcdir / page).parent), filled)
 
 

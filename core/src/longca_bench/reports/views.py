@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longca.errors import UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
+from longca_bench.reports.views_benchmarks import ABLATION, STEPS, layers
 from longca_bench.reports.views_planning import planning
 from longca_bench.reports.views_run import NOT_MEASURED, environment, results, strategies, whole
 from longca_bench.reports.views_throughput import COSTS, THROUGHPUT, near_limit, over_baseline
@@ -29,6 +30,9 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "near-limit": near_limit,
     "costs": COSTS,
     "planning": planning,
+    "ablation": ABLATION,
+    "layers": layers,
+    "steps": STEPS,
     "whole": whole,
 }
 #: The views of a report that names none.

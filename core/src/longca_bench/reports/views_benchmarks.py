@@ -1,0 +1,93 @@
+"""Views of benchmarks' files: where a kernel's time goes, layers beside one call, and steps whose mask changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from longca_bench.reports.build import tables_of
+from longca_bench.reports.table import Table
+from longca_bench.reports.view import Value, View
+from longca_bench.reports.words import percent_of, three_digits, times
+
+if TYPE_CHECKING:
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["ABLATION", "STEPS", "layers"]
+
+_DIRECTIONS = ("forward", "backward")
+
+
+def _milliseconds(seconds: float) -> str:
+    return three_digits(seconds * 1e3)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("-0.0%", "0.0%")
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _figure(column: str, head: str, format_: object = times) -> Value:
+    return Value(column, "first", head, format_)  # type: ignore[arg-type]
+
+
+#: Rows of `longca_flashattn/benchmarks/ablation.py`.
+ABLATION = View(
+    "the factor that cut tiles, uneven rows and short rows each add to the time",
+    rows=("pattern", "seqlen"),
+    apart=("seed",),
+    values=(
+        _figure("tile_efficiency", "tiles", percent_of),
+        *(
+            _figure(f"{direction}.{cost}", f"{direction}: {cost}")
+            for direction in _DIRECTIONS
+            for cost in ("cut", "uneven", "short")
+        ),
+    ),
+    counts=(),
+)
+#: Rows of `core/benchmarks/changing_masks.py`.
+STEPS = View(
+    "training steps whose mask changes, with planning in each step and with a plan that is kept",
+    tables=("layers", "heads"),
+    title="{layers} layers, {heads} heads",
+    rows=("pattern", "seqlen", "kernel"),
+    values=(
+        _figure("steps", "steps", _count),
+        _figure("step_seconds", "ms a step", _milliseconds),
+        _figure("reused_seconds", "plan kept", _milliseconds),
+        _figure("plan_seconds", "plan alone", _milliseconds),
+        _figure("plan_share", "share", _percent),
+        _figure("overhead", "overhead", _percent),
+        _figure("compilations", "compiled", _count),
+    ),
+    failures=True,
+)
+_LAYERS = View(
+    "the time of several calls that are merged, over the time of one call of fa4",
+    rows=("pattern", "seqlen"),
+    apart=("seed",),
+    values=(_figure("layers", "layers", _count),),
+    counts=(),
+)
+
+
+def layers(rows: Rows, base: str = "fa4") -> list[Table]:
+    """The time of several calls that are merged, over the time of one call of another kernel, on the same draw.
+
+    Args:
+        rows: Rows of `longca_flashattn/benchmarks/layers.py`.
+        base: The other kernel.
+    """
+    values = list(_LAYERS.values)
+    values += [_figure(f"kernels.{base}.{each}_ms", f"{base} {each}, ms", three_digits) for each in _DIRECTIONS]
+    kernels = {name.split(".")[1]: None for name in rows.names if name.startswith("kernels.")}
+    for kernel in (name for name in kernels if name != base):
+        for each in _DIRECTIONS:
+            ratio = rows[f"kernels.{kernel}.{each}_ms"] / rows[f"kernels.{base}.{each}_ms"]
+            rows = rows.with_column(f"{kernel} {each}", ratio)
+            values.append(_figure(f"{kernel} {each}", f"{kernel} {each}"))
+    return tables_of(replace(_LAYERS, values=tuple(values)), rows)

@@ -1,0 +1,80 @@
+"""Draws the charts of all pages: `python docs/charts.py`, or `--check` to name the stale ones and exit 1.
+
+A chart is stale if the figures that it was drawn from have changed. Its file keeps a digest of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from longca_bench.reports.chart_by_mask import draw_by_mask, points
+from longca_bench.reports.rows import Rows
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+_KEY = "Description"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of a page.
+
+    Attributes:
+        file: Its name in docs/images.
+        source: A folder of runs, from the root of the repository.
+        where: The rows to show, by `Rows.where`.
+    """
+
+    file: str
+    source: str
+    where: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Rows:
+        """The rows to show."""
+        return Rows.read(ROOT / self.source).where(**self.where)
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of the figures that the chart shows."""
+        return hashlib.blake2b(points(self.rows).to_csv(float_format="%.6g").encode(), digest_size=8).hexdigest()
+
+    def draw(self) -> None:
+        """Draws the chart."""
+        draw_by_mask(self.rows, IMAGES / self.file, metadata={_KEY: self.digest, "Software": ""})
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the file is missing, or was drawn from other figures."""
+        path = IMAGES / self.file
+        if not path.exists():
+            return True
+        with Image.open(path) as image:
+            return image.info.get(_KEY) != self.digest
+
+
+CHARTS = (
+    Chart("dense-32k.png", "results/h200/dense", {"seqlen": 32768, "heads": "64:8"}),
+    Chart("dense-8k.png", "results/h200/dense", {"seqlen": 8192, "heads": "64:8"}),
+    Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Draws the stale charts, or with `--check` names them; returns the exit code."""
+    old = [chart for chart in CHARTS if chart.is_stale]
+    for chart in old:
+        print(f"docs/images/{chart.file}")
+        if arguments != ["--check"]:
+            chart.draw()
+    return bool(old) if arguments == ["--check"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
