@@ -32,7 +32,7 @@ from longca.manifests.devices import current_device
 from longca.parallel.meshes import rank_in
 from longca_advice.placing import place
 from longca_bench.measuring.environment import surroundings
-from longca_bench.suites.parallel_cases import equal_mesh
+from longca_bench.suites.meshes import equal_mesh
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import longca
 from longca.manifests import Layout, Problem, installed_version
-from longca_bench.suites.parallel_cases import equal_mesh
+from longca_bench.suites.meshes import equal_mesh
 
 __all__ = ["PEERS", "Peer", "flash_attn"]
 

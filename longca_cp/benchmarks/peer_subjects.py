@@ -17,7 +17,7 @@ from longca.manifests import Layout, Problem
 from longca.parallel.meshes import rank_in
 from longca_advice.placing import place
 from longca_bench.measuring.alone import equal_share
-from longca_bench.suites.parallel_cases import equal_mesh
+from longca_bench.suites.meshes import equal_mesh
 from longca_bench.verification.inputs import Inputs
 
 __all__ = ["FORMS", "Alone", "Case", "Form", "Subject", "Timed", "abreast", "alone", "ours"]

@@ -34,7 +34,7 @@ from rich.table import Table
 
 from longca import KernelManifest, registry
 from longca.errors import UnsupportedError
-from longca_bench.suites.parallel_cases import equal_mesh
+from longca_bench.suites.meshes import equal_mesh
 
 RANKS, EACH = (8, 32, 128, 512, 1024), 8192
 PATTERNS = ("causal", "causal_document", "shared_question")

@@ -3,7 +3,7 @@ import pytest
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests import StrategyManifest
 from longca_bench.suites.cases import Selection, absent, expand
-from longca_bench.suites.parallel_cases import equal_mesh, parallels
+from longca_bench.suites.meshes import equal_mesh
 from longca_bench.suites.suite import load_suite
 
 
@@ -58,8 +58,12 @@ def test_equal_meshes(ranks, axes, sizes):
 
 def test_meshes_that_make_up_the_ranks_are_taken(tmp_path):
     suite = load_suite(sweep(tmp_path, '[sweep.meshes]\nusp = ["1x4", "2x4", "ulysses=2,ring=2"]\n'))
+    narrow = Selection(strategies=("usp",), directions=("forward",))
     found = {
-        ranks: [p.mesh_text for p in parallels(suite.sweep[0], STRATEGIES, ranks, ("usp",))] for ranks in (4, 8, 6)
+        ranks: [
+            case.parallel.mesh_text for case in expand(suite, ["naive"], narrow, strategies=STRATEGIES, ranks=ranks)
+        ]
+        for ranks in (4, 8, 6)
     }
     assert found == {
         4: ["ring=1,ulysses=4", "ulysses=2,ring=2"],

@@ -1,0 +1,68 @@
+"""Meshes of a suite: the ranks along each axis of a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from longca.errors import RequestError
+
+__all__ = ["MeshAxes", "equal_mesh", "fitting_meshes", "mesh_of"]
+
+#: (axis, ranks) pairs, the outermost axis first.
+MeshAxes = tuple[tuple[str, int], ...]
+
+
+def mesh_of(text: str, axes: Sequence[str]) -> MeshAxes:
+    """A mesh from a suite's text, such as `2x4`, or `ulysses=2,ring=4` for axes in another order.
+
+    Args:
+        text: The text.
+        axes: The strategy's axes.
+
+    Raises:
+        RequestError: The text names other axes.
+    """
+    sizes = text.split("x")
+    if "=" in text:
+        pairs = [(name, int(size)) for name, size in (part.split("=") for part in text.split(","))]
+    else:
+        pairs = [(axis, int(size)) for axis, size in zip(axes, sizes, strict=False)] if len(sizes) == len(axes) else []
+    if sorted(name for name, _ in pairs) != sorted(axes):
+        raise RequestError(f"mesh {text!r} does not have a size for each of {', '.join(axes)}")
+    return tuple(pairs)
+
+
+def fitting_meshes(texts: Sequence[str], axes: Sequence[str], ranks: int) -> list[MeshAxes]:
+    """The meshes of a suite that make up some ranks, or an equal mesh if none does.
+
+    Args:
+        texts: The suite's meshes of one strategy.
+        axes: The strategy's axes.
+        ranks: Ranks of the job.
+
+    Raises:
+        RequestError: A text names other axes.
+    """
+    listed = [mesh_of(text, axes) for text in texts]
+    fitting = [mesh for mesh in listed if prod(size for _, size in mesh) == ranks]
+    return fitting or [tuple(zip(axes, equal_mesh(ranks, len(axes)), strict=True))]
+
+
+def equal_mesh(ranks: int, axes: int) -> tuple[int, ...]:
+    """Ranks split into axes as equally as possible. The largest axis is the innermost, whose ranks share a host."""
+    sizes = [1] * axes
+    for prime in sorted(_primes(ranks), reverse=True):
+        sizes[sizes.index(min(sizes))] *= prime
+    return tuple(sorted(sizes))
+
+
+def _primes(number: int) -> Iterator[int]:
+    divisor = 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            yield divisor
+            number //= divisor
+        divisor += 1
+    if number > 1:
+        yield number
