@@ -135,7 +135,7 @@ def test_everything_is_listed_where_all_is_asked_for(answer, ask):
         offered, asked = refused["reasons"][0].removeprefix(f"{refused['kernel']} ").rstrip(".").split("; ")
         assert everything.count(f": {offered}\n") == 1
         assert asked in everything
-    assert sum(f" {c['forward']}" in everything for c in found["choices"]) == len(found["choices"])
+    assert sum(f"\n{c['forward']}" in everything for c in found["choices"]) == len(found["choices"])
 
 
 def test_why_says_where_a_kernel_stands(ask, causal):
