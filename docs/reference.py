@@ -1,7 +1,12 @@
-"""What the docs say that the code already knows: each a function from the code to Markdown.
+"""Writes the reference tables of pages in place: `python docs/reference.py`.
 
-A page asks for one by a line `<!-- generated: NAME -->`, which `fill` replaces when the docs are built, so that these
-parts cannot drift. `tests/test_documented.py` calls the same functions.
+With `--check` it names the stale blocks, writes nothing, and exits with 1 if there are any. A block stands between two
+comments, and its name is that of a function of this module, which makes Markdown from the code:
+
+    <!-- generated: patterns -->
+    <!-- end -->
+
+A test fails if a page has a stale block. `docs/tables.py` does the same for tables of measurements.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -17,19 +23,29 @@ from typing import Any
 import typer.main
 from pydantic import BaseModel
 
-_MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+DOCS = Path(__file__).resolve().parent
+_BLOCK = re.compile(r"^<!-- generated: (?P<name>\w+) -->\n(?P<body>.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
 _DEFAULT = re.compile(r" [\[(]default: (.*)[\])]$")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _ENTRY = re.compile(r"(\w+)(?: \([^)]*\))?: (.*)")
 
 
-def fill(page: str) -> str:
-    """A page with its markers replaced."""
-    return _MARKER.sub(lambda found: GENERATED[found[1]](), page)
+def rewritten(page: str) -> str:
+    """A page with today's text in its blocks."""
+    return _BLOCK.sub(lambda found: f"<!-- generated: {found['name']} -->\n{_body(found['name'])}<!-- end -->", page)
+
+
+def stale(page: str) -> list[str]:
+    """The names of the blocks whose text is not today's."""
+    return [found["name"] for found in _BLOCK.finditer(page) if found["body"] != _body(found["name"])]
+
+
+def _body(name: str) -> str:
+    return f"\n{GENERATED[name]().strip()}\n\n"
 
 
 def attributes(kind: type) -> dict[str, str]:
-    """What the `Attributes` of a class's docstring says of each."""
+    """The text of each entry under `Attributes:` in a class's docstring."""
     lines = (inspect.getdoc(kind) or "").splitlines()
     found: dict[str, str] = {}
     name = ""
@@ -54,14 +70,22 @@ def patterns() -> str:
         (f"`{p.name}`", ", ".join(f"`{f}`" for f in p.factors), p.summary, "yes" if p.rectangular else "")
         for p in PATTERNS.values()
     ]
-    return _table(("pattern", "factors", "query i sees key j where", "Sq ≠ Sk"), rows)
+    return _table(("pattern", "factors", "query i sees key j if", "Sq ≠ Sk"), rows)
 
 
 def factors() -> str:
-    """What each factor means."""
+    """The meaning of each factor."""
     from longca.masks import FACTORS
 
-    return _table(("factor", "what it is"), [(f"`{f.name}`", f.meaning) for f in FACTORS.values()])
+    return _table(("factor", "meaning"), [(f"`{f.name}`", f.meaning) for f in FACTORS.values()])
+
+
+def quick_suite() -> str:
+    """The suite `quick`, as its file has it."""
+    from importlib.resources import files
+
+    text = files("longca_bench").joinpath("suites", "quick.toml").read_text(encoding="utf-8")
+    return f"```toml\n{text}```"
 
 
 def suite_fields() -> str:
@@ -83,7 +107,7 @@ def record_fields() -> str:
     from longca_bench.measuring.records import Record
 
     said = attributes(Record)
-    return _table(("field", "what it is"), [(f"`{name}`", said[name]) for name in Record.model_fields])
+    return _table(("field", "meaning"), [(f"`{name}`", said[name]) for name in Record.model_fields])
 
 
 def statuses() -> str:
@@ -99,11 +123,11 @@ def finding_fields() -> str:
     from longca_bench.verification.verify import Finding
 
     said = attributes(Finding)
-    return _table(("field", "what it is"), [(f"`{f.name}`", said[f.name]) for f in dataclass_fields(Finding)])
+    return _table(("field", "meaning"), [(f"`{f.name}`", said[f.name]) for f in dataclass_fields(Finding)])
 
 
 def constants() -> str:
-    """The numbers by which is measured."""
+    """The constants of timing and verification."""
     from longca_bench.measuring import options, timing
     from longca_bench.verification import head_sample, reference, verify
 
@@ -111,7 +135,7 @@ def constants() -> str:
         ("`timing.WARM`", timing.WARM, "warm-up ends when two calls in a row differ by less than this share"),
         ("`timing.WARM_UP`", timing.WARM_UP, "warm-up ends after this many calls at the latest"),
         ("`timing.SAMPLES`", timing.SAMPLES, "sampling stops when this many samples are taken"),
-        ("`timing.LEAST`", timing.LEAST, "samples that are taken whatever they cost"),
+        ("`timing.LEAST`", timing.LEAST, "samples that are taken at any cost"),
         ("`timing.BUDGET`", f"{timing.BUDGET}\N{NO-BREAK SPACE}s", "sampling stops when the samples add up to this"),
         (
             "`options.DEADLINE`",
@@ -126,12 +150,12 @@ def constants() -> str:
         (
             "`head_sample.SAMPLED_PAIRS`",
             _power(head_sample.SAMPLED_PAIRS),
-            "pairs of all heads, hidden ones of block masks too, above which some KV heads are verified, at least two",
+            "pairs of all heads, hidden ones of block masks too, above which only some KV heads are verified",
         ),
-        ("`verify.WIDE_ULPS`", f"{verify.WIDE_ULPS:g}", "ulps of float32 (float64) of a row's spread that pass anyway"),
-        ("`verify.HALF_ULPS`", f"{verify.HALF_ULPS:g}", "ulps of bfloat16 or float16 that pass on top of that"),
+        ("`verify.WIDE_ULPS`", f"{verify.WIDE_ULPS:g}", "ulps of float32 (float64) of a row's spread that always pass"),
+        ("`verify.HALF_ULPS`", f"{verify.HALF_ULPS:g}", "ulps of bfloat16 or float16 that pass in addition"),
     ]
-    return _table(("constant", "value", "what it does"), [tuple(map(str, row)) for row in rows])
+    return _table(("constant", "value", "meaning"), [tuple(map(str, row)) for row in rows])
 
 
 def commands() -> str:
@@ -175,7 +199,7 @@ def _metavar(param: Any) -> str:
 
 
 def _default_and_help(param: Any) -> tuple[str, str]:
-    """The default, which the help has in words where it is no plain value, and the rest of the help."""
+    """The default and the rest of the help. The help describes a default that is no plain value in words."""
     text = " ".join((param.help or "").split())
     words = _DEFAULT.search(text)
     if param.required:
@@ -195,11 +219,11 @@ def _suite_table(model: type[BaseModel]) -> str:
     for name, field in model.model_fields.items():
         default = f"`{json.dumps(field.get_default(call_default_factory=True), default=str)}`"
         rows.append((f"`{name}`", _json_type(schema[name]), "required" if field.is_required() else default, said[name]))
-    return _table(("key", "value", "default", "what it says"), rows)
+    return _table(("key", "value", "default", "meaning"), rows)
 
 
 def _json_type(schema: dict[str, Any]) -> str:
-    """A JSON schema in a few words; what a reference leads to is a table of its own."""
+    """A JSON schema in a few words. A reference leads to a separate table."""
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(map(_json_type, schema["anyOf"])))
     if "enum" in schema:
@@ -229,7 +253,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Help is plain text, not Markdown; options in it are code."""
+    """Escapes plain help text for Markdown, and marks options as code."""
     plain = re.sub(r"([*_<>\[\]])", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?<![`\w])--[a-z][a-z-]*", r"`\g<0>`", plain)
 
@@ -239,6 +263,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     for function in (
         patterns,
         factors,
+        quick_suite,
         suite_fields,
         sweep_fields,
         record_fields,
@@ -248,3 +273,19 @@ GENERATED: dict[str, Callable[[], str]] = {
         commands,
     )
 }
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the blocks of all pages, or with `--check` names those that are stale. Returns the exit code."""
+    old = [(page, name) for page in sorted(DOCS.glob("*.md")) for name in stale(page.read_text(encoding="utf-8"))]
+    for page, name in old:
+        print(f"{page.name}: {name}")
+    if arguments == ["--check"]:
+        return bool(old)
+    for page in dict.fromkeys(page for page, _ in old):
+        page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

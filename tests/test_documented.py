@@ -1,6 +1,6 @@
 """Nothing that a user meets is missing from the guide in docs/: each of these fails when something is left out.
 
-Pages are read as they are built: with the parts that `docs/reference.py` generates, by the functions that do so.
+Pages contain their reference tables. `docs/reference.py` writes them in place, and a stale one fails here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from longca_bench.reports.formats import FORMATS
 from longca_bench.suites.suite import Suite, Sweep
 from longca_bench.verification.verify import Finding
 
-from .imports import DISTRIBUTIONS, ROOT, modules, package_of
+from .imports import DISTRIBUTIONS, ROOT, modules
 
 DOCS = ROOT / "docs"
 
@@ -44,8 +44,7 @@ def _reference() -> ModuleType:
 
 @cache
 def _page(name: str) -> str:
-    text: str = _reference().fill((DOCS / name).read_text(encoding="utf-8"))
-    return text
+    return (DOCS / name).read_text(encoding="utf-8")
 
 
 def _rows(page: str) -> dict[str, str]:
@@ -63,6 +62,11 @@ def _missing(names: Any, page: str) -> list[str]:
     """Names that begin no row of a page's tables, or one that says nothing."""
     rows = _rows(page)
     return [name for name in names if not re.search(r"\w", rows.get(name, ""))]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_the_reference_tables_of_a_page_are_todays(page):
+    assert _reference().stale(page.read_text(encoding="utf-8")) == [], "write them again: python docs/reference.py"
 
 
 def test_every_hook():
@@ -121,7 +125,7 @@ def test_every_format_of_a_report():
 
 
 def test_every_suite_of_the_core():
-    suites = [path.stem for path in (package_of(ROOT / "core") / "bench" / "suites").glob("*.toml")]
+    suites = [path.stem for path in (ROOT / "core" / "src" / "longca_bench" / "suites").glob("*.toml")]
     assert len(suites) > 1
     assert not _missing(suites, _section(_page("running.md"), "A suite"))
 

@@ -1,4 +1,4 @@
-"""A tiny transformer on packed documents, its tokens spread over ranks. One process gives the same losses.
+"""A tiny transformer on packed documents, with its tokens spread over ranks. One process gives the same losses.
 
 python packed_transformer_cp.py                                    one process
 torchrun --nproc-per-node 2 packed_transformer_cp.py               two ranks on one machine
@@ -10,7 +10,7 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # keeps the process groups it finds when it is imported: there are none yet
+import torch.distributed.nn.functional  # imported before there are process groups, because it keeps those it finds
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.functional import cross_entropy, layer_norm
@@ -22,7 +22,7 @@ HEADS, HEADS_KV, HEAD_DIM = 4, 2, 16
 
 
 class Attention(nn.Module):
-    """Attention with grouped queries and rotary embeddings. x is [tokens, width], those of this rank."""
+    """Attention with grouped queries and rotary embeddings. x is [tokens, width] with the tokens of this rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 class Transformer(nn.Module):
-    """Token embeddings, blocks of attention and a feed-forward layer each, and logits."""
+    """Token embeddings, blocks of attention and a feed-forward layer, and logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Transformer(nn.Module):
 
 
 def batch(step: int, seqlen: int) -> tuple[longca.masks.Mask, Tensor, Tensor]:
-    """A step's mask, tokens and targets, whole: documents of random lengths in which every token is 3 more."""
+    """A step's whole mask, tokens and targets. Documents have random lengths, and each token is the last plus 3."""
     mask = longca.masks.sample("causal_document", seqlen, lengths="pile", max_share=0.3, seed=step)
     random = torch.Generator().manual_seed(step)
     starts = torch.randint(VOCABULARY, (len(mask.factors["documents"]),), generator=random)
@@ -75,7 +75,7 @@ def batch(step: int, seqlen: int) -> tuple[longca.masks.Mask, Tensor, Tensor]:
 
 
 def train(steps: int, seqlen: int, strategy: str, mesh: DeviceMesh | None) -> list[float]:
-    """The losses of some steps; on a mesh, those of all its ranks together."""
+    """The losses of some steps. On a mesh they are the losses of all its ranks together."""
     torch.manual_seed(0)
     model = Transformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -91,7 +91,7 @@ def train(steps: int, seqlen: int, strategy: str, mesh: DeviceMesh | None) -> li
             positions = torch.from_numpy(layout.positions(rank))
             parallel = {"strategy": strategy, "mesh": mesh, "placement": layout}
         logits = model(tokens, positions, mask, parallel)
-        loss = cross_entropy(logits, targets, reduction="sum") / seqlen  # of all tokens, not of this rank's
+        loss = cross_entropy(logits, targets, reduction="sum") / seqlen  # divided by the tokens of all ranks
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach().clone()
@@ -104,7 +104,7 @@ def train(steps: int, seqlen: int, strategy: str, mesh: DeviceMesh | None) -> li
 
 
 def main() -> None:
-    """Trains, and prints a loss a line."""
+    """Trains, and prints one loss a line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--strategy", default="ring_p2p", choices=("ulysses", "ring_p2p", "ring_all_gather"))
     options.add_argument("--steps", type=int, default=10)
