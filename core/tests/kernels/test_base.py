@@ -7,7 +7,17 @@ import torch
 
 from longca import masks
 from longca.errors import RequestError
-from longca.kernels.base import Plan, check_inputs, device_of, fill, torch_device, torch_dtype
+from longca.kernels.base import (
+    Plan,
+    check_inputs,
+    device_of,
+    fill,
+    on_device_of,
+    readable,
+    torch_device,
+    torch_dtype,
+    writable,
+)
 from longca.manifests import Device, Problem
 from longca.masks import Form
 
@@ -98,3 +108,35 @@ def test_the_device_of_a_tensor_on_a_gpu():
     assert device.capability == torch.cuda.get_device_capability()
     assert device.name == torch.cuda.get_device_name()
     assert device.memory > 2**30
+
+
+# Buffers
+
+X = torch.zeros(10, 6, 64, dtype=torch.bfloat16)
+SCATTERED = torch.zeros(10, 6, 128, dtype=torch.bfloat16)[..., ::2]
+
+
+def test_a_contiguous_last_dimension_is_enough():
+    for x in (X, X[:, 2:4], X.transpose(0, 1)):
+        assert readable(x) is x
+        assert writable(x, x) is x
+
+
+def test_other_tensors_go_through_a_copy():
+    assert readable(SCATTERED).is_contiguous()
+    between = writable(SCATTERED, X)
+    assert between.is_contiguous()
+    assert between.dtype == X.dtype
+    assert fill(SCATTERED, between.fill_(3.0)) is SCATTERED
+    assert (SCATTERED == 3.0).all()
+
+
+def test_what_was_written_at_once_is_not_copied():
+    assert fill(X, X) is X
+    result = writable(None, X)
+    assert fill(None, result) is result
+
+
+def test_a_cpu_has_no_device_to_choose():
+    with on_device_of(X):
+        pass

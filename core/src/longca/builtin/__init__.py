@@ -1,4 +1,4 @@
-"""The core's own kernels, provided through the same hook as everyone else's."""
+"""The core's own kernels, provided through the same hook as the kernels of plugins."""
 
 from longca.hookspecs import hookimpl
 from longca.manifests import Backward, KernelManifest, Offer
@@ -40,7 +40,7 @@ def _sdpa_offers() -> tuple[Offer, ...]:
     on_cpu = {"dtypes": _ALL, "cpu": True, "deterministic": True}
     flash = {"dtypes": _HALF, "cuda": ">=8.0", "max_head_dim": 256, "head_dim_multiple": 8}
     efficient = {"dtypes": ("float32", *_HALF), "cuda": ">=5.0", "head_dim_multiple": 8}
-    # Where all heads see everything, none differs from another.
+    # If all heads see everything, no head differs from another.
     full = {"form": Form.FULL, "unequal_lengths": True, "metadata": "O(1)", "mask_heads": "query"}
     causal = {"form": Form.CAUSAL, "metadata": "O(1)"}
     dense = {"form": Form.DENSE, "unequal_lengths": True, "metadata": "O(S²)", "mask_heads": "query"}
@@ -70,5 +70,5 @@ SDPA = KernelManifest(
 
 @hookimpl
 def provide_kernel() -> tuple[KernelManifest, ...]:
-    """The oracle, and what PyTorch ships."""
+    """The oracle, and PyTorch's own kernels."""
     return NAIVE, SDPA

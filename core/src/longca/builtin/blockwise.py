@@ -1,8 +1,8 @@
 """Attention by the book, a block of queries at a time, so that memory stays linear in the sequence.
 
-One function each way serves three ends: the oracle (float64), the `naive` kernel (float32), and PyTorch's own
-arithmetic in a low precision, against whose error other kernels' errors are held: there every intermediate is
-rounded to that precision, and sums over blocks are kept in float32.
+One function for each direction serves three users: the oracle (float64), the `naive` kernel (float32), and PyTorch's
+arithmetic in low precision, whose error sets the tolerance for other kernels. In low precision every intermediate is
+rounded, and sums over blocks are kept in float32.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = [
     "widened",
 ]
 
-# Scores a block, over all heads: on CPUs what the caches hold, on GPUs what keeps them busy (1 GiB in float64).
+# Scores of a block, over all heads. They fit into the caches of CPUs, and keep GPUs busy (1 GiB in float64).
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
-_BYTES_A_SCORE = 96  # that a backward in float64 has at a time, and some
+_BYTES_A_SCORE = 96  # a little more than a backward in float64 has at a time
 _LEAST_ROWS = 16
-_MOST_INTERVALS = 16  # intervals a row, beyond which a dense matrix is made instead
+_MOST_INTERVALS = 16  # intervals of a row. Masks with more are made dense
 
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Some queries, the keys that any of them sees, and who sees whom.
+    """Some queries, the keys that any of them sees, and the visible pairs.
 
     Attributes:
         queries: Slice of the queries.
@@ -55,7 +55,7 @@ class QueryBlock:
 
 
 def ample_scores(device: torch.device) -> int:
-    """Scores a block for who may take much of a device's memory: few large blocks take less time than many small."""
+    """Scores of a block for a caller that may use most of a device's memory. Larger blocks are faster."""
     if device.type == "cpu":
         return _SCORES["cpu"]
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -64,13 +64,13 @@ def ample_scores(device: torch.device) -> int:
 
 
 def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | None = None) -> Iterator[QueryBlock]:
-    """The mask in blocks of queries, as many as keep the scores of all heads under a size, but at least 16.
+    """The mask in blocks of at least 16 queries, whose scores over all heads stay under a size.
 
     Args:
         mask: The mask.
         heads_q: Query heads.
-        device: Where the blocks go.
-        scores: Scores a block, over all heads; None for what suits the kind of device.
+        device: The device for the blocks.
+        scores: Scores of a block, over all heads. None for the default of the kind of device.
     """
     scores = (_SCORES[device.type] if scores is None else scores) // max(1, heads_q)
     if isinstance(mask, SliceMask) and mask.count(Form.ROW_INTERVALS) <= _MOST_INTERVALS:
@@ -85,13 +85,13 @@ def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | N
 
 
 def _dense(mask: Mask, first: int, last: int, device: torch.device) -> Tensor:
-    """Some rows of a mask that is no bitmap and has too many intervals a row: bool [1 or heads, rows, keys]."""
+    """Some rows of a mask with too many intervals in a row: bool [1 or heads, rows, keys]."""
     visible = torch.from_numpy(mask.cut([(first, last)], [(0, mask.seqlen_k)]).dense()).to(device)
     return visible if visible.dim() == 3 else visible[None]
 
 
 def _from_intervals(mask: SliceMask, scores: int, device: torch.device) -> Iterator[QueryBlock]:
-    """Blocks whose visibility the device works out from the rows' intervals; the fewer keys, the more queries."""
+    """Blocks that the device makes from the rows' intervals. Blocks of fewer keys have more queries."""
     starts, stops = mask.row_intervals()
     there = [torch.from_numpy(side).to(device) for side in (starts, stops)]
     shown = stops > starts
@@ -110,7 +110,7 @@ def _from_intervals(mask: SliceMask, scores: int, device: torch.device) -> Itera
 
 
 def _reach(first: int, lowest: NDArray[np.int32], highest: NDArray[np.int32], scores: int) -> tuple[int, int, int]:
-    """How far a block of queries reaches for its scores to stay in bounds: its last query, and the keys it sees."""
+    """The end of a block of queries whose scores stay in bounds, and the range of keys that it sees."""
     height = _LEAST_ROWS
     while True:
         last = min(first + height, len(lowest))
@@ -128,7 +128,7 @@ def attention_forward(
     """Attention with intermediates in `dtype`.
 
     Returns:
-        out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float64 where `dtype` is, else float32.
+        out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64).
     """
     wide = widened(dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
@@ -154,7 +154,7 @@ def attention_backward(
     dtype: torch.dtype,
     scores_a_block: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with intermediates in `dtype`; out and lse may be those of a larger softmax.
+    """Gradients with intermediates in `dtype`. out and lse may belong to a larger softmax.
 
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`.
@@ -162,7 +162,7 @@ def attention_backward(
     wide = widened(dtype)
     q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
     dq = q.new_zeros(q.shape)
-    # PyTorch repeats KV heads: in half precision, each query head's gradients are rounded before a group is summed.
+    # PyTorch repeats KV heads. In half precision it rounds each query head's gradients before it sums a group.
     apart = dtype.itemsize == 2
     shape = (k.shape[0], q.shape[1] if apart else k.shape[1], k.shape[2])
     dk, dv = (torch.zeros(shape, dtype=wide, device=k.device) for _ in range(2))
@@ -187,7 +187,7 @@ def attention_backward(
 
 
 def widened(dtype: torch.dtype) -> torch.dtype:
-    """What sums are kept in for intermediates of a dtype: float64 for float64, else float32."""
+    """The dtype of sums over intermediates of a dtype: float64 for float64, or else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -212,7 +212,7 @@ def _each_head(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
-    """Scaled scores [Hkv, G, queries, keys], −∞ where the mask hides the key."""
+    """Scaled scores [Hkv, G, queries, keys], −∞ for hidden keys."""
     heads_kv = k.shape[1]
     scores = (group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None]).mul_(scale)
     # One mask for all heads, one for each KV head, or one for each query head.

@@ -1,11 +1,11 @@
-"""What the core's kernels take beside their tensors, in bytes, for their manifests. Torch-free.
+"""The memory of the core's kernels beside their tensors, in bytes, for their manifests. Torch-free.
 
     q, k    bytes of a tensor of that shape and dtype
     wide    the same in float32 (float64 for float64)
     lse     bytes of the log-sum-exp
 
-Source: `naive.py` and `sdpa.py` beside this file; aten/src/ATen/native/transformers/cuda/attention_backward.cu of
-PyTorch; held against results/h200 by a test.
+Sources: `naive.py` and `sdpa.py` beside this file, and aten/src/ATen/native/transformers/cuda/attention_backward.cu of
+PyTorch. A test compares the formulas with the records in results/h200.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from longca.masks import Form
 
 __all__ = ["naive_plan", "naive_workspace", "sdpa_plan", "sdpa_workspace"]
 
-#: Scores that naive computes at a time, of all heads, by kind of device.
+#: Scores of all heads that naive computes together, by kind of device.
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
 
 #: Tensors of scores that are alive together.
@@ -24,7 +24,7 @@ _ALIVE = {"forward": 3, "backward": 5}
 
 
 def naive_workspace(problem: Problem, form: Form) -> int:
-    """Scores of a block of queries, and copies of all tensors in float32 where they are of fewer bits."""
+    """Scores of a block of queries, and copies in float32 of all tensors in half precision."""
     tensors, mask = Tensors.of(problem), problem.concrete_mask
     rows = 16 * mask.seqlen_k * problem.heads_q  # of the smallest block
     scores = min(mask.seqlen_q * mask.seqlen_k * problem.heads_q, max(_SCORES[problem.device.kind], rows))
@@ -38,12 +38,12 @@ def naive_workspace(problem: Problem, form: Form) -> int:
 
 
 def naive_plan(problem: Problem, form: Form) -> int:
-    """Nothing: blocks of the mask are made as they are needed."""
+    """Nothing, because blocks of the mask are made on demand."""
     return 0
 
 
 def sdpa_workspace(problem: Problem, form: Form) -> int:
-    """What PyTorch's operators allocate: for the fused CPU kernel nothing that grows is counted."""
+    """The allocations of PyTorch's operators. The fused CPU kernel allocates nothing that grows."""
     if problem.device.kind == "cpu":
         return 0
     tensors, backward = Tensors.of(problem), problem.direction == "backward"
@@ -61,7 +61,7 @@ def sdpa_workspace(problem: Problem, form: Form) -> int:
 
 
 def sdpa_plan(problem: Problem, form: Form) -> int:
-    """The dense mask as a bias in the problem's dtype, and which queries see nothing."""
+    """The dense mask as a bias in the problem's dtype, and a bool for each query that may see nothing."""
     if form is not Form.DENSE:
         return 0
     tensors, mask = Tensors.of(problem), problem.concrete_mask

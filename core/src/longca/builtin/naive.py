@@ -1,6 +1,6 @@
-"""naive: attention by the book, blockwise, on any device and any mask. The oracle that other kernels are held against.
+"""naive: attention by the book, blockwise, on any device and any mask. It is the oracle for other kernels.
 
-It computes in float64 for float64 inputs and in float32 for all others.
+It computes in float64 for float64 inputs and in float32 for all other inputs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Naive:
     """Softmax attention, straight from its definition."""
 
     def plan(self, problem: Problem) -> Plan:
-        """Nothing to prepare: blocks of the mask are made as they are needed."""
+        """Prepares nothing, because blocks of the mask are made on demand."""
         block_sparse = problem.mask.admits(Form.BLOCK_SPARSE)
         return Plan(problem, Form.BLOCK_SPARSE if block_sparse else Form.ROW_INTERVALS, "torch.matmul")
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `Kernel.forward`."""
+        """Attention of q to k and v. See `Kernel.forward`."""
         problem = plan.problem
         result, sums = attention_forward(q, k, v, problem.concrete_mask, problem.scale, _dtype(q))
         return fill(out, result.to(q.dtype)), fill(lse, sums)
@@ -46,7 +46,7 @@ class Naive:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `Kernel.backward`."""
+        """Gradients of q, k and v. See `Kernel.backward`."""
         problem = plan.problem
         grads = attention_backward(dout, q, k, v, out, lse, problem.concrete_mask, problem.scale, _dtype(q))
         first, second, third = (

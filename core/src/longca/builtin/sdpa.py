@@ -1,8 +1,8 @@
-"""sdpa: what torch.nn.functional.scaled_dot_product_attention runs, called below autograd so that lse is in reach.
+"""sdpa: the operators of torch.nn.functional.scaled_dot_product_attention, called below autograd to get lse.
 
-It takes a causal flag or a dense mask. On CPUs one fused kernel does both; on CUDA devices FlashAttention-2 does
-full and causal masks in half precision, and the memory-efficient kernel of xFormers the rest, dense masks as an
-additive bias among them. The operators' backwards take any out and lse.
+It takes a causal flag or a dense mask. On CPUs one fused kernel computes both. On CUDA devices FlashAttention-2
+computes full and causal masks in half precision. The memory-efficient kernel of xFormers computes all other masks, and
+takes a dense mask as an additive bias. The operators' backwards take any out and lse.
 
 Source: aten/src/ATen/native/transformers of PyTorch.
 """
@@ -30,8 +30,8 @@ class SDPAPlan(Plan):
     """A plan for sdpa.
 
     Attributes:
-        bias: Additive mask [1, 1 or Hq, Sq, Sk], −∞ where hidden; None for full and causal masks.
-        empty: Which queries see nothing: bool [1 or Hq, Sq]; None where all see something.
+        bias: Additive mask [1, 1 or Hq, Sq, Sk], −∞ for hidden pairs. None for full and causal masks.
+        empty: Whether each query sees nothing: bool [1 or Hq, Sq]. None if all see something.
     """
 
     bias: Tensor | None = None
@@ -47,7 +47,7 @@ class SDPA:
     """PyTorch's fused attention."""
 
     def plan(self, problem: Problem) -> SDPAPlan:
-        """Chooses the operator, and makes the bias where the mask needs one."""
+        """Chooses the operator, and makes the bias if the mask needs one."""
         mask = problem.concrete_mask
         if mask.admits(Form.FULL):
             form = Form.FULL
@@ -65,13 +65,12 @@ class SDPA:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: SDPAPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `Kernel.forward`."""
+        """Attention of q to k and v. See `Kernel.forward`."""
         if not (q.numel() and k.numel()):  # the operators divide by the lengths
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         operator = OPERATORS[plan.backend]
-        result, sums = operator.forward(
-            _batched(q), _batched(k), _batched(v), plan.bias, plan.is_causal, plan.problem.scale
-        )
+        qkv = _batched(q), _batched(k), _batched(v)
+        result, sums = operator.forward(qkv, plan.bias, plan.is_causal, plan.problem.scale)
         sums = sums[0, :, : q.shape[0]]
         result = result[0].transpose(0, 1)
         if plan.empty is not None:
@@ -93,14 +92,14 @@ class SDPA:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `Kernel.backward`."""
+        """Gradients of q, k and v. See `Kernel.backward`."""
         if not (q.numel() and k.numel()):
             return no_gradients((q, k, v), (dq, dk, dv))
         # A row that sees nothing has weights exp(−∞ − lse): 0 for any finite lse, but NaN for its own −∞.
         lse = lse.masked_fill(lse == -torch.inf, 0.0)[None]
         dout, q, k, v, out = (_batched(x) for x in (dout, q, k, v, out))
         operator = OPERATORS[plan.backend]
-        grads = operator.backward(dout, q, k, v, out, lse, plan.bias, plan.is_causal, plan.problem.scale)
+        grads = operator.backward(dout, (q, k, v), out, lse, plan.bias, plan.is_causal, plan.problem.scale)
         first, second, third = (
             fill(buffer, grad[0].transpose(0, 1)) for buffer, grad in zip((dq, dk, dv), grads, strict=True)
         )
@@ -108,7 +107,7 @@ class SDPA:
 
 
 def _batched(x: Tensor) -> Tensor:
-    """[T, H, D] → [1, H, T, D], as a view where D is contiguous, which the operators take for granted."""
+    """[T, H, D] → [1, H, T, D], as a view if D is contiguous. The operators need that."""
     return readable(x).transpose(0, 1)[None]
 
 
@@ -124,7 +123,7 @@ def _backend(problem: Problem, form: Form) -> str:
 
 
 def _bias(problem: Problem) -> Tensor:
-    """The dense mask as an additive bias, its rows padded to what the memory-efficient kernel reads."""
+    """The dense mask as an additive bias. Rows are padded to the strides of the memory-efficient kernel."""
     mask, device = problem.concrete_mask, torch_device(problem.device)
     hidden = torch.from_numpy(~mask.dense()).to(device)
     hidden = hidden.reshape(-1, mask.seqlen_q, mask.seqlen_k)

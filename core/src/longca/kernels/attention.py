@@ -13,8 +13,7 @@ from torch import Tensor
 
 from longca import plugins
 from longca.errors import RequestError
-from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes
-from longca.kernels.buffers import on_device_of
+from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes, on_device_of
 from longca.manifests import Direction, Layout, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache

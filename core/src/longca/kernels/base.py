@@ -1,8 +1,11 @@
 """The kernel contract: plan, forward, backward.
 
-Shapes, everywhere: q [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, Tq]. Tensors are packed; a batch is
-documents. lse is the natural log of the softmax's denominator, in float32 (float64 for float64 inputs). Where a query
-sees nothing, out is 0 and lse is −∞; adapters normalise what their library says there.
+Shapes, everywhere: q [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, Tq]. Tensors are packed, and a batch
+is documents. lse is the natural log of the softmax's denominator, in float32 (float64 for float64 inputs). For a query
+that sees nothing, out is 0 and lse is −∞. Adapters correct a library that returns other values there.
+
+The helpers below stand between a caller's tensors and a kernel. A kernel reads tensors through `readable`, writes to
+`writable` ones, and returns results through `fill`. `on_device_of` makes their device the current one.
 """
 
 from __future__ import annotations
@@ -30,22 +33,24 @@ __all__ = [
     "in_given_dtypes",
     "no_gradients",
     "nothing_seen",
+    "on_device_of",
     "readable",
     "torch_device",
     "torch_dtype",
+    "writable",
 ]
 
 
 @dataclass(eq=False)
 class Plan:
-    """A mask made ready for one kernel on one device; it is reused by every layer that has the mask.
+    """A mask made ready for one kernel on one device. Every layer with this mask reuses the plan.
 
-    Adapters add what their kernel needs as fields of a subclass.
+    An adapter adds its kernel's tensors as fields of a subclass.
 
     Attributes:
-        problem: What was planned for.
-        form: The form the mask was put in: the one of the offer that covers the problem.
-        backend: Which function of which library runs.
+        problem: The problem.
+        form: The form of the mask: that of the offer that covers the problem.
+        backend: The function and the library that run.
     """
 
     problem: Problem
@@ -54,23 +59,23 @@ class Plan:
 
     @property
     def form_text(self) -> str:
-        """The form as records have it."""
+        """The form's name in records."""
         return str(self.form)
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes of the plan's tensors, also of those within its tuples and dataclasses."""
+        """Bytes of the plan's tensors, also of tensors within its tuples and dataclasses."""
         return sum(tensor.nbytes for tensor in _tensors(vars(self)))
 
     @property
     def list_bytes(self) -> int:
-        """Bytes of the plan's block lists, the only part of its metadata that may grow with the square of lengths."""
+        """Bytes of the plan's block lists, the only metadata that may grow with the square of lengths."""
         lists = (value for value in vars(self).values() if isinstance(value, BlockLists))
         return sum(tensor.nbytes for value in lists for tensor in value)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors that a value is or holds."""
+    """The tensors within a value."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -83,10 +88,10 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class Kernel(Protocol):
-    """An attention kernel. One instance serves a process; it keeps nothing between calls but compiled code."""
+    """An attention kernel. One instance serves a process. It keeps only compiled code between calls."""
 
     def plan(self, problem: Problem) -> Plan:
-        """Puts the problem's mask on its device in the kernel's own form. Timed apart from the kernel."""
+        """Puts the problem's mask on its device in the kernel's own form. It is timed apart from the kernel."""
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
@@ -97,9 +102,9 @@ class Kernel(Protocol):
             q: [Tq, Hq, D].
             k: [Tk, Hkv, D].
             v: [Tk, Hkv, D].
-            plan: What `plan` returned for a problem of these shapes.
-            out: Filled with the output and returned, where given.
-            lse: Likewise for the log-sum-exp.
+            plan: The plan of a problem of these shapes.
+            out: Buffer for the output, or None for a new tensor.
+            lse: Buffer for the log-sum-exp, or None for a new tensor.
 
         Returns:
             out [Tq, Hq, D] in q's dtype, and lse [Hq, Tq].
@@ -126,13 +131,12 @@ class Kernel(Protocol):
             q: [Tq, Hq, D].
             k: [Tk, Hkv, D].
             v: [Tk, Hkv, D].
-            out: The forward's output, or, where the problem is composed, that of a larger softmax of which this
-                call's keys were a part.
+            out: The forward's output. For a composed problem, the output of the larger softmax.
             lse: The log-sum-exp that belongs to `out`.
             plan: The forward's plan, made for the direction `backward`.
-            dq: Filled with the gradient and returned, where given.
-            dk: Likewise.
-            dv: Likewise.
+            dq: Buffer for the gradient of q, or None for a new tensor.
+            dk: Buffer for the gradient of k, or None for a new tensor.
+            dv: Buffer for the gradient of v, or None for a new tensor.
         """
 
 
@@ -149,7 +153,7 @@ def torch_device(device: Device) -> torch.device:
 
 
 def device_of(tensor: Tensor) -> Device:
-    """What a tensor lies on, as a problem's device."""
+    """A tensor's device, as a problem names it."""
     if tensor.device.type == "cpu":
         return Device("cpu")
     if tensor.device.type != "cuda":
@@ -159,16 +163,16 @@ def device_of(tensor: Tensor) -> Device:
 
 
 def in_given_dtypes(x: Tensor) -> AbstractContextManager[Any]:
-    """Keeps torch.autocast from what kernels compute: it is in their tensors' dtype, and so are their results."""
+    """Turns torch.autocast off, so that a kernel computes in its tensors' dtype."""
     kind = x.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def check_mask(mask: object) -> None:
-    """Checks that a mask is one.
+    """Checks that an argument is a mask.
 
     Raises:
-        RequestError: It is not; the message says where masks come from.
+        RequestError: It is not. The message names the functions that build masks.
     """
     if not isinstance(mask, Mask):
         raise RequestError(f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample")
@@ -178,7 +182,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Checks the shapes, dtypes and devices of attention's inputs against one another.
 
     Raises:
-        RequestError: They are no tensors or do not fit; the message says which and what is allowed.
+        RequestError: They are no tensors or do not fit. The message names the argument and the allowed values.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
@@ -207,16 +211,28 @@ def nothing_seen(q: Tensor) -> Tensor:
 def no_gradients(
     tensors: tuple[Tensor, Tensor, Tensor], buffers: tuple[Tensor | None, Tensor | None, Tensor | None]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Zeros as the gradients of q, k and v, in the caller's buffers where there are any."""
+    """Zeros as the gradients of q, k and v, in the caller's buffers if there are any."""
     dq, dk, dv = (fill(buffer, torch.zeros_like(x)) for buffer, x in zip(buffers, tensors, strict=True))
     return dq, dk, dv
 
 
 def fill(buffer: Tensor | None, result: Tensor) -> Tensor:
-    """A result, copied into the caller's buffer where there is one that it is not in already."""
+    """A result, copied into the caller's buffer unless it is there already or there is none."""
     return result if buffer is None or buffer is result else buffer.copy_(result)
 
 
 def readable(x: Tensor) -> Tensor:
-    """A tensor whose last dimension is contiguous, as kernels take for granted: itself, or a copy."""
+    """A tensor whose last dimension is contiguous: the tensor itself, or a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
+    """A tensor for a kernel's result: the caller's buffer, or a new tensor if a kernel cannot write to the buffer."""
+    if buffer is not None and buffer.stride(-1) == 1:
+        return buffer
+    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+
+
+def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Makes a CUDA tensor's device the current one. Plans and Triton's launches go there."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

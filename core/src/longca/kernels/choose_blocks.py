@@ -1,9 +1,9 @@
-"""choose_blocks: which key blocks each query block keeps, by the scores of pooled queries and keys, or at random.
+"""choose_blocks: the key blocks that each query block keeps, by the scores of pooled queries and keys, or at random.
 
-As Video Sparse Attention (arXiv 2505.13389, its coarse stage) and MoBA (arXiv 2502.13189, equations 5 and 6) do: each
-block of queries and of keys is its mean, and each query block keeps the key blocks with the highest products. Random
-scores are how LongCA-bench (arXiv 2510.17896) draws its masks. All of it runs on the tensors' device; the bitmap alone
-comes to the host, packed.
+Each block of queries and of keys is represented by its mean. Each query block keeps the key blocks with the highest
+products. Video Sparse Attention (arXiv 2505.13389, its coarse stage) and MoBA (arXiv 2502.13189, equations 5 and 6) do
+so. LongCA-bench (arXiv 2510.17896) draws its masks by random scores. The work runs on the tensors' device. Only the
+packed bitmap comes to the host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Per", "Scores", "choose_blocks"]
 Scores = Literal["pooled", "random"]
 Per = Literal["kv", "query", "shared"]
 
-_CHUNK = 2**26  # scores of several heads that are made at a time
+_CHUNK = 2**26  # scores of several heads that are computed together
 
 
 def choose_blocks(
@@ -41,29 +41,29 @@ def choose_blocks(
     per: Per = "kv",
     seed: int = 0,
 ) -> BlockSparseMask:
-    """Chooses the blocks of a block-sparse mask: for each query block those key blocks that score highest.
+    """Chooses the blocks of a block-sparse mask: for each query block the key blocks with the highest scores.
 
-    Nothing is differentiated. Among equal scores the first key blocks are taken.
+    The choice is not differentiable. The first of several key blocks with equal scores wins.
 
     Args:
         q: Queries: [Tq, Hq, D].
         k: Keys: [Tk, Hkv, D].
-        block: Tokens a block; the last one may be cut short.
+        block: Tokens of a block. The last block may be shorter.
         q_bounds: Bounds of the query blocks, from 0 to Tq, instead of blocks of one size.
-        k_bounds: Bounds of the key blocks, from 0 to Tk, likewise.
-        kept: Share of the key blocks that each query block keeps, rounded down; one at least.
-        scores: `pooled` for products of the blocks' means, `random` for random ones.
-        per: Whose masks differ. `kv`: each KV head's, which the query heads of its group share, scored by their mean
-            query; `query`: each query head's; `shared`: nobody's, scored by the sum over KV heads.
-        seed: Seed of random scores; the same on one kind of device gives the same mask.
+        k_bounds: Bounds of the key blocks, from 0 to Tk, instead of blocks of one size.
+        kept: Share of the key blocks that each query block keeps, rounded down, but at least one block.
+        scores: `pooled` for products of the blocks' means, `random` for random scores.
+        per: The heads with masks of their own. `kv`: each KV head has one, scored by the mean query of its group.
+            `query`: each query head has one. `shared`: all heads share one, scored by the sum over KV heads.
+        seed: Seed of random scores. Equal seeds on one kind of device give equal masks.
 
     Returns:
         A mask for `longca.attention`.
 
     Raises:
-        RequestError: Shapes, dtypes or devices that do not fit.
-        MaskError: A block size, bounds, a share or a seed that do not fit.
-        UnknownNameError: Other words for `scores` or `per`.
+        RequestError: Shapes, dtypes or devices do not fit.
+        MaskError: A block size, bounds, a share or a seed does not fit.
+        UnknownNameError: `scores` or `per` has an unknown value.
     """
     chosen: BlockSparseMask = _chosen(q.detach(), k.detach(), block, q_bounds, k_bounds, kept, scores, per, seed)
     return chosen
@@ -119,7 +119,7 @@ def _pooled(q: Tensor, k: Tensor, bounds: tuple[NDArray[np.int64], NDArray[np.in
         means_q, means_k = (x.transpose(0, 1).flatten(1)[None] for x in (means_q, means_k))
     step = max(1, _CHUNK // (means_q.shape[1] * means_k.shape[1]))
     for heads_q, heads_k in zip(means_q.split(step), means_k.split(step), strict=True):
-        # What is not a number ranks last: such a row still sees blocks, and so what is wrong shows.
+        # NaN ranks last. A row of NaNs still sees blocks, so the error shows in the output.
         scores = heads_q @ heads_k.mT
         yield scores.masked_fill_(scores.isnan(), -torch.inf)
 
@@ -134,7 +134,7 @@ def _means(x: Tensor, bounds: NDArray[np.int64]) -> Tensor:
         tail = [x[whole * size :].mean(0, dtype=torch.float32)[None]] if len(x) % size else []
         return torch.cat([means, *tail]).transpose(0, 1)
     lengths = torch.from_numpy(sizes).to(x.device)
-    # A head at a time, because it is widened; the lengths were checked.
+    # A head at a time, because it is widened. The lengths were checked.
     heads = (x[:, head].float() for head in range(x.shape[1]))
     return torch.stack([torch.segment_reduce(head, "mean", lengths=lengths, unsafe=True) for head in heads])
 
@@ -146,8 +146,8 @@ def _random(shape: tuple[int, int, int], device: torch.device, seed: int) -> Ite
 
 
 def _highest(scores: Tensor, count: int) -> Tensor:
-    """Whether each score is among the `count` highest of its row, of equal ones the first: bool, in its shape."""
-    # Values alone: which of equal ones topk takes is not said, and differs between devices.
+    """Whether each score is among the `count` highest of its row. The first of equal scores wins: bool, same shape."""
+    # Only the values count, because the choice of topk among equal ones differs between devices.
     least = scores.topk(count, sorted=False).values.amin(-1, keepdim=True)
     above, level = scores > least, scores == least
     room = count - above.sum(-1, keepdim=True)
@@ -155,7 +155,7 @@ def _highest(scores: Tensor, count: int) -> Tensor:
 
 
 def _packed(kept: Tensor) -> Tensor:
-    """Booleans [.., columns] as `numpy.packbits` packs them: uint8 [.., bytes]."""
+    """Booleans [.., columns] packed like `numpy.packbits`: uint8 [.., bytes]."""
     places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=kept.device)
     padded = torch.nn.functional.pad(kept, (0, -kept.shape[-1] % 8)).unflatten(-1, (-1, 8))
     return (padded * places).sum(-1, dtype=torch.uint8)

@@ -1,12 +1,12 @@
-"""Composing kernels that are differentiable in (out, lse) only, such as FlexAttention.
+"""Composing kernels that are differentiable in (out, lse) only. Plugins with `Backward.LSE_GRAD` use it.
 
-Attention over parts of the keys merges by out = Σᵢ wᵢ·outᵢ with wᵢ = exp(lseᵢ − lse), so for a gradient dout of the
-merged output a part's own (outᵢ, lseᵢ) receive
+Attention over parts of the keys merges by out = Σᵢ wᵢ·outᵢ with wᵢ = exp(lseᵢ − lse). For a gradient dout of the merged
+output, a part's own (outᵢ, lseᵢ) receive
 
     doutᵢ = wᵢ·dout        dlseᵢ = wᵢ·(dout·outᵢ − dout·out)
 
-where · over tensors sums over the head dimension. The part is computed again and differentiated with these. A kernel
-that runs alone is the part with w = 1 and dlse = 0.
+where · over tensors sums over the head dimension. The part is computed again and differentiated with these gradients. A
+kernel that runs alone is the part with w = 1 and dlse = 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def backward_through_lse(
     """Gradients of q, k and v through a part of a larger softmax.
 
     Args:
-        forward: Computes the part; rows that see nothing give out 0 and lse −∞.
+        forward: Computes the part. Rows that see nothing give out 0 and lse −∞.
         dout: Gradient of the merged output: [Tq, Hq, D].
         q: [Tq, Hq, D].
         k: [Tk, Hkv, D]: the part's keys.
@@ -57,7 +57,7 @@ def backward_through_lse(
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """Autograd, also inside a custom operator, where PyTorch takes it out of the dispatch."""
+    """Turns autograd on, also inside a custom operator, where PyTorch removes it from the dispatch."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
         excluded = excluded.remove(getattr(torch._C.DispatchKey, key))

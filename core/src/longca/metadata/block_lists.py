@@ -1,7 +1,8 @@
 """Block lists on the device, from a mask's runs of blocks.
 
-Kernels of FlexAttention's kind skip blocks by lists: how many blocks each row of blocks has, and which. A list of full
-attention over 1 M tokens has 67 million entries; its runs are 8192. So the runs travel, and the device spells them out.
+FlexAttention and similar kernels skip blocks by lists: the number of blocks of each row of blocks, and the blocks. A
+list of full attention over 1 M tokens has 67 million entries and only 8192 runs. So the host sends the runs, and the
+device expands them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from torch import Tensor
 
 __all__ = ["BlockLists", "block_lists", "row_offsets"]
 
-_CHUNK = 2**24  # entries spelled out at a time, so that the work needs little memory beside the lists
+_CHUNK = 2**24  # entries that are expanded together, to save memory
 
 
 class BlockLists(NamedTuple):
     """The blocks of each row of blocks, in ascending order.
 
     Attributes:
-        counts: How many blocks a row has: int32 [rows].
-        columns: Which they are, entries past a row's count being 0: int32 [rows, width].
+        counts: Number of blocks of each row: int32 [rows].
+        columns: The blocks of each row. Entries past the row's count are 0: int32 [rows, width].
     """
 
     counts: Tensor
@@ -31,28 +32,28 @@ class BlockLists(NamedTuple):
 
 
 def row_offsets(runs: NDArray[np.int32], num_rows: int) -> NDArray[np.int64]:
-    """Where each row's runs begin in an array of runs ordered by row: int64 [num_rows + 1]."""
+    """The index at which each row's runs begin, in an array of runs ordered by row: int64 [num_rows + 1]."""
     return np.searchsorted(runs[:, 0], np.arange(num_rows + 1))
 
 
 def block_lists(
     runs: NDArray[np.int32], num_rows: int, device: torch.device, *, width: int | None = None
 ) -> BlockLists:
-    """Spells out runs of blocks on a device.
+    """Expands runs of blocks on a device.
 
     Args:
-        runs: (row, start, stop), ordered by row and start, as `BlockRuns.full` and `BlockRuns.partial` are.
+        runs: (row, start, stop), ordered by row and start, such as `BlockRuns.full` or `BlockRuns.partial`.
         num_rows: Rows of blocks.
-        device: Where the lists go.
-        width: Columns of the result; at least the most blocks that a row has, which is the default (at least 1).
+        device: The device for the lists.
+        width: Columns of the result, at least the most blocks of a row. None for that number, and at least 1.
     """
     lengths = runs[:, 2] - runs[:, 1]
     offsets = row_offsets(runs, num_rows)
     before = np.r_[0, np.cumsum(lengths)]
     counts = np.diff(before[offsets]).astype(np.int32)
     width = max(1, int(counts.max(initial=0))) if width is None else width
-    # One table row for each row of blocks, one column for its n-th run: the entry where the run begins, and what to
-    # add to an entry's index to get its block. A run that is not there begins past the last entry.
+    # The tables have a row for each row of blocks and a column for its n-th run. They hold the entry where the run
+    # begins, and the difference between a block and the index of its entry. An absent run begins past the last entry.
     nth = np.arange(len(runs)) - offsets[runs[:, 0]]
     most = int(nth.max(initial=-1)) + 1
     tables = np.full((2, most, num_rows), 0, np.int32)

@@ -1,7 +1,7 @@
-"""Intervals of tokens on the device, spelled out there from a mask's affine pieces.
+"""Intervals of tokens on the device, expanded there from a mask's affine pieces.
 
-A mask of 1 M tokens has a few pieces and millions of intervals: the pieces travel, and nothing of the host's work or of
-what it sends grows with the length.
+A mask of 1 M tokens has a few pieces and millions of intervals. The host sends the pieces, so that neither its work nor
+its traffic grows with the length.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ def interval_tables(pieces: IntervalPieces, device: torch.device, count: int | N
     """Each row's intervals.
 
     Args:
-        pieces: `row_pieces` of a mask, whose rows are its queries, or `column_pieces`, whose rows are its keys.
-        device: Where the intervals go.
-        count: Intervals a row, no fewer than any row has; None for as many as the fullest row has.
+        pieces: `row_pieces` of a mask, with queries as rows, or `column_pieces`, with keys as rows.
+        device: The device for the intervals.
+        count: Intervals of a row in the result, at least the most intervals of a row. None for that number.
 
     Returns:
-        Starts and stops, each int32 [count, rows] in memory of its own; unused intervals are empty: [0, 0).
+        Starts and stops, each int32 [count, rows] in memory of its own. Unused intervals are empty: [0, 0).
     """
     count = pieces.max_intervals if count is None else count
     rows = int(pieces.rows[-1])
-    # One copy: the segments' bounds, and for each end, slot and segment what an end is at row 0, and how it moves.
+    # One copy holds the segments' bounds, and for each end, slot and segment the end at row 0 and its step.
     ends = (pieces.start, pieces.start_step), (pieces.stop, pieces.stop_step)
     tables = np.zeros((2, 2, count, len(pieces.heights)), np.int32)
     for table, (base, step) in zip(tables, ends, strict=True):

@@ -1,6 +1,6 @@
-"""Block-sparse masks on the device: which blocks are kept, and lists of them, made there from the mask's bits.
+"""Block-sparse masks on the device: the kept blocks, and lists of them, made there from the mask's bits.
 
-The bits travel, 34 MB for 64 heads of 128 K tokens in blocks of 64, and the device makes of them what a kernel reads.
+The host sends the bits: 34 MB for 64 heads of 128 K tokens in blocks of 64. The device makes the lists from them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from longca.metadata.block_lists import BlockLists
 
 __all__ = ["head_slices", "kept_blocks", "kept_lists", "tile_lists", "unpacked"]
 
-_CHUNK = 2**25  # blocks of several heads that are looked at at a time, so that the work needs little memory
+_CHUNK = 2**25  # blocks of several heads that are expanded together, to save memory
 
 
 def kept_blocks(mask: BlockSparseMask, device: torch.device) -> Tensor:
@@ -27,16 +27,16 @@ def kept_blocks(mask: BlockSparseMask, device: torch.device) -> Tensor:
 
 
 def kept_lists(mask: BlockSparseMask, device: torch.device, *, by_key: bool = False) -> BlockLists:
-    """The mask's own blocks: the key blocks that each query block sees, in ascending order.
+    """Lists of the mask's own blocks: the key blocks that each query block sees, in ascending order.
 
     Args:
         mask: The mask.
-        device: Where the lists go.
-        by_key: List for each key block the query blocks that see it instead.
+        device: The device for the lists.
+        by_key: List the query blocks of each key block instead.
 
     Returns:
         counts: int32 [mask heads, rows].
-        columns: int32 [mask heads, rows, width], where width is the most that a row has, at least 1; 0 past a count.
+        columns: int32 [mask heads, rows, width], 0 past a row's count. The width is the largest count, at least 1.
     """
     shape = len(mask.q_bounds) - 1, len(mask.k_bounds) - 1
     bits = _on(mask.bits, device)
@@ -46,19 +46,19 @@ def kept_lists(mask: BlockSparseMask, device: torch.device, *, by_key: bool = Fa
 def tile_lists(
     mask: BlockSparseMask, block_q: int, block_k: int, device: torch.device, *, by_key: bool = False
 ) -> tuple[BlockLists, BlockLists]:
-    """Tiles of any size over the mask's blocks: those that a row of tiles sees partly, and those it sees fully.
+    """Lists of tiles of any size over the mask's blocks: the partly visible tiles and the fully visible tiles.
 
-    A tile at the end of the sequence counts the tokens it has, as in `longca.masks.blocks`.
+    A shorter tile at the end of the sequence counts by its own tokens, as in `longca.masks.blocks`.
 
     Args:
         mask: The mask.
         block_q: Queries a tile.
         block_k: Keys a tile.
-        device: Where the lists go.
-        by_key: List for each key tile the query tiles that see it instead.
+        device: The device for the lists.
+        by_key: List the query tiles of each key tile instead.
 
     Returns:
-        The partly and the fully visible ones, each as `kept_lists` has them.
+        The partly and the fully visible tiles, each in the form of `kept_lists`.
     """
     spans_q, spans_k = (
         torch.from_numpy(_spans(bounds, tile)).to(device)
@@ -76,22 +76,22 @@ def tile_lists(
 
 
 def unpacked(bits: Tensor, columns: int) -> Tensor:
-    """Bits of `numpy.packbits` spelled out: uint8 [.., rows, bytes] → bool [.., rows, columns]."""
+    """The booleans of `numpy.packbits`: uint8 [.., rows, bytes] → bool [.., rows, columns]."""
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
     return (bits[..., None] >> places & 1).flatten(-2)[..., :columns].bool()
 
 
 def _on(bits: NDArray[np.uint8], device: torch.device) -> Tensor:
-    return torch.from_numpy(bits.copy()).to(device)  # PyTorch warns of memory that may not be written to
+    return torch.from_numpy(bits.copy()).to(device)  # PyTorch warns of read-only memory
 
 
 def head_slices(heads: int, shape: tuple[int, ...], most: int = _CHUNK) -> Iterator[slice]:
-    """Mask heads, as many at a time as have no more blocks together; but one at least.
+    """Slices of mask heads with a limited number of blocks, and at least one head.
 
     Args:
-        heads: How many there are.
-        shape: The blocks of each: rows, columns.
-        most: Blocks at a time.
+        heads: Number of heads.
+        shape: Rows and columns of blocks of each head.
+        most: The largest number of blocks of a slice of several heads.
     """
     step = max(1, most // max(1, shape[0] * shape[1]))
     yield from (slice(first, first + step) for first in range(0, heads, step))
@@ -105,7 +105,7 @@ def _lists(kept: Tensor) -> BlockLists:
     """The columns of each row [heads, rows, columns] that are kept."""
     counts = kept.sum(-1, dtype=torch.int32)
     width = max(1, int(counts.max())) if counts.numel() else 1
-    # Each kept column goes to where its row's list has come to, and all others to one column too many.
+    # Each kept column goes to the next entry of its row's list, and all others go to a spare column.
     place = torch.where(kept, kept.cumsum(-1, dtype=torch.int32) - 1, width)
     columns = torch.zeros((*kept.shape[:2], width + 1), dtype=torch.int32, device=kept.device)
     every = torch.arange(kept.shape[2], dtype=torch.int32, device=kept.device).expand(kept.shape)
@@ -118,7 +118,7 @@ def _beyond(counts: Tensor, width: int) -> Tensor:
 
 
 def _joined(parts: list[BlockLists]) -> BlockLists:
-    """Lists of some heads after those of others."""
+    """The lists of several groups of heads in one."""
     if len(parts) == 1:
         return BlockLists(parts[0].counts, parts[0].columns.contiguous())
     width = max(part.columns.shape[-1] for part in parts)
@@ -134,7 +134,7 @@ def _spans(bounds: NDArray[np.int64], tile: int) -> NDArray[np.int64]:
 
 
 def _touched(kept: Tensor, spans_q: Tensor, spans_k: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether each tile has any kept block in it, and whether it has no other: each bool [heads, tiles, tiles]."""
+    """Whether each tile has any kept block, and whether all of its blocks are kept: bool [heads, tiles, tiles]."""
     sums = torch.nn.functional.pad(kept.cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0))
     rows = sums[:, spans_q[1]] - sums[:, spans_q[0]]
     inside = rows[:, :, spans_k[1]] - rows[:, :, spans_k[0]]

@@ -1,6 +1,7 @@
-"""VisibleRows: token by token what some queries of a block-sparse mask see, worked out on the device from its bits.
+"""VisibleRows: the keys that some queries of a block-sparse mask see, token by token, made on the device.
 
-The bits travel once; only the rows at hand are spelled out, so that 128 K tokens of 64 heads take no dense matrix.
+The host sends the bits once. The device expands only the rows of a call, so that 128 K tokens of 64 heads need no dense
+matrix.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class VisibleRows:
 
     Args:
         mask: The mask.
-        device: Where its bits and the rows go.
+        device: The device for its bits and the rows.
     """
 
     def __init__(self, mask: BlockSparseMask, device: torch.device) -> None:
         self._q_bounds = mask.q_bounds
-        self._bits = torch.from_numpy(mask.bits.copy()).to(device)  # PyTorch warns of memory that is read-only
+        self._bits = torch.from_numpy(mask.bits.copy()).to(device)  # PyTorch warns of read-only memory
         self._keys, self._key_blocks = mask.seqlen_k, len(mask.k_bounds) - 1
         padding = -mask.seqlen_k % _WORD
         self._block_of_key = torch.nn.functional.pad(_owners(np.diff(mask.k_bounds), device), (0, padding))
@@ -46,5 +47,5 @@ class VisibleRows:
 
 
 def _owners(sizes: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Which block each token is of, by the blocks' sizes: int64 [tokens]."""
+    """The block of each token, from the blocks' sizes: int64 [tokens]."""
     return torch.from_numpy(np.arange(len(sizes)).repeat(sizes)).to(device)

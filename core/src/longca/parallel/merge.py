@@ -17,8 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longca.kernels.base import fill
-from longca.kernels.buffers import writable
+from longca.kernels.base import fill, writable
 
 __all__ = ["Accumulator", "Sum", "merge", "merge_parts"]
 

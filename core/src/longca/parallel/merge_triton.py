@@ -57,7 +57,7 @@ def _merge_kernel(
         value = tl.load(
             outs + tl.full([], part, tl.int64) * outs_part + row[:, None] + dim[None, :], mask=inside, other=0.0
         )
-        # A part that a query sees nothing of may hold anything.
+        # A part may have any value where a query sees nothing of it.
         merged += tl.where(weight[:, None] > 0, weight[:, None] * value.to(tl.float32), 0.0)
     merged = merged / tl.where(total > 0, total, 1.0)[:, None]
     at = query[:, None] * out_token + head * out_head + dim[None, :]
@@ -66,7 +66,7 @@ def _merge_kernel(
 
 
 def merge_parts_on_cuda(outs: Tensor, lses: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Merges parts into buffers; see `longca.parallel.parts.merge_parts`."""
+    """Merges parts into buffers. See `longca.parallel.parts.merge_parts`."""
     assert outs.is_contiguous()
     assert lses.is_contiguous()
     assert out.stride(-1) == 1
@@ -128,7 +128,7 @@ def _merge_into_kernel(
     a = tl.exp(a - base)
     b = tl.exp(b - base)
     total = a + b
-    # A part that a query sees nothing of may hold anything.
+    # A part may have any value where a query sees nothing of it.
     value = tl.load(first + at, mask=inside, other=0.0).to(tl.float32)
     merged = tl.where(a[:, None] > 0, a[:, None] * value, 0.0)
     value = tl.load(second + at, mask=inside, other=0.0).to(tl.float32)
@@ -146,7 +146,7 @@ def _merge_into_kernel(
 
 
 def merge_into_on_cuda(parts: Sequence[tuple[Tensor, Tensor]], into: tuple[Tensor, Tensor]) -> None:
-    """Merges two or three parts, (out, lse) each, into buffers that may be those of a part; all contiguous."""
+    """Merges two or three parts, (out, lse) each, into buffers. All are contiguous, and a part may be the buffer."""
     assert 2 <= len(parts) <= 3
     assert all(x.is_contiguous() for part in (*parts, into) for x in part)
     out, lse = into
@@ -179,7 +179,7 @@ def _add_into_kernel(first, second, third, out, size, HAS_THIRD: tl.constexpr, B
 
 
 def add_into_on_cuda(parts: Sequence[Tensor], into: Tensor) -> None:
-    """Adds two or three tensors up into a buffer that may be one of them; all contiguous."""
+    """Adds two or three tensors up into a buffer. All are contiguous, and a tensor may be the buffer."""
     assert 2 <= len(parts) <= 3
     assert all(x.is_contiguous() for x in (*parts, into))
     if not into.numel():

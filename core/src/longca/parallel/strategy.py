@@ -18,7 +18,7 @@ __all__ = ["Strategy", "StrategyPlan"]
 
 
 class StrategyPlan(Protocol):
-    """A problem made ready for one rank: every step's kernel plan, and what moves; reused by every layer."""
+    """A problem made ready for one rank: the kernel plan of every step, and its moves. Every layer reuses it."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -31,26 +31,26 @@ class Strategy(Protocol):
     def __init__(self, mesh: DeviceMesh) -> None: ...
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> StrategyPlan:
-        """Plans all of this rank's steps, each as `longca.manifests.resolve.step_problems` has it.
+        """Plans all of this rank's steps. `longca.manifests.resolve.step_problems` has their problems.
 
         Args:
-            problem: What is asked of all ranks together, on the global mask.
-            layout: Who holds what and computes what: of this strategy, for this problem and mesh.
-            kernel: What computes the steps.
+            problem: The problem of all ranks together, on the global mask.
+            layout: This strategy's layout for the problem and the mesh.
+            kernel: The kernel that computes the steps.
         """
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: StrategyPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of all ranks' tokens, of which each rank gives and gets its own.
+        """Attention of all ranks' tokens. Each rank gives and gets its own tokens.
 
         Args:
             q: [Tl, Hq, D].
             k: [Tl, Hkv, D].
             v: [Tl, Hkv, D].
-            plan: What `plan` returned.
-            kept: Where given, what the backward would otherwise have to exchange again is appended to it. A strategy
-                that has no use for that leaves it empty.
+            plan: The plan.
+            kept: A list for tensors that the backward would otherwise exchange again. A strategy may leave it empty.
+                None in a forward without a backward.
 
         Returns:
             out [Tl, Hq, D] in q's dtype, and lse [Hq, Tl].
@@ -72,11 +72,11 @@ class Strategy(Protocol):
 
         Args:
             dout: Gradient of the output: [Tl, Hq, D].
-            q: [Tl, Hq, D]. Neither this nor the next four are read where `kept` holds something.
+            q: [Tl, Hq, D]. This and the next four arguments are not read if `kept` has tensors.
             k: [Tl, Hkv, D].
             v: [Tl, Hkv, D].
             out: The forward's output.
             lse: The forward's log-sum-exp.
             plan: The forward's plan, made for the direction `backward`.
-            kept: What the forward kept, if it was asked to.
+            kept: The tensors that the forward kept, if it got a list.
         """

@@ -14,8 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from longca.kernels.base import Plan, fill, readable
-from longca.kernels.buffers import on_device_of, writable
+from longca.kernels.base import Plan, fill, on_device_of, readable, writable
 from longca.manifests import Problem
 from longca_triton.config import Configs
 
