@@ -107,7 +107,7 @@ def uneven() -> tuple[Labelled, ...]:
             for block in (64, 128):
                 mask = build("uniform_block_sparse", seqlen, block=block, kept=0.7, heads=heads, seed=heads)
                 named.append((f"blocks of {block}, {heads} masks, {seqlen}", mask))
-            drawn = {"boundaries": (0, 65, 128, seqlen), "kept": 0.7, "heads": heads, "seed": 1}
+            drawn: dict[str, Any] = {"boundaries": (0, 65, 128, seqlen), "kept": 0.7, "heads": heads, "seed": 1}
             named.append((f"variable blocks, {heads} masks, {seqlen}", build("variable_block_sparse", seqlen, **drawn)))
     return tuple(named)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 
-from longca.manifests import Device, Offer
+from longca.kernels.base import Kernel
+from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.plugins import Registry, registry
@@ -20,6 +20,8 @@ from longca_bench.conformance.subject import NotApplicableError, Subject, subjec
 from longca_bench.verification.verify import Finding, Verification
 
 __all__ = ["OfferCheck", "verify_kernels", "verify_subject"]
+
+_Verify = Callable[[Kernel, Problem, Offer], Verification]
 
 
 @dataclass
@@ -71,7 +73,7 @@ def verify_subject(subject: Subject) -> OfferCheck:
     except NotApplicableError as reason:
         check.skipped = str(reason)
         return check
-    asked = [(label, problem, verify_problem) for label, problem in problems]
+    asked: list[tuple[str, Problem, _Verify]] = [(label, problem, verify_problem) for label, problem in problems]
     if subject.offer.deterministic:
         label, largest = max(problems, key=lambda labelled: labelled[1].area)
         strict = replace(largest, deterministic=True)
@@ -111,9 +113,9 @@ def verify_kernels(
     context = multiprocessing.get_context("spawn")
     started = context.Value("i", 0)
     with ProcessPoolExecutor(jobs, context, _start, (source.disabled, started)) as pool:
-        submit = partial(pool.submit, _verify)
         running = {
-            name: [submit(name, number, device) for number, _ in enumerate(each)] for name, each in asked.items()
+            name: [pool.submit(_verify, name, number, device) for number, _ in enumerate(each)]
+            for name, each in asked.items()
         }
         for kernel, checks in running.items():
             yield kernel, [check.result() for check in checks]

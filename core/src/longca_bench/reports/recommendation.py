@@ -194,8 +194,8 @@ def _refusals(reasons: dict[str, list[str]]) -> Iterator[str]:
         together = bool(asked) and len(some) > 1
         if together:
             yield f"  {asked.rstrip('.')}:"
-        for names, offered in some:
-            yield f"    {names}: {offered}" if together else f"  {names}: {offered}{f'; {asked}' if asked else ''}"
+        for who, offered in some:
+            yield f"    {who}: {offered}" if together else f"  {who}: {offered}{f'; {asked}' if asked else ''}"
 
 
 def _say_hidden(console: Console, hidden: int, noun: str) -> None:
