@@ -62,7 +62,7 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
         MaskError: The mask has no queries or no keys, or the block is smaller than a token.
         RequestError: The file has another suffix, or it cannot be written.
     """
-    target = _checked_path(path)
+    target = checked_path(path)
     if not mask.seqlen_q or not mask.seqlen_k:
         raise MaskError(f"there is nothing to draw of a {mask.label}: it has no queries or no keys")
     if block is not None:
@@ -75,7 +75,7 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
         if index == 0:
             axes.set_ylabel("queries", fontsize=_FONT + 0.5, labelpad=3)
     _add_legend(figure, raster, legend, "upper center", columns=3)
-    return _save(figure, target)
+    return save_figure(figure, target)
 
 
 def check_block(block: int) -> None:
@@ -103,7 +103,7 @@ def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:
     """
     from matplotlib.figure import Figure
 
-    target = _checked_path(path)
+    target = checked_path(path)
     patterns = sorted(PATTERNS.values(), key=lambda pattern: pattern.per_head)
     rows = -(-(len(patterns) + 1) // SHEET_COLUMNS)  # one place for the legend
     figure = Figure(figsize=(2.0 * SHEET_COLUMNS, 2.32 * rows), dpi=dpi)
@@ -122,7 +122,7 @@ def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:
     _add_legend(figure, raster, (corner.x0, corner.y1), "upper left", columns=1)
     note = f"{SHEET_SEQLEN:,} queries (down)\nand keys (across);\ndocuments outlined,\np prefix, g global tokens"
     figure.text(corner.x0, corner.y1 - 0.1, note, fontsize=_FONT, va="top", linespacing=1.5)
-    return _save(figure, target)
+    return save_figure(figure, target)
 
 
 def _layout(mask: Mask, dpi: float) -> tuple[Figure, list[tuple[float, float, float, float]], tuple[float, float]]:
@@ -199,18 +199,36 @@ def _add_legend(figure: Figure, raster: Raster, where: tuple[float, float], corn
     )
 
 
-def _checked_path(path: str | Path) -> Path:
+def checked_path(path: str | Path) -> Path:
+    """A path for a picture.
+
+    Raises:
+        RequestError: The file has another suffix.
+    """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise RequestError(f"pictures are drawn as {', '.join(SUFFIXES)}, not as {target.name!r}; rename it")
     return target
 
 
-def _save(figure: Figure, target: Path) -> Path:
-    # Without a date, the same mask gives the same file.
-    undated: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+def save_figure(figure: Figure, target: Path, about: str = "") -> Path:
+    """Writes a figure without a date, so that the same contents give the same file.
+
+    Args:
+        figure: The figure.
+        target: A file whose suffix `checked_path` accepts.
+        about: Text for the file's metadata.
+
+    Raises:
+        RequestError: The file cannot be written.
+    """
+    metadata: dict[str, dict[str, Any]] = {
+        ".png": {"Description": about, "Software": None} if about else {},
+        ".svg": {"Description": about or None, "Date": None},
+        ".pdf": {"Subject": about or None, "CreationDate": None},
+    }
     try:
-        figure.savefig(target, metadata=undated.get(target.suffix.lower()))
+        figure.savefig(target, metadata=metadata[target.suffix.lower()])
     except OSError as error:
         raise RequestError(f"cannot write {str(target)!r}: {error.strerror}; choose another place") from error
     return target

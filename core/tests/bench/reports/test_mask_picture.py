@@ -72,7 +72,7 @@ def test_masks_far_from_square_are_drawn(tmp_path, seqlens):
 def _texts(monkeypatch, tmp_path, mask):
     """All that a picture says."""
     figures: list[Figure] = []
-    monkeypatch.setattr(mask_picture, "_save", lambda figure, target: figures.append(figure) or target)
+    monkeypatch.setattr(mask_picture, "save_figure", lambda figure, target: figures.append(figure) or target)
     draw_mask(mask, tmp_path / "mask.png")
     (figure,) = figures
     legends = [text for legend in figure.legends for text in legend.get_texts()]
@@ -119,7 +119,7 @@ def test_the_contact_sheet_shows_every_pattern(tmp_path, monkeypatch):
     path = draw_contact_sheet(tmp_path / "masks.png", dpi=60)
     assert imread(path).shape[0] > 300
     figures: list[Figure] = []
-    monkeypatch.setattr(mask_picture, "_save", lambda figure, target: figures.append(figure) or target)
+    monkeypatch.setattr(mask_picture, "save_figure", lambda figure, target: figures.append(figure) or target)
     draw_contact_sheet(tmp_path / "masks.png")
     titles = [axes.get_title() for axes in figures[0].axes]
     assert sorted(t for t in titles if t) == sorted(p.title for p in PATTERNS.values())

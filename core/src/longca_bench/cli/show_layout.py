@@ -1,0 +1,185 @@
+"""`longca show-layout`: how ranks share a mask under a strategy, in numbers or as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longca_bench.cli.mask_options import (
+    Block,
+    Boundaries,
+    Documents,
+    GlobalTokens,
+    Kept,
+    LengthsFrom,
+    Prefix,
+    Seed,
+    Seqlen,
+    Window,
+    make_mask,
+    mask_factors,
+)
+from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
+from longca_bench.cli.recommend import parse_heads
+
+if TYPE_CHECKING:
+    from longca_bench.reports.layout_arrangement import Arrangement
+    from longca_bench.reports.table import Table
+
+__all__ = ["parse_mesh", "show_layout", "split_evenly"]
+
+#: The value of --placement for all placements side by side.
+ALL = "all"
+
+
+def show_layout(
+    context: typer.Context,
+    strategy: Annotated[str, typer.Argument(help="A strategy, such as ring_p2p. `longca plugins` lists them.")],
+    pattern: Annotated[str, typer.Option("--mask", help="A mask pattern, such as causal_document.")] = "causal",
+    ranks: Annotated[
+        int | None, typer.Option(help="Ranks, split evenly over the strategy's axes. (default: 4)", min=1)
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option(help="Ranks along each axis, such as ring=2,ulysses=2, instead of --ranks.")
+    ] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="A placement of tokens, or all side by side. (default: the strategy's first)")
+    ] = None,
+    heads: Annotated[str, typer.Option(help="Query heads and KV heads, such as 64:8.")] = "32:8",
+    direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
+    backend: Annotated[str, typer.Option(help="The library that moves tensors: nccl or gloo.")] = "nccl",
+    out: Annotated[Path | None, typer.Option(help="Draw to this .png, .svg or .pdf, instead of numbers.")] = None,
+    seqlen: Seqlen = None,
+    lengths: LengthsFrom = None,
+    seed: Seed = 0,
+    documents: Documents = None,
+    window: Window = None,
+    prefix: Prefix = None,
+    block: Block = None,
+    global_tokens: GlobalTokens = None,
+    boundaries: Boundaries = None,
+    kept: Kept = None,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Shows how ranks share a mask under a strategy. It needs no GPU and moves nothing.
+
+    Without --out it prints each rank's tokens, steps and pairs, and the bytes that are sent. A picture also shows the
+    calls in their order, the transfers between them, and a timeline that is not to scale. A long mask is drawn in
+    blocks of tokens.
+
+    Example: longca show-layout usp --mask causal --ranks 4 --placement zigzag --out usp.png
+    """
+    from longca.errors import UnknownNameError
+    from longca.manifests import Device, Problem
+
+    if backend not in ("nccl", "gloo"):
+        raise UnknownNameError("backend", backend, ("nccl", "gloo"))
+    registry = open_registry(context, no_plugin)
+    axes = registry.strategy(strategy).axes
+    sizes = split_evenly(4 if ranks is None else ranks, axes) if mesh is None else parse_mesh(mesh, axes, ranks)
+    factors = mask_factors(
+        documents=documents,
+        window=window,
+        prefix=prefix,
+        block=block,
+        global_tokens=global_tokens,
+        boundaries=boundaries,
+        kept=kept,
+    )
+    heads_q, heads_kv = parse_heads(heads)
+    mask = make_mask(pattern, seqlen=seqlen, lengths=lengths, seed=seed, factors=factors)
+    problem = Problem(
+        mask=mask,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        device=Device("cpu"),
+        direction=direction,  # type: ignore[arg-type]  # Problem checks it
+    )
+    from longca_bench.reports.layout_arrangement import arrange, arrange_all
+
+    nccl = backend == "nccl"
+    if placement == ALL:
+        _show_placements(arrange_all(registry, strategy, problem, sizes, nccl=nccl), pattern, out, as_json)
+    else:
+        _show(arrange(registry, strategy, problem, sizes, placement, nccl=nccl), out, as_json)
+
+
+def split_evenly(ranks: int, axes: Sequence[str]) -> dict[str, int]:
+    """Ranks along each axis, as equal as can be, with the largest innermost.
+
+    Raises:
+        RequestError: So many ranks do not split over several axes.
+    """
+    from longca.errors import RequestError
+    from longca_advice.meshes import meshes
+
+    found = list(meshes(ranks, axes))
+    if not found:
+        like = ",".join(f"{axis}=2" for axis in axes)
+        raise RequestError(f"{ranks} ranks do not split over the axes {', '.join(axes)}. Give --mesh, such as {like}")
+    return min(found, key=lambda sizes: (max(sizes.values()) / min(sizes.values()), *sizes.values()))
+
+
+def parse_mesh(text: str, axes: Sequence[str], ranks: int | None = None) -> dict[str, int]:
+    """Ranks along each axis from a text such as `ring=2,ulysses=2`.
+
+    Args:
+        text: The value of --mesh.
+        axes: The strategy's axes.
+        ranks: The value of --ranks, which the mesh must have; None without one.
+
+    Raises:
+        RequestError: The text has another form, other axes, or another number of ranks.
+    """
+    from longca.errors import RequestError
+
+    found = {axis.strip(): size for axis, equals, size in (part.partition("=") for part in text.split(",")) if equals}
+    if set(found) != set(axes) or not all(size.isdecimal() and int(size[:9]) >= 1 for size in found.values()):
+        like = ",".join(f"{axis}=2" for axis in axes)
+        raise RequestError(f"--mesh is {text!r}; give ranks for each of {', '.join(axes)}, such as {like}")
+    sizes = {axis: int(found[axis]) for axis in axes}
+    if ranks not in (None, prod(sizes.values())):
+        raise RequestError(f"--mesh {text} has {prod(sizes.values())} ranks, and --ranks is {ranks}; leave out one")
+    return sizes
+
+
+def _show(made: Arrangement, out: Path | None, as_json: bool) -> None:
+    from longca_bench.reports.layout_tables import arrangement_json, arrangement_tables
+
+    if out is not None:
+        from longca_bench.reports.layout_picture import draw_layout, write_picture
+
+        write_picture(draw_layout(made), out, made.digest)
+    if as_json:
+        print_json(arrangement_json(made))
+    else:
+        _say(out, () if out else arrangement_tables(made))
+
+
+def _show_placements(found: dict[str, Arrangement | str], pattern: str, out: Path | None, as_json: bool) -> None:
+    from longca_bench.reports.layout_tables import arrangement_json, placement_table
+
+    if out is not None:
+        from longca_bench.reports.layout_picture import write_picture
+        from longca_bench.reports.layout_placements import draw_placements, placements_digest
+
+        rows = {pattern: {name: None if isinstance(made, str) else made for name, made in found.items()}}
+        write_picture(draw_placements(rows), out, placements_digest(rows))
+    if as_json:
+        print_json({name: made if isinstance(made, str) else arrangement_json(made) for name, made in found.items()})
+    else:
+        _say(out, () if out else [placement_table(found)])
+
+
+def _say(out: Path | None, tables: Sequence[Table]) -> None:
+    from longca_bench.reports.render_terminal import print_tables
+    from longca_bench.reports.text import console, safe
+
+    if out is not None:
+        console().print(f"wrote {safe(out)}", soft_wrap=True)
+    print_tables(console(), tables)

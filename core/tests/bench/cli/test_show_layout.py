@@ -1,0 +1,100 @@
+"""`longca show-layout`: meshes, and the command on a strategy of a plugin."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from longca.errors import RequestError
+from longca_bench.cli.show_layout import parse_mesh, split_evenly
+
+from ...fake_plugins import STRATEGY, FakePlugins
+
+#: A problem for the strategy of `fake_plugins`: 64 tokens and 4 heads on 2 ranks.
+ROUND = ["show-layout", "round", "--ranks", "2", "--seqlen", "64", "--heads", "4"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "axes", "sizes"),
+    [
+        (4, ["ring"], {"ring": 4}),
+        (8, ["ring", "ulysses"], {"ring": 2, "ulysses": 4}),
+        (8, ["outer", "inner", "heads"], {"outer": 2, "inner": 2, "heads": 2}),
+    ],
+)
+def test_ranks_are_split_evenly_with_the_largest_axis_innermost(ranks, axes, sizes):
+    assert split_evenly(ranks, axes) == sizes
+
+
+def test_ranks_that_do_not_split_are_refused():
+    with pytest.raises(RequestError, match="5 ranks do not split over the axes ring, ulysses"):
+        split_evenly(5, ["ring", "ulysses"])
+
+
+def test_a_mesh_has_a_size_for_each_axis_in_any_order():
+    assert list(parse_mesh("ulysses=2,ring=4", ["ring", "ulysses"]).items()) == [("ring", 4), ("ulysses", 2)]
+
+
+@pytest.mark.parametrize(
+    "text", ["4", "ring=4", "ring=2,ulysses=0", "ring=2,ulysses=x", "ring=2,heads=2", "ring=,ulysses=2"]
+)
+def test_other_meshes_are_refused(text):
+    with pytest.raises(RequestError, match="give ranks for each of ring, ulysses"):
+        parse_mesh(text, ["ring", "ulysses"])
+
+
+def test_a_mesh_of_other_ranks_is_refused():
+    with pytest.raises(RequestError, match="leave out one"):
+        parse_mesh("ring=2,ulysses=2", ["ring", "ulysses"], 8)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The command line with a third-party strategy that states no schedule."""
+    plugins = FakePlugins(tmp_path_factory.mktemp("layout"))
+    plugins.add("rounds", STRATEGY)
+    return plugins
+
+
+def test_numbers_of_a_third_partys_strategy(made):
+    ran = made.longca(*ROUND)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("Round, ring 2, halves placement: causal of 64 tokens")
+    assert "busiest rank has 1.49 times the pairs" in ran.stdout
+    assert "states no schedule" in ran.stdout
+
+
+def test_placements_side_by_side_with_reasons(made):
+    found = json.loads(made.longca(*ROUND, "--placement", "all", "--json").stdout)
+    assert list(found) == ["halves", "stripes", "again", "nowhere"]
+    assert found["halves"]["ranks"][0] == {"tokens": 32, "steps": 1, "pairs": 4 * 528, "shard": [[0, 32]]}
+    assert found["nowhere"] == "too many"
+    assert "too many" in made.longca(*ROUND, "--placement", "all").stdout
+
+
+@pytest.mark.parametrize("placement", ["stripes", "all"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_pictures(made, placement, suffix):
+    file = made.root / f"{placement}.{suffix}"
+    ran = made.longca(*ROUND, "--placement", placement, "--out", str(file))
+    assert (ran.returncode, ran.stdout.strip(), ran.stderr) == (0, f"wrote {file}", "")
+    assert file.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show-layout", "rounds"], "unknown strategy 'rounds'"),
+        ([*ROUND, "--placement", "nowhere"], "too many"),
+        ([*ROUND, "--placement", "diagonal"], "unknown placement of round 'diagonal'"),
+        ([*ROUND, "--backend", "mpi"], "unknown backend 'mpi'"),
+        ([*ROUND, "--out", "x.bmp"], "pictures are drawn as .png, .svg, .pdf"),
+        ([*ROUND, "--mask", "casual"], "unknown mask pattern 'casual'"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(made, arguments, message):
+    ran = made.longca(*arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"error: {message}")
+    assert ran.stderr.count("\n") == 1

@@ -1,0 +1,118 @@
+"""Arrangements and their scenes, on a ring that is written down by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from longca import masks
+from longca.manifests import Device, Layout, Problem
+from longca.manifests.schedule import Move, Phase
+from longca.manifests.steps import Step
+from longca_bench.reports.layout_arrangement import Arrangement, Call
+from longca_bench.reports.layout_scene import CELLS, Cells, Scene
+from longca_bench.reports.layout_tables import arrangement_json, arrangement_tables
+
+SEQLEN, HALF = 64, 32
+HOP = Move("p2p", "ring", 100, 100, carries="k, v")
+SHARDS = (((0, HALF),), ((HALF, SEQLEN),))
+
+
+def ring(schedule, pattern="causal", heads=4):
+    """Two ranks with half of the tokens each, whose keys are exchanged after the first step."""
+    problem = Problem(mask=masks.build(pattern, SEQLEN), heads_q=heads, device=Device("cpu"))
+    steps = tuple(
+        tuple(Step(SHARDS[rank], SHARDS[(rank + turn) % 2], (0, heads), (0, heads)) for turn in range(2))
+        for rank in range(2)
+    )
+    layout = Layout(steps, SHARDS, "by_hand", (("ring", 2),))
+    return Arrangement("By hand", problem, layout, "contiguous", schedule)
+
+
+def bars(schedule):
+    return [
+        (bar.lane, bar.label, round(bar.start, 3), round(bar.stop, 3)) for bar in Scene(ring(schedule, "full")).bars()
+    ]
+
+
+def test_work_is_counted_by_rank():
+    made = ring((Phase(0, moves=(HOP,)), Phase(1)))
+    triangle, square = HALF * (HALF + 1) // 2, HALF * HALF
+    assert made.pairs == [4 * triangle, 4 * (triangle + square)]
+    assert made.busy_steps == [1, 2], "the first rank sees nothing of the second one's keys"
+    assert made.imbalance == pytest.approx(2 * (triangle + square) / (2 * triangle + square))
+    assert made.sent == 100
+
+
+def test_a_move_beside_a_call_hides_and_one_before_it_does_not():
+    call = float(HALF * HALF * 4)
+    hidden = bars((Phase(0, moves=(HOP,)), Phase(1)))
+    assert hidden == [
+        ("ring", "k, v", 0, 0.6 * call),
+        ("computes", "step 0", 0, call),
+        ("computes", "step 1", call, 2 * call),
+    ]
+    exposed = bars((Phase(0, moves=(HOP,), beside=False), Phase(1)))
+    assert exposed[1] == ("computes", "step 0", 0.6 * call, 1.6 * call)
+
+
+def test_a_move_over_two_phases_ends_with_the_second():
+    long = replace(HOP, spread=2)
+    call = float(HALF * HALF * 4)
+    found = bars((Phase(moves=(long,)), Phase(0), Phase(1)))
+    assert [bar[2] for bar in found] == [0, 0, call]
+
+
+def test_chunks_of_heads_are_calls_of_one_step():
+    made = ring((Phase(0, 0.5), Phase(0, 0.5), Phase(1)))
+    assert made.calls == [Call(0, 0.0, 0.5), Call(0, 0.5, 0.5), Call(1)]
+    assert [made.step(0, call).heads_q for call in range(3)] == [(0, 2), (2, 4), (0, 4)]
+
+
+def test_keys_have_the_colour_of_their_first_rank():
+    scene = Scene(ring((Phase(0, moves=(HOP,)), Phase(1))))
+    first, second = scene.colour(0), scene.colour(1)
+    assert scene.chips(0) == {0: first, 1: second}
+    assert scene.chips(1) == {0: second, 1: first}
+    assert scene.bars()[0].colour == second
+    (arrow, back) = scene.arrows(0, beside=True)
+    assert (arrow.ranks, back.ranks, arrow.label) == ((0, 1), (1, 0), "k, v along ring")
+    assert scene.arrows(0, beside=False) == []
+
+
+def test_a_strategy_without_a_schedule_has_its_steps_and_no_transfers():
+    made = ring(None)
+    assert [call.step for call in made.calls] == [0, 1]
+    assert made.transfers == []
+    (table,) = arrangement_tables(made)
+    assert any("states no schedule" in note for note in table.notes)
+    assert arrangement_json(made)["sent"] is None
+
+
+def test_transfers_are_summed_by_content():
+    made = ring((Phase(0, moves=(HOP, HOP)), Phase(1, moves=(replace(HOP, carries="dk, dv"),), beside=False)))
+    _, transfers = arrangement_tables(made)
+    assert [[cell.text for cell in row][:4] for row in transfers.rows] == [
+        ["k, v", "p2p", "ring", "2"],
+        ["dk, dv", "p2p", "ring", "1"],
+        ["all", "", "", "3"],
+    ]
+    assert [each["beside"] for each in arrangement_json(made)["transfers"]] == [2, 0]
+
+
+def test_the_digest_tells_schedules_apart():
+    schedule = (Phase(0, moves=(HOP,)), Phase(1))
+    assert ring(schedule).digest == ring(schedule).digest
+    assert ring(schedule).digest != ring((Phase(0), Phase(1))).digest
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "tokens", "count"), [(64, 1, 64), (CELLS, 1, CELLS), (1000, 2, 500), (1001, 2, 501)]
+)
+def test_long_sequences_are_drawn_in_blocks(seqlen, tokens, count):
+    cells = Cells(seqlen)
+    assert (cells.tokens, cells.count) == (tokens, count)
+    assert cells.of(((0, seqlen),)).all()
+    middle = seqlen // 2
+    assert (cells.of(((0, middle),)) ^ cells.of(((middle, seqlen),))).all(), "every cell is one rank's"
