@@ -151,7 +151,8 @@ def _say_nothing_measured(records: Sequence[Record], ab: tuple[str, str] | None)
     if measured and (not problems or set.intersection(*problems)):
         return 0
     refused = Counter((r.kernel, r.message) for r in records if r.status is Status.UNSUPPORTED)
-    why = "; ".join(f"{kernel}: {message}" for (kernel, message), _ in refused.most_common(2))
+    reasons = (why if why.startswith(kernel) else f"{kernel}: {why}" for (kernel, why), _ in refused.most_common(2))
+    why = "; ".join(reasons)
     what = f"{ab[0]} and {ab[1]} were measured together on no case" if ab and measured else "nothing was measured"
     if not records:
         why = "no case is left for the kernels and strategies that are installed here"
@@ -173,6 +174,6 @@ def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None
         print_comparison(out, compare_kernels(records, *ab))
     if outcomes:
         print_advised(outcomes, as_json=False)
-    for winner in winners(records):
+    for winner in winners(records) if any(record.median is not None for record in records) else ():
         out.print(safe(winner), soft_wrap=True)
     out.print(f"records: {safe(path)}", soft_wrap=True)

@@ -49,7 +49,7 @@ class Winner:
         if len(self.fastest) > 1:
             said = f"a tie of {' and '.join(self.fastest)}"
         else:
-            said = f"{self.fastest[0]} is the {'fastest' if self.second else 'only one'}"
+            said = f"{self.fastest[0]} is the fastest" if self.second else f"only {self.fastest[0]} was measured"
         if self.second is None or self.ratio is None:
             return f"{self.mask}: {said}, in {count}{rest}"
         interval = f"95 % interval {self.ratio.low:.2f} to {self.ratio.high:.2f}"
@@ -69,7 +69,7 @@ def winners(records: Iterable[Record]) -> list[Winner]:
     found: dict[tuple[str, str], dict[str, dict[tuple[object, ...], Record]]] = {}
     for record in records:
         of_mask = found.setdefault((record.device, mask_name(record.pattern, record.factors)), {})
-        if record.status is Status.OK and record.samples:
+        if record.status == Status.OK and record.samples:
             name = shared_by(record.kernel, record.strategy, record.placement, record.mesh)
             of_mask.setdefault(name, {})[problem_key(record)] = record
     return [_winner(device, mask, measured) for (device, mask), measured in found.items()]

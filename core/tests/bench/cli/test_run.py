@@ -107,3 +107,33 @@ def test_a_forward_and_a_backward_kernel_that_are_chosen_apart(fakes, tmp_path):
     planned = fakes.longca("run", "quick", *kernels[:2], *narrow, "--direction", "backward", "--dry-run")
     assert "naive+sdpa" in planned.stdout
     assert planned.stdout.endswith("row_intervals + causal\n")
+
+
+def test_nothing_measured_is_exit_code_1_with_the_reason(fakes, tmp_path):
+    fakes.add("some-kernels", BRACKETS)
+    narrow = ("--mask", "full", "--seqlen", "64", "--direction", "forward", "--device", "cpu")
+    env = {"LONGCA_PLUGINS": "some-kernels"}
+    ran = fakes.longca("run", "quick", "--kernel", "bracketed", *narrow, "--out", str(tmp_path / "run"), **env)
+    assert ran.returncode == 1
+    assert "1 case: 1 unsupported" in ran.stdout
+    assert ran.stderr.startswith("nothing was measured: bracketed needs not-there>=2")
+    both = ("--ab", "sdpa", "bracketed")
+    ran = fakes.longca("run", "quick", *both, *narrow, "--out", str(tmp_path / "ab"), **env)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[0].startswith("[1/2] sdpa full 64 forward: ok"), "unsupported cases are only counted"
+    assert ran.stderr.splitlines()[1].startswith("sdpa and bracketed were measured together on no case: bracketed")
+    ran = fakes.longca("run", "quick", *both, *narrow, "--out", str(tmp_path / "ab"), "--resume", **env)
+    assert ran.returncode == 1
+
+
+def test_the_last_lines_name_the_winner_of_each_mask(fakes, tmp_path):
+    narrow = ("--mask", "full", "--mask", "causal", "--seqlen", "64", "--direction", "forward", "--device", "cpu")
+    ran = fakes.longca("run", "quick", *narrow, "--out", str(tmp_path / "run"))
+    assert ran.returncode == 0, ran.stderr
+    *_, full, causal, where = ran.stdout.splitlines()
+    assert (full.partition(":")[0], causal.partition(":")[0]) == ("full", "causal")
+    assert where.startswith("records: ")
+
+
+def test_the_help_has_no_type_for_flags(fakes):
+    assert "bool" not in fakes.longca("run", "--help").stdout

@@ -50,3 +50,48 @@ def test_edited_lines_are_named(tmp_path, line):
     path.write_text(record().model_dump_json() + "\n" + line + "\n")
     with pytest.raises(RequestError, match="line 2"):
         list(read_records(path))
+
+
+SURROUNDINGS = {
+    "suite": {"name": "quick", "version": 1, "digest": "1" * 16},
+    "python": "3.12.3",
+    "device": {"kind": "cuda", "name": "H200", "capability": [9, 0]},
+    "packages": {"torch": "2.10.0", "triton": "3.5.0"},
+    "plugins": {"flex": {"distribution": "longca-flex", "version": "0.1.0"}},
+    "git_revision": None,
+}
+
+
+def resumed(path, **changed):
+    return RunFolder(path, {**SURROUNDINGS, **changed}, resume=True)
+
+
+def test_a_run_is_resumed_where_nothing_differs(tmp_path):
+    folder = RunFolder(tmp_path, SURROUNDINGS)
+    folder.append(record())
+    folder.append(record(case="f" * 16, status="skipped"))
+    folder.close()
+    again = resumed(tmp_path)
+    again.close()
+    assert again.done == {"0" * 16}, "a skipped case is run again"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"python": "3.13.0"}, "python was 3.12.3 and is 3.13.0"),
+        ({"packages": {"torch": "2.11.0", "triton": None}}, "packages torch was 2.10.0 and is 2.11.0; packages triton"),
+        ({"device": {"kind": "cpu", "name": "Xeon", "capability": None}}, "capability was 9.0 and is missing"),
+        ({"plugins": {}}, "plugins flex was longca-flex 0.1.0 and is missing"),
+        ({"git_revision": "abc"}, "git revision was missing and is abc"),
+        ({"packages": {str(number): "1" for number in range(9)}}, "and 6 more differences. Start another run with"),
+    ],
+)
+def test_what_differs_is_said_in_plain_words(tmp_path, changed, said):
+    folder = RunFolder(tmp_path, SURROUNDINGS)
+    folder.append(record())
+    folder.close()
+    with pytest.raises(RequestError) as refused:
+        resumed(tmp_path, **changed)
+    assert said in str(refused.value)
+    assert "{" not in str(refused.value)

@@ -1,0 +1,47 @@
+"""One device is a world of size 1, and needs nothing of torch.distributed."""
+
+import subprocess
+import sys
+
+import torch
+
+from longca_bench.measuring.world import World
+
+
+def test_a_world_of_one():
+    world = World(torch.device("cpu"))
+    assert (world.rank, world.size, world.everyone("a word")) == (0, 1, ["a word"])
+    sent = torch.arange(3)
+    assert world.all_to_all(sent, [3], [3]) is sent
+    assert world.line_up() is None
+
+
+CODE = """
+import sys, torch
+from longca import plugins
+from longca.manifests import Device
+from longca_bench.measuring.bench import Bench
+from longca_bench.measuring import worker
+from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.world import World
+from longca_bench.suites.cases import Selection, expand
+from longca_bench.suites.suite import load_suite
+from longca_bench.suites.tasks import task_of
+
+registry, device = plugins.Registry(), Device("cpu")
+cases = expand(load_suite("quick"), ["sdpa"], Selection(patterns=("causal",), seqlens=(64,)))
+phases = []
+bench = Bench(device, Instruments(World(torch.device("cpu")), registry, phases.append, 0.0), {64})
+results = [bench.measure(task_of(registry, case, device)) for case in cases]
+assert [result.status for result in results] == ["ok", "ok"]
+assert not results[0].fields.get("rank_samples"), "the fields of ranks are for ranks"
+assert phases == 2 * ["load", "inputs", "plan", "verify", "time", "verify again"]
+assert not torch.distributed.is_initialized()
+print(sorted(name for name in sys.modules if name.startswith(("longca_bench.ranks", "longca.parallel.traffic"))))
+"""
+
+
+def test_one_device_imports_nothing_of_ranks(monkeypatch):
+    monkeypatch.setenv("LONGCA_PLUGINS", "")
+    ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
