@@ -1,4 +1,4 @@
-"""The launch of `prepare`: its grid, and how far its results reach past the last query."""
+"""The launch of `prepare`: its grid, and the queries past the last one that its results have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from longca_triton.prepare import run_prepare
+from longca.masks import Form, SliceMask
+from longca_triton import prepare
+from longca_triton.checking import cpu_problem
+from longca_triton.config import Config, Configs
+from longca_triton.kernel import FlashPlan
+from longca_triton.memory import prepared_bytes
 
 
 class Recorded:
@@ -22,22 +27,27 @@ class Recorded:
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "queries", "multiple", "padded", "grid"),
+    ("head_dim", "queries", "block", "padded", "grid"),
     [
-        (64, 300, 1, 384, (3, 6)),
-        (128, 300, 1, 320, (5, 6)),
+        (64, 300, 32, 384, (3, 6)),
+        (128, 300, 32, 320, (5, 6)),
         (128, 300, 64, 320, (5, 6)),
         (128, 300, 128, 384, (6, 6)),
         (256, 256, 256, 256, (8, 6)),
         (256, 0, 128, 0, (0, 6)),
     ],
 )
-def test_whole_blocks(head_dim, queries, multiple, padded, grid):
+def test_whole_blocks(head_dim, queries, block, padded, grid, monkeypatch):
     kernel, out = Recorded(), torch.zeros(queries, 6, head_dim)
+    monkeypatch.setattr(prepare, "prepare", kernel)
     dout, lse = torch.zeros(queries, 12, head_dim)[:, ::2], torch.zeros(queries, 6).T
-    prepared = run_prepare(kernel, dout, out, lse, multiple)
+    problem = cpu_problem(SliceMask([], queries, 9), 6, 6, head_dim)
+    config = Config(block, 32, 4, 2)
+    plan = FlashPlan(problem, Form.DENSE, "triton", Configs(config, config, Config(16, 32, 4, 2)))
+    prepared = prepare.launch_prepare(dout, out, lse, plan)
     assert prepared.shape == (2, 6, padded)
     assert prepared.dtype is torch.float32
+    assert prepared.nbytes == prepared_bytes(problem, plan.configs)
     assert kernel.grid == grid
     assert kernel.constants["BLOCK"] * grid[0] == padded
     assert kernel.arguments[0] is out

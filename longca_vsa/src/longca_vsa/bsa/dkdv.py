@@ -10,18 +10,15 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2).
 import triton
 import triton.language as tl
 
-from longca_triton.softmax import LOG2E
+from longca_triton.loops import gather_dkdv_columns, hide_nothing
 from longca_triton.tiles import head_offset, load_tokens
-from longca_vsa.bsa.tiles import (
-    first_run,
+from longca_vsa.bsa.rows import load_packed, packed_rows, program_of, store_packed
+from longca_vsa.bsa.walk import (
+    Walk,
+    advance_head,
+    first_head_state,
+    head_columns,
     list_of,
-    load_packed,
-    load_vector,
-    next_run,
-    packed_rows,
-    piece_columns,
-    program_of,
-    store_packed,
 )
 
 __all__ = ["gather_dkdv"]
@@ -131,42 +128,39 @@ def gather_dkdv(
     k_block = load_tokens(k, row, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
     v_block = load_tokens(v, row, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
 
-    factor = scale * LOG2E
     dk_sum = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
     dv_sum = tl.zeros([BLOCK_N, HEAD_DIM], tl.float32)
     for n in range(passes):
         head = head_kv * group + first_head + n
         first, count, num_steps = list_of(offsets, steps, head // heads_a_mask * num_lists + block)
         here = entries + (first if PIECE else 2 * first)
-        step, column, stop, next_start, next_stop, index = 0, 0, seqlen_q, 0, 0, 0
-        if PIECE == 0:
-            column, stop, next_start, next_stop, index = first_run(here, count, unit, seqlen_q)
-        for _ in range(num_steps * repeats):
-            if PIECE:
-                queries = piece_columns(here, count, step, seqlen_q, BLOCK_M, PIECE)
-            else:
-                queries = column + tl.arange(0, BLOCK_M)
-            q_head = head_offset(head, stride_qh, TMA)
-            dout_head = head_offset(head, stride_gh, TMA)
-            q_block = load_tokens(q, column, queries, q_head, stride_qt, seqlen_q, HEAD_DIM, TMA)
-            dout_block = load_tokens(dout, column, queries, dout_head, stride_gt, seqlen_q, HEAD_DIM, TMA)
-            exponent = load_vector(exponents, head, column, queries, padded_q, stop, float("inf"), EXACT, VECTORS)
-            delta = load_vector(deltas, head, column, queries, padded_q, stop, 0.0, EXACT, VECTORS)
-            scores = tl.dot(k_block, tl.trans(q_block))
-            weights = tl.exp2(scores * factor - exponent[None, :])
-            dv_sum = tl.dot(weights.to(dout_block.dtype), dout_block, dv_sum)
-            dweights = tl.dot(v_block, tl.trans(dout_block))
-            dscores = weights * (dweights - delta[None, :])
-            dk_sum = tl.dot(dscores.to(q_block.dtype), q_block, dk_sum)
-            if PIECE:
-                step += 1
-                is_last = (step == num_steps).to(tl.int32)
-                step = tl.where(step == num_steps, 0, step)
-            else:
-                column, stop, next_start, next_stop, index, is_last = next_run(
-                    here, count, unit, seqlen_q, column, stop, next_start, next_stop, index, BLOCK_M
-                )
-            head += is_last
+        dk_sum, dv_sum = gather_dkdv_columns(
+            k_block,
+            v_block,
+            dk_sum,
+            dv_sum,
+            q,
+            dout,
+            exponents,
+            deltas,
+            head,
+            stride_qt,
+            stride_qh,
+            stride_gt,
+            stride_gh,
+            seqlen_q,
+            padded_q,
+            scale,
+            Walk(here, count, num_steps, unit, seqlen_q, BLOCK_M, PIECE, EXACT),
+            num_steps * repeats,
+            first_head_state,
+            head_columns,
+            hide_nothing,
+            advance_head,
+            not EXACT or not VECTORS,
+            TMA,
+            VECTORS,
+        )
 
     heads = head_kv + zeros
     dk_sum *= scale

@@ -8,17 +8,16 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2).
 import triton
 import triton.language as tl
 
-from longca_triton.softmax import LOG2E
-from longca_triton.tiles import head_offset, load_tokens
-from longca_vsa.bsa.tiles import (
-    first_run,
+from longca_triton.loops import gather_dq_columns
+from longca_triton.tiles import head_offset
+from longca_vsa.bsa.rows import load_packed, packed_rows, program_of, store_packed
+from longca_vsa.bsa.walk import (
+    Walk,
+    advance,
+    columns_of,
+    first_state,
+    hide,
     list_of,
-    load_packed,
-    next_run,
-    packed_rows,
-    piece_columns,
-    program_of,
-    store_packed,
 )
 
 __all__ = ["gather_dq"]
@@ -99,37 +98,29 @@ def gather_dq(
     prepared = heads.to(tl.int64) * padded_q + tokens
     exponent = tl.load(exponents + prepared, mask=inside, other=float("inf"))
     delta = tl.load(deltas + prepared, mask=inside, other=0.0)
-    k_head = head_offset(head // group, stride_kh, TMA)
-    v_head = head_offset(head // group, stride_vh, TMA)
-
-    factor = scale * LOG2E
-    dq_sum = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    column, stop, next_start, next_stop, index = 0, seqlen_k, 0, 0, 0
-    if PIECE == 0:
-        column, stop, next_start, next_stop, index = first_run(entries, count, unit, seqlen_k)
-    for step in range(num_steps):
-        if PIECE:
-            keys = piece_columns(entries, count, step, seqlen_k, BLOCK_N, PIECE)
-        else:
-            keys = column + tl.arange(0, BLOCK_N)
-        k_block = load_tokens(k, column, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
-        v_block = load_tokens(v, column, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
-        scores = tl.dot(q_block, tl.trans(k_block))
-        weights = tl.exp2(scores * factor - exponent[:, None])
-        if PIECE:
-            # Only the last step can have fewer blocks, or the one that the sequence's end cuts short.
-            if step == num_steps - 1:
-                weights = tl.where(keys[None, :] < seqlen_k, weights, 0.0)
-        elif not EXACT:
-            if column + BLOCK_N > stop:
-                weights = tl.where(keys[None, :] < stop, weights, 0.0)
-        dweights = tl.dot(dout_block, tl.trans(v_block))
-        dscores = weights * (dweights - delta[:, None])
-        dq_sum = tl.dot(dscores.to(k_block.dtype), k_block, dq_sum)
-        if PIECE == 0:
-            column, stop, next_start, next_stop, index, _ = next_run(
-                entries, count, unit, seqlen_k, column, stop, next_start, next_stop, index, BLOCK_N
-            )
+    k_offset = head_offset(head // group, stride_kh, TMA)
+    v_offset = head_offset(head // group, stride_vh, TMA)
+    dq_sum = gather_dq_columns(
+        q_block,
+        dout_block,
+        exponent,
+        delta,
+        k,
+        v,
+        k_offset,
+        v_offset,
+        stride_kt,
+        stride_vt,
+        seqlen_k,
+        scale,
+        Walk(entries, count, num_steps, unit, seqlen_k, BLOCK_N, PIECE, EXACT),
+        num_steps,
+        first_state,
+        columns_of,
+        hide,
+        advance,
+        TMA,
+    )
 
     tokens, heads, inside, _ = packed_rows(tiles, tile, packed, BLOCK_M)
     heads += head

@@ -6,17 +6,17 @@ Source: FlashAttention-2 (arXiv 2307.08691, algorithm 1).
 import triton
 import triton.language as tl
 
-from longca_triton.softmax import LOG2E, LOWEST, normalize, weigh
-from longca_triton.tiles import head_offset, load_tokens
-from longca_vsa.bsa.tiles import (
-    first_run,
+from longca_triton.loops import attend_columns
+from longca_triton.softmax import normalize
+from longca_triton.tiles import head_offset
+from longca_vsa.bsa.rows import load_packed, packed_rows, program_of, store_packed
+from longca_vsa.bsa.walk import (
+    Walk,
+    advance,
+    columns_of,
+    first_state,
+    hide,
     list_of,
-    load_packed,
-    next_run,
-    packed_rows,
-    piece_columns,
-    program_of,
-    store_packed,
 )
 
 __all__ = ["attend"]
@@ -102,37 +102,26 @@ def attend(
     first, count, num_steps = list_of(offsets, steps, head // heads_a_mask * num_lists + block)
     entries += first if PIECE else 2 * first
     q_block = load_packed(q, tokens, heads, inside, stride_qt, stride_qh, HEAD_DIM)
-    k_head = head_offset(head // group, stride_kh, TMA)
-    v_head = head_offset(head // group, stride_vh, TMA)
-
-    factor = scale * LOG2E
-    peak = tl.full([BLOCK_M], LOWEST, tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    weighted = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    column, stop, next_start, next_stop, index = 0, seqlen_k, 0, 0, 0
-    if PIECE == 0:
-        column, stop, next_start, next_stop, index = first_run(entries, count, unit, seqlen_k)
-    for step in range(num_steps):
-        if PIECE:
-            keys = piece_columns(entries, count, step, seqlen_k, BLOCK_N, PIECE)
-        else:
-            keys = column + tl.arange(0, BLOCK_N)
-        k_block = load_tokens(k, column, keys, k_head, stride_kt, seqlen_k, HEAD_DIM, TMA)
-        scores = tl.dot(q_block, tl.trans(k_block))
-        if PIECE:
-            # Blocks ascend, so that only the last step can have fewer, or the one that the sequence's end cuts short.
-            if step == num_steps - 1:
-                scores = tl.where(keys[None, :] < seqlen_k, scores, float("-inf"))
-        elif not EXACT:
-            if column + BLOCK_N > stop:
-                scores = tl.where(keys[None, :] < stop, scores, float("-inf"))
-        weights, peak, total, weighted = weigh(scores, factor, peak, total, weighted)
-        v_block = load_tokens(v, column, keys, v_head, stride_vt, seqlen_k, HEAD_DIM, TMA)
-        weighted = tl.dot(weights.to(v_block.dtype), v_block, weighted)
-        if PIECE == 0:
-            column, stop, next_start, next_stop, index, _ = next_run(
-                entries, count, unit, seqlen_k, column, stop, next_start, next_stop, index, BLOCK_N
-            )
+    k_offset = head_offset(head // group, stride_kh, TMA)
+    v_offset = head_offset(head // group, stride_vh, TMA)
+    peak, total, weighted = attend_columns(
+        q_block,
+        k,
+        v,
+        k_offset,
+        v_offset,
+        stride_kt,
+        stride_vt,
+        seqlen_k,
+        scale,
+        Walk(entries, count, num_steps, unit, seqlen_k, BLOCK_N, PIECE, EXACT),
+        num_steps,
+        first_state,
+        columns_of,
+        hide,
+        advance,
+        TMA,
+    )
 
     tokens, heads, inside, _ = packed_rows(tiles, tile, packed, BLOCK_M)
     heads += head

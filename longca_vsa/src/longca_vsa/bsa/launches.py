@@ -13,13 +13,12 @@ from torch import Tensor
 
 from longca_triton.config import Config
 from longca_triton.descriptors import sources, strides, vector_sources
-from longca_triton.prepare import run_prepare
+from longca_triton.prepare import launch_prepare
 from longca_vsa.bsa.dkdv import gather_dkdv
 from longca_vsa.bsa.dq import gather_dq
 from longca_vsa.bsa.forward import attend
 from longca_vsa.bsa.lists import Lists
 from longca_vsa.bsa.plan import BSAPlan
-from longca_vsa.bsa.prepare import prepare
 from longca_vsa.bsa.tables import Tiles
 
 __all__ = ["heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
@@ -47,11 +46,6 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
         k.shape[0],
         **_constants(q, config, lists, config.block_n, tma),
     )
-
-
-def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: BSAPlan) -> Tensor:
-    """What dk, dv and dq need of out and lse, whatever the plan: they use nothing that lies past the last query."""
-    return run_prepare(prepare, dout, out, lse)
 
 
 def launch_dkdv(

@@ -7,16 +7,10 @@ hidden tiles skipped).
 import triton
 import triton.language as tl
 
-from longca_flashmask.tiles import (
-    first_tile,
-    load_intervals,
-    load_rows,
-    next_tile,
-    store_rows,
-    visible,
-)
-from longca_triton.softmax import LOG2E, LOWEST, normalize, weigh
-from longca_triton.tiles import head_offset
+from longca_flashmask.walk import Walk, advance, columns_of, first_state, hide, load_intervals, state_at
+from longca_triton.loops import attend_columns
+from longca_triton.softmax import normalize
+from longca_triton.tiles import head_offset, load_rows, store_rows
 
 __all__ = ["attend"]
 
@@ -76,31 +70,29 @@ def attend(
     row = tl.load(entry) * BLOCK_M
     run = tl.load(entry + 1)
     num_tiles = tl.load(entry + 2)
-    block, code = first_tile(runs, run)
+    first = state_at(runs, run)
 
     rows = row + tl.arange(0, BLOCK_M)
     firsts, lasts = load_intervals(starts, stops, rows, seqlen_q, INTERVALS)
     q_block = load_rows(q, row, head_offset(head, stride_qh, TMA), stride_qt, seqlen_q, BLOCK_M, HEAD_DIM, TMA)
-    k_head = head_offset(head // group, stride_kh, TMA)
-    v_head = head_offset(head // group, stride_vh, TMA)
-
-    factor = scale * LOG2E
-    peak = tl.full([BLOCK_M], LOWEST, tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    weighted = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    for _ in range(num_tiles):
-        column = block * BLOCK_N
-        k_block = load_rows(k, column, k_head, stride_kt, seqlen_k, BLOCK_N, HEAD_DIM, TMA)
-        scores = tl.dot(q_block, tl.trans(k_block))
-        if not PLAIN:
-            if code & 1:
-                seen = visible(firsts, lasts, column + tl.arange(0, BLOCK_N), INTERVALS)
-                scores = tl.where(seen, scores, float("-inf"))
-        weights, peak, total, weighted = weigh(scores, factor, peak, total, weighted)
-        v_block = load_rows(v, column, v_head, stride_vt, seqlen_k, BLOCK_N, HEAD_DIM, TMA)
-        weighted = tl.dot(weights.to(v_block.dtype), v_block, weighted)
-        run, block, code = next_tile(runs, run, block, code, PLAIN)
-
+    peak, total, weighted = attend_columns(
+        q_block,
+        k,
+        v,
+        head_offset(head // group, stride_kh, TMA),
+        head_offset(head // group, stride_vh, TMA),
+        stride_kt,
+        stride_vt,
+        seqlen_k,
+        scale,
+        Walk(runs, firsts, lasts, BLOCK_N, PLAIN, first, run),
+        num_tiles,
+        first_state,
+        columns_of,
+        hide,
+        advance,
+        TMA,
+    )
     weighted, sums = normalize(peak, total, weighted)
     store_rows(out, row, head_offset(head, stride_oh, False), stride_ot, seqlen_q, weighted)
     tl.store(lse + head_offset(head, stride_lh, False) + rows.to(tl.int64) * stride_lt, sums, mask=rows < seqlen_q)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from longca_flashmask.backward import gather_dkdv, gather_dq, prepare
+from longca_flashmask.backward import gather_dkdv, gather_dq
 from longca_flashmask.forward import attend
 from longca_flashmask.plan import FlashMaskPlan
 from longca_triton.descriptors import sources, strides, vector_sources
-from longca_triton.prepare import run_prepare
+from longca_triton.prepare import launch_prepare
 
 __all__ = ["launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
 
@@ -46,11 +46,6 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
         TMA=tma,
         **config.options,
     )
-
-
-def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: FlashMaskPlan) -> Tensor:
-    """What dk, dv and dq need of out and lse: exponents and deltas, float32 [2, Hq, queries up to a whole block]."""
-    return run_prepare(prepare, dout, out, lse, max(plan.configs.dkdv.block_m, plan.configs.dq.block_m))
 
 
 def launch_dkdv(

@@ -1,41 +1,85 @@
-"""The backward's first launch: what each query needs of out and lse."""
+"""The first launch of a backward: two numbers of each query, its exponent and its delta, from out and lse.
+
+Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2, line 4).
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from longca_triton.descriptors import strides
+from longca_triton.kernel import FlashPlan
+from longca_triton.memory import PREPARE_ELEMENTS, padded_queries
+from longca_triton.softmax import deltas_of, exponents_of
+from longca_triton.tiles import head_offset, load_rows
 
-__all__ = ["run_prepare"]
-
-_ELEMENTS = 8192  # of out and dout a program
+__all__ = ["launch_prepare", "prepare"]
 
 
-def run_prepare(kernel: Any, dout: Tensor, out: Tensor, lse: Tensor, multiple: int = 1) -> Tensor:
-    """Runs a kernel that writes each query's exponent and delta: its lse in powers of two, and Σ dout·out.
+@triton.jit(do_not_specialize=["stride_lh", "stride_lt", "seqlen_q", "padded"])
+def prepare(
+    out,
+    dout,
+    lse,
+    exponents,
+    deltas,
+    stride_ot,
+    stride_oh,
+    stride_gt,
+    stride_gh,
+    stride_lh,
+    stride_lt,
+    seqlen_q,
+    padded,
+    HEAD_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program: BLOCK queries of one head.
+
+    A weight is later computed as 2^(score·log₂e − exponent). Queries past the end get the exponent +∞, and so do
+    queries whose lse is −∞. Their weights are 0.
 
     Args:
-        kernel: A Triton kernel, which takes out, dout, lse, the two results, the strides of the first three over tokens
-            and heads (of lse over heads and tokens), the queries, and these rounded up; constants HEAD_DIM and BLOCK.
-            A program takes BLOCK queries of one head; the grid is blocks by heads.
+        out: [Tq, Hq, HEAD_DIM].
+        dout: [Tq, Hq, HEAD_DIM].
+        lse: float32 [Hq, Tq].
+        exponents: lse·log₂e: float32 [Hq, padded], written.
+        deltas: Σ dout·out: float32 [Hq, padded], written.
+        padded: Queries, rounded up to a multiple of BLOCK.
+    """
+    head = tl.program_id(1)
+    row = tl.program_id(0) * BLOCK
+    rows = row + tl.arange(0, BLOCK)
+    out_block = load_rows(out, row, head_offset(head, stride_oh, False), stride_ot, seqlen_q, BLOCK, HEAD_DIM, False)
+    dout_block = load_rows(dout, row, head_offset(head, stride_gh, False), stride_gt, seqlen_q, BLOCK, HEAD_DIM, False)
+    delta = deltas_of(out_block, dout_block)
+    where = lse + head_offset(head, stride_lh, False) + rows.to(tl.int64) * stride_lt
+    sums = tl.load(where, mask=rows < seqlen_q, other=float("-inf"))
+    target = head_offset(head, padded, False) + rows
+    tl.store(exponents + target, exponents_of(sums))
+    tl.store(deltas + target, delta)
+
+
+def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: FlashPlan) -> Tensor:
+    """Writes each query's exponent and delta.
+
+    Args:
         dout: Gradient of the output: [Tq, Hq, D], D a power of two.
         out: [Tq, Hq, D].
         lse: float32 [Hq, Tq].
-        multiple: Of what the queries of the results are to be a multiple, a power of two: more than BLOCK matters only
-            to kernels that read past the last query's.
+        plan: The plan.
 
     Returns:
-        Exponents and deltas: float32 [2, Hq, queries rounded up].
+        Exponents and deltas: float32 [2, Hq, padded queries]. Past the last query they are +∞ and 0.
     """
     num_queries, heads, head_dim = out.shape
-    block = _ELEMENTS // head_dim
-    multiple = max(block, multiple)
-    padded = -(-num_queries // multiple) * multiple
+    padded = padded_queries(num_queries, head_dim, plan.configs)
     prepared = torch.empty((2, heads, padded), dtype=torch.float32, device=out.device)
-    kernel[(padded // block, heads)](
+    block = PREPARE_ELEMENTS // head_dim
+    prepare[(padded // block, heads)](
         out,
         dout,
         lse,
