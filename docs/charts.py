@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pandas import DataFrame
 from PIL import Image
 
+from longca_bench.reports.chart_by_kept import draw_by_kept
 from longca_bench.reports.chart_by_mask import draw_by_mask, points
 from longca_bench.reports.rows import Rows
+from longca_bench.reports.views_sparse import curves
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -29,11 +33,13 @@ class Chart:
         file: Its name in docs/images.
         source: A folder of runs, from the root of the repository.
         where: The rows to show, by `Rows.where`.
+        drawn: The function that draws it, and the function that gives its figures.
     """
 
     file: str
     source: str
     where: dict[str, Any] = field(default_factory=dict)
+    drawn: tuple[Callable[..., None], Callable[[Rows], DataFrame]] = (draw_by_mask, points)
 
     @property
     def rows(self) -> Rows:
@@ -43,11 +49,11 @@ class Chart:
     @property
     def digest(self) -> str:
         """16 hex digits of the figures that the chart shows."""
-        return hashlib.blake2b(points(self.rows).to_csv(float_format="%.6g").encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(self.drawn[1](self.rows).to_csv(float_format="%.6g").encode(), digest_size=8).hexdigest()
 
     def draw(self) -> None:
         """Draws the chart."""
-        draw_by_mask(self.rows, IMAGES / self.file, metadata={_KEY: self.digest, "Software": ""})
+        self.drawn[0](self.rows, IMAGES / self.file, metadata={_KEY: self.digest, "Software": ""})
 
     @property
     def is_stale(self) -> bool:
@@ -63,6 +69,7 @@ CHARTS = (
     Chart("dense-32k.png", "results/h200/dense", {"seqlen": 32768, "heads": "64:8"}),
     Chart("dense-8k.png", "results/h200/dense", {"seqlen": 8192, "heads": "64:8"}),
     Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
+    Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
 )
 
 

@@ -19,7 +19,6 @@ sys.path.insert(0, str(_DOCS))
 
 import choosing_page  # noqa: E402
 import parallel_page  # noqa: E402
-import sparse_page  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -68,7 +67,6 @@ pygments_dark_style = "monokai"
 _MEASURED = {
     "choosing": choosing_page.fill,
     "context-parallel": parallel_page.fill,
-    "sparse": sparse_page.fill,
 }
 
 

@@ -40,6 +40,7 @@ PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 _BLOCK = re.compile(r"^<!-- view: (?P<words>.*?) -->\n(?P<body>.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
 #: Fields of a view that list columns, and those that list figures.
 _COLUMNS, _FIGURES = {"rows", "tables", "across", "varying", "apart", "sort", "counts", "notes"}, {"values", "beside"}
+_TEXTS = {"title", "pairs", "theirs", "ours"}
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,9 @@ def _field(name: str, text: str) -> Any:
     """A field of a view."""
     if name in _FIGURES:
         return tuple(Value(*part.split(":")) for part in text.split(","))
-    return tuple(text.split(",")) if name in _COLUMNS else text if name == "title" else _read(text)
+    if (ROOT / text).is_file():
+        return ROOT / text
+    return tuple(text.split(",")) if name in _COLUMNS else text if name in _TEXTS else _read(text)
 
 
 def blocks(page: str) -> Iterator[Block]:

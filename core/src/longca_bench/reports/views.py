@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from longca.errors import UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
-from longca_bench.reports.views_benchmarks import ABLATION, STEPS, layers
+from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, layers
+from longca_bench.reports.views_gaps import gaps
 from longca_bench.reports.views_planning import planning
+from longca_bench.reports.views_published import published, small_blocks
 from longca_bench.reports.views_run import NOT_MEASURED, environment, results, strategies, whole
+from longca_bench.reports.views_sparse import FIRST_PLANS, contrast, crossings
 from longca_bench.reports.views_throughput import COSTS, THROUGHPUT, near_limit, over_baseline
 
 if TYPE_CHECKING:
@@ -33,13 +36,20 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "ablation": ABLATION,
     "layers": layers,
     "steps": STEPS,
+    "list": LIST,
+    "contrast": contrast,
+    "crossings": crossings,
+    "first-plans": FIRST_PLANS,
+    "gaps": gaps,
+    "published": published,
+    "published-small-blocks": small_blocks,
     "whole": whole,
 }
 #: The views of a report that names none.
 SUMMARY = ("results", "strategies", "not-measured")
 
 
-def tables(name: str, rows: Rows, **changes: Any) -> list[Table]:
+def tables(name: str, rows: Rows, /, **changes: Any) -> list[Table]:
     """The tables of a view.
 
     Args:

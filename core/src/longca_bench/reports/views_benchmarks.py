@@ -13,7 +13,7 @@ from longca_bench.reports.words import percent_of, three_digits, times
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
 
-__all__ = ["ABLATION", "STEPS", "layers"]
+__all__ = ["ABLATION", "LIST", "STEPS", "layers"]
 
 _DIRECTIONS = ("forward", "backward")
 
@@ -34,6 +34,8 @@ def _figure(column: str, head: str, format_: object = times) -> Value:
     return Value(column, "first", head, format_)  # type: ignore[arg-type]
 
 
+#: Rows of any benchmark; whoever asks for it gives `rows` and `values`.
+LIST = View("rows of a benchmark, with the columns that are asked for", rows=(), values=(), counts=())
 #: Rows of `longca_flashattn/benchmarks/ablation.py`.
 ABLATION = View(
     "the factor that cut tiles, uneven rows and short rows each add to the time",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["planning"]
 
 _FIELDS = (
-    ("Milliseconds from slices to everything on the device, of the worst mask", "seconds", 1e3),
-    ("MiB of block lists, of the worst mask", "list_bytes", 2.0**-20),
-    ("MiB of everything else, of the worst mask", "other_bytes", 2.0**-20),
-    ("MiB, the allocator's peak while planning, of the worst mask", "peak_bytes", 2.0**-20),
+    ("Milliseconds from slices to everything on the device", "seconds", 1e3),
+    ("MiB of block lists", "list_bytes", 2.0**-20),
+    ("MiB of everything else", "other_bytes", 2.0**-20),
+    ("MiB of the plan", "metadata_bytes", 2.0**-20),
+    ("MiB, the allocator's peak while planning", "peak_bytes", 2.0**-20),
+    ("Seconds of the first call, which may compile", "first_seconds", 1.0),
 )
+#: Fields of a file that tells block lists from a plan's other bytes.
+_TOLD_APART = ("seconds", "list_bytes", "other_bytes", "peak_bytes")
 _VIEW = View(
     "what planning costs, by kernel and length",
     where={"status": "ok"},
@@ -32,15 +37,27 @@ _VIEW = View(
 )
 
 
-def planning(rows: Rows) -> list[Table]:
-    """What planning costs by kernel and length: time, bytes, and the number of masks."""
+def planning(rows: Rows, fields: Sequence[str] = _TOLD_APART) -> list[Table]:
+    """What planning costs by kernel and length: time, bytes, and the number of masks.
+
+    Args:
+        rows: Rows of `core/benchmarks/planning.py` or `core/benchmarks/block_metadata.py`.
+        fields: The fields to show.
+    """
     made = []
     for title, field, by in _FIELDS:
-        if field in rows.names and rows[field].fillna(0).any():
+        if field in fields and field in rows.names and rows[field].fillna(0).any():
             figure = Value(field, "max", format=lambda value, by=by: three_digits(value * by), missing="–")
-            (found,) = tables_of(replace(_VIEW, title=title, values=(figure,)), rows)
-            made.append(_with_limits(found, rows) if field == "seconds" else found)
-    return [*made, *tables_of(_VIEW, rows)]
+            found = tables_of(_by_heads(replace(_VIEW, title=title, values=(figure,)), rows), rows)
+            made += [_with_limits(each, rows) if field == "seconds" else each for each in found]
+    return [*made, *(tables_of(_VIEW, rows) if "pattern" in rows.names else ())]
+
+
+def _by_heads(view: View, rows: Rows) -> View:
+    """The view with a table for each kind of heads, where rows have several."""
+    if "heads" not in rows.names or rows["heads"].nunique() < 2:
+        return view
+    return replace(view, tables=("heads",), title=f"{view.title}: {{heads}} heads")
 
 
 def _with_limits(found: Table, rows: Rows) -> Table:

@@ -44,8 +44,8 @@ THROUGHPUT = View(
     best="most",
 )
 COSTS = View(
-    "planning in ms, the mask's bytes in MiB and the peak of memory in GiB of backward cases, by kernel and length",
-    where={"strategy": None, "status": "ok", "direction": "backward"},
+    "planning in ms, the mask's bytes in MiB and the peak of memory in GiB, by kernel and length",
+    where={"strategy": None, "status": "ok", "first_plan": False},
     rows=("kernel",),
     across=("seqlen",),
     values=(Value("plan_ms"), Value("mask_mib", "max"), Value("peak_gib", "max", format=three_digits)),

@@ -114,8 +114,8 @@ def test_the_limit_is_full_attention_on_the_draws_tiles(tmp_path):
     assert cells(text, "`causal_document`") == ["fa3 88%"], "420 of 600 × 0.8, of the median draw"
 
 
-def test_costs_are_those_of_backwards(tmp_path):
-    text = part("costs", tmp_path / "x", matrix(), matrix(direction="backward", seqlen=32768))
+def test_costs_by_length(tmp_path):
+    text = part("costs", tmp_path / "x", matrix(direction="backward", seqlen=32768))
     assert cells(text, "kernel") == ["32 K"]
     assert cells(text, "`flex`") == ["2.00 / 1.00 / 1.00"]
 

@@ -1,0 +1,56 @@
+"""The view of gaps: cases of suites for which runs have no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from longca_bench.reports.table import Cell, Head, Table
+from longca_bench.reports.words import mask_name, tokens
+
+if TYPE_CHECKING:
+    from longca_bench.reports.rows import Rows
+    from longca_bench.suites.cases import Case
+
+__all__ = ["gaps"]
+
+_KEY = ("kernel", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype", "direction", "seed")
+_HEADS = ("suite", "tokens", "heads and directions", "masks")
+
+
+def gaps(rows: Rows, suites: Iterable[str] | str = ()) -> list[Table]:
+    """The masks of suites that lack a record of a kernel, by length, heads and direction.
+
+    Args:
+        rows: The records. Kernels without any measured case are left out.
+        suites: Names of suites; empty for the suites of the runs.
+    """
+    names = [suites] if isinstance(suites, str) else list(suites) or list(dict.fromkeys(rows["suite"]))
+    tried = rows.where(lambda found: found["status"] != "skipped").frame((*_KEY, "mask"))
+    there = set(tried.itertuples(index=False, name=None))
+    ran = set(rows.where(status="ok")["kernel"])
+    lines = [line for name in names for line in _lines(name, there, ran)]
+    heads = tuple(Head(head, left=True, code=head == "suite", wrap=head == "masks") for head in _HEADS)
+    return [Table(heads, tuple(tuple(map(Cell, line)) for line in lines))] if lines else []
+
+
+def _lines(name: str, there: set[Any], ran: set[str]) -> list[list[str]]:
+    from longca import registry
+    from longca_bench.suites.cases import expand
+    from longca_bench.suites.suite import load_suite
+
+    found: dict[tuple[int, str], dict[str, list[Case]]] = {}
+    for case in (case for case in expand(load_suite(name), registry().kernels) if case.kernel in ran):
+        shape = case.seqlen, f"{case.heads_q}:{case.heads_kv} {case.direction}"
+        found.setdefault(shape, {}).setdefault(mask_name(case.pattern, dict(case.factors)), []).append(case)
+    merged: dict[tuple[int, str], list[str]] = {}
+    for (seqlen, words), masks in found.items():
+        lacking = [mask for mask, cases in masks.items() if any(_key(case, mask) not in there for case in cases)]
+        if lacking:
+            which = "all" if len(lacking) == len(masks) else ", ".join(lacking)
+            merged.setdefault((seqlen, which), []).append(words)
+    return [[name, tokens(seqlen), ", ".join(words), which] for (seqlen, which), words in merged.items()]
+
+
+def _key(case: Case, mask: str) -> tuple[Any, ...]:
+    return (*(getattr(case, name) for name in _KEY), mask)
