@@ -13,7 +13,7 @@ __all__ = ["MOST_RECORDS", "MOST_WITH_SAMPLES", "keeps_samples", "kept", "senten
 #: Records up to which a page has samples.
 MOST_WITH_SAMPLES = 10_000
 #: Records of a page.
-MOST_RECORDS = 40_000
+MOST_RECORDS = 30_000
 
 
 def keeps_samples(records: int) -> bool:

@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.errors import MissingPackageError
+from longca.errors import MissingPackageError, RequestError
 from longca_bench.reports.html.payload import payload
 
 if TYPE_CHECKING:
@@ -43,14 +43,16 @@ def write_html(rows: Rows, out: Path) -> Path:
 
     Raises:
         MissingPackageError: The chart library is not installed.
-        RequestError: The file cannot be written.
+        RequestError: There are no records, or the file cannot be written.
     """
-    from longca.errors import RequestError
-
+    if not rows.runs:
+        raise RequestError("the HTML report is of runs, and this is a benchmark; choose another --format")
+    if not len(rows):
+        raise RequestError("no record is left to report; give other conditions")
     text = _page(payload(rows))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        out.write_text(text, encoding="utf-8", newline="\n")  # the policy has hashes of the scripts
     except OSError as error:
         raise RequestError(f"cannot write to {out}: {error.strerror}. Choose another file with --out") from None
     return out

@@ -168,7 +168,7 @@ def _gpu(record: Record) -> str | None:
     """Clocks, power and temperature after timing, in one line."""
     state = record.gpu or {}
     units = {"sm_clock": "MHz", "memory_clock": "MHz", "power": "W", "temperature": "°C"}
-    said = [f"{name.replace('_', ' ')} {state[name]} {unit}" for name, unit in units.items() if state.get(name)]
+    said = [f"{name.replace('_', ' ')} {state[name]:.0f} {unit}" for name, unit in units.items() if state.get(name)]
     throttle = state.get("throttle")
     return ", ".join([*said, *([f"throttled by {', '.join(map(str, throttle))}"] if throttle else [])]) or None
 

@@ -5,7 +5,7 @@ function openCase(record) {
   const close = el("button", { type: "button", onclick: () => dialog.close() }, "Close");
   dialog.replaceChildren(
     el("div", { class: "head" }, el("h2", { id: "case-title" }, el("bdi", {}, record.who), " on ", el("bdi", {}, record.mask)), close),
-    el("p", { class: "quiet" }, `${tokens(record.seqlen)} tokens, ${record.direction}, ${record.shape}, ${record.device}`),
+    el("p", { class: "quiet" }, `${tokens(record.seqlen)} tokens, ${record.direction}, ${record.heads} heads × ${record.dim}, ${record.dtype}, ${record.device}`),
     record.message ? el("p", { class: "notice" }, record.message, record.advice ? ` ${record.advice}` : "") : "",
     facts(caseFacts(record)), ...caseSamples(record),
     el("h3", {}, "Measure it again"), el("pre", { tabindex: "0" }, record.command), copyButton(record.command),
@@ -20,7 +20,7 @@ function caseFacts(record) {
     ["of one device alone", percent(record.alone / record.median)], ["of all devices abreast", record.abreast === null ? "" : percent(record.abreast / record.median)],
     ["communication hidden", record.hidden === null ? "" : percent(record.hidden)]] : [];
   return [
-    ["status", record.status],
+    ["status", record.status], ["kernel", record.strategy ? record.kernel : ""],
     ["median", record.median === null ? "" : `${duration(record.median)}${record.low === null ? ", too few samples for an interval" : ` (${three(record.low * 1e3)}–${three(record.high * 1e3)}), ${counted(record.count, "sample")}`}`],
     ["throughput", record.tflops === null ? "" : `${throughput(record)} ${UNIT.name}${record.strategy ? " per rank" : ""}`], ...shares,
     ["visible pairs", `${percent(record.density)}; 128 × 128 tiles ${percent(record.tiles)} full`],

@@ -30,7 +30,10 @@ function draw(box) {
   observer.unobserve(box);
   const full = { width: "container", autosize: { type: "fit-x", contains: "padding" }, ...spec };
   const options = { actions: false, renderer: "svg", ast: true, config: STYLE, tooltip: tip, defaultStyle: false };
-  return vegaEmbed(box, full, options).then((made) => {
+  // Vega-Embed gives its element a role; the box keeps its own.
+  const inner = el("div");
+  box.append(inner);
+  return vegaEmbed(inner, full, options).then((made) => {
     made.view.addEventListener("click", (_, item) => { if (item?.datum?.index !== undefined) openCase(RECORDS[item.datum.index]); });
     if (box.isConnected) DRAWN.set(box, made);
     else made.finalize();

@@ -27,8 +27,8 @@ function buildFilters(onChange) {
     if (values.length > 1) panels.push(filterPanel(field, title, values, word, update, panels));
   }
   const reset = el("button", { type: "button", class: "screen", onclick: () => { OFF.forEach((values) => values.clear()); update(); } }, "Reset");
-  row.append(...panels.map((panel) => panel.button), reset, status);
-  form.append(row, ...panels.map((panel) => panel.fieldset));
+  row.append(...panels.flatMap((panel) => [panel.button, panel.fieldset]), reset, status);
+  form.append(row);
   form.addEventListener("submit", (event) => event.preventDefault());
   return update;
 }
