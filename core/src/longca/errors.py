@@ -4,13 +4,13 @@
     ├── RequestError (ValueError)      the request was wrong: unknown name, factor that does not fit, bad file
     │   ├── MaskError                  a mask that cannot be built, cut or converted as asked
     │   └── UnknownNameError           a pattern, kernel, suite or option value nobody provides
-    ├── UnsupportedError               the request was right, but no offer covers it; carries the verdict's reasons
-    ├── MissingPackageError (ImportError)  an optional package is missing; names the pip install line
+    ├── UnsupportedError               the request was right, but no offer covers it. It has the verdict's reasons
+    ├── MissingPackageError (ImportError)  an optional package is missing. It names the pip install line
     ├── PluginError                    a plugin broke its contract
-    ├── RecordError                    a result could not be kept; those before it are
+    ├── RecordError                    a result could not be stored, and earlier results are
     └── VerificationError              a kernel's result is wrong
 
-A message says what was asked, what was got, what is allowed, and what to do.
+A message names the request, the value found, the allowed values and the way out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LongCAError(Exception):
 
 
 class RequestError(LongCAError, ValueError):
-    """The request was wrong; the message says how to put it right."""
+    """The request was wrong. The message says how to correct it."""
 
 
 class MaskError(RequestError):
@@ -70,8 +70,8 @@ class PluginError(LongCAError):
 
 
 class RecordError(LongCAError):
-    """A result could not be kept; the message says what became of those before it."""
+    """A result could not be stored. The message says whether earlier results were."""
 
 
 class VerificationError(LongCAError):
-    """A kernel's result is wrong; the message says where and by how much."""
+    """A kernel's result is wrong. The message gives the place and the error."""

@@ -1,8 +1,8 @@
-"""The hooks a plugin may implement: all that LongCA asks of one.
+"""The hooks that a plugin may implement. LongCA asks nothing else of a plugin.
 
-A plugin is a distribution with an entry point in the group `longca` that names a module; the module's functions that
-are marked with `longca.hookimpl` and named as below are its hooks. The module must import quickly, and neither torch
-nor the kernel's library: it is imported whenever kernels are listed.
+A plugin is a distribution with an entry point in the group `longca`, which names a module. Its hooks are the module's
+functions with a name below and the mark `longca.hookimpl`. Every listing of kernels imports the module. So it must
+import quickly, without torch and without the kernel's library.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ hookimpl = pluggy.HookimplMarker("longca")
 def provide_kernel() -> KernelManifest | Iterable[KernelManifest]:  # type: ignore[empty-body]
     """The attention kernels of this plugin.
 
-    Called once a process, when the registry is first asked for, without arguments.
+    LongCA calls it once in a process, at the first use of the registry, without arguments.
 
     Returns:
-        One manifest or several. A manifest whose name is taken, or that is written for other API versions, is left
-        out and reported by `longca plugins`.
+        One manifest or several. LongCA leaves out a manifest whose name is taken, or whose API versions differ.
+        `longca plugins` reports it.
     """
 
 
@@ -37,7 +37,7 @@ def provide_kernel() -> KernelManifest | Iterable[KernelManifest]:  # type: igno
 def provide_cp_strategy() -> StrategyManifest | Iterable[StrategyManifest]:  # type: ignore[empty-body]
     """The context-parallel strategies of this plugin.
 
-    Called once a process, right after `provide_kernel`, without arguments.
+    LongCA calls it once in a process, right after `provide_kernel`, without arguments.
 
     Returns:
         One manifest or several, under the same conditions.
@@ -46,16 +46,16 @@ def provide_cp_strategy() -> StrategyManifest | Iterable[StrategyManifest]:  # t
 
 @hookspec
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """A veto for what an offer cannot say.
+    """A veto, for conditions that an offer cannot express.
 
-    Called whenever the manifest of one of this plugin's own kernels covers a problem; under context parallelism for
-    each step that shows anything, once for steps that ask the same. It must be quick, and torch-free as the module is.
+    LongCA calls it if the manifest of one of this plugin's kernels covers a problem. Under context parallelism it calls
+    it for each non-empty step, once for equal steps. The function must be quick and torch-free.
 
     Args:
         kernel: Name of the kernel.
-        problem: What is asked. Its mask is a `Pattern` in listings, where there is no concrete mask at hand.
-            A half of a pair is asked its own problem: its forward alone, or with `backward_only` its backward alone.
+        problem: The problem. Its mask is a `Pattern` in listings. A half of a pair gets its own problem: its forward
+            alone, or with `backward_only` its backward alone.
 
     Returns:
-        A verdict whose reasons speak against it; a valid verdict, or None, to leave it to the manifest.
+        A verdict with reasons is a veto. A valid verdict or None leaves the decision to the manifest.
     """

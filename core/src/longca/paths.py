@@ -1,4 +1,4 @@
-"""Where LongCA keeps what it can do without."""
+"""The folder of LongCA's caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry: every plugin, what it provides and what is wrong with it; and whether a kernel takes a problem."""
+"""The registry: every plugin with its kernels, strategies and errors, and verdicts on kernels and problems."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from longca.manifests.step_cuts import distinct_steps
 
 __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
 
-#: A kernel or a pair of kernels: its name; or its manifest or manifests, which need not be registered.
+#: A kernel or a pair of kernels: its name, or its manifest or manifests, which need not be registered.
 Asked = str | KernelManifest | tuple[KernelManifest, ...]
 
 
 class Registry:
-    """Everything that plugins provide. Ask `registry()` for it.
+    """Everything that plugins provide. `registry()` returns it.
 
     Attributes:
-        disabled: Entry points and distributions that it leaves out.
+        disabled: Entry points and distributions that are left out.
         plugins: All plugins: the core first, then by distribution name.
         kernels: Kernels by name, in the plugins' order and within a plugin in its own.
         strategies: Context-parallel strategies by name, in the same order.
@@ -45,7 +45,7 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody provides it.
-            RequestError: It is a pair, which has none; see `manifests`.
+            RequestError: It is a pair, which has two. See `manifests`.
         """
         if (pair := split(kernel)) is not None:
             raise RequestError(f"{kernel!r} is a pair of kernels, each with a manifest; name {' or '.join(pair)}")
@@ -53,13 +53,15 @@ class Registry:
             raise UnknownNameError("kernel", kernel, self.kernels)
         return self.kernels[kernel]
 
-    def manifests(self, kernel: str) -> tuple[KernelManifest, ...]:
-        """A kernel's manifest; or, of a pair such as `fa3+fa4`, those of its forward and its backward kernel.
+    def manifests(self, kernel: Asked) -> tuple[KernelManifest, ...]:
+        """A kernel's manifest, or the manifests of a pair such as `fa3+fa4`, the forward kernel's first.
 
         Raises:
             UnknownNameError: Nobody provides it, or a half of it.
             RequestError: It is no name of a kernel or of a pair.
         """
+        if not isinstance(kernel, str):
+            return (kernel,) if isinstance(kernel, KernelManifest) else kernel
         pair = split(kernel)
         if pair is None:
             return (self.manifest(kernel),)
@@ -83,12 +85,12 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody does.
-            RequestError: It is a pair; see `providers`.
+            RequestError: It is a pair. See `providers`.
         """
         return self._catalogue.owner(self.manifest(kernel))
 
     def providers(self, kernel: str) -> tuple[PluginInfo, ...]:
-        """The plugin that provides a kernel; or, of a pair, those of its halves, each once.
+        """The plugins that provide a kernel or the halves of a pair, each once.
 
         Raises:
             UnknownNameError: Nobody provides it, or a half of it.
@@ -107,31 +109,25 @@ class Registry:
     def resolve(
         self, kernel: Asked, problem: Problem, layout: Layout | None = None, *, anywhere: bool = False
     ) -> Verdict:
-        """Whether a kernel takes a problem, alone or in every step of a layout: its manifest, then its plugin's veto.
+        """Whether a kernel takes a problem, alone or in every step of a layout. Its plugin may veto.
 
         Args:
-            kernel: A kernel's or a pair's name; or a manifest, or two, which need not be registered.
-            problem: What is asked.
-            layout: Which queries, keys and heads meet where, under context parallelism.
-            anywhere: Whether to answer for a machine that has every package: one that is missing here is no reason.
+            kernel: A kernel's or a pair's name. A manifest or two, which need not be registered, are accepted too.
+            problem: The problem.
+            layout: Under context parallelism, the queries, keys and heads of every step.
+            anywhere: Whether to answer for a machine that has every package.
 
         Raises:
             UnknownNameError: Nobody provides the kernel, or a half of the pair.
             RequestError: It is no name of a kernel or of a pair.
         """
-        manifests = self._asked(kernel)
+        manifests = self.manifests(kernel)
         if len(manifests) == 1:
             return self._resolve(manifests[0], problem, layout, anywhere)
-        # A pair is valid where each half takes what is asked of it.
+        # A pair is valid if each half takes its own problem.
         halves = zip(manifests, asked_of_halves(problem), strict=False)
         verdicts = [self._resolve(manifest, half, layout, anywhere) for manifest, half in halves]
         return pair_verdict(join(manifests[0].name, manifests[-1].name), verdicts)
-
-    def _asked(self, kernel: Asked) -> tuple[KernelManifest, ...]:
-        """The manifests of what was asked: two of a pair."""
-        if isinstance(kernel, str):
-            return self.manifests(kernel)
-        return (kernel,) if isinstance(kernel, KernelManifest) else kernel
 
     def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None, anywhere: bool) -> Verdict:
         verdict = (resolve_anywhere if anywhere else resolve_manifest)(manifest, problem, layout)
@@ -148,7 +144,7 @@ class Registry:
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
 
-        Of a pair's, the backward kernel is made when a backward is planned.
+        The backward kernel of a pair is made when a backward is planned.
 
         Raises:
             UnknownNameError: Nobody provides it, or a half of it.
@@ -165,7 +161,7 @@ class Registry:
         return self._loaded[kernel]
 
     def load_strategy(self, name: str) -> Any:
-        """A strategy's implementation: the class itself, which needs a mesh to be instantiated.
+        """A strategy's class. An instance needs a mesh.
 
         Raises:
             UnknownNameError: Nobody provides it.
@@ -178,13 +174,13 @@ class Registry:
     def layout(
         self, strategy: str, problem: Problem, axis_sizes: Mapping[str, int], placement: str | None = None
     ) -> Layout:
-        """How a strategy lays a problem out; needs neither torch nor devices.
+        """A strategy's layout of a problem. It needs neither torch nor devices.
 
         Args:
             strategy: The strategy's name.
-            problem: What is asked.
+            problem: The problem.
             axis_sizes: Ranks along each of the strategy's axes.
-            placement: How it places token ranges on ranks; None for its default.
+            placement: Name of the placement. None for the strategy's default.
 
         Raises:
             UnknownNameError: Unknown strategy or placement.
@@ -210,14 +206,14 @@ class Registry:
 
 
 def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> Registry:
-    """The registry of this process; plugins are imported when it is first asked for.
+    """The registry of this process. Its first call imports the plugins.
 
     Args:
-        disabled: Entry points or distributions to leave out. LONGCA_PLUGINS, where it is set, names those to take.
-        reprobe: Whether to probe those plugins too that were probed before.
+        disabled: Entry points or distributions to leave out. The variable LONGCA_PLUGINS names the plugins to take.
+        reprobe: Whether to probe plugins again that were probed before.
 
     Raises:
-        RequestError: A name that is nobody's, or the core's.
+        RequestError: A name belongs to no plugin, or to the core.
     """
     return _open(disabled, reprobe)
 
@@ -228,5 +224,5 @@ def _open(disabled: frozenset[str], reprobe: bool) -> Registry:
 
 
 def resolve(kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:
-    """Whether a kernel or a pair takes a problem; see `Registry.resolve`."""
+    """Whether a kernel or a pair takes a problem. See `Registry.resolve`."""
     return registry().resolve(kernel, problem, layout)

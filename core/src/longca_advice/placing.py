@@ -67,7 +67,7 @@ def place(
         UnsupportedError: The kernel takes every step of no placement. The message gives the reasons for each placement.
         PluginError: The layout function cannot be imported, or returns something else.
     """
-    manifests = _manifests(registry, kernel)
+    manifests = registry.manifests(kernel)
     refusals: dict[str, list[str]] = {}
     fitting: dict[Layout, Laid] = {}
     for one in laid_out(registry, strategy, problem, axis_sizes, refusals=refusals):
@@ -136,13 +136,6 @@ def predicted(
     asked = Asked(problem, training, registry, cost_model()[0], capacity, tuple(registry.kernels), anywhere=False)
     links = links_here(asked.device_name, prod(laid[0].sizes.values()))
     return quickest(asked, [Way(asked, links, *one) for one in laid], kernel)
-
-
-def _manifests(registry: Registry, kernel: Kernel) -> tuple[KernelManifest, ...]:
-    """The manifests of a kernel: two of a pair."""
-    if isinstance(kernel, str):
-        return registry.manifests(kernel)
-    return (kernel,) if isinstance(kernel, KernelManifest) else kernel
 
 
 def _best(

@@ -45,7 +45,7 @@ def attention(
     you use it. A mask that changes from step to step compiles once, not once a mask. The computation is in the tensors'
     dtype, also under torch.autocast.
 
-    With a strategy, the tensors are this rank's shards of all tokens, and so are the results. `longca.layout` says
+    Under a strategy, the tensors are this rank's shards of all tokens, and so are the results. `longca.layout` says
     which tokens these are. All ranks of the mesh make the same calls in the same order. Under torch.compile such a call
     is a break in the graph.
 

@@ -1,4 +1,4 @@
-"""Manifests: what kernels and strategies offer, what a problem asks, and whether the two meet. Torch-free."""
+"""Manifests of kernels and strategies, problems, and verdicts on whether a kernel takes a problem. Torch-free."""
 
 from longca.manifests.kernel import API_VERSION, KernelManifest, Manifest
 from longca.manifests.memory import StrategyMemory

@@ -35,10 +35,10 @@ def cpu_device() -> Device:
 
 @cache
 def cuda_devices() -> tuple[Device, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order; none without a driver.
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order. None without a driver.
 
-    Indices count as NVML does, by PCI bus, which CUDA does under CUDA_DEVICE_ORDER=PCI_BUS_ID; on machines with GPUs
-    of one kind it is the same.
+    Indices count by PCI bus, as NVML does. CUDA does so under CUDA_DEVICE_ORDER=PCI_BUS_ID. On machines with GPUs of
+    one kind the two orders agree.
     """
     with _nvml() as nvml:
         return tuple(_visible(nvml)) if nvml else ()
@@ -53,7 +53,7 @@ def driver_version() -> str | None:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """The pynvml module, initialised; None where it is missing or there is no driver."""
+    """The pynvml module, initialised, or None without the module or a driver."""
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:

@@ -1,7 +1,7 @@
-"""Offers: one row each of what a kernel really does.
+"""Offers: the rows of a manifest, each with a set of problems that a kernel computes.
 
-Kernels are not products of independent flags (a backward may need one architecture, block sparsity another
-head dimension), so a manifest lists rows, and a problem is valid where one row covers all of it.
+Kernels are not products of independent flags. A backward may need one architecture, and block sparsity another head
+dimension. So a manifest lists rows, and a problem is valid if one row covers all of it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Backward(StrEnum):
     NONE = "none"
     """There is no backward."""
     OWN = "own"
-    """Only its own forward's out and lse."""
+    """It takes only its own forward's out and lse."""
     EXTERNAL = "external"
-    """Out and lse may be those of a larger softmax, of which this was one part."""
+    """It takes the out and lse of a larger softmax, of which this call was one part."""
     LSE_GRAD = "lse_grad"
-    """Differentiable in (out, lse) only; `longca.kernels.lse_grad` composes it with a larger softmax."""
+    """It is differentiable in (out, lse) only. `longca.kernels.lse_grad` composes it with a larger softmax."""
 
     @property
     def composes(self) -> bool:
-        """Whether partial results that were merged can be differentiated."""
+        """Whether merged partial results can be differentiated."""
         return self in (Backward.EXTERNAL, Backward.LSE_GRAD)
 
 
@@ -75,32 +75,32 @@ _COUNTED = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS)
 
 
 class Offer(BaseModel):
-    """One row of what a kernel does: every problem that satisfies all of it works, in both of its directions.
+    """One row of a manifest. Every problem that satisfies all of it works, in all directions of the row.
 
     Attributes:
-        form: How it takes its mask.
-        most: Largest number of intervals a row, intervals a column or layers; None for any.
-        block_sizes: Block sizes it takes in uniform block-sparse masks; None for any.
+        form: The form in which it takes its mask.
+        most: Largest number of intervals of a row, intervals of a column or layers. None for any number.
+        block_sizes: Block sizes of uniform block-sparse masks. None for any size.
         variable_blocks: Whether it takes block-sparse masks whose blocks differ in size.
-        mask_heads: Which heads may have masks of their own: `shared` for none, `kv` for KV heads (the query heads of a
-            group share one), `query` for either.
-        unequal_lengths: Whether it takes as many or fewer queries than keys, not just as many.
-        forward: Whether there is a forward; an offer without one is used as the second half of a pair.
-        backward: How its backward takes a log-sum-exp; `none` offers the forward alone.
+        mask_heads: The heads that may have masks of their own: `shared` for none, `kv` for KV heads (the query heads of
+            a group share one), `query` for KV heads and query heads.
+        unequal_lengths: Whether the numbers of queries and keys may differ.
+        forward: Whether there is a forward. An offer without a forward serves as the second half of a pair.
+        backward: The log-sum-exp that its backward takes. `none` offers the forward alone.
         dtypes: Data types of q, k and v.
-        head_dims: Head dimensions, where only a few work; None for a rule instead.
+        head_dims: Head dimensions, if only a few work. None for a rule instead.
         max_head_dim: Largest head dimension.
         head_dim_multiple: Head dimensions are multiples of this.
-        max_seqlen: Most queries or keys.
+        max_seqlen: Largest number of queries or keys.
         gqa: Whether there may be fewer KV heads than query heads.
         cpu: Whether it runs on CPUs.
-        cuda: Compute capabilities it runs on, as a version range; None for no CUDA device.
+        cuda: Compute capabilities of its CUDA devices, as a version range. None for no CUDA device.
         deterministic: Whether equal inputs give equal bits.
-        requires: Packages this row needs beyond the manifest's, as requirement strings.
-        metadata: How its mask metadata grows, on the device.
-        fills_buffers: Whether results are written straight into buffers passed in; False where they are copied.
-        rough_lse: Whether its log-sum-exp is of weights that were rounded to the data type before they were summed;
-            outputs are none the worse for it, but merged with others they would be.
+        requires: Packages that this row needs beyond the manifest's, as requirement strings.
+        metadata: Growth of its mask metadata on the device.
+        fills_buffers: Whether it writes results straight into the caller's buffers, and does not copy them.
+        rough_lse: Whether its log-sum-exp sums weights that were rounded to the data type. Its outputs are accurate,
+            and outputs that are merged by this log-sum-exp are not.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -141,11 +141,11 @@ class Offer(BaseModel):
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """The directions it offers: forward and backward, each where there is one."""
+        """The directions that it offers."""
         if not self.forward:
             return (Direction.BACKWARD,)
         return (Direction.FORWARD,) if self.backward is Backward.NONE else tuple(Direction)
 
     def runs_on(self, kind: str) -> bool:
-        """Whether it runs on devices of a kind, some of them at least."""
+        """Whether it runs on some devices of a kind."""
         return self.cpu if kind == "cpu" else self.cuda is not None

@@ -1,4 +1,4 @@
-"""Which packages are installed, looked up by distribution name and without importing any of them.
+"""Installed packages, looked up by distribution name and without importing any of them.
 
 An importable name proves nothing: `flash-attn-4` alone makes `import flash_attn` succeed.
 """
@@ -23,13 +23,13 @@ def installed_version(distribution: str) -> str | None:
 
 
 def alternatives(requirement: str) -> tuple[Requirement, ...]:
-    """The requirements any of which meets a requirement string; they are divided by bars: `a>=3 | b`."""
+    """The alternatives of a requirement string, which bars separate: `a>=3 | b`."""
     return tuple(Requirement(text) for text in requirement.split("|"))
 
 
 @cache
 def missing(requirement: str) -> str | None:
-    """What is wrong with a requirement here, as a phrase; None where it is met or does not apply."""
+    """The reason why a requirement is not met here, as a phrase. None if it is met or does not apply."""
     wrong = [_missing(wanted) for wanted in alternatives(requirement)]
     return None if None in wrong else ", and ".join(text for text in wrong if text is not None)
 

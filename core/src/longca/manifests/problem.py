@@ -1,4 +1,4 @@
-"""Problem: what is asked of a kernel, and the device it is asked on. Torch-free."""
+"""Problem: an attention call to compute, and the device to compute it on. Torch-free."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Device", "Direction", "Problem"]
 
 @dataclass(frozen=True)
 class Device:
-    """What a kernel runs on.
+    """A device.
 
     Attributes:
         kind: `cpu` or `cuda`.
         capability: Compute capability of a CUDA device, as (major, minor).
-        memory: Bytes of memory; None where not known.
-        name: What the vendor calls it.
+        memory: Bytes of memory. None if unknown.
+        name: The vendor's name for it.
 
     Raises:
         RequestError: Another kind.
@@ -62,27 +62,27 @@ class Device:
 
     @property
     def capability_text(self) -> str:
-        """The compute capability as `9.0`; empty on a CPU."""
+        """The compute capability as `9.0`, or an empty text for a CPU."""
         return "" if self.capability is None else "{}.{}".format(*self.capability)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is asked of a kernel.
+    """An attention call, or a kind of call in a listing.
 
     Attributes:
-        mask: The mask; or, for a listing, a pattern, which answers for all of its masks.
+        mask: The mask. In a listing, a pattern, which answers for all of its masks.
         heads_q: Query heads.
-        heads_kv: Key and value heads; None for as many as query heads.
+        heads_kv: Key and value heads. None for the number of query heads.
         head_dim: Head dimension of q, k and v.
         dtype: Data type of q, k and v.
-        device: Where it runs.
-        direction: `forward`, or `backward` for both.
-        softmax_scale: Factor on the scores; None for 1/√head_dim.
+        device: The device.
+        direction: `forward`, or `backward` for both. Strings become members of `Direction`.
+        softmax_scale: Factor on the scores. None for 1/√head_dim.
         deterministic: Whether equal inputs must give equal bits.
-        composed: Whether it is one part of a larger softmax: its output is merged with those of other keys by their
-            log-sum-exps, and its backward gets the whole's out and lse.
-        backward_only: Whether another kernel computes the forward: the kernel is the second half of a pair.
+        composed: Whether it is one part of a larger softmax. Its output is then merged with the outputs of other keys
+            by their log-sum-exps, and its backward gets the out and lse of the whole softmax.
+        backward_only: Whether another kernel computes the forward, as for the second half of a pair.
 
     Raises:
         RequestError: No mask or no Device, heads that do not divide, a head dimension below 1, an unknown dtype or
@@ -102,7 +102,7 @@ class Problem:
     backward_only: bool = False
 
     def __post_init__(self) -> None:
-        # A plugin's may be of a class of its own.
+        # A plugin may have a mask class of its own.
         if not hasattr(self.mask, "admits"):
             given = type(self.mask).__name__
             raise RequestError(f"mask is a {given}; build one with longca.masks.build or masks.sample")
@@ -131,7 +131,7 @@ class Problem:
         object.__setattr__(self, "direction", Direction(self.direction))
         if self.backward_only and self.direction != "backward":
             raise RequestError('backward_only was asked with direction "forward"; give direction="backward"')
-        # Fused kernels mask before they scale: a factor of 0 or less would make NaN or +∞ of their −∞.
+        # Fused kernels mask before they scale. A factor of 0 or less would turn their −∞ into NaN or +∞.
         if self.softmax_scale is not None and not 0 < self.softmax_scale < math.inf:
             raise RequestError(f"softmax_scale is {self.softmax_scale}; give a number above 0, or None for 1/√head_dim")
 
@@ -158,7 +158,7 @@ class Problem:
 
     @property
     def concrete_mask(self) -> Mask:
-        """The mask, where there is one rather than a pattern."""
+        """The mask of a problem that has one, and not a pattern."""
         assert isinstance(self.mask, Mask), "a problem that is computed has a mask, not a pattern"
         return self.mask
 
@@ -184,15 +184,15 @@ class Problem:
         heads_kv: Sequence[int],
         ranges: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]] | None = None,
     ) -> Problem:
-        """What it asks of some heads, and of some queries and keys.
+        """The problem of some heads, and of some queries and keys.
 
         Args:
-            heads_q: Which query heads.
-            heads_kv: Which KV heads: those that the query heads attend to.
-            ranges: (start, stop) of the queries, and of the keys, ascending and disjoint; None for all of both.
+            heads_q: The query heads.
+            heads_kv: The KV heads that these query heads attend to.
+            ranges: (start, stop) of the queries, and of the keys, ascending and disjoint. None for all of both.
 
         Raises:
-            MaskError: Ranges outside the mask, descending or overlapping; a head that is not there.
+            MaskError: Ranges are outside the mask, descend or overlap. Or a head does not exist.
         """
         mask = self.concrete_mask
         if isinstance(mask, BlockSparseMask) and mask.heads > 1:

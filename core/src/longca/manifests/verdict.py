@@ -1,4 +1,4 @@
-"""Verdicts: valid and by which offer, or the reasons why not."""
+"""Verdicts: valid with an offer, or not valid with reasons."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Reason", "Verdict"]
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a combination is not valid.
+    """A reason why a combination is not valid.
 
     Attributes:
-        code: What it is about, one word: form, device, dtype, head_dim, gqa, direction, deterministic, lengths,
+        code: Its subject in one word: form, device, dtype, head_dim, gqa, direction, deterministic, lengths,
             mask_heads, package, composition, layout or plugin.
-        asked: What was asked.
-        offered: What is offered.
-        advice: What to do about it.
+        asked: The request, as a clause.
+        offered: The offer, as a clause.
+        advice: A sentence on the way out, or an empty text.
     """
 
     code: str
@@ -38,11 +38,10 @@ class Verdict:
 
     Attributes:
         kernel: The kernel's name.
-        offer: The offer that covers the problem; None where there is none, for a pair, and under a layout, whose steps
-            may use several (see `offers`).
-        reasons: Why not; empty where it is valid.
+        offer: The offer that covers the problem. None without one, for a pair, and for steps of several offers.
+        reasons: The reasons against it. Empty if it is valid.
         offers: All offers that a layout's steps or a pair's halves use.
-        halves: Of a pair, the verdicts of its forward and its backward half; in a forward, of the first alone.
+        halves: The verdicts on a pair's forward and backward half. In a forward, the first verdict alone.
     """
 
     kernel: str
@@ -53,38 +52,38 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Whether there is no reason against it."""
+        """Whether no reason speaks against it."""
         return not self.reasons
 
     @property
     def rough_lse(self) -> bool:
-        """Whether the offer, or any that a layout's steps use, says that its log-sum-exp is rough."""
+        """Whether the log-sum-exp of any used offer is rough."""
         if self.halves:
             return self.halves[0].rough_lse
         return any(offer.rough_lse for offer in (self.offer, *self.offers) if offer is not None)
 
     @property
     def form(self) -> str:
-        """The forms of its offers as records have them, such as `layers + row_intervals` of a pair; empty of none."""
+        """The forms of its offers as in records, such as `layers + row_intervals` for a pair. Empty without offers."""
         if self.halves:
             return " + ".join(dict.fromkeys(half.form for half in self.halves))
         return ", ".join(dict.fromkeys(str(offer.form) for offer in (self.offer, *self.offers) if offer is not None))
 
     def is_by(self, offer: Offer) -> bool:
-        """Whether an offer covers the problem: of a pair in direction `backward`, an offer of its backward half."""
+        """Whether an offer covers the problem. For a pair in direction `backward`, its backward half decides."""
         return self.halves[-1].is_by(offer) if self.halves else self.offer is offer
 
     def __bool__(self) -> bool:
         return self.valid
 
     def check(self, alternatives: tuple[str, ...] = ()) -> Verdict:
-        """The verdict itself, where it is valid.
+        """Returns the verdict if it is valid.
 
         Args:
-            alternatives: Kernels to name as valid for the same problem.
+            alternatives: Names of kernels that are valid for the same problem, for the message.
 
         Raises:
-            UnsupportedError: It is not; the message gives the reasons.
+            UnsupportedError: It is not valid. The message gives the reasons.
         """
         if self.valid:
             return self

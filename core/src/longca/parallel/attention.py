@@ -45,7 +45,7 @@ _STRATEGIES: PlanCache[Strategy] = PlanCache(64)
 def parallel_attention(
     q: Tensor, k: Tensor, v: Tensor, problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: Any
 ) -> tuple[Tensor, Tensor]:
-    """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens; see `longca.attention`.
+    """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens. See `longca.attention`.
 
     Args:
         q: This rank's queries: [Tl, Hq, D].

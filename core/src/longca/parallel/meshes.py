@@ -91,7 +91,7 @@ def runnable(
 def one_host(mesh: DeviceMesh | Mapping[str, int]) -> bool:
     """Whether all ranks of a mesh are likely to be of one host.
 
-    `torchrun` gives the number of ranks of a host. Without it, the assumption is 8.
+    `torchrun` gives the number of ranks of a host. The assumption is 8 without it.
     """
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", _PER_HOST))
     if not isinstance(mesh, DeviceMesh):
