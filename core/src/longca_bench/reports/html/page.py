@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_html"]
 
+#: The parts of the page's styles, in the order in which they are joined.
+_STYLES = ("theme", "layout", "tables", "charts", "phone", "print")
 #: The parts of the page's script, in the order in which they are joined.
 _SCRIPTS = (
     "dom", "words", "model", "ratios", "filters", "symbols", "charts", "answer", "throughput", "profile", "memory",
@@ -65,7 +67,7 @@ def _page(data: Mapping[str, Any]) -> str:
     parts = {
         "TITLE": escape(data["title"]),
         "POLICY": f"default-src 'none'; style-src 'unsafe-inline'; script-src {_hashes(library, script)}",
-        "STYLE": _read(assets / "page.css"),
+        "STYLE": "".join(_read(assets / "css" / f"{name}.css") for name in _STYLES),
         "DATA": _json(data),
         "LIBRARY": library,
         "SCRIPT": script,

@@ -3,9 +3,14 @@
 
 function drawAnswer(records) {
   const groups = [...groupBy(records, (r) => [r.device, r.direction].join("\n")).values()];
-  const parts = groups.map((group) => ({ group, lines: [...groupBy(byMask(group), (r) => `${r.mask}\n${r.shape}`).values()].flatMap(answerLines) }))
+  const parts = groups
+    .map((group) => ({
+      group,
+      lines: [...groupBy(byMask(group), (r) => `${r.mask}\n${r.shape}`).values()].flatMap(answerLines),
+    }))
     .filter(({ lines }) => lines.length);
-  if (!parts.length) return [el("p", { class: "notice" }, "No case of this selection has a time. See “Failed and refused”.")];
+  if (!parts.length)
+    return [el("p", { class: "notice" }, "No case of this selection has a time. See “Failed and refused”.")];
   return parts.flatMap(({ group, lines }) => answerTable(group, lines, records));
 }
 
@@ -41,11 +46,15 @@ function judged(line) {
 }
 
 function compared(line) {
-  const rivals = rank(line.problems).filter(({ who }) => who !== line.who).map(({ who, solved: cases }) => {
-    const pairs = common(line.problems, who, line.who);
-    return { who, cases, ratio: pairs.length ? ratio(pairs) : null };
-  });
-  const timed = rivals.filter((rival) => rival.ratio).sort((a, b) => b.ratio.count - a.ratio.count || a.ratio.value - b.ratio.value);
+  const rivals = rank(line.problems)
+    .filter(({ who }) => who !== line.who)
+    .map(({ who, solved: cases }) => {
+      const pairs = common(line.problems, who, line.who);
+      return { who, cases, ratio: pairs.length ? ratio(pairs) : null };
+    });
+  const timed = rivals
+    .filter((rival) => rival.ratio)
+    .sort((a, b) => b.ratio.count - a.ratio.count || a.ratio.value - b.ratio.value);
   const next = timed[0] ?? null;
   const firsts = line.problems.filter((p) => p.has(line.who)).map((p) => p.get(line.who));
   const tied = timed.filter((rival) => sureness(rival.ratio) === "tie").map((rival) => rival.who);
@@ -58,23 +67,50 @@ function answerTable(group, lines, records) {
   const shapes = distinct(records, "shape").length > 1;
   const title = titled(direction) + (where ? `, ${where}` : "");
   const shared = group.some((r) => r.alone !== null);
-  const heads = ["mask", ...(shapes ? ["shape"] : []), "tokens", "fastest", headNumber(UNIT.name), headNumber("time"),
-    ...(shared ? [headNumber("of one device alone")] : []), "over the next", "how sure", el("th", { scope: "col" }, el("span", { class: "hidden-text" }, "ranking"))];
-  const rows = lines.flatMap((line, place) => answerRow(line, { shared, shapes, repeats: repeats(line, lines[place - 1]) }));
-  return [el("h3", {}, title), el("p", { class: "lead" }, answerSentence(lines)),
-    table(`${title}: the fastest ${group[0].strategy ? "strategy" : "kernel"} for each mask`, heads, rows, "answer")];
+  const heads = [
+    "mask",
+    ...(shapes ? ["shape"] : []),
+    "tokens",
+    "fastest",
+    headNumber(UNIT.name),
+    headNumber("time"),
+    ...(shared ? [headNumber("of one device alone")] : []),
+    "over the next",
+    "how sure",
+    el("th", { scope: "col" }, el("span", { class: "hidden-text" }, "ranking")),
+  ];
+  const rows = lines.flatMap((line, place) =>
+    answerRow(line, { shared, shapes, repeats: repeats(line, lines[place - 1]) }),
+  );
+  return [
+    el("h3", {}, title),
+    el("p", { class: "lead" }, answerSentence(lines)),
+    table(`${title}: the fastest ${group[0].strategy ? "strategy" : "kernel"} for each mask`, heads, rows, "answer"),
+  ];
 }
 
 // Who is fastest in how many rows.
 function answerSentence(lines) {
   const rivals = lines.filter((line) => line.next);
   if (!rivals.length) return ["No two have a time for the same problem in the same run, so that nothing is compared."];
-  const wins = groupBy(rivals.filter((line) => line.sure !== "tie"), (line) => line.who);
+  const wins = groupBy(
+    rivals.filter((line) => line.sure !== "tie"),
+    (line) => line.who,
+  );
   const ties = rivals.filter((line) => line.sure === "tie").length;
   const first = [...wins].sort((a, b) => b[1].length - a[1].length).slice(0, 4);
-  const parts = first.map(([who, won], place) => [place ? ", " : "", el("strong", {}, el("bdi", {}, who)), place ? ` in ${won.length}` : ` is fastest in ${won.length} of ${counted(rivals.length, "row")}`]);
+  const parts = first.map(([who, won], place) => [
+    place ? ", " : "",
+    el("strong", {}, el("bdi", {}, who)),
+    place ? ` in ${won.length}` : ` is fastest in ${won.length} of ${counted(rivals.length, "row")}`,
+  ]);
   const others = wins.size > 4 ? `, ${counted(wins.size - 4, "other")} in the rest` : "";
-  return [...parts, others, ties ? `${wins.size ? "; " : ""}${counted(ties, "row")} ${ties === 1 ? "is a tie" : "are ties"}` : "", "."];
+  return [
+    ...parts,
+    others,
+    ties ? `${wins.size ? "; " : ""}${counted(ties, "row")} ${ties === 1 ? "is a tie" : "are ties"}` : "",
+    ".",
+  ];
 }
 
 const SURE = {
@@ -96,21 +132,59 @@ function repeats(line, before) {
 
 function answerRow(line, { shared, shapes, repeats: again }) {
   const more = el("tr", { class: "more", id: newId("ranking") });
-  const label = el("span", {}, "ranking", el("span", { class: "hidden-text" }, ` of ${line.mask}, ${range(line.lengths, tokens)}`));
+  const label = el(
+    "span",
+    {},
+    "ranking",
+    el("span", { class: "hidden-text" }, ` of ${line.mask}, ${range(line.lengths, tokens)}`),
+  );
   const button = toggle(label, more, () => el("td", { colspan: 8 + shared + shapes }, ranking(line)));
   const kernels = distinct(line.firsts, "kernel").filter((kernel) => kernel !== line.who);
-  const who = [named(line.who), kernels.length ? el("span", { class: "quiet" }, ` with ${listed(kernels, "or")}`) : null, tieWords(line)];
-  const over = line.next ? [el("span", { class: "nowrap" }, el("strong", {}, times(line.next.ratio.value)), " ", el("span", { class: "range" }, rangeText(line.next.ratio))),
-    line.sure === "tie" ? null : [el("span", { class: "quiet" }, " over "), el("bdi", {}, line.next.who)]] : NOTHING;
+  const who = [
+    named(line.who),
+    kernels.length ? el("span", { class: "quiet" }, ` with ${listed(kernels, "or")}`) : null,
+    tieWords(line),
+  ];
+  const over = line.next
+    ? [
+        el(
+          "span",
+          { class: "nowrap" },
+          el("strong", {}, times(line.next.ratio.value)),
+          " ",
+          el("span", { class: "range" }, rangeText(line.next.ratio)),
+        ),
+        line.sure === "tie" ? null : [el("span", { class: "quiet" }, " over "), el("bdi", {}, line.next.who)],
+      ]
+    : NOTHING;
   const alone = line.firsts.filter((r) => r.alone !== null);
-  return [el("tr", {},
-    el("th", { scope: "row" }, again ? el("span", { class: "quiet" }, line.mask) : line.mask),
-    shapes ? el("td", { class: "nowrap" }, line.shape) : null,
-    el("td", { class: "nowrap", "data-label": "tokens" }, range(line.lengths, tokens)), el("td", { class: "fastest" }, who),
-    number(range(line.firsts.map((r) => r.tflops * UNIT.factor), three), { "data-label": UNIT.name }),
-    number(durations(line.firsts.map((r) => r.median)), { "data-label": "time" }),
-    shared ? number(alone.length ? percent(geometricMean(alone.map((r) => r.alone / r.median))) : NOTHING, { "data-label": "of one device alone" }) : null,
-    el("td", { class: "over", "data-label": "over the next" }, over), el("td", { class: "beside" }, tag(line.sure)), el("td", { class: "beside screen" }, button)), more];
+  return [
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, again ? el("span", { class: "quiet" }, line.mask) : line.mask),
+      shapes ? el("td", { class: "nowrap" }, line.shape) : null,
+      el("td", { class: "nowrap", "data-label": "tokens" }, range(line.lengths, tokens)),
+      el("td", { class: "fastest" }, who),
+      number(
+        range(
+          line.firsts.map((r) => r.tflops * UNIT.factor),
+          three,
+        ),
+        { "data-label": UNIT.name },
+      ),
+      number(durations(line.firsts.map((r) => r.median)), { "data-label": "time" }),
+      shared
+        ? number(alone.length ? percent(geometricMean(alone.map((r) => r.alone / r.median))) : NOTHING, {
+            "data-label": "of one device alone",
+          })
+        : null,
+      el("td", { class: "over", "data-label": "over the next" }, over),
+      el("td", { class: "beside" }, tag(line.sure)),
+      el("td", { class: "beside screen" }, button),
+    ),
+    more,
+  ];
 }
 
 function tieWords(line) {
@@ -125,13 +199,39 @@ function ranking(line) {
     const ordered = [...problem.values()].sort((a, b) => a.median - b.median);
     return ordered.map((record) => {
       const found = ratio([[record, ordered[0]]]);
-      return el("tr", {}, el("td", { class: "nowrap" }, tokens(record.seqlen)), el("td", {}, named(record.who)),
-        number(duration(record.median)), number(throughput(record)),
-        number(record === ordered[0] ? "fastest" : [times(found.value), " ", el("span", { class: "range" }, rangeText(found))]),
-        number(memory(record.peak)), el("td", { class: "screen" }, caseButton(record, "samples and command")));
+      return el(
+        "tr",
+        {},
+        el("td", { class: "nowrap" }, tokens(record.seqlen)),
+        el("td", {}, named(record.who)),
+        number(duration(record.median)),
+        number(throughput(record)),
+        number(
+          record === ordered[0]
+            ? "fastest"
+            : [times(found.value), " ", el("span", { class: "range" }, rangeText(found))],
+        ),
+        number(memory(record.peak)),
+        el("td", { class: "screen" }, caseButton(record, "samples and command")),
+      );
     });
   });
   const commands = line.firsts.map((record) => record.command);
-  return [table(`All that have a time on ${line.mask}`, ["tokens", "kernel", headNumber("time"), headNumber(UNIT.name), headNumber("time over the fastest"), headNumber("peak memory"), ""], rows),
-    el("p", {}, "Measure the fastest again:"), el("pre", { tabindex: "0" }, commands.join("\n"))];
+  return [
+    table(
+      `All that have a time on ${line.mask}`,
+      [
+        "tokens",
+        "kernel",
+        headNumber("time"),
+        headNumber(UNIT.name),
+        headNumber("time over the fastest"),
+        headNumber("peak memory"),
+        "",
+      ],
+      rows,
+    ),
+    el("p", {}, "Measure the fastest again:"),
+    el("pre", { tabindex: "0" }, commands.join("\n")),
+  ];
 }

@@ -2,18 +2,30 @@
 // before printing.
 
 const STYLE = {
-  background: null, aria: false, font: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
+  background: null,
+  aria: false,
+  font: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
   view: { stroke: null },
   axis: {
-    labelColor: "var(--quiet)", titleColor: "var(--quiet)", gridColor: "var(--grid)", domainColor: "var(--rule)",
-    tickColor: "var(--rule)", labelFontSize: 11, titleFontSize: 11, titleFontWeight: "normal", labelLimit: 150,
+    labelColor: "var(--quiet)",
+    titleColor: "var(--quiet)",
+    gridColor: "var(--grid)",
+    domainColor: "var(--rule)",
+    tickColor: "var(--rule)",
+    labelFontSize: 11,
+    titleFontSize: 11,
+    titleFontWeight: "normal",
+    labelLimit: 150,
   },
 };
 const WAITING = new Map();
 const DRAWN = new Map();
-const observer = new IntersectionObserver((entries) => {
-  for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
-}, { rootMargin: "300px" });
+const observer = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+  },
+  { rootMargin: "300px" },
+);
 
 function figure(title, note, label, spec) {
   const box = el("div", { class: "chart", role: "img", "aria-label": label });
@@ -34,7 +46,9 @@ function draw(box) {
   const inner = el("div");
   box.append(inner);
   return vegaEmbed(inner, full, options).then((made) => {
-    made.view.addEventListener("click", (_, item) => { if (item?.datum?.index !== undefined) openCase(RECORDS[item.datum.index]); });
+    made.view.addEventListener("click", (_, item) => {
+      if (item?.datum?.index !== undefined) openCase(RECORDS[item.datum.index]);
+    });
     if (box.isConnected) DRAWN.set(box, made);
     else made.finalize();
   });
@@ -42,8 +56,16 @@ function draw(box) {
 
 // Forgets the charts that a section no longer has.
 function sweep() {
-  for (const box of WAITING.keys()) if (!box.isConnected) { observer.unobserve(box); WAITING.delete(box); }
-  for (const [box, made] of DRAWN) if (!box.isConnected) { made.finalize(); DRAWN.delete(box); }
+  for (const box of WAITING.keys())
+    if (!box.isConnected) {
+      observer.unobserve(box);
+      WAITING.delete(box);
+    }
+  for (const [box, made] of DRAWN)
+    if (!box.isConnected) {
+      made.finalize();
+      DRAWN.delete(box);
+    }
 }
 
 function drawAll() {
@@ -53,7 +75,10 @@ function drawAll() {
 // Draws the waiting charts one by one while the browser has nothing else to do.
 function drawWhenIdle() {
   const idle = window.requestIdleCallback ?? ((next) => setTimeout(next, 50));
-  idle(() => { const [box] = WAITING.keys(); if (box) Promise.resolve(draw(box)).then(drawWhenIdle); });
+  idle(() => {
+    const [box] = WAITING.keys();
+    if (box) Promise.resolve(draw(box)).then(drawWhenIdle);
+  });
 }
 
 function tip(_, event, item, value) {
@@ -73,10 +98,18 @@ function lengthAxis(lengths) {
   for (let power = 2 ** Math.ceil(Math.log2(first)); power <= last; power *= 2) powers.push(power);
   const margin = (last / first) ** 0.05;
   return {
-    field: "seqlen", type: "quantitative", scale: { type: "log", base: 2, domain: [first / margin, last * margin], nice: false },
+    field: "seqlen",
+    type: "quantitative",
+    scale: { type: "log", base: 2, domain: [first / margin, last * margin], nice: false },
     axis: {
-      title: "tokens", values: lengths.length > 6 ? powers : lengths, grid: false, labelOverlap: "greedy", labelSeparation: 6,
-      labelExpr: "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + ' M' : datum.value % 512 == 0 ? format(datum.value / 1024, '.4~g') + ' K' : format(datum.value, ',')",
+      title: "tokens",
+      values: lengths.length > 6 ? powers : lengths,
+      grid: false,
+      labelOverlap: "greedy",
+      labelSeparation: 6,
+      labelExpr:
+        "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + ' M' " +
+        ": datum.value % 512 == 0 ? format(datum.value / 1024, '.4~g') + ' K' : format(datum.value, ',')",
     },
   };
 }
@@ -87,20 +120,45 @@ const POINT = { type: "point", filled: true, size: 30, strokeWidth: 0.5, opacity
 // The layer of intervals along an axis; none if no value has one.
 function intervals(values, axis, strokeWidth) {
   if (!values.some((value) => value.low)) return [];
-  return [{
-    transform: [{ filter: "isValid(datum.low)" }], mark: { type: "rule", strokeWidth, opacity: 0.65 },
-    encoding: { [axis]: { field: "low", type: "quantitative" }, [`${axis}2`]: { field: "high" } },
-  }];
+  return [
+    {
+      transform: [{ filter: "isValid(datum.low)" }],
+      mark: { type: "rule", strokeWidth, opacity: 0.65 },
+      encoding: { [axis]: { field: "low", type: "quantitative" }, [`${axis}2`]: { field: "high" } },
+    },
+  ];
 }
 
 // A chart of lines over lengths. Values: who, run, seqlen, y, low, high, tip, index.
 function lineChart(values, title, top) {
   const scales = whoScales(values);
-  const y = { field: "y", type: "quantitative", title, scale: { domainMin: 0, ...(top ? { domainMax: top } : {}), nice: true }, axis: { tickCount: 5 } };
+  const y = {
+    field: "y",
+    type: "quantitative",
+    title,
+    scale: { domainMin: 0, ...(top ? { domainMax: top } : {}), nice: true },
+    axis: { tickCount: 5 },
+  };
   const runs = distinct(values, "run");
-  const dash = { field: "run", type: "nominal", legend: null, scale: { domain: runs, range: runs.map((_, i) => [[1, 0], [5, 3], [2, 2]][i % 3]) } };
+  const dash = {
+    field: "run",
+    type: "nominal",
+    legend: null,
+    scale: {
+      domain: runs,
+      range: runs.map(
+        (_, i) =>
+          [
+            [1, 0],
+            [5, 3],
+            [2, 2],
+          ][i % 3],
+      ),
+    },
+  };
   return {
-    height: 190, data: { values },
+    height: 190,
+    data: { values },
     encoding: { x: lengthAxis(distinct(values, "seqlen").sort((a, b) => a - b)), y, color: scales.color },
     layer: [
       { mark: { type: "line", strokeWidth: 1.6 }, encoding: { strokeDash: dash, detail: [{ field: "run" }] } },
@@ -114,10 +172,30 @@ function lineChart(values, title, top) {
 function dotChart(values, title, rows, narrow) {
   const scales = whoScales(values);
   return {
-    height: rows.length * ROW, data: { values },
+    height: rows.length * ROW,
+    data: { values },
     encoding: {
-      y: { field: "row", type: "nominal", sort: rows, title: null, axis: { grid: true, ticks: false, domain: false, labelColor: "var(--ink)", labelFontSize: 12, labelLimit: narrow ? 120 : 340 } },
-      x: { field: "y", type: "quantitative", title, scale: { domainMin: 0, nice: true }, axis: { tickCount: narrow ? 4 : 8, orient: "bottom" } },
+      y: {
+        field: "row",
+        type: "nominal",
+        sort: rows,
+        title: null,
+        axis: {
+          grid: true,
+          ticks: false,
+          domain: false,
+          labelColor: "var(--ink)",
+          labelFontSize: 12,
+          labelLimit: narrow ? 120 : 340,
+        },
+      },
+      x: {
+        field: "y",
+        type: "quantitative",
+        title,
+        scale: { domainMin: 0, nice: true },
+        axis: { tickCount: narrow ? 4 : 8, orient: "bottom" },
+      },
       color: scales.color,
     },
     layer: [

@@ -31,9 +31,16 @@ function show(section, shown) {
 
 // A table in a box of its own that scrolls, reachable by keyboard.
 function table(caption, heads, rows, kind = "") {
-  const head = el("tr", {}, heads.map((cell) => (cell instanceof Node ? cell : el("th", { scope: "col" }, cell))));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", { class: kind }, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, rows)));
+  const head = el(
+    "tr",
+    {},
+    heads.map((cell) => (cell instanceof Node ? cell : el("th", { scope: "col" }, cell))),
+  );
+  return el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", { class: kind }, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, rows)),
+  );
 }
 
 function number(text, attributes = {}) {
@@ -50,7 +57,11 @@ function fold(title, ...children) {
 
 // A button that shows and hides rows or a box. `make` gives them when they are shown first.
 function toggle(label, target, make) {
-  const button = el("button", { type: "button", class: "plain", "aria-expanded": "false", "aria-controls": target.id }, label);
+  const button = el(
+    "button",
+    { type: "button", class: "plain", "aria-expanded": "false", "aria-controls": target.id },
+    label,
+  );
   const turn = (open) => {
     if (open && !target.hasChildNodes()) target.append(make());
     target.hidden = !open;

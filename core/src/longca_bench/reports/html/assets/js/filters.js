@@ -1,9 +1,14 @@
 // Filters: each field with a set of values that are switched off.
 
 const FIELDS = [
-  ["mask", "Mask", String], ["kernel", "Kernel", String], ["strategy", "Strategy", (value) => value || "one device"],
-  ["seqlen", "Length", tokens], ["heads", "Heads", String], ["direction", "Direction", String],
-  ["device", "Device", String], ["run", "Run", (value) => RUNS[value].name],
+  ["mask", "Mask", String],
+  ["kernel", "Kernel", String],
+  ["strategy", "Strategy", (value) => value || "one device"],
+  ["seqlen", "Length", tokens],
+  ["heads", "Heads", String],
+  ["direction", "Direction", String],
+  ["device", "Device", String],
+  ["run", "Run", (value) => RUNS[value].name],
 ];
 const OFF = new Map(FIELDS.map(([field]) => [field, new Set()]));
 
@@ -26,7 +31,18 @@ function buildFilters(onChange) {
     const values = distinct(RECORDS, field).sort((a, b) => (typeof a === "number" ? a - b : 0));
     if (values.length > 1) panels.push(filterPanel(field, title, values, word, update, panels));
   }
-  const reset = el("button", { type: "button", class: "screen", onclick: () => { OFF.forEach((values) => values.clear()); update(); } }, "Reset");
+  const reset = el(
+    "button",
+    {
+      type: "button",
+      class: "screen",
+      onclick: () => {
+        OFF.forEach((values) => values.clear());
+        update();
+      },
+    },
+    "Reset",
+  );
   row.append(...panels.flatMap((panel) => [panel.button, panel.fieldset]), reset, status);
   form.append(row);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -38,19 +54,53 @@ function filterPanel(field, title, values, word, update, panels) {
   const id = `filter-${field}`;
   const state = el("span");
   const button = el("button", { type: "button", "aria-expanded": "false", "aria-controls": id }, `${title} `, state);
-  const boxes = values.map((value) => el("input", {
-    type: "checkbox", onchange: (event) => { off[event.target.checked ? "delete" : "add"](value); update(); },
-  }));
-  const set = (on) => { values.forEach((value) => off[on ? "delete" : "add"](value)); update(); };
-  const fieldset = el("fieldset", { id, hidden: true }, el("legend", {}, title),
-    el("button", { type: "button", onclick: () => set(true) }, "All"), " ",
+  const boxes = values.map((value) =>
+    el("input", {
+      type: "checkbox",
+      onchange: (event) => {
+        off[event.target.checked ? "delete" : "add"](value);
+        update();
+      },
+    }),
+  );
+  const set = (on) => {
+    values.forEach((value) => off[on ? "delete" : "add"](value));
+    update();
+  };
+  const fieldset = el(
+    "fieldset",
+    { id, hidden: true },
+    el("legend", {}, title),
+    el("button", { type: "button", onclick: () => set(true) }, "All"),
+    " ",
     el("button", { type: "button", onclick: () => set(false) }, "None"),
-    el("div", { class: "choices" }, boxes.map((box, i) => el("label", {}, box,
-      el("span", { class: "who" }, field === "kernel" && isCandidate(values[i]) ? swatch(values[i]) : null, word(values[i]))))));
+    el(
+      "div",
+      { class: "choices" },
+      boxes.map((box, i) =>
+        el(
+          "label",
+          {},
+          box,
+          el(
+            "span",
+            { class: "who" },
+            field === "kernel" && isCandidate(values[i]) ? swatch(values[i]) : null,
+            word(values[i]),
+          ),
+        ),
+      ),
+    ),
+  );
   const panel = { button, fieldset };
-  panel.open = (open) => { fieldset.hidden = !open; button.setAttribute("aria-expanded", String(open)); };
+  panel.open = (open) => {
+    fieldset.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+  };
   panel.update = () => {
-    boxes.forEach((box, i) => { box.checked = !off.has(values[i]); });
+    boxes.forEach((box, i) => {
+      box.checked = !off.has(values[i]);
+    });
     state.textContent = off.size ? `${values.length - off.size} of ${values.length}` : `all ${values.length}`;
     state.className = off.size ? "narrowed" : "quiet";
   };
@@ -58,14 +108,21 @@ function filterPanel(field, title, values, word, update, panels) {
     const open = fieldset.hidden;
     panels.forEach((other) => other.open(other === panel && open));
   });
-  fieldset.addEventListener("keydown", (event) => { if (event.key === "Escape") { panel.open(false); button.focus(); } });
+  fieldset.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      panel.open(false);
+      button.focus();
+    }
+  });
   return panel;
 }
 
 // The filters in words, for print.
 function filterWords() {
-  return FIELDS.filter(([field]) => OFF.get(field).size).map(([field, title, word]) => {
-    const on = distinct(RECORDS, field).filter((value) => !OFF.get(field).has(value));
-    return `${title}: ${on.length ? on.map(word).join(", ") : "none"}`;
-  }).join("; ");
+  return FIELDS.filter(([field]) => OFF.get(field).size)
+    .map(([field, title, word]) => {
+      const on = distinct(RECORDS, field).filter((value) => !OFF.get(field).has(value));
+      return `${title}: ${on.length ? on.map(word).join(", ") : "none"}`;
+    })
+    .join("; ");
 }

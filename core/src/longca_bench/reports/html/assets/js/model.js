@@ -4,13 +4,20 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const RECORDS = decode(DATA);
 const RUNS = DATA.runs;
 // Throughput below 1 TFLOP/s everywhere is shown in GFLOP/s.
-const UNIT = RECORDS.some((record) => record.tflops >= 1) ? { name: "TFLOP/s", factor: 1 } : { name: "GFLOP/s", factor: 1e3 };
+const UNIT = RECORDS.some((record) => record.tflops >= 1)
+  ? { name: "TFLOP/s", factor: 1 }
+  : { name: "GFLOP/s", factor: 1e3 };
 
 function decode({ texts, textColumns, columns }) {
   const records = columns.run.map((_, index) => ({ index }));
-  for (const [name, column] of Object.entries(columns)) records.forEach((record, i) => { record[name] = column[i]; });
+  for (const [name, column] of Object.entries(columns))
+    records.forEach((record, i) => {
+      record[name] = column[i];
+    });
   for (const [name, column] of Object.entries(textColumns)) {
-    records.forEach((record, i) => { record[name] = column[i] === null ? "" : texts[column[i]]; });
+    records.forEach((record, i) => {
+      record[name] = column[i] === null ? "" : texts[column[i]];
+    });
   }
   nameCandidates(records);
   const alike = ["dim", "dtype"].every((field) => distinct(records, field).length === 1);
@@ -28,9 +35,13 @@ function nameCandidates(records) {
   const way = (record) => `${record.strategy} ${record.placement}`;
   const meshes = groupBy(ranks, way);
   const severalMeshes = (record) => distinct(meshes.get(way(record)), "mesh").length > 1;
-  const kernels = [...groupBy(ranks, (r) => `${r.problem}\n${way(r)}\n${r.mesh}`).values()].some((of) => distinct(of, "kernel").length > 1);
+  const kernels = [...groupBy(ranks, (r) => `${r.problem}\n${way(r)}\n${r.mesh}`).values()].some(
+    (of) => distinct(of, "kernel").length > 1,
+  );
   for (const record of records) {
-    record.who = record.strategy ? way(record) + (severalMeshes(record) ? ` ${record.mesh}` : "") + (kernels ? ` · ${record.kernel}` : "") : record.kernel;
+    record.who = record.strategy
+      ? way(record) + (severalMeshes(record) ? ` ${record.mesh}` : "") + (kernels ? ` · ${record.kernel}` : "")
+      : record.kernel;
   }
 }
 
@@ -51,7 +62,10 @@ function distinct(records, field) {
 
 // What the shown records of a section do not share, as words for its titles.
 function about(record, records, fields = ["device", "shape"]) {
-  return fields.filter((field) => distinct(records, field).length > 1).map((field) => record[field]).join(", ");
+  return fields
+    .filter((field) => distinct(records, field).length > 1)
+    .map((field) => record[field])
+    .join(", ");
 }
 
 function runName(record) {

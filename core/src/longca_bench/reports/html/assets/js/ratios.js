@@ -17,7 +17,14 @@ function ratio(pairs) {
   }
   const count = pairs.length;
   const [low, high] = [total - Math.sqrt(below), total + Math.sqrt(above)];
-  return { value: Math.exp(total / count), low: Math.exp(low / count), high: Math.exp(high / count), known, few, count };
+  return {
+    value: Math.exp(total / count),
+    low: Math.exp(low / count),
+    high: Math.exp(high / count),
+    known,
+    few,
+    count,
+  };
 }
 
 // How sure it is that a ratio is not 1: `sure`, `tie`, `few` or `unknown`.
@@ -49,14 +56,19 @@ function rank(problems) {
       });
     }
   }
-  return [...scores].map(([who, score]) => ({ who, solved: score.solved, loss: score.loss / score.solved }))
+  return [...scores]
+    .map(([who, score]) => ({ who, solved: score.solved, loss: score.loss / score.solved }))
     .sort((a, b) => b.solved - a.solved || a.loss - b.loss);
 }
 
 // Each problem's timed records by candidate.
 function solved(records) {
-  return [...groupBy(records.filter((record) => record.ok), (record) => record.problem).values()]
-    .map((group) => new Map(group.map((record) => [record.who, record])));
+  return [
+    ...groupBy(
+      records.filter((record) => record.ok),
+      (record) => record.problem,
+    ).values(),
+  ].map((group) => new Map(group.map((record) => [record.who, record])));
 }
 
 function geometricMean(values) {

@@ -26,9 +26,12 @@ function shape(who) {
 }
 
 function swatch(who) {
-  return svg("svg", { class: "swatch", viewBox: "-2.2 -1.4 4.4 2.8", "aria-hidden": "true" },
+  return svg(
+    "svg",
+    { class: "swatch", viewBox: "-2.2 -1.4 4.4 2.8", "aria-hidden": "true" },
     svg("path", { d: "M-2.2,0H2.2", stroke: colour(who), "stroke-width": ".35" }),
-    svg("path", { d: shape(who), fill: colour(who) }));
+    svg("path", { d: shape(who), fill: colour(who) }),
+  );
 }
 
 function named(who) {
@@ -36,8 +39,13 @@ function named(who) {
 }
 
 function key(records) {
-  return el("ul", { class: "key", "aria-label": "Key" },
-    CANDIDATES.filter((who) => records.some((record) => record.who === who)).map((who) => el("li", {}, swatch(who), el("bdi", {}, who))));
+  return el(
+    "ul",
+    { class: "key", "aria-label": "Key" },
+    CANDIDATES.filter((who) => records.some((record) => record.who === who)).map((who) =>
+      el("li", {}, swatch(who), el("bdi", {}, who)),
+    ),
+  );
 }
 
 // The scales of a chart for the candidates of its values.

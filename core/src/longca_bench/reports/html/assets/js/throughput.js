@@ -5,8 +5,12 @@ function drawThroughput(records) {
   if (!timed.length) return [el("p", { class: "empty" }, "No case of this selection has a time.")];
   return [...groupBy(timed, (r) => [r.direction, r.device].join("\n")).values()].flatMap((group) => {
     const where = about(group[0], timed, ["device"]);
-    return [el("h3", {}, `${titled(group[0].direction)}${where ? `, ${where}` : ""}`), key(group), runKey(group),
-      ...throughputCharts(group, titled(group[0].direction))];
+    return [
+      el("h3", {}, `${titled(group[0].direction)}${where ? `, ${where}` : ""}`),
+      key(group),
+      runKey(group),
+      ...throughputCharts(group, titled(group[0].direction)),
+    ];
   });
 }
 
@@ -22,13 +26,38 @@ function throughputCharts(group, title) {
   if (short.length) {
     const lengths = distinct(short.flat(), "seqlen");
     const rows = short.map((of) => rowName(of[0], lengths, shapes));
-    const values = short.flatMap((of) => points(of).map((value) => ({ ...value, row: rowName(of[0], lengths, shapes) })));
+    const values = short.flatMap((of) =>
+      points(of).map((value) => ({ ...value, row: rowName(of[0], lengths, shapes) })),
+    );
     const note = lengths.length === 1 ? `at ${tokens(lengths[0])} tokens` : "masks with one length";
-    charts.push(el("div", { class: "charts wide" }, figure("All masks", note, `${title}: ${unit} of ${counted(rows.length, "mask")}. ${IN_TABLE}`, dotChart(values, unit, rows, isNarrow()))));
+    charts.push(
+      el(
+        "div",
+        { class: "charts wide" },
+        figure(
+          "All masks",
+          note,
+          `${title}: ${unit} of ${counted(rows.length, "mask")}. ${IN_TABLE}`,
+          dotChart(values, unit, rows, isNarrow()),
+        ),
+      ),
+    );
   }
   if (long.length) {
-    charts.push(el("div", { class: "charts" }, long.map((of) =>
-      figure(of[0].mask, shapes ? of[0].shape : "", `${title}, ${of[0].mask}: ${unit} from ${range(distinct(of, "seqlen"), tokens)} tokens. ${IN_TABLE}`, lineChart(points(of), unit, top)))));
+    charts.push(
+      el(
+        "div",
+        { class: "charts" },
+        long.map((of) =>
+          figure(
+            of[0].mask,
+            shapes ? of[0].shape : "",
+            `${title}, ${of[0].mask}: ${unit} from ${range(distinct(of, "seqlen"), tokens)} tokens. ${IN_TABLE}`,
+            lineChart(points(of), unit, top),
+          ),
+        ),
+      ),
+    );
   }
   return charts;
 }
@@ -36,7 +65,9 @@ function throughputCharts(group, title) {
 const IN_TABLE = "The section “Every case” has the numbers.";
 
 function rowName(record, lengths, shapes) {
-  return [record.mask, ...(shapes ? [record.shape] : []), ...(lengths.length > 1 ? [tokens(record.seqlen)] : [])].join(", ");
+  return [record.mask, ...(shapes ? [record.shape] : []), ...(lengths.length > 1 ? [tokens(record.seqlen)] : [])].join(
+    ", ",
+  );
 }
 
 // One point for each candidate, length and run: the geometric mean over seeds.
@@ -45,16 +76,36 @@ function throughputPoints(records, overlay) {
     const [first] = of;
     const alone = of.length === 1 && first.low > 0;
     const y = geometricMean(of.map((r) => r.tflops)) * UNIT.factor;
-    const ends = alone ? { low: (first.tflops * first.median / first.high) * UNIT.factor, high: (first.tflops * first.median / first.low) * UNIT.factor } : {};
-    const means = of.length > 1 ? `\ngeometric mean of ${of.length} problems` : `\n${duration(first.median)}`;
-    const tipText = `${first.who}\n${first.mask}\n${tokens(first.seqlen)} tokens, ${three(y)} ${UNIT.name}${means}${RUNS.length > 1 ? `\n${runName(first)}` : ""}`;
-    return { who: first.who, run: overlay ? first.run : 0, seqlen: first.seqlen, y, ...ends, tip: tipText, index: first.index };
+    const ends = alone
+      ? {
+          low: ((first.tflops * first.median) / first.high) * UNIT.factor,
+          high: ((first.tflops * first.median) / first.low) * UNIT.factor,
+        }
+      : {};
+    const tipText = [
+      first.who,
+      first.mask,
+      `${tokens(first.seqlen)} tokens, ${three(y)} ${UNIT.name}`,
+      of.length > 1 ? `geometric mean of ${of.length} problems` : duration(first.median),
+      ...(RUNS.length > 1 ? [runName(first)] : []),
+    ].join("\n");
+    return {
+      who: first.who,
+      run: overlay ? first.run : 0,
+      seqlen: first.seqlen,
+      y,
+      ...ends,
+      tip: tipText,
+      index: first.index,
+    };
   });
 }
 
 // Whether runs have cases in common, so that each has a line of its own.
 function overlays(group) {
-  return [...groupBy(group, (r) => [r.who, r.mask, r.shape, r.seqlen].join("\n")).values()].some((of) => distinct(of, "run").length > 1);
+  return [...groupBy(group, (r) => [r.who, r.mask, r.shape, r.seqlen].join("\n")).values()].some(
+    (of) => distinct(of, "run").length > 1,
+  );
 }
 
 // The dashes of runs, where one chart has lines of several.
@@ -62,6 +113,20 @@ function runKey(group) {
   const runs = distinct(group, "run");
   if (!overlays(group) || distinct(group, "seqlen").length < 2) return null;
   const dashes = ["", "5 3", "2 2"];
-  return el("ul", { class: "key", "aria-label": "Lines of runs" }, runs.map((run, i) => el("li", {},
-    svg("svg", { class: "swatch", viewBox: "0 0 24 14", "aria-hidden": "true" }, svg("path", { d: "M0,7H24", stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dashes[i % 3] })), RUNS[run].name)));
+  return el(
+    "ul",
+    { class: "key", "aria-label": "Lines of runs" },
+    runs.map((run, i) =>
+      el(
+        "li",
+        {},
+        svg(
+          "svg",
+          { class: "swatch", viewBox: "0 0 24 14", "aria-hidden": "true" },
+          svg("path", { d: "M0,7H24", stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dashes[i % 3] }),
+        ),
+        RUNS[run].name,
+      ),
+    ),
+  );
 }
