@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
     from longca_bench.suites.cases import Case
 
-__all__ = ["gaps"]
+__all__ = ["gaps", "strategy_gaps"]
 
 _KEY = ("kernel", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype", "direction", "seed")
 _HEADS = ("suite", "tokens", "heads and directions", "masks")
@@ -54,3 +54,42 @@ def _lines(name: str, there: set[Any], ran: set[str]) -> list[list[str]]:
 
 def _key(case: Case, mask: str) -> tuple[Any, ...]:
     return (*(getattr(case, name) for name in _KEY), mask)
+
+
+_WAY = ("strategy", "placement", "mesh")
+_SHARED = ("ranks", "kernel", "tokens", "direction", "recorded", "lacking some of")
+
+
+def strategy_gaps(rows: Rows, suite: str = "distributed") -> list[Table]:
+    """How many of a suite's cases on several ranks have a record, by ranks, kernel, length and direction.
+
+    Args:
+        rows: The records. Numbers of ranks without any record are left out.
+        suite: Name of the suite.
+    """
+    from longca import registry
+    from longca_bench.suites.cases import expand
+    from longca_bench.suites.suite import load_suite
+
+    tried = rows.where(lambda found: found["strategy"].notna() & (found["status"] != "skipped"))
+    there = set(tried.frame((*_KEY, "pattern", *_WAY)).itertuples(index=False, name=None))
+    known, asked = registry(), load_suite(suite)
+    shapes: dict[tuple[int, str, int, str], list[Case]] = {}
+    for ranks in sorted(set(map(int, tried["world_size"]))):
+        for case in expand(asked, known.kernels, strategies=known.strategies, ranks=ranks):
+            shapes.setdefault((ranks, case.kernel, case.seqlen, str(case.direction)), []).append(case)
+    lines = []
+    for (ranks, kernel, seqlen, direction), cases in shapes.items():
+        lacking = [case for case in cases if _shared_key(case) not in there]
+        if lacking:
+            masks = list(dict.fromkeys(case.pattern for case in lacking))
+            which = "all masks" if len(masks) == len({case.pattern for case in cases}) else ", ".join(masks)
+            recorded = f"{len(cases) - len(lacking)} of {len(cases)}"
+            lines.append([str(ranks), kernel, tokens(seqlen), direction, recorded, which])
+    heads = tuple(Head(head, left=head != "recorded", code=head == "kernel") for head in _SHARED)
+    return [Table(heads, tuple(tuple(map(Cell, line)) for line in lines))] if lines else []
+
+
+def _shared_key(case: Case) -> tuple[Any, ...]:
+    assert case.parallel is not None
+    return (*_key(case, case.pattern), case.parallel.strategy, case.parallel.placement, case.parallel.mesh_text)

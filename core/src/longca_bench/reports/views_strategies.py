@@ -1,0 +1,143 @@
+"""Views of strategies against one another: the fastest of each mask, pairs, placements, and shares of one GPU alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from longca_bench.reports.build import tables_of
+from longca_bench.reports.strategy_times import by_problem, strategy_times
+from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.view import Value, View
+from longca_bench.reports.words import times, tokens
+
+if TYPE_CHECKING:
+    from pandas import Series
+
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["auto_placements", "fastest_strategies", "strategy_pairs", "strategy_shares"]
+
+#: A placement within this factor of the fastest one is as fast.
+_AS_FAST = 1.02
+_CHOSEN = "•"  # the mark of the placement that `auto` took
+
+
+def fastest_strategies(rows: Rows) -> list[Table]:
+    """The fastest strategy for each mask in training, its share of one GPU alone, and the next strategy."""
+    code = {"left": True, "code": True}
+    heads = (
+        Head("mask", **code), Head("kernel", **code), Head("ranks"), Head("tokens"), Head("fastest", **code),
+        Head("placement", **code), Head("of alone"), Head("next", **code), Head("placement", **code), Head("takes"),
+    )  # fmt: skip
+    made = []
+    for found in by_problem(strategy_times(rows)):
+        first = found.iloc[0]
+        others = found[found["strategy"] != first["strategy"]]
+        line = [
+            Cell(first["mask"]), Cell(first["kernel"]), Cell(str(first["world_size"])), Cell(tokens(first["seqlen"])),
+            Cell(first["way"]), Cell(first["placed"]),
+            Cell(times(first["of_alone"]), float(first["of_alone"])) if first["of_alone"] > 0 else Cell("–"),
+        ]  # fmt: skip
+        if len(others):
+            then = others.iloc[0]
+            factor = float(then["seconds"] / first["seconds"])
+            line += [Cell(then["way"]), Cell(then["placed"]), Cell(f"{factor:.2f}×", factor)]
+        made.append((*line, *[Cell("")] * (len(heads) - len(line))))
+    return [Table(heads, tuple(made))] if made else []
+
+
+def strategy_pairs(rows: Rows) -> list[Table]:
+    """In how many problems the strategy of a line is faster than that of a column, each in its fastest placement."""
+    found = list(by_problem(strategy_times(rows)))
+    names = list(dict.fromkeys(name for each in found for name in each["strategy"]))
+    best = [each.groupby("strategy")["seconds"].min() for each in found]
+    made = []
+    for one in names:
+        line = [Cell(one)]
+        for other in names:
+            both = [each for each in best if one in each.index and other in each.index and one != other]
+            wins = sum(bool(each[one] < each[other]) for each in both)
+            line.append(Cell(f"{wins} of {len(both)}", wins) if both else Cell(""))
+        made.append(tuple(line))
+    heads = (Head("faster", left=True, code=True), *(Head(f"than {name}") for name in names))
+    return [Table(heads, tuple(made))] if len(names) > 1 else []
+
+
+def auto_placements(rows: Rows) -> list[Table]:
+    """The time of the placement that `auto` took, and of `contiguous`, over the time of the fastest placement."""
+    found: dict[str, list[tuple[float, float | None]]] = {}
+    for problem in by_problem(strategy_times(rows)):
+        for way, placements in problem.groupby("way", sort=False):
+            if len(placements) > 1 and placements["is_auto"].any():
+                ratios = placements["seconds"] / placements["seconds"].min()
+                plain = ratios[placements["placed"] == "contiguous"]
+                chosen = ratios[placements["is_auto"]].iloc[0]
+                found.setdefault(str(way), []).append((float(chosen), float(plain.iloc[0]) if len(plain) else None))
+    made = [tuple(map(Cell, (way, str(len(pairs)), *_regrets(pairs)))) for way, pairs in found.items()]
+    within = f"auto within {_AS_FAST - 1:.0%}"
+    heads = ("problems", within, "auto at most", "contiguous, median", "contiguous at most")
+    return [Table((Head("strategy", left=True, code=True), *map(Head, heads)), tuple(made))] if made else []
+
+
+def _regrets(pairs: Sequence[tuple[float, float | None]]) -> tuple[str, str, str, str]:
+    auto = [chosen for chosen, _ in pairs]
+    plain = [ratio for _, ratio in pairs if ratio is not None]
+    near = str(sum(ratio <= _AS_FAST for ratio in auto))
+    return near, f"{max(auto):.2f}×", f"{median(plain):.2f}×" if plain else "", f"{max(plain):.2f}×" if plain else ""
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Throughput, its share of one GPU alone, and whether `auto` took the placement."""
+    speed, share, chosen = texts
+    return speed + (f" ({share})" if share else "") + chosen
+
+
+_SHARES = View(
+    "TFLOP/s of each GPU by strategy and placement, and in brackets the share of one GPU alone",
+    where={"condition": lambda rows: rows["strategy"].notna()},
+    sort=("kernel", "world_size", "heads_q", "heads_kv", "seqlen", "strategy_place", "placed_place"),
+    tables=("kernel", "seqlen", "world_size", "heads", "head_dim", "dtype"),
+    title="{kernel}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}",
+    rows=("way", "placed"),
+    across=("mask", "direction"),
+    values=(
+        Value("tflops"),
+        Value("of_alone"),
+        Value("is_auto", "max", format=lambda chosen: f" {_CHOSEN}" if chosen else ""),
+    ),
+    best="most",
+    among="column",
+    join=_joined,
+)
+_PLACEMENTS = ("contiguous", "zigzag", "zigzag_document", "balanced")
+_LIMITS = {"one GPU alone": "alone_tflops", "all GPUs abreast": "abreast_tflops"}
+
+
+def strategy_shares(rows: Rows) -> list[Table]:
+    """TFLOP/s of each GPU by strategy and placement, and in brackets the share of one GPU alone."""
+    rows = rows.with_column("is_auto", (rows.every["placement"] == "auto") & rows.every["placed"].notna())
+    rows = rows.with_column("placed", rows.every["placed"].fillna(rows.every["placement"]))
+    rows = rows.with_column("strategy_place", _places(rows.every["strategy"], ()))
+    rows = rows.with_column("placed_place", _places(rows.every["placed"], _PLACEMENTS))
+    found = tables_of(_SHARES, rows)
+    for name, column in reversed(_LIMITS.items()):
+        where = {**_SHARES.where, "status": "ok"}
+        limits = replace(_SHARES, where=where, rows=("mesh",), values=(Value(column),), best=None, join="".join)
+        lines = tables_of(limits, rows.with_column("mesh", rows.every["mesh"].map(lambda _: "")))
+        found = [_with_limit(table, name, line) for table, line in zip(found, lines, strict=True)]
+    return found
+
+
+def _places(names: Series, first: Sequence[str]) -> Series:
+    """The place of each name: that in a list, and behind the list in the order of measuring."""
+    places = {name: place for place, name in enumerate(dict.fromkeys((*first, *names)))}
+    return names.map(places.__getitem__)
+
+
+def _with_limit(made: Table, name: str, limits: Table) -> Table:
+    texts = {head.text: cell for head, cell in zip(limits.heads, limits.rows[0], strict=True)}
+    cells = [replace(texts.get(head.text, Cell("")), mark=Mark.ASIDE) for head in made.heads[2:]]
+    return made.with_row([Cell(name, mark=Mark.ASIDE), Cell(""), *cells], first=True)

@@ -1,0 +1,190 @@
+"""Views of what strategies spend: time on what, bytes and bandwidth, memory, errors; and what was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from longca_bench.reports.build import tables_of
+from longca_bench.reports.table import Cell, Table
+from longca_bench.reports.view import Value, View
+from longca_bench.reports.words import brief_error, three_digits, times
+
+if TYPE_CHECKING:
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["STRATEGY_TIME", "VERIFIED", "collectives", "strategy_errors", "strategy_memory"]
+
+_DIRECTIONS = ("forward", "backward")
+_GIB, _MIB = 2.0**30, 2.0**20
+_MEASURED = {"status": "ok", "condition": lambda rows: rows["strategy"].notna()}
+_SETTING = ("kernel", "seqlen", "world_size", "heads", "head_dim")
+_TITLE = "{kernel}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}"
+
+
+def _signed(gib: float) -> str:
+    return f"{gib:+.2f}"
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(str, names))
+
+
+STRATEGY_TIME = View(
+    "the parts of the time of strategies: computing, communication, imbalance and planning",
+    where=_MEASURED,
+    sort=("kernel", "world_size", "seqlen", "pattern_place"),
+    tables=(*_SETTING, "direction"),
+    title=f"{_TITLE}: {{direction}}",
+    rows=("mask", "way", "placed"),
+    values=tuple(
+        Value(name, missing="–")
+        for name in (
+            "ms", "abreast_ms", "compute_ms", "communication_ms", "hidden", "area_imbalance", "time_imbalance",
+            "plan_ms", "layout_ms",
+        )
+    ),
+)  # fmt: skip
+VERIFIED = View(
+    "the meshes, placements and masks on which each strategy was right",
+    where=_MEASURED,
+    rows=("strategy",),
+    values=(
+        Value("mesh", "each", "meshes", _listed),
+        Value("placed", "each", "placements", _listed),
+        Value("pattern", "each", "masks", _listed),
+        Value("case", "count", "cases", str),
+    ),
+)
+_COLLECTIVES = View(
+    "the collectives of one call without kernels: bytes as nccl-tests count them, and bandwidths in 10⁹ bytes a second",
+    where=_MEASURED,
+    sort=("kernel", "world_size", "seqlen"),
+    tables=_SETTING,
+    title=_TITLE,
+    rows=("way", "direction", "kind"),
+    values=(
+        Value("calls", format=lambda value: f"{value:.0f}"),
+        Value("bytes", head="MiB", format=lambda value: three_digits(value / _MIB)),
+        Value("seconds", head="ms", format=lambda value: three_digits(value * 1e3)),
+        Value("algbw", format=three_digits),
+        Value("busbw", head="busbw", format=three_digits),
+    ),
+)
+_MEMORY = View(
+    "the highest peak of a rank beyond inputs and plan in GiB, the formula, and the difference",
+    where=_MEASURED,
+    sort=("kernel", "world_size", "seqlen"),
+    tables=_SETTING,
+    title=_TITLE,
+    rows=("way",),
+    values=tuple(
+        Value(f"{direction}_{name}", "max", head or f"{direction}, GiB", format_, "–")
+        for direction in _DIRECTIONS
+        for name, head, format_ in (
+            ("peak", "", times),
+            ("formula", "formula", times),
+            ("beyond", "beyond it", _signed),
+        )
+    ),
+)
+
+
+def collectives(rows: Rows) -> list[Table]:
+    """The collectives of one call without kernels, by kind."""
+    from pandas import DataFrame
+
+    from longca_bench.reports.rows import Rows as Made
+
+    chosen = rows.where(**_MEASURED)
+    names = (*_SETTING, "way", "direction", "status", "strategy")
+    lines = [
+        {**about, "kind": kind.replace("_", "-"), **figures}
+        for about, sent in zip(chosen.frame(names).to_dict("records"), chosen["communication"], strict=True)
+        for kind, figures in (sent or {}).items()
+        if kind != "all" or len(sent) > 2  # "all" repeats a single kind
+    ]
+    frame = DataFrame(lines)
+    found = tables_of(_COLLECTIVES, Made({name: frame[name] for name in frame})) if lines else []
+    return [
+        replace(each, heads=tuple(replace(head, left=head.left or head.text == "kind") for head in each.heads))
+        for each in found
+    ]
+
+
+def strategy_memory(rows: Rows) -> list[Table]:
+    """The highest peak of a rank beyond inputs and plan in GiB, the formula of its strategy, and the difference."""
+    from pandas import Series
+
+    found = rows.where(**_MEASURED).where(lambda each: each["peak_bytes"].notna())
+    names = [*_SETTING, "way", "direction"]
+    highest = found.frame((*names, "peak_gib")).groupby(names)["peak_gib"].idxmax()
+    chosen = found.where(lambda each: Series(each.index.isin(highest), each.index))
+    stated = Series([_formula(record) for record in chosen.records()], chosen.index, dtype="float64")
+    for direction in _DIRECTIONS:
+        peak = chosen["peak_gib"].where(chosen["direction"] == direction)
+        chosen = chosen.with_column(f"{direction}_peak", peak).with_column(f"{direction}_formula", stated + 0 * peak)
+        chosen = chosen.with_column(f"{direction}_beyond", peak - stated)
+    return tables_of(_MEMORY, chosen)
+
+
+def _formula(record: Any) -> float | None:
+    """The peak in GiB that the manifest of a record's strategy states, or None if it states none."""
+    from longca import registry
+    from longca.discovery.loading import load_object
+    from longca.manifests import Device, Problem
+    from longca.masks import build
+
+    known = registry()
+    manifest = known.strategies.get(record.strategy)
+    if manifest is None or manifest.memory is None:
+        return None
+    stated = load_object(manifest, manifest.memory, known.strategy_provider(record.strategy).distribution)
+    mask = build("full" if record.pattern == "full" else "causal", record.seqlen)
+    problem = Problem(
+        mask=mask,
+        heads_q=record.heads_q,
+        heads_kv=record.heads_kv,
+        head_dim=record.head_dim,
+        dtype=record.dtype,
+        device=Device("cpu"),
+        direction=record.direction,
+    )
+    sizes = {axis: int(size) for axis, size in (part.split("=") for part in record.mesh.split(","))}
+    return float(getattr(stated(problem, sizes, True), record.direction) / _GIB)
+
+
+def strategy_errors(rows: Rows) -> list[Table]:
+    """The largest error of a row by strategy and tensor, and behind the stroke that of the kernel alone."""
+    tensors = ("out", "dq", "dk", "dv")
+    for tensor in tensors:
+        for field, suffix in (("findings", ""), ("alone_findings", "_alone")):
+            rows = rows.with_column(f"{tensor}{suffix}", rows.every[field].map(lambda each, t=tensor: _worst(each, t)))
+    view = View(
+        "the largest error of a row by strategy and tensor",
+        where=_MEASURED,
+        tables=("kernel",),
+        title="{kernel}",
+        rows=("strategy",),
+        values=(
+            Value("case", "count", "cases", str),
+            *(Value(tensor, "max", format=brief_error) for tensor in tensors),
+        ),
+    )
+    alone = replace(view, values=tuple(Value(f"{tensor}_alone", "max", format=brief_error) for tensor in tensors))
+    pairs = zip(tables_of(view, rows), tables_of(alone, rows), strict=True)
+    return [replace(made, rows=tuple(map(_beside, made.rows, other.rows))) for made, other in pairs]
+
+
+def _beside(line: tuple[Cell, ...], alone: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """A line whose last cells also have those of the kernel alone."""
+    count = len(alone) - 1
+    merged = (
+        replace(cell, text=f"{cell.text} / {other.text}") for cell, other in zip(line[-count:], alone[1:], strict=True)
+    )
+    return (*line[:-count], *merged)
+
+
+def _worst(findings: Iterable[Any], tensor: str) -> float | None:
+    return max((float(each["error"]) for each in findings or () if each["tensor"] == tensor), default=None)
