@@ -29,6 +29,8 @@ FLOORS = {
     "plugins": ("longca.hookspecs", "longca.discovery", "longca.plugins"),
     "advice": ("longca_advice",),
     "attention": ("longca.kernels", "longca.metadata", "longca.builtin", "longca.parallel"),
+    # The package itself fetches names from every floor of the contract. The application may import it.
+    "front": ("longca",),
     "suites": ("longca_bench.suites",),
     "measuring": (
         "longca_bench.verification",
@@ -38,8 +40,8 @@ FLOORS = {
     ),
     "reports": ("longca_bench.reports",),
     "cli": ("longca_bench.cli",),
-    # The package itself fetches names from every floor. `testing` and `__main__` are doors of the application.
-    "doors": ("longca_bench", "longca.testing", "longca.__main__", "longca"),
+    # `testing` and `__main__` are doors of the application.
+    "doors": ("longca_bench", "longca.testing", "longca.__main__"),
 }
 TORCH_FREE = ("ground", "masks", "manifests", "plugins", "advice", "reports", "cli")
 #: The modules of `longca` that may import `longca_bench`. No other module of `longca` imports these.
