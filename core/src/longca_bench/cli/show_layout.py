@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from longca_bench.reports.layout_arrangement import Arrangement
     from longca_bench.reports.table import Table
 
-__all__ = ["parse_mesh", "show_layout", "split_evenly"]
+__all__ = ["parse_mesh", "show_layout"]
 
 #: The value of --placement for all placements side by side.
 ALL = "all"
@@ -81,7 +81,7 @@ def show_layout(
         raise UnknownNameError("backend", backend, ("nccl", "gloo"))
     registry = open_registry(context, no_plugin)
     axes = registry.strategy(strategy).axes
-    sizes = split_evenly(4 if ranks is None else ranks, axes) if mesh is None else parse_mesh(mesh, axes, ranks)
+    sizes = parse_mesh(mesh, axes, ranks)
     factors = mask_factors(
         documents=documents,
         window=window,
@@ -109,35 +109,22 @@ def show_layout(
         _show(arrange(registry, strategy, problem, sizes, placement, nccl=nccl), out, as_json)
 
 
-def split_evenly(ranks: int, axes: Sequence[str]) -> dict[str, int]:
-    """Ranks along each axis, as equal as can be, with the largest innermost.
-
-    Raises:
-        RequestError: So many ranks do not split over several axes.
-    """
-    from longca.errors import RequestError
-    from longca_advice.meshes import meshes
-
-    found = list(meshes(ranks, axes))
-    if not found:
-        like = ",".join(f"{axis}=2" for axis in axes)
-        raise RequestError(f"{ranks} ranks do not split over the axes {', '.join(axes)}. Give --mesh, such as {like}")
-    return min(found, key=lambda sizes: (max(sizes.values()) / min(sizes.values()), *sizes.values()))
-
-
-def parse_mesh(text: str, axes: Sequence[str], ranks: int | None = None) -> dict[str, int]:
-    """Ranks along each axis from a text such as `ring=2,ulysses=2`.
+def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) -> dict[str, int]:
+    """Ranks along each axis from a text such as `ring=2,ulysses=2`, in the order of the axes.
 
     Args:
-        text: The value of --mesh.
+        text: The value of --mesh; None to split the ranks evenly.
         axes: The strategy's axes.
-        ranks: The value of --ranks, which the mesh must have; None without one.
+        ranks: The value of --ranks, which a given mesh must have; None for 4, or for the ranks of the mesh.
 
     Raises:
         RequestError: The text has another form, other axes, or another number of ranks.
     """
     from longca.errors import RequestError
+    from longca_bench.suites.meshes import equal_mesh
 
+    if text is None:
+        return dict(zip(axes, equal_mesh(ranks or 4, len(axes)), strict=True))
     found = {axis.strip(): size for axis, equals, size in (part.partition("=") for part in text.split(",")) if equals}
     if set(found) != set(axes) or not all(size.isdecimal() and int(size[:9]) >= 1 for size in found.values()):
         like = ",".join(f"{axis}=2" for axis in axes)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from longca.errors import RequestError
-from longca_bench.cli.show_layout import parse_mesh, split_evenly
+from longca_bench.cli.show_layout import parse_mesh
 
 from ...fake_plugins import STRATEGY, FakePlugins
 
@@ -24,12 +24,7 @@ ROUND = ["show-layout", "round", "--ranks", "2", "--seqlen", "64", "--heads", "4
     ],
 )
 def test_ranks_are_split_evenly_with_the_largest_axis_innermost(ranks, axes, sizes):
-    assert split_evenly(ranks, axes) == sizes
-
-
-def test_ranks_that_do_not_split_are_refused():
-    with pytest.raises(RequestError, match="5 ranks do not split over the axes ring, ulysses"):
-        split_evenly(5, ["ring", "ulysses"])
+    assert parse_mesh(None, axes, ranks) == sizes
 
 
 def test_a_mesh_has_a_size_for_each_axis_in_any_order():
