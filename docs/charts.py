@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import choosing_chart
 from pandas import DataFrame
 from PIL import Image
 
@@ -69,6 +70,7 @@ CHARTS = (
     Chart("dense-32k.png", "results/h200/dense", {"seqlen": 32768, "heads": "64:8"}),
     Chart("dense-8k.png", "results/h200/dense", {"seqlen": 8192, "heads": "64:8"}),
     Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
+    Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
 )
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pandas import DataFrame
+
+from longca_bench.reports.rows import Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+PROBLEMS = Path(__file__).resolve().parents[1] / "results" / "h200" / "advice" / "problems" / "problems.json"
 #: Families of patterns, for the chart: each with its colour and marker.
 FAMILIES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "full and causal": ("#120b7a", "o", ("full", "causal")),
@@ -56,18 +62,50 @@ class Point:
         return self.measured / self.predicted
 
 
-def draw(found: Sequence[Point], after: Sequence[Point], path: Path) -> None:
+def points(rows: Rows) -> list[Point]:
+    """Calls that were predicted without the calls that look like them.
+
+    Args:
+        rows: Rows of `results/h200/advice/leave_out.csv`.
+    """
+    names = ("kernel", "direction", "pattern", "seqlen", "measured", "predicted")
+    return [Point(*line) for line in rows.frame(names).dropna().itertuples(index=False, name=None)]
+
+
+def later() -> list[Point]:
+    """Calls of the problems that were measured after they were predicted."""
+    found = json.loads(PROBLEMS.read_text(encoding="utf-8"))["problems"]
+    return [
+        Point(way["kernel"], direction, row["problem"]["mask"], row["problem"]["seqlen"], *_milliseconds(time))
+        for row in found
+        for way in row.get("ways", ())
+        for direction, time in way["times"].items()
+        if direction != "total" and time["measured"] and time["predicted"]
+    ]
+
+
+def _milliseconds(time: Mapping[str, float]) -> tuple[float, float]:
+    return 1e3 * time["measured"], 1e3 * time["predicted"]
+
+
+def figures(rows: Rows) -> DataFrame:
+    """The figures that the chart shows."""
+    return DataFrame([asdict(point) for point in (*points(rows), *later())])
+
+
+def draw(rows: Rows, path: Path, *, metadata: dict[str, str] | None = None) -> None:
     """Predicted over measured milliseconds, and their ratio below; a column a direction.
 
     Args:
-        found: Calls that were predicted without those that look like them.
-        after: Calls that were measured after they were predicted.
-        path: Where to.
+        rows: Rows of `results/h200/advice/leave_out.csv`.
+        path: The file.
+        metadata: Text to keep in the file.
     """
+    found, after = points(rows), later()
     from matplotlib.figure import Figure
 
     directions = [name for name in ("forward", "backward") if any(point.direction == name for point in found)]
-    figure = Figure(figsize=(3.7 * len(directions) + 0.2, 5.6), dpi=200, layout="constrained")
+    figure = Figure(figsize=(3.7 * len(directions) + 0.2, 5.6), dpi=160, layout="constrained")
     times = [time for point in (*found, *after) for time in (point.measured, point.predicted)]
     span = min(times) / 1.5, max(times) * 1.5
     handles: dict[str, Any] = {}
@@ -82,7 +120,7 @@ def draw(found: Sequence[Point], after: Sequence[Point], path: Path) -> None:
     panels[0, 0].set_ylabel("predicted, ms", fontsize=_FONT + 1)
     panels[1, 0].set_ylabel("predicted / measured", fontsize=_FONT + 1)
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, frameon=False, fontsize=_FONT)
-    figure.savefig(path)
+    figure.savefig(path, metadata=metadata)
 
 
 def _groups(found: Sequence[Point], after: Sequence[Point], direction: str) -> Iterator[tuple[str, str, str, Any]]:

@@ -17,7 +17,6 @@ from typing_extensions import is_protocol
 _DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(_DOCS))
 
-import choosing_page  # noqa: E402
 import parallel_page  # noqa: E402
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ pygments_dark_style = "monokai"
 
 #: Pages with measured parts, and what fills them.
 _MEASURED = {
-    "choosing": choosing_page.fill,
     "context-parallel": parallel_page.fill,
 }
 

@@ -7,7 +7,8 @@ A block of docs/*.md or README.md stands between two comments:
 
 The first word is the name of a view of `longca_bench.reports.views`. The other words are
 
-- paths from the root of the repository: runs, folders of runs, or one benchmark's JSON file;
+- paths from the root of the repository: runs, folders of runs, or one benchmark's file, where `#NAME` says under
+  which name its rows stand;
 - `COLUMN=VALUE` or `COLUMN=VALUE,VALUE`: only rows with these values, by `Rows.where`; `COLUMN!=VALUE`: without them;
 - `NAME=VALUE`: a field of the view, or an argument of its function, such as `mean=true`, `base=fa4`,
   `rows=mask,seqlen`, `values=tflops,ms:max` (a column, and how its rows are reduced) or `title='{direction}'`;
@@ -85,7 +86,8 @@ class Block:
 
 @cache
 def _rows(sources: tuple[str, ...]) -> Rows:
-    return Rows.read(*(ROOT / source for source in sources))
+    file, _, under = sources[0].partition("#")
+    return Rows.of_benchmark(ROOT / file, under) if "#" in sources[0] else Rows.read(*(ROOT / s for s in sources))
 
 
 def _narrowed(rows: Rows, column: str, value: Any, *, without: bool) -> Rows:

@@ -6,12 +6,12 @@ column is computed over all rows that were read, so that a ratio stays the same 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError, UnknownNameError
+from longca_bench.reports.benchmark_file import SUFFIXES, read_benchmark
 from longca_bench.reports.columns import COLUMNS, Column
 from longca_bench.reports.flat import flat_frame
 from longca_bench.reports.run_source import Run, flatten, open_run
@@ -58,7 +58,7 @@ class Rows:
         Raises:
             RequestError: There are no records, or a line is not one; or other files stand beside a benchmark's.
         """
-        if any(path.suffix == ".json" for path in paths):
+        if any(path.suffix in SUFFIXES for path in paths):
             if len(paths) > 1:
                 raise RequestError(f"{paths[0]} is not of one kind with the others; give one benchmark's file, or runs")
             return cls.of_benchmark(paths[0])
@@ -83,24 +83,13 @@ class Rows:
         """The rows of a benchmark's JSON file, with nested objects as dotted columns.
 
         Args:
-            path: The file: a list of objects, or an object that has one.
-            under: The name of the list in the object.
+            path: The file, as `benchmark_file.read_benchmark` takes it.
+            under: The name of the rows in the file.
 
         Raises:
-            RequestError: The file cannot be read, or there is no such list in it.
+            RequestError: The file cannot be read, or there are no rows in it.
         """
-        from pandas import json_normalize
-
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RequestError(f"cannot read {path}: {error}") from None
-        listed = found.get(under) if isinstance(found, dict) else found
-        if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
-            raise RequestError(f"{path} has no rows: a list of objects was expected under {under!r}")
-        frame = json_normalize(listed)
-        frame = frame.astype(object).where(frame.notna(), None).infer_objects()
-        about = {name: value for name, value in found.items() if name != under} if isinstance(found, dict) else {}
+        frame, about = read_benchmark(path, under)
         return cls({name: frame[name] for name in frame}, about=about)
 
     def __len__(self) -> int:

@@ -10,11 +10,26 @@ from longca.errors import UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
 from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, layers
-from longca_bench.reports.views_gaps import gaps
+from longca_bench.reports.views_gaps import gaps, strategy_gaps
+from longca_bench.reports.views_peers import overlap, peers
 from longca_bench.reports.views_planning import planning
+from longca_bench.reports.views_predictions import figures, problems, worst
 from longca_bench.reports.views_published import published, small_blocks
 from longca_bench.reports.views_run import NOT_MEASURED, environment, results, strategies, whole
 from longca_bench.reports.views_sparse import FIRST_PLANS, contrast, crossings
+from longca_bench.reports.views_strategies import (
+    auto_placements,
+    fastest_strategies,
+    strategy_pairs,
+    strategy_shares,
+)
+from longca_bench.reports.views_strategy_costs import (
+    STRATEGY_TIME,
+    VERIFIED,
+    collectives,
+    strategy_errors,
+    strategy_memory,
+)
 from longca_bench.reports.views_throughput import COSTS, THROUGHPUT, near_limit, over_baseline
 
 if TYPE_CHECKING:
@@ -41,8 +56,23 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "crossings": crossings,
     "first-plans": FIRST_PLANS,
     "gaps": gaps,
+    "predictions": figures,
+    "predictions-worst": worst,
+    "predictions-problems": problems,
     "published": published,
     "published-small-blocks": small_blocks,
+    "fastest-strategies": fastest_strategies,
+    "strategy-pairs": strategy_pairs,
+    "strategy-shares": strategy_shares,
+    "auto-placements": auto_placements,
+    "strategy-time": STRATEGY_TIME,
+    "strategy-memory": strategy_memory,
+    "strategy-errors": strategy_errors,
+    "strategy-gaps": strategy_gaps,
+    "collectives": collectives,
+    "verified": VERIFIED,
+    "peers": peers,
+    "overlap": overlap,
     "whole": whole,
 }
 #: The views of a report that names none.
