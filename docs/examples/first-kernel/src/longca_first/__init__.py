@@ -1,4 +1,4 @@
-"""What LongCA reads when it lists kernels: the manifest and the hook, and no torch."""
+"""The manifest and the hook. Every listing of kernels imports this module, so it does not import torch."""
 
 from longca import Backward, KernelManifest, Offer, hookimpl
 from longca.masks import Form
@@ -6,11 +6,11 @@ from longca.masks import Form
 
 @hookimpl
 def provide_kernel() -> KernelManifest:
-    """The kernel of this plugin."""
+    """The manifest of first."""
     return KernelManifest(
         name="first",
         family="first",
-        title="Softmax attention, a block of queries at a time",
+        title="Softmax attention in blocks of queries",
         upstream="https://arxiv.org/abs/1706.03762",
         license="Apache-2.0",
         implementation="longca_first.kernel:First",

@@ -1,7 +1,7 @@
-"""first: softmax attention, a block of queries at a time.
+"""first: softmax attention in blocks of queries.
 
-Shapes: q, dout and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq]. In einsum, i are queries, j keys, h KV heads,
-g the query heads of one KV head, d the head dimension.
+Shapes: q, dout and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq]. The einsum letters are i (queries), j (keys),
+h (KV heads), g (query heads of one KV head) and d (head dimension).
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from longca import Problem
 from longca.kernels.base import Plan, torch_device
 from longca.masks import Form
 
-BLOCK = 128  # queries at a time
+BLOCK = 128  # queries of a block
 
 
-# [plan]
 @dataclass(eq=False)
 class FirstPlan(Plan):
-    """The mask on the device: query i sees the keys from starts[n, i] up to stops[n, i], for any n."""
+    """The mask on the device. Query i sees the keys from starts[n, i] to stops[n, i] − 1, for any n."""
 
     starts: Tensor
     stops: Tensor
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Blocks of queries, each with what they see: bool [i, h, g, j]."""
+        """Blocks of queries, each with its visible keys: bool [i, h, g, j]."""
         mask = self.problem.concrete_mask
         keys = torch.arange(mask.seqlen_k, device=self.starts.device)
         for first in range(0, mask.seqlen_q, BLOCK):
@@ -37,9 +36,8 @@ class FirstPlan(Plan):
             yield rows, ((starts <= keys) & (keys < stops)).any(0)[:, None, None, :]
 
 
-# [forward]
 class First:
-    """Softmax attention, a block of queries at a time."""
+    """Softmax attention in blocks of queries."""
 
     def plan(self, problem: Problem) -> FirstPlan:
         """Puts the mask's row intervals on the device."""
@@ -50,7 +48,7 @@ class First:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: FirstPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Fills out and lse, its own or the caller's."""
+        """Returns out and lse, in the caller's buffers if there are any."""
         out = torch.empty_like(q) if out is None else out
         lse = q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32) if lse is None else lse
         for rows, visible in plan.blocks():
@@ -61,7 +59,6 @@ class First:
             lse[:, rows] = sums.flatten(1).T
         return out, lse
 
-    # [backward]
     def backward(
         self,
         dout: Tensor,
@@ -76,7 +73,7 @@ class First:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fills dq, dk and dv; weights come from the lse given, so it may be that of a larger softmax."""
+        """Returns dq, dk and dv. Weights come from the given lse, which may be that of a larger softmax."""
         dq, dk, dv = (torch.empty_like(x) if given is None else given for x, given in ((q, dq), (k, dk), (v, dv)))
         k_sum, v_sum = torch.zeros_like(k, dtype=torch.float32), torch.zeros_like(v, dtype=torch.float32)
         scale = plan.problem.scale
@@ -92,9 +89,8 @@ class First:
         return dq, dk.copy_(k_sum), dv.copy_(v_sum)
 
 
-# [helpers]
 def _scores(q: Tensor, k: Tensor, visible: Tensor, plan: FirstPlan) -> Tensor:
-    """Scaled scores [i, h, g, j], −∞ where the mask hides the key."""
+    """Scaled scores [i, h, g, j]. Hidden keys have −∞."""
     scores = torch.einsum("ihgd,jhd->ihgj", _split_heads(q, k), k.float()) * plan.problem.scale
     return scores.masked_fill(~visible, -torch.inf)
 
@@ -105,5 +101,5 @@ def _split_heads(x: Tensor, k: Tensor) -> Tensor:
 
 
 def _finite(sums: Tensor) -> Tensor:
-    """lse with 0 where a query sees nothing: its scores are −∞, so its weights are 0 and not NaN."""
+    """lse with 0 in rows that see nothing. Their scores are −∞, so their weights become 0 and not NaN."""
     return sums.masked_fill(sums == -torch.inf, 0.0)
