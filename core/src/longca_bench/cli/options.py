@@ -58,15 +58,16 @@ def _with_words(parameters: Sequence[Any], context: Any) -> Sequence[Any]:
     for parameter in parameters:
         if not hasattr(parameter, "display_type_rich"):  # older versions of Typer show words by themselves
             continue
+        parameter._get_number_range_help_str = _nothing  # a number beyond its range is refused with a message
         if parameter.param_type_name == "argument":
-            parameter.display_type_rich = _no_type
+            parameter.display_type_rich = _nothing
         elif parameter.metavar is None:
             shown = parameter.display_type(context).strip("<>").removeprefix("list[").removesuffix("]")
             parameter.metavar = _WORDS.get(shown, "TEXT")
     return parameters
 
 
-def _no_type(ctx: Any) -> str:
+def _nothing(**about: Any) -> str:
     return ""
 
 

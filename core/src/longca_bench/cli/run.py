@@ -97,7 +97,7 @@ def run(
     ] = False,
     ab: Annotated[
         tuple[str, str] | None,
-        typer.Option("--ab", metavar="KERNEL_A KERNEL_B", help="Let two kernels take turns on each case."),
+        typer.Option("--ab", metavar="A B", help="Let two kernels take turns on each case."),
     ] = None,
     recommended: Annotated[
         int | None,
