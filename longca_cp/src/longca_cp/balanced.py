@@ -1,12 +1,12 @@
 """The balanced placement: short chunks dealt by the area of their rows in the mask, equally many to each part.
 
-Chunks are sorted by area and dealt in rounds of one to each part: the largest of a round goes to the part that has
-least so far, as in longest-processing-time-first scheduling (Graham, 1969) with equal counts. A round can widen the
-gap between two parts only up to the gap between its own chunks, and rounds do not overlap in area, so that
+Chunks are sorted by area and dealt in rounds of one chunk to each part. The largest chunk of a round goes to the part
+with the least area so far, as in longest-processing-time-first scheduling (Graham, 1969) with equal counts. A round can
+widen the gap between two parts only up to the gap between its own chunks, and rounds do not overlap in area. So
 
     largest area of a part − smallest area of a part  ≤  area of the largest chunk − area of the smallest.
 
-Then the fullest and the emptiest part exchange the two chunks that bring them closest, as long as any do.
+Then the fullest and the emptiest part exchange the two chunks that bring them closest, until no exchange helps.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from longca_cp.ranges import even_bounds, union
 
 __all__ = ["CHUNK", "MIN_CHUNKS", "TOLERANCE", "areas", "balanced"]
 
-#: Tokens a chunk, at most: four tiles of 128, so that few tiles hold the seams between chunks.
+#: The most tokens of a chunk: four tiles of 128, so that few tiles contain a seam between chunks.
 CHUNK = 512
 
-#: Chunks a part, at least, where it has as many tokens; fewer could not be balanced.
+#: The fewest chunks of a part, if it has enough tokens. Fewer could not be balanced.
 MIN_CHUNKS = 8
 
-#: How much the fullest part may have above the mean before chunks are halved, twice at most: down to a tile.
+#: The excess of the fullest part over the mean above which chunks are halved, at most twice: down to a tile.
 TOLERANCE = 0.01
 
 _Ints = NDArray[np.int64]
 
 
 def balanced(mask: Mask, parts: int) -> tuple[Ranges, ...]:
-    """Chunks of up to CHUNK tokens, dealt by area; all parts hold as many chunks, and tokens but for one."""
+    """Chunks of up to CHUNK tokens, dealt by area. Parts have equally many chunks, and tokens up to one."""
     seqlen = mask.seqlen_q
     owner = _finest_needed(mask, parts)
-    # Chunks of equal size leave tokens over. They make some chunks longer by one, as many of each part's but for one.
+    # The tokens that equal chunks leave over make some chunks longer by one, evenly over the parts.
     share = seqlen // len(owner)
     sizes = np.full(len(owner), share)
     longer = np.diff(even_bounds(seqlen - share * len(owner), parts))
@@ -48,7 +48,7 @@ def balanced(mask: Mask, parts: int) -> tuple[Ranges, ...]:
 
 
 def _finest_needed(mask: Mask, parts: int) -> _Ints:
-    """Which part gets each chunk, of chunks as long as balance allows: [chunks]."""
+    """The part of each chunk, for chunks that are as long as balance allows: [chunks]."""
     each = max(-(-mask.seqlen_q // (parts * CHUNK)), min(MIN_CHUNKS, mask.seqlen_q // parts), 1)
     for chunks in (parts * each, parts * each * 2, parts * each * 4):
         area = areas(mask, np.array(even_bounds(mask.seqlen_q, chunks)))
@@ -63,7 +63,7 @@ def areas(mask: Mask, bounds: _Ints) -> _Ints:
 
     Args:
         mask: The mask.
-        bounds: The chunks' bounds, ascending from 0 to the mask's queries; chunks may be empty: [chunks + 1].
+        bounds: The chunks' bounds, ascending from 0 to the mask's queries: [chunks + 1]. Chunks may be empty.
 
     Returns:
         int64 [chunks].
@@ -80,7 +80,7 @@ def areas(mask: Mask, bounds: _Ints) -> _Ints:
 
 
 def _deal(area: _Ints, parts: int) -> tuple[_Ints, _Ints]:
-    """Which part gets each chunk, of a multiple of the parts: [chunks]; and the parts' areas: [parts]."""
+    """The part of each chunk, [chunks], and the parts' areas, [parts]. Chunks are a multiple of parts."""
     owner = np.empty(len(area), np.int64)
     total = np.zeros(parts, np.int64)
     largest_first = np.argsort(-area, kind="stable").reshape(-1, parts)
@@ -93,14 +93,14 @@ def _deal(area: _Ints, parts: int) -> tuple[_Ints, _Ints]:
 
 
 def _even_out(owner: _Ints, area: _Ints, total: _Ints) -> None:
-    """Exchanges chunks between the fullest and the emptiest part, in place, while that brings the two closer.
+    """Exchanges chunks of the fullest and the emptiest part in place, as long as that brings the two closer.
 
     Args:
-        owner: Which part has each chunk: [chunks].
+        owner: The part of each chunk: [chunks].
         area: The chunks' areas: [chunks].
         total: The parts' areas: [parts].
     """
-    # All parts have equally many chunks: [parts, chunks of one], those of one ascending.
+    # All parts have equally many chunks: [parts, chunks of a part]. The chunks of a part ascend.
     held = np.argsort(owner, kind="stable").reshape(len(total), -1)
     for _ in range(len(owner)):
         full, empty = int(total.argmax()), int(total.argmin())
@@ -119,16 +119,16 @@ def _even_out(owner: _Ints, area: _Ints, total: _Ints) -> None:
 
 
 def _closest(given: _Ints, taken: _Ints, gap: int) -> tuple[int, int, int]:
-    """The chunk to give, the one to take for it, and the gap that is left: the first pair that leaves least.
+    """The chunk to give, the chunk to take for it, and the remaining gap: the first pair with the smallest gap.
 
     Args:
         given: Areas of the fullest part's chunks.
         taken: Areas of the emptiest part's chunks.
-        gap: How much more the fullest part has.
+        gap: The difference between the two parts.
     """
     order = np.argsort(taken, kind="stable")
     values = taken[order]
-    # For each chunk that is given, the largest below what would even the parts out, and the smallest that is not.
+    # For each given chunk, the two chunks nearest to the one that would even the parts out.
     above = np.minimum(np.searchsorted(2 * values, 2 * given - gap), len(values) - 1)
     below = np.searchsorted(values, values[np.maximum(above - 1, 0)])
     left = np.abs(gap - 2 * (given[:, None] - values[np.stack([below, above], axis=1)]))

@@ -1,11 +1,11 @@
-"""The layouts of the five strategies: who holds which tokens, and who computes what, in which order.
+"""The layouts of the five strategies: the tokens of each rank, and its steps in order.
 
-A layout is all that a strategy's runtime needs to know about that: it makes the attention calls of `layout.steps[rank]`
-one after another, each of the queries `q_ranges`, the keys `k_ranges` and the heads that the step names, with tokens in
-ascending order. Ranks are numbered as `longca.Layout` says, by the manifest's axes and not by the order of the mesh's.
+A strategy's runtime follows the layout. It makes the attention calls of `layout.steps[rank]` one after another. A step
+names its queries, its keys and its heads. Tokens are in ascending order. Ranks count by the manifest's axes, and not by
+the order of the mesh's dims (`longca.Layout`).
 
-Every strategy needs as many queries as keys, because a rank holds both of a token. A block-sparse mask may differ by
-head, and its blocks are of the sizes that kernels want; a ring would cut them, and is refused.
+Every strategy needs as many queries as keys, because a rank holds a token's query and key. A ring is refused for
+block-sparse masks, because it would cut their blocks into sizes that kernels do not take.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _Ints = NDArray[np.int64]
 def ulysses(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
     """One step a rank: all tokens, and the rank's heads.
 
-    Rank r has the r-th part of the query heads and, in `heads_kv`, the KV heads that these attend to: whole ones of its
-    own, or one that it shares with its neighbours where there are fewer than ranks.
+    Rank r has the r-th part of the query heads, and the KV heads that these attend to. If there are fewer KV heads than
+    ranks, neighbouring ranks share one.
 
     Raises:
-        UnsupportedError: Heads that do not divide; fewer or more queries than keys.
+        UnsupportedError: Heads do not divide, or the numbers of queries and keys differ.
     """
     ranks = axis_sizes["ulysses"]
     mask = _square(problem)
@@ -46,11 +46,11 @@ def ulysses(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> 
 def ring_p2p(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
     """Step s of rank r: its own queries, and the keys of rank (r − s) mod n, for all heads.
 
-    Keys and values go round the ring from each rank to the next; step 0 is a rank's own. A step that shows nothing is
-    listed like the others, because its keys pass through all the same.
+    Keys and values go round the ring from each rank to the next. Step 0 has a rank's own keys. Empty steps are listed
+    too, because their keys pass through.
 
     Raises:
-        UnsupportedError: A mask that a ring cannot cut, or the placement does not do for.
+        UnsupportedError: A ring cannot cut the mask, or the placement does not suit it.
     """
     ranks = axis_sizes["ring"]
     return _rings_of_groups(problem, placement, _ring_order(ranks), 1, "ring")
@@ -62,7 +62,7 @@ def ring_all_gather(problem: Problem, axis_sizes: Mapping[str, int], placement: 
     Keys that none of a rank's queries sees are not in its `k_ranges`, and need not be sent to it.
 
     Raises:
-        UnsupportedError: A mask that a ring cannot cut, or the placement does not do for.
+        UnsupportedError: A ring cannot cut the mask, or the placement does not suit it.
     """
     ranks = axis_sizes["ring"]
     mask = _for_ring(problem, ranks)
@@ -77,9 +77,9 @@ def ring_all_gather(problem: Problem, axis_sizes: Mapping[str, int], placement: 
 def usp(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
     """A ring of Ulysses groups: steps as in a ring, of the group's tokens and the rank's heads.
 
-    The placement deals tokens to groups, and each group's tokens are split over its ranks contiguously, so that the
-    group's exchange puts them together in ascending order by joining them in the order of its ranks. Rank r is member
-    r mod u of group r // u, for groups of u.
+    The placement deals tokens to groups. Each group's tokens are split over its ranks contiguously. So the group's
+    exchange gets them in ascending order when it joins them in the order of ranks. Rank r is member r mod u of group
+    r // u, for groups of u.
 
     Raises:
         UnsupportedError: As for Ulysses and for rings.
@@ -91,14 +91,15 @@ def usp(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layo
 def loongtrain(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
     """Head parallel × a double ring: as `usp`, with steps in the order of the two rings.
 
-    Group (o, i) of `outer` × `inner` groups meets the keys of groups ((o − w) mod outer, (i − s) mod inner): windows w
-    one after another, and within each all inner steps s. Within a window keys go round the inner ring. From one window
-    to the next, what a group had at its beginning goes one hop along the outer ring, and can be sent before the inner
-    ring begins. Rank r is member r mod h of group r // h, for h ranks along `heads`; group (o, i) is o · inner + i.
+    Group (o, i) of `outer` × `inner` groups meets the keys of groups ((o − w) mod outer, (i − s) mod inner): for all
+    windows w in order, and within each window for all inner steps s. Within a window keys go round the inner ring.
+    From one window to the next, the keys of a group's first step go one hop along the outer ring. They can be sent
+    before the inner ring begins. Rank r is member r mod h of group r // h, for h ranks along `heads`. Group (o, i) has
+    the number o · inner + i.
 
-    The paper's two placements of ranks are orders of the mesh's dims: head-first has the ranks that split heads next to
-    each other, ("outer", "inner", "heads"), and context-first those of a ring, ("heads", "outer", "inner"). The layout
-    is the same for both, because it numbers ranks by their coordinates.
+    The paper's two placements of ranks are orders of the mesh's dims. Head-first, ("outer", "inner", "heads"), puts the
+    ranks that split heads next to each other. Context-first, ("heads", "outer", "inner"), puts the ranks of a ring next
+    to each other. The layout is the same for both, because it numbers ranks by their coordinates.
 
     Raises:
         UnsupportedError: As for Ulysses and for rings.
@@ -118,10 +119,10 @@ def _rings_of_groups(problem: Problem, placement: str, order: _Ints, group: int,
     """Groups on a ring, and heads and tokens of each split over its ranks.
 
     Args:
-        problem: What is asked.
-        placement: How tokens are placed on groups.
+        problem: The problem.
+        placement: Name of the placement of tokens on groups.
         order: The groups whose keys each group meets, step by step: [groups][steps].
-        group: Ranks a group.
+        group: Number of ranks of a group.
         axis: The mesh axis of a group's ranks, for messages.
     """
     tokens = place(placement, _for_ring(problem, len(order)), len(order))

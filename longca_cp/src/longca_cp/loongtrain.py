@@ -1,12 +1,12 @@
-"""loongtrain: heads split over ranks, and keys and values going round two rings, one inside the other.
+"""loongtrain: heads split over ranks, and keys and values that go round two rings, one inside the other.
 
-The ranks of a context-parallel group are dealt to windows. Within a window keys and values go round the inner ring;
-from window to window they take one hop along the outer ring, which begins before the inner ring does and is hidden
+The ranks of a context-parallel group are dealt to windows. Within a window keys and values go round the inner ring.
+From window to window they take one hop along the outer ring. This hop begins before the inner ring does, and is hidden
 behind all of its steps. Heads are exchanged along the third axis, as in `ulysses`. In the backward the sum of a
-window's gradients goes round the inner ring, and their sum over windows along the outer one, both in float32.
+window's gradients goes round the inner ring, and the sum over windows goes along the outer ring, both in float32.
 
-The paper's two placements of ranks are orders of the mesh's dims: head-first is ("outer", "inner", "heads"), with the
-ranks that exchange heads next to one another, and context-first ("heads", "outer", "inner").
+The paper's two placements of ranks, head-first and context-first, are orders of the mesh's dims
+(`longca_cp.layouts.loongtrain`).
 
 Source: LoongTrain (arXiv 2406.18485, sections 3 and 4).
 """
@@ -37,7 +37,7 @@ class LoongTrainPlan(StepPlans):
     """A plan for loongtrain.
 
     Attributes:
-        tokens: How many tokens each group of ranks along `heads` begins with: [outer][inner].
+        tokens: Number of tokens that each group of ranks along `heads` begins with: [outer][inner].
         exchange: The exchange within such a group.
     """
 
@@ -50,12 +50,12 @@ class LoongTrainPlan(StepPlans):
         return max(map(max, self.tokens))
 
     def outer_tokens(self, inner: int) -> list[int]:
-        """How many tokens each member of an outer ring begins with: the ring of the groups at one place in windows."""
+        """Number of tokens that each member of an outer ring begins with. Its groups have one place in all windows."""
         return [window[inner] for window in self.tokens]
 
 
 class LoongTrain:
-    """Head parallel and a double ring; see `longca.parallel.strategy.Strategy`."""
+    """Head parallel and a double ring. See `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._outer, self._inner, self._heads) = axes_of(mesh, ("outer", "inner", "heads"))
@@ -74,7 +74,7 @@ class LoongTrain:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of this rank's tokens; keeps q, k, v, out and lse of its heads."""
+        """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
         return forward_by_heads(plan.exchange, (q, k, v), [partial(self._forward, plan)], kept)
 
     def backward(

@@ -1,16 +1,16 @@
-"""Memory: what a call of a strategy takes on one rank at its peak, beyond the tensors that it is given.
+"""Memory: the bytes of one call of a strategy on one rank at its peak, beyond its arguments. Torch-free.
 
-It is counted from what the strategies allocate, results included, without the log-sum-exps (4 bytes a query and head)
-and without what the kernel takes inside. Every step is taken to show something, and whatever can need reordering to
-need it, so that it is the most that can be asked for. Nothing of torch is needed.
+The formulas count the allocations of the strategies with their results. They leave out the log-sum-exps (4 bytes for a
+query and head) and the kernel's own allocations. They assume that no step is empty, and that every tensor needs
+reordering, and so are upper bounds.
 
     Q, KV   a rank's queries, and its keys and values together, in bytes
-    w       bytes of a sum's element over those of an element: 2 for bfloat16
-    ρ       how often a KV head is copied where heads are fewer than the ranks that share them; else 1
+    w       ratio of the bytes of a sum's element to the bytes of an element: 2 for bfloat16
+    ρ       copies of a KV head if there are fewer heads than ranks that share them, or else 1
     E       Q + ρKV: queries, keys and values of a rank's heads and its group's tokens
     c       chunks of heads that take turns
 
-Source: the strategies beside this file; a test holds it against what they allocate.
+Source: the strategies beside this file. A test compares the formulas with their allocations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
     "usp_memory",
 ]
 
-#: From how many partial results on their sum is a tensor of its own.
+#: From this number of partial results on, their sum is a tensor of its own.
 _SUMMED = 3
 
 
@@ -47,10 +47,10 @@ class Share:
     Attributes:
         q: Bytes of its queries.
         kv: Bytes of its keys and values together.
-        wide: Bytes of a sum's element over those of an element.
+        wide: Ratio of the bytes of a sum's element to the bytes of an element.
         heads_kv: KV heads.
-        problem: What is asked of all ranks together.
-        nccl: Whether NCCL moves it.
+        problem: The problem of all ranks together.
+        nccl: Whether NCCL moves the tensors.
     """
 
     q: int
@@ -62,39 +62,39 @@ class Share:
 
     @classmethod
     def of(cls, problem: Problem, ranks: int, nccl: bool) -> Share:
-        """The largest share of so many ranks."""
+        """The largest share of any of `ranks` ranks."""
         size = DTYPE_BYTES[problem.dtype]
         row = -(-problem.concrete_mask.seqlen_q // ranks) * problem.head_dim * size
         heads_kv = problem.num_heads_kv
         return cls(problem.heads_q * row, 2 * heads_kv * row, max(1, 4 // size), heads_kv, problem, nccl)
 
     def by_heads(self, ranks: int) -> Share:
-        """The same after an exchange of heads within so many ranks: as many bytes, but for KV heads that are copied."""
+        """The share after an exchange of heads among `ranks` ranks. Only copies of KV heads change its bytes."""
         copies = max(1, ranks // self.heads_kv)
         return replace(self, kv=copies * self.kv, heads_kv=max(1, self.heads_kv // ranks))
 
     def chunks(self, most: int) -> int:
-        """Into how many chunks the heads are split."""
+        """Number of chunks of heads, up to `most`."""
         return chunk_count(self.problem, self.heads_kv, most, self.nccl)
 
 
 def peak_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool = False) -> int:
-    """The most that one call in the problem's direction allocates on a rank at a time, its results included.
+    """The peak of the bytes that one call in the problem's direction allocates on a rank, results included.
 
-    A backward is one whose forward kept what it could; a forward is one that keeps nothing.
+    The forward before a backward kept every tensor it could. A forward alone keeps nothing.
 
     Args:
         strategy: One of this distribution's strategies.
-        problem: What is asked of all ranks together.
+        problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
-        nccl: Whether NCCL moves it, by which the heads of full masks are not split in chunks.
+        nccl: Whether NCCL moves the tensors. If so, the heads of full masks are not split into chunks.
 
     Returns:
-        Bytes, beyond q, k and v, and beyond the gradient of the output and what the forward kept; without the
-        log-sum-exps, and without what the kernel takes inside.
+        Bytes beyond q, k and v, the gradient of the output and the tensors that the forward kept. They do not count
+        the log-sum-exps and the kernel's own allocations.
 
     Raises:
-        UnknownNameError: It is not one of this distribution's.
+        UnknownNameError: The strategy is not in this distribution.
     """
     forward, backward = _of(strategy)
     formula = forward if problem.direction == "forward" else backward
@@ -102,15 +102,15 @@ def peak_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int], n
 
 
 def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -> int:
-    """What a forward keeps for the backward beside q, k, v and the output: E and the output by heads, or nothing.
+    """Bytes that a forward keeps for the backward beyond q, k, v and the output: E and the output by heads, or none.
 
     Args:
         strategy: One of this distribution's strategies.
-        problem: What is asked of all ranks together.
+        problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
 
     Raises:
-        UnknownNameError: It is not one of this distribution's.
+        UnknownNameError: The strategy is not in this distribution.
     """
     _of(strategy)
     axis = {"ulysses": "ulysses", "usp": "ulysses", "loongtrain": "heads"}.get(strategy)
@@ -123,7 +123,7 @@ def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -
 def _ulysses(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
     chunks, whole = mine.chunks(ULYSSES_CHUNKS), mine.q + mine.kv
-    # Two chunks' q, k and v leave and arrive; or one is there, one moves, and an output was made and comes back.
+    # Either two chunks' q, k and v leave and arrive. Or one chunk is computed, one moves, and an output returns.
     exchanging = min(2, chunks) * 2 * whole // chunks + _copies(share, mine)
     computing = ((2 * chunks - 1) * whole + 2 * mine.q) // chunks
     return share.q + max(exchanging, computing)
@@ -142,12 +142,12 @@ def _ring_of(share: Share, ranks: int) -> int:
 
 
 def _ring_backward_of(share: Share, ranks: int) -> int:
-    """The same, the gradient of what is at hand, and the sum of all ranks' as it goes and as it comes."""
+    """The buffers of the forward, one step's gradients, and the sums of gradients that leave and arrive."""
     return _gradient_ring(share, ranks) + _parts(share, ranks)
 
 
 def _parts(share: Share, steps: int) -> int:
-    """Results of queries that come in parts: two as they are, and from three on a sum."""
+    """Partial results of queries: two of them, and from three on their sum."""
     return min(2, steps) * share.q + (share.wide * share.q if steps >= _SUMMED else 0)
 
 
@@ -158,7 +158,7 @@ def _gradient_ring(share: Share, ranks: int) -> int:
 def _all_gather(share: Share, sizes: dict[str, int]) -> int:
     chunks = share.chunks(GATHER_CHUNKS)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
-    # A chunk as it came and in order, the next one on its way, and the last one, which goes when this one is there.
+    # A chunk as received and in order, the next one on its way, and the last one until this one has arrived.
     return share.q + min(chunks + 1, 4) * all_of + mine
 
 
@@ -186,7 +186,7 @@ def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
     window = min(2, inner) * mine.kv
     rings = min(2, outer) * mine.kv + window
     within = rings + _parts(mine, outer * inner)
-    # A window's ring is made before that of the window before it goes.
+    # A window's ring is made before the ring of the window before it is freed.
     between = rings + window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
     return _around(share, mine, max(within, between))
 
@@ -202,24 +202,24 @@ def _loongtrain_backward(share: Share, sizes: dict[str, int]) -> int:
 
 
 def _around(share: Share, mine: Share, inside: int) -> int:
-    """An exchange of heads around what rings take, in one chunk."""
+    """An exchange of heads in one chunk around the memory of rings."""
     whole = mine.q + mine.kv
     return max(share.q + whole + inside, 3 * share.q + whole, share.q + 2 * whole + _copies(share, mine))
 
 
 def _around_backward(share: Share, mine: Share, inside: int) -> int:
-    gradients = mine.q + mine.kv  # where they are put together to be sent
+    gradients = mine.q + mine.kv  # where they lie side by side to be sent
     sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
     return share.q + share.kv + mine.q + gradients + max(inside, gradients + sums)
 
 
 def _copies(share: Share, mine: Share) -> int:
-    """KV heads that are copied for several ranks, before they are sent."""
+    """Copies of KV heads for several ranks, before they are sent."""
     return mine.kv if mine.kv > share.kv else 0
 
 
 _Formula = Callable[[Share, dict[str, int]], int]
-#: Of each strategy the forward's and the backward's.
+#: The formulas of the forward and of the backward.
 _FORMULAS: Mapping[str, tuple[_Formula, _Formula]] = {
     "ulysses": (_ulysses, _ulysses_backward),
     "ring_p2p": (
@@ -239,7 +239,7 @@ def _of(strategy: str) -> tuple[_Formula, _Formula]:
 
 
 def _stated(strategy: str) -> Callable[[Problem, Mapping[str, int], bool], StrategyMemory]:
-    """The function that a strategy's manifest names as `memory`."""
+    """The `memory` function of a strategy's manifest."""
 
     def memory(problem: Problem, axis_sizes: Mapping[str, int], nccl: bool) -> StrategyMemory:
         forward, backward = (replace(problem, direction=direction) for direction in _DIRECTIONS)

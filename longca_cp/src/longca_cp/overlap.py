@@ -1,12 +1,14 @@
-"""Overlap: which transfers are under way while a kernel computes, and into how many chunks heads are split for that.
+"""Overlap: the transfers that run beside a kernel, and the chunks of heads that make this possible.
 
-A collective of NCCL is a kernel, and takes multiprocessors from the one that it runs beside. Most kernels deal out
-their tiles as multiprocessors come free, and lose no more than was taken. FlashAttention-3's forward of a full mask
-deals them beforehand, by its source: what was to run on a multiprocessor that is taken waits until the transfer is
-done, which waits for other ranks. That this is the reason is no measurement. On two and on four H200s such a forward of
-ulysses took a fifth to two fifths longer in two chunks than in one (`benchmarks/overlap.py`,
-`results/h200/distributed/overlap.json` and `overlap-two.json`). A ring of two took less with its one transfer beside
-the step than before it; of longer rings that was not measured.
+On two and on four H200s, FlashAttention-3's forward of a full mask under ulysses took a fifth to two fifths longer in
+two chunks than in one (`benchmarks/overlap.py`, `results/h200/distributed/overlap.json` and `overlap-two.json`). So a
+full mask is not split. A ring of two was faster with its one transfer beside the step than before it. Longer rings were
+not measured.
+
+The probable reason is that a collective of NCCL is a kernel, which takes multiprocessors from its neighbour. Most
+kernels deal out their tiles as multiprocessors become free, and lose only these multiprocessors. FlashAttention-3's
+forward of a full mask deals them beforehand. Tiles of a busy multiprocessor then wait for the transfer, which waits for
+other ranks.
 """
 
 from __future__ import annotations
@@ -21,25 +23,25 @@ ULYSSES_CHUNKS, GATHER_CHUNKS = 2, 4
 
 
 def is_beside(problem: Problem, nccl: bool) -> bool:
-    """Whether a transfer is to be under way while the forward of a problem is computed, and not to be done before.
+    """Whether a transfer runs while the forward of a problem is computed, and not before it.
 
     Args:
-        problem: What is computed.
-        nccl: Whether NCCL moves it.
+        problem: The problem.
+        nccl: Whether NCCL moves the tensors.
     """
     return not (nccl and problem.concrete_mask.admits(Form.FULL))
 
 
 def chunk_count(problem: Problem, heads_kv: int, most: int, nccl: bool) -> int:
-    """Into how many chunks heads are split, so that one travels while another is computed.
+    """Number of chunks of heads, so that one travels while another is computed.
 
-    They are whole groups of GQA each, and as many on all ranks.
+    Chunks are whole groups of GQA. All ranks have the same number of chunks.
 
     Args:
-        problem: What is asked of all ranks together.
+        problem: The problem of all ranks together.
         heads_kv: KV heads of a rank's step.
-        most: No more than so many.
-        nccl: Whether NCCL moves them.
+        most: The largest number of chunks.
+        nccl: Whether NCCL moves the tensors.
     """
     if not is_beside(problem, nccl):
         return 1

@@ -15,19 +15,19 @@ __all__ = ["even_bounds", "keys_seen", "split", "union"]
 
 
 def even_bounds(total: int, parts: int) -> list[int]:
-    """Bounds of `parts` consecutive pieces of as many tokens each, the first ones longer by one: [parts + 1]."""
+    """Bounds of `parts` consecutive pieces of equal length, the first ones longer by one: [parts + 1]."""
     sizes = (total // parts + (part < total % parts) for part in range(parts))
     return list(accumulate(sizes, initial=0))
 
 
 def split(ranges: Ranges, parts: int) -> tuple[Ranges, ...]:
-    """Consecutive pieces of some ranges, of as many tokens each; the first ones are longer by one."""
+    """Consecutive pieces of some ranges, of equal length. The first ones may be longer by one."""
     if parts == 1:
         return (tuple(ranges),)
     starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
     before = np.r_[0, np.cumsum(stops - starts)]
     bounds = np.array(even_bounds(int(before[-1]), parts))
-    # Where a range or a piece begins, numbered through the tokens of all ranges.
+    # The starts of ranges and pieces, counted through the tokens of all ranges.
     first = np.unique(np.concatenate([before, bounds]))
     length, first = np.diff(first), first[:-1]
     owner = np.searchsorted(before, first, side="right") - 1
@@ -38,7 +38,7 @@ def split(ranges: Ranges, parts: int) -> tuple[Ranges, ...]:
 
 
 def union(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Ranges:
-    """The tokens that any of some ranges hold, in any order, as few ranges as there can be; empty ones hold none."""
+    """The union of some ranges, which may be in any order and empty, as the smallest number of ranges."""
     held = starts < stops
     starts, stops = starts[held], stops[held]
     if not len(starts):
@@ -57,5 +57,5 @@ def keys_seen(mask: SliceMask, part: Ranges) -> Ranges:
     first = np.searchsorted(stops, q0, side="right")
     each, met = ragged(first, np.maximum(np.searchsorted(starts, q1) - first, 0))
     top, bottom = np.maximum(starts[met], q0[each]), np.minimum(stops[met], q1[each])
-    # A tight slice shows its rows something, and from one row to the next that moves on by a key at most.
+    # Each row of a tight slice sees a key, and its keys move on by at most one from row to row.
     return union(np.maximum(k0[each], top + lo[each]), np.minimum(k1[each], bottom + hi[each]))

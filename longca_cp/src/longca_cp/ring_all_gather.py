@@ -1,9 +1,10 @@
 """ring_all_gather: each rank computes its own queries on the keys and values that it gathers from the others.
 
-It gathers only what its queries see, a chunk of heads at a time: while one chunk is computed, the next is on its way.
-The backward gathers them once more rather than keep them, and sends the gradients back to be summed in float32.
+It gathers only the keys that its queries see, a chunk of heads at a time. While one chunk is computed, the next is on
+its way. The backward gathers them once more and does not keep them. It returns the gradients, which are summed in
+float32.
 
-Sources: Llama 3 (arXiv 2407.21783, section 3.3.2); Megatron-LM's all-gather context parallelism.
+Sources: Llama 3 (arXiv 2407.21783, section 3.3.2), and Megatron-LM's all-gather context parallelism.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["RingAllGather", "RingAllGatherPlan"]
 
 @dataclass(eq=False)
 class RingAllGatherPlan(StepPlans):
-    """A plan for ring_all_gather; its steps are chunks of heads."""
+    """A plan for ring_all_gather. Its steps are chunks of heads."""
 
     gathering: Gathering
 
@@ -37,7 +38,7 @@ class RingAllGatherPlan(StepPlans):
 
 
 class RingAllGather:
-    """Keys and values gathered; see `longca.parallel.strategy.Strategy`."""
+    """Keys and values gathered. See `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ring",))
@@ -51,7 +52,7 @@ class RingAllGather:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: RingAllGatherPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of this rank's tokens; keeps nothing."""
+        """Attention of this rank's tokens. It keeps nothing."""
         out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
         coming = [self._gather(plan, k, v, 0)]
         for chunk, step in enumerate(plan.steps):

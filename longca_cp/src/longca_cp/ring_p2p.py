@@ -1,10 +1,10 @@
 """ring_p2p: each rank computes its own queries, while keys and values go round the ring from rank to rank.
 
-While a step is computed, its keys are on their way to the next rank and the next step's come in. Partial outputs merge
-by their log-sum-exps as they are made. In the backward the gradients of keys and values travel a step behind them, and
-each rank adds its part; those of queries stay. All three are summed in float32.
+While a step is computed, its keys are on their way to the next rank, and the next step's keys arrive. Partial outputs
+merge by their log-sum-exps. In the backward the gradients of keys and values travel a step behind them, and each rank
+adds its part. The gradients of queries stay. All three are summed in float32.
 
-Sources: Ring Attention (arXiv 2310.01889); zhuzilin/ring-flash-attention, which has it on FlashAttention.
+Sources: Ring Attention (arXiv 2310.01889), and zhuzilin/ring-flash-attention, which has it on FlashAttention.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RingPlan(StepPlans):
     """A plan for a ring.
 
     Attributes:
-        tokens: How many tokens each member of the ring begins with.
+        tokens: Number of tokens that each member of the ring begins with.
     """
 
     tokens: tuple[int, ...]
@@ -65,7 +65,7 @@ def ring_backward(axis: Axis, plan: RingPlan, dout: Tensor, saved: Saved) -> Gra
 
 
 class RingP2P:
-    """Keys and values round a ring; see `longca.parallel.strategy.Strategy`."""
+    """Keys and values round a ring. See `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ring",))
@@ -79,7 +79,7 @@ class RingP2P:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: RingPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of this rank's tokens; keeps nothing."""
+        """Attention of this rank's tokens. It keeps nothing."""
         return ring_forward(self._axis, plan, q, k, v)
 
     def backward(

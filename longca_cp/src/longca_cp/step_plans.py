@@ -16,7 +16,7 @@ from longca_cp.overlap import chunk_count
 __all__ = ["Gradients", "Saved", "StepPlans", "attend", "differentiate", "plan_chunks", "plan_steps"]
 
 
-#: q, k, v, out and lse, as the forward had them and the backward needs them.
+#: q, k, v, out and lse of a forward, which the backward needs.
 Saved = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 #: dq, dk and dv.
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -24,14 +24,14 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(eq=False)
 class StepPlans:
-    """What every strategy's plan has.
+    """The common part of all strategies' plans.
 
     Attributes:
-        problem: What is asked of all ranks together.
-        layout: Who holds what and computes what.
+        problem: The problem of all ranks together.
+        layout: The layout.
         rank: This rank in the layout.
-        kernel: What computes the steps.
-        steps: The kernel's plan for each call, in their order; None for those that show nothing.
+        kernel: The kernel that computes the steps.
+        steps: The kernel's plan for each call, in order. None for an empty step.
     """
 
     problem: Problem
@@ -42,7 +42,7 @@ class StepPlans:
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes of the mask's metadata on this rank's device, over all steps; a plan that several share counts once."""
+        """Bytes of the mask's metadata on this rank's device, over all steps. A shared plan counts once."""
         return sum(plan.metadata_bytes for plan in {id(plan): plan for plan in self._plans()}.values())
 
     def _plans(self) -> Iterator[Plan]:
@@ -50,7 +50,7 @@ class StepPlans:
 
 
 def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel) -> tuple[Plan | None, ...]:
-    """A plan for each of a rank's steps; None for those that show nothing."""
+    """A plan for each of a rank's steps. None for an empty step."""
     asked = step_problems(problem, layout)[rank]
     return tuple(None if step is None else kernel.plan(step) for step in asked)
 
@@ -58,15 +58,15 @@ def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel) -> t
 def plan_chunks(
     problem: Problem, layout: Layout, rank: int, kernel: Kernel, most: int, nccl: bool
 ) -> tuple[Plan | None, ...]:
-    """A plan for each chunk of heads of a rank's one step. Where heads share a mask, chunks share a plan.
+    """A plan for each chunk of heads of a rank's one step. Chunks share a plan if heads share a mask.
 
     Args:
-        problem: What is asked of all ranks together.
-        layout: Of one step a rank.
+        problem: The problem of all ranks together.
+        layout: A layout with one step for each rank.
         rank: This rank in it.
-        kernel: What computes the chunks.
-        most: No more chunks than so many.
-        nccl: Whether NCCL moves them.
+        kernel: The kernel that computes the chunks.
+        most: The largest number of chunks.
+        nccl: Whether NCCL moves the tensors.
     """
     start, stop = layout.steps[rank][0].heads_kv
     chunks = chunk_count(problem, stop - start, most, nccl)
@@ -93,16 +93,16 @@ def attend(
     out: Tensor | None = None,
     lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A step's output and log-sum-exp; of a step that shows nothing, 0 and −∞.
+    """A step's output and log-sum-exp. For an empty step 0 and −∞.
 
     Args:
-        kernel: What computes it.
+        kernel: The kernel that computes it.
         step: The step's plan.
         q: [Tq, Hq, D].
         k: [Tk, Hkv, D].
         v: [Tk, Hkv, D].
-        out: Filled with the output and returned, where given.
-        lse: Likewise for the log-sum-exp.
+        out: Buffer for the output, or None for a new tensor.
+        lse: Buffer for the log-sum-exp, or None for a new tensor.
     """
     if step is not None:
         return kernel.forward(q, k, v, step, out=out, lse=lse)
@@ -110,13 +110,13 @@ def attend(
 
 
 def differentiate(kernel: Kernel, step: Plan | None, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
-    """A step's gradients, in buffers; of a step that shows nothing, 0.
+    """A step's gradients, in buffers. For an empty step 0.
 
     Args:
-        kernel: What computes them.
+        kernel: The kernel that computes them.
         step: The step's plan.
         dout: [Tq, Hq, D].
-        saved: The step's q, k and v; and out and lse, which may be those of a larger softmax.
+        saved: The step's q, k and v, and the out and lse of the step or of a larger softmax.
         into: Buffers for dq, dk and dv.
     """
     dq, dk, dv = into

@@ -1,7 +1,8 @@
 """ulysses: each rank computes some heads of all tokens. One all-to-all takes q, k and v there, another brings out back.
 
-A rank's heads go in two chunks where it has KV heads for both: while one is computed, the other travels. The backward
-needs q, k, v, out and lse by heads once more; it takes what the forward kept of them, or exchanges them again.
+A rank's heads go in two chunks if it has KV heads for both. While one chunk is computed, the other travels. The
+backward needs q, k, v, out and lse by heads once more. It takes the tensors that the forward kept, or exchanges them
+again.
 
 Source: DeepSpeed Ulysses (arXiv 2309.14509).
 """
@@ -28,7 +29,7 @@ __all__ = ["Ulysses", "UlyssesPlan", "backward_by_heads", "forward_by_heads"]
 
 @dataclass(eq=False)
 class UlyssesPlan(StepPlans):
-    """A plan for ulysses; its steps are chunks of this rank's heads."""
+    """A plan for ulysses. Its steps are chunks of this rank's heads."""
 
     exchange: HeadExchange
 
@@ -39,13 +40,13 @@ def forward_by_heads(
     computes: Sequence[Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]],
     kept: list[Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of this rank's tokens, out [Tl, Hq, D] and lse [Hq, Tl], through that of its heads.
+    """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens, computed by heads.
 
     Args:
         exchange: The ranks that share the heads.
         qkv: This rank's tokens of all heads.
-        computes: For each chunk of heads, from its q, k and v of the group's tokens to out and lse.
-        kept: Gets q, k, v, out and lse of each chunk, where given.
+        computes: A function for each chunk of heads, from q, k and v of the group's tokens to out and lse.
+        kept: A list for q, k, v, out and lse of each chunk, or None.
     """
     chunks, q = len(computes), qkv[0]
     out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
@@ -73,15 +74,15 @@ def backward_by_heads(
     kept: list[Tensor] | None,
     heads_kv: int,
 ) -> Gradients:
-    """Gradients of this rank's tokens; those of a KV head that several ranks have are summed over these.
+    """Gradients of this rank's tokens. Gradients of a KV head of several ranks are summed over these ranks.
 
     Args:
         exchange: The ranks that share the heads.
         dout: [Tl, Hq, D].
-        saved: q, k, v, out and lse of this rank's tokens; not read where `kept` has those by heads.
-        computes: For each chunk of heads, from dout, what was saved, and buffers to dq, dk and dv, which may be in the
-            buffers or elsewhere.
-        kept: What the forward kept, if it was asked to.
+        saved: q, k, v, out and lse of this rank's tokens. They are not read if `kept` has tensors.
+        computes: A function for each chunk of heads, from dout, saved tensors and buffers to dq, dk and dv. The
+            gradients may be in the buffers or elsewhere.
+        kept: The tensors that the forward kept, or None.
         heads_kv: KV heads of all ranks.
     """
     chunks = len(computes)
@@ -105,7 +106,7 @@ def backward_by_heads(
 
 
 def _exchange_again(exchange: HeadExchange, saved: Saved, chunks: int) -> list[Tensor]:
-    """What the forward would have kept."""
+    """The tensors that the forward would have kept."""
     *tensors, lse = saved
     kept: list[Tensor] = []
     for chunk in range(chunks):
@@ -116,7 +117,7 @@ def _exchange_again(exchange: HeadExchange, saved: Saved, chunks: int) -> list[T
 
 
 class Ulysses:
-    """All-to-all over heads; see `longca.parallel.strategy.Strategy`."""
+    """All-to-all over heads. See `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ulysses",))

@@ -1,8 +1,8 @@
-"""usp: a ring of Ulysses groups. Inside a group heads are split over ranks; keys and values go round between groups.
+"""usp: a ring of Ulysses groups. A group's ranks split heads, and keys and values go round between groups.
 
-A group's ranks exchange heads as in `ulysses`, so that each has some heads of all of the group's tokens; with these it
-goes round the ring as in `ring_p2p`, and meets the same heads of the other groups. Groups are a mesh's last dim, and so
-inside a node, where all-to-all is quick; rings cross nodes.
+A group's ranks exchange heads as in `ulysses`, so that each has some heads of all of the group's tokens. With these it
+takes part in a ring as in `ring_p2p`, and meets the same heads of the other groups. Groups are a mesh's last dim and so
+inside a node, where all-to-all is fast. Rings cross nodes.
 
 Source: USP (arXiv 2405.07719).
 """
@@ -28,13 +28,13 @@ __all__ = ["USP", "USPPlan"]
 
 @dataclass(eq=False)
 class USPPlan(RingPlan):
-    """A plan for usp; its tokens are those of groups."""
+    """A plan for usp. Its tokens are tokens of groups."""
 
     exchange: HeadExchange
 
 
 class USP:
-    """Ulysses inside, a ring across; see `longca.parallel.strategy.Strategy`."""
+    """Ulysses inside, a ring across. See `longca.parallel.strategy.Strategy`."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, (self._ring, self._group) = axes_of(mesh, ("ring", "ulysses"))
@@ -50,7 +50,7 @@ class USP:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: USPPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of this rank's tokens; keeps q, k, v, out and lse of its heads."""
+        """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
         return forward_by_heads(plan.exchange, (q, k, v), [partial(ring_forward, self._ring, plan)], kept)
 
     def backward(

@@ -105,7 +105,7 @@ class Layout:
         maker = self.strategy or "made by hand"
         return f"<Layout: {maker} on {sizes}, {self.num_tokens} tokens, {self.placement or 'unnamed placement'}>"
 
-    def made_by(self, strategy: str, axis_sizes: tuple[tuple[str, int], ...], placement: str) -> Layout:
+    def made_by(self, strategy: str, axis_sizes: tuple[tuple[str, int], ...], placement: str | None = None) -> Layout:
         """The same layout with the names of its strategy, axes and placement."""
         made = copy(self)  # its shards were checked
         for name, value in (("strategy", strategy), ("axis_sizes", axis_sizes), ("placement", placement)):
