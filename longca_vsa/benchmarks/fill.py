@@ -26,7 +26,7 @@ from longca_bench.measuring.environment import surroundings
 from longca_bench.suites.cases import Case, Selection, expand
 from longca_bench.suites.suite import load_suite
 from longca_vsa.bsa.configs import choose
-from longca_vsa.bsa.plan import BSAPlan, make_plan, packed_heads
+from longca_vsa.bsa.plan import BSAPlan, make_plan
 
 if TYPE_CHECKING:
     from longca_triton.config import Config
@@ -45,10 +45,7 @@ def masks_of(suite: str) -> list[Case]:
 
 def plan_for(problem: Problem, capability: tuple[int, int]) -> BSAPlan:
     """The plan that a device of some capability would have, on the CPU."""
-    mask = problem.concrete_mask
-    assert isinstance(mask, BlockSparseMask)
-    packed = packed_heads(problem)
-    return make_plan(problem, choose(problem.head_dim, capability, mask.q_bounds, packed, mask.k_bounds))
+    return make_plan(problem, choose(problem, capability))
 
 
 def computed(plan: BSAPlan, kernel: str) -> int:

@@ -75,8 +75,8 @@ def build(arguments: argparse.Namespace, seqlen: int) -> masks.Mask:
 
 def all_candidates(problem: Problem) -> dict[str, list[Config]]:
     """What `configs.py` chooses from on the problem's device, and the grid."""
-    capability = problem.device.capability or (0, 0)
-    return {kernel: [*candidates(kernel, problem.head_dim, capability), *GRID[kernel]] for kernel in GRID}
+    found = problem.head_dim, problem.device.capability
+    return {kernel: [*candidates(kernel, *found), *GRID[kernel]] for kernel in GRID}
 
 
 def short_problems(arguments: argparse.Namespace, problem: Problem) -> list[Problem]:

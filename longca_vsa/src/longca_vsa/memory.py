@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from longca import Problem
 from longca.kernels.sizes import Tensors, block_sparse, counted_heads, empty_bytes, widths
 from longca.masks import BlockSparseMask, Form
-from longca_vsa.bsa.configs import choose, tile_count
+from longca_triton.memory import prepared_bytes
+from longca_vsa.bsa.configs import choose, heads_in_cache, packed_heads, piece_of, tile_count
 
 __all__ = [
     "bsa_plan",
@@ -32,25 +33,20 @@ __all__ = [
 _BLOCK = 64  # tokens of fastvideo-kernel's blocks
 _CACHE = 50 * 2**20  # bytes of an H100's or H200's L2 cache, by which bsa shares the heads of a group among launches
 _SHORT = 2**16  # blocks that 16 bits tell apart
-_SMALLEST_PIECE = 16
 
 
 def bsa_workspace(problem: Problem, form: Form) -> int:
-    """In a backward two numbers a query, and sums of dk and dv where a group's heads take several launches."""
+    """Exponents and deltas in a backward, and sums of dk and dv if a group's heads take several launches."""
     if problem.direction == "forward":
         return 0
     tensors, group = Tensors.of(problem), problem.heads_q // problem.num_heads_kv
-    multiple = max(64, 8192 // problem.head_dim)
-    prepared = 2 * 4 * problem.heads_q * (-(-tensors.tokens_q // multiple) * multiple)
-    fits = _CACHE // (4 * max(1, tensors.tokens_q) * problem.head_dim * tensors.element)
-    return prepared + (2 * tensors.wide_k if group > max(1, fits) else 0)
+    in_cache = heads_in_cache(_CACHE, group, tensors.q // problem.heads_q)
+    return prepared_bytes(problem, choose(problem)) + (2 * tensors.wide_k if in_cache < group else 0)
 
 
 def bsa_plan(problem: Problem, form: Form) -> int:
     """Lists of runs or of blocks, their offsets and steps, and the tiles of each kernel."""
-    mask, group = block_sparse(problem), problem.heads_q // problem.num_heads_kv
-    packed = group if mask.heads in (1, problem.num_heads_kv) else 1
-    configs = choose(problem.head_dim, problem.device.capability or (0, 0), mask.q_bounds, packed, mask.k_bounds)
+    mask, packed, configs = block_sparse(problem), packed_heads(problem), choose(problem)
     by_query = (configs.forward, configs.dq) if problem.direction == "backward" else (configs.forward,)
     size = _lists_bytes(mask, {config.block_n for config in by_query}, by_key=False)
     heads = problem.heads_q // packed
@@ -118,7 +114,7 @@ def _lists_bytes(mask: BlockSparseMask, steps: set[int], *, by_key: bool) -> int
     own, other = (mask.k_bounds, mask.q_bounds) if by_key else (mask.q_bounds, mask.k_bounds)
     rows, unit = mask.heads * (len(own) - 1), mask.block_size or 0
     number = 2 if unit > 1 and len(other) <= _SHORT else 4
-    pieces = {_SMALLEST_PIECE <= unit < step and step % unit == 0 for step in steps}
+    pieces = {piece_of(other, step) for step in steps}
     found = _entries(mask, mask.key)
     runs, blocks = found[1 if by_key else 0], found[2]
     entries = sum(number * (1 + blocks) if piece else 2 * number * (1 + runs) for piece in pieces)

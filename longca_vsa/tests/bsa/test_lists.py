@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from longca.masks import BlockSparseMask
-from longca_vsa.bsa.lists import Kept, make_lists, piece_of, unit_of
+from longca_vsa.bsa.configs import piece_of, unit_of
+from longca_vsa.bsa.lists import Kept, make_lists
 
 UNEQUAL = [0, 3, 40, 41, 90, 97, 150]
 

@@ -8,7 +8,8 @@ import pytest
 import longca
 from longca.masks import Form
 from longca_triton.config import Config, Configs
-from longca_vsa.bsa.plan import make_plan, packed_heads
+from longca_vsa.bsa.configs import packed_heads
+from longca_vsa.bsa.plan import make_plan
 
 CONFIGS = Configs(Config(128, 64, 4, 2), Config(64, 64, 4, 2), Config(128, 32, 8, 3))
 

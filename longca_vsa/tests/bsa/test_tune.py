@@ -10,8 +10,7 @@ import pytest
 
 from longca import Device, Problem
 from longca_triton.tuning import OPERATIONS
-from longca_vsa.bsa.configs import candidates
-from longca_vsa.bsa.lists import unit_of
+from longca_vsa.bsa.configs import candidates, unit_of
 
 
 @pytest.fixture(scope="module")

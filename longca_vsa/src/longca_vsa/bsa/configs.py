@@ -1,8 +1,7 @@
-"""Tile shapes, warps and pipeline stages of the three kernels, by head dimension, device and what fills a tile.
+"""Tile shapes, warps and pipeline stages of the three kernels, by head dimension, device and blocks.
 
-A tile has rows of one block, so large tiles are for blocks that fill them: `choose` takes of a kernel's configurations
-the one whose tiles, with the rows that they lack, take the least time. In the forward and for dq `block_m`
-counts rows, a query under one head each.
+A tile has rows of one block, so large tiles suit blocks that fill them. `choose` takes the configuration whose tiles
+take the least time, unfilled rows included. In the forward and for dq, `block_m` counts rows: a query under one head.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from longca import Problem
+from longca.kernels.sizes import block_sparse
 from longca_triton.config import Config, Configs, by_shared_memory
 
-__all__ = ["candidates", "choose", "tile_count"]
-
+__all__ = ["candidates", "choose", "heads_in_cache", "packed_heads", "piece_of", "tile_count", "unit_of"]
 
 _Table = dict[int, tuple[Config, ...]]
 
@@ -78,43 +78,73 @@ _SMALL: dict[str, _Table] = {
         256: (Config(32, 32, 8, 1), Config(16, 32, 4, 1)),
     },
 }
-#: What a row costs in tiles of so many rows, relative to the largest: smaller ones read more columns for as much work,
-#: and below 64 rows Hopper's matrix instructions are out of reach. The mean of the three kernels with 64:8 heads
-#: on an H200 (results/h200/sparse/tuning).
+#: Cost of a row in tiles of so many rows, relative to the largest tiles. Smaller tiles read more columns for as much
+#: work, and Hopper's matrix instructions need 64 rows. The mean of the three kernels with 64:8 heads on an H200
+#: (results/h200/sparse/tuning).
 _ROW_COST = {128: 1.0, 64: 1.1, 32: 2.1, 16: 3.0}
 
 
-def candidates(kernel: str, head_dim: int, capability: tuple[int, int]) -> tuple[Config, ...]:
-    """The configurations of `forward`, `dkdv` or `dq` on a device, those with the largest tiles first."""
+#: Blocks of fewer tokens are not gathered: finding them takes more time than loading them.
+_SMALLEST_PIECE = 16
+
+
+def candidates(kernel: str, head_dim: int, capability: tuple[int, int] | None) -> tuple[Config, ...]:
+    """The configurations of `forward`, `dkdv` or `dq` on a device, the largest tiles first."""
     return by_shared_memory(capability, large=_LARGE, medium=_MEDIUM, small=_SMALL)[kernel][head_dim]
 
 
-def choose(
-    head_dim: int, capability: tuple[int, int], q_bounds: NDArray[np.int64], packed: int, k_bounds: NDArray[np.int64]
-) -> Configs:
-    """The configurations for a mask's blocks.
+def choose(problem: Problem, capability: tuple[int, int] | None = None) -> Configs:
+    """The configurations for the blocks of a problem's mask.
 
     Args:
-        head_dim: 64, 128 or 256.
-        capability: The device's.
-        q_bounds: Bounds of the query blocks.
-        packed: Query heads that are rows of one tile.
-        k_bounds: Bounds of the key blocks.
+        problem: The problem. Its mask is a block-sparse one.
+        capability: A compute capability. None stands for the capability of the problem's device.
     """
+    mask, packed = block_sparse(problem), packed_heads(problem)
 
     def best(kernel: str) -> Config:
-        by_key = kernel == "dkdv"
-
         def cost(config: Config) -> float:
-            if by_key:
-                return tile_count(k_bounds, 1, config.block_n) * config.block_n * _ROW_COST[config.block_n]
-            return tile_count(q_bounds, packed, config.block_m) * config.block_m * _ROW_COST[config.block_m]
+            if kernel == "dkdv":
+                return tile_count(mask.k_bounds, 1, config.block_n) * config.block_n * _ROW_COST[config.block_n]
+            return tile_count(mask.q_bounds, packed, config.block_m) * config.block_m * _ROW_COST[config.block_m]
 
-        return min(candidates(kernel, head_dim, capability), key=cost)
+        return min(candidates(kernel, problem.head_dim, capability or problem.device.capability), key=cost)
 
     return Configs(best("forward"), best("dkdv"), best("dq"))
 
 
+def packed_heads(problem: Problem) -> int:
+    """Query heads that are rows of one tile: the heads of a group if they share their mask, else 1."""
+    group = problem.heads_q // problem.num_heads_kv
+    return group if problem.concrete_mask.heads in (1, problem.num_heads_kv) else 1
+
+
 def tile_count(bounds: NDArray[np.int64], packed: int, block: int) -> int:
-    """How many tiles of `block` rows there are over blocks of tokens under `packed` heads each."""
+    """The number of tiles of `block` rows over blocks of tokens under `packed` heads each."""
     return int((-(-np.diff(bounds) * packed // block)).sum())
+
+
+def unit_of(bounds: NDArray[np.int64]) -> int | None:
+    """Tokens a block if all blocks are of one size (the last may be cut short), else None."""
+    sizes = np.diff(bounds)
+    if not len(sizes) or (sizes[:-1] != sizes[0]).any() or sizes[-1] > sizes[0]:
+        return None
+    return int(sizes[0])
+
+
+def piece_of(bounds: NDArray[np.int64], step: int) -> int:
+    """Tokens a block if a step of so many columns gathers several blocks, else 0."""
+    unit = unit_of(bounds) or 0
+    return unit if _SMALLEST_PIECE <= unit < step and step % unit == 0 else 0
+
+
+def heads_in_cache(cache: int, group: int, head: int) -> int:
+    """Query heads of a group whose q and dout take at most half the L2 cache, at least one. They divide the group.
+
+    Args:
+        cache: Bytes of the L2 cache.
+        group: Query heads a KV head.
+        head: Bytes of q under one head.
+    """
+    fits = max(1, cache // (4 * max(1, head)))
+    return max(heads for heads in range(1, group + 1) if group % heads == 0 and heads <= fits)

@@ -1,4 +1,4 @@
-"""The four launches: one kernel each, over a plan's programs.
+"""The launches of bsa: one kernel each, over a plan's programs.
 
 Shapes: q, out and dout [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq]. Inputs and results have a contiguous last
 dimension, and any strides over tokens and heads.
@@ -14,6 +14,7 @@ from torch import Tensor
 from longca_triton.config import Config
 from longca_triton.descriptors import sources, strides, vector_sources
 from longca_triton.prepare import launch_prepare
+from longca_vsa.bsa.configs import heads_in_cache
 from longca_vsa.bsa.dkdv import gather_dkdv
 from longca_vsa.bsa.dq import gather_dq
 from longca_vsa.bsa.forward import attend
@@ -53,8 +54,8 @@ def launch_dkdv(
 ) -> None:
     """Writes dk and dv.
 
-    Programs of a KV head share the queries of its group only while these lie in the L2 cache. Where the group's are too
-    many for it, each launch takes some of its heads, and adds what it finds to float32 sums.
+    Programs of a KV head share the queries of its group while these lie in the L2 cache. If a group has too many
+    queries for the cache, each launch takes some of its heads, and adds to float32 sums.
     """
     config, lists, tiles = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"]
     m, n = config.shape
@@ -65,7 +66,7 @@ def launch_dkdv(
         else None
     )
     inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma and not lists.piece)
-    # A block of a vector begins at an address of 16 bytes, which runs of other units do not keep to.
+    # A descriptor wants a block of a vector to begin at a multiple of 16 bytes. Runs of some units do not.
     vectors = tma and lists.unit % _ALIGNMENT == 0
     inputs += vector_sources(prepared, m, vectors)
     passes, repeats = (1, at_a_time) if plan.passes == 1 else (at_a_time, 1)
@@ -97,12 +98,11 @@ def launch_dkdv(
 
 
 def heads_a_launch(q: Tensor, group: int) -> int:
-    """Query heads of a group whose queries, and gradients of outputs, take at most half the L2 cache; at least one."""
+    """Query heads of a group that one launch of dk and dv takes on the device of q."""
     if not q.is_cuda:
         return group
     cache = torch.cuda.get_device_properties(q.device).L2_cache_size
-    fits = cache // (4 * max(1, q.shape[0]) * q.shape[2] * q.itemsize)
-    return max(heads for heads in range(1, group + 1) if group % heads == 0 and heads <= max(1, fits))
+    return heads_in_cache(cache, group, q.shape[0] * q.shape[2] * q.itemsize)
 
 
 def launch_dq(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, dq: Tensor, plan: BSAPlan) -> None:
@@ -137,13 +137,4 @@ def _counts(tiles: Tiles, lists: Lists) -> tuple[int, int, int]:
 
 
 def _constants(q: Tensor, config: Config, lists: Lists, step: int, tma: bool) -> dict[str, Any]:
-    """What the kernel is compiled for."""
-    return {
-        "HEAD_DIM": q.shape[2],
-        "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n,
-        "PIECE": lists.piece,
-        "EXACT": lists.is_exact(step),
-        "TMA": tma,
-        **config.options,
-    }
+    return {"PIECE": lists.piece, "EXACT": lists.is_exact(step), **config.constants(q.shape[2], tma)}

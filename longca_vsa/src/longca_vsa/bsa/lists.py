@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.metadata.kept_blocks import head_slices, unpacked
+from longca_vsa.bsa.configs import piece_of, unit_of
 
-__all__ = ["Kept", "Lists", "make_lists", "piece_of", "unit_of"]
+__all__ = ["Kept", "Lists", "make_lists"]
 
-_SMALLEST_PIECE = 16  # tokens: of smaller blocks more time goes into finding them than into loading
 _SHORT = 2**16  # numbers that 16 bits tell apart
 #: Blocks of several heads that are looked at together: finding entries takes several times what they are stored in.
 _TOGETHER = 2**22
@@ -122,20 +122,6 @@ class _Columns:
         """The kept blocks themselves, all counted as whole ones: a step takes a number of blocks, not of tokens."""
         rows, column = kept.nonzero().unbind(1)
         return _Found(column.to(self.dtype), rows, torch.full_like(column, self.unit))
-
-
-def unit_of(bounds: NDArray[np.int64]) -> int | None:
-    """Tokens a block where all are of one size (the last may be cut short); None where they are not."""
-    sizes = np.diff(bounds)
-    if not len(sizes) or (sizes[:-1] != sizes[0]).any() or sizes[-1] > sizes[0]:
-        return None
-    return int(sizes[0])
-
-
-def piece_of(bounds: NDArray[np.int64], step: int) -> int:
-    """Tokens a block where a step of so many columns had better gather several blocks; else 0."""
-    unit = unit_of(bounds) or 0
-    return unit if _SMALLEST_PIECE <= unit < step and step % unit == 0 else 0
 
 
 def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int]) -> dict[int, Lists]:

@@ -12,11 +12,11 @@ from longca.kernels.base import torch_device
 from longca.masks import BlockSparseMask, Form
 from longca_triton.config import Configs
 from longca_triton.kernel import FlashPlan
-from longca_vsa.bsa.configs import choose
-from longca_vsa.bsa.lists import Kept, Lists, make_lists, piece_of
+from longca_vsa.bsa.configs import choose, packed_heads, piece_of
+from longca_vsa.bsa.lists import Kept, Lists, make_lists
 from longca_vsa.bsa.tables import Tiles, make_tiles
 
-__all__ = ["BSAPlan", "make_plan", "packed_heads"]
+__all__ = ["BSAPlan", "make_plan"]
 
 
 @dataclass(eq=False)
@@ -52,12 +52,6 @@ class BSAPlan(FlashPlan):
         return self.by_query[piece_of(mask.k_bounds, config.block_n)]
 
 
-def packed_heads(problem: Problem) -> int:
-    """Query heads that are rows of one tile: a group's where they share their mask, else 1."""
-    group = problem.heads_q // problem.num_heads_kv
-    return group if problem.concrete_mask.heads in (1, problem.num_heads_kv) else 1
-
-
 def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     """Puts a problem's mask on its device: what the backward needs only where the problem asks for it.
 
@@ -67,9 +61,7 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     """
     mask, packed = problem.concrete_mask, packed_heads(problem)
     assert isinstance(mask, BlockSparseMask), f"{mask.label} is no block-sparse mask, and no other is offered"
-    if configs is None:
-        capability = problem.device.capability or (0, 0)
-        configs = choose(problem.head_dim, capability, mask.q_bounds, packed, mask.k_bounds)
+    configs = configs or choose(problem)
     with_backward = problem.direction == "backward"
     bits = torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device))  # PyTorch wants memory it may write to
     num_keys = len(mask.k_bounds) - 1

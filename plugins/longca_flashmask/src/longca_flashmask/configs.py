@@ -23,6 +23,6 @@ _SMALL = {
 }
 
 
-def choose(head_dim: int, capability: tuple[int, int]) -> Configs:
+def choose(head_dim: int, capability: tuple[int, int] | None) -> Configs:
     """The configurations for a head dimension of 64, 128 or 256 on a device."""
     return by_shared_memory(capability, large=_LARGE, medium=_MEDIUM, small=_SMALL)[head_dim]

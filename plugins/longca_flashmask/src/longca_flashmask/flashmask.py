@@ -29,7 +29,7 @@ class FlashMask(FlashKernel[FlashMaskPlan]):
 
     def plan(self, problem: Problem) -> FlashMaskPlan:
         """Puts intervals and tiles on the device: those of the backward only where it is asked for."""
-        return make_plan(problem, self.configs or choose(problem.head_dim, problem.device.capability or (0, 0)))
+        return make_plan(problem, self.configs or choose(problem.head_dim, problem.device.capability))
 
     @property
     def launches(self) -> Launches[FlashMaskPlan]:

@@ -1,6 +1,6 @@
-"""What flashmask takes beside its tensors, in bytes, for its manifest. Torch-free.
+"""Bytes that flashmask takes beside its tensors, for its manifest. Torch-free.
 
-Source: `plan.py`, `tables.py` and `launches.py` beside this file; held against results/h200 by a test.
+Source: `plan.py` and `tables.py` beside this file. A test compares these bytes with the records in results/h200.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from longca.masks import Form
 from longca.masks.blocks import BlockRuns
 from longca.masks.intervals import IntervalPieces
 from longca_flashmask.configs import choose
+from longca_triton.memory import prepared_bytes
 
 __all__ = ["plan_bytes", "workspace"]
 
 
 def workspace(problem: Problem, form: Form) -> int:
-    """In a backward, two numbers a query and head in float32."""
-    if problem.direction == "forward":
-        return 0
-    configs = choose(problem.head_dim, problem.device.capability or (0, 0))
-    multiple = max(8192 // problem.head_dim, configs.dkdv.block_m, configs.dq.block_m)
-    return 2 * 4 * problem.heads_q * -(-problem.concrete_mask.seqlen_q // multiple) * multiple
+    """Bytes of exponents and deltas, in a backward."""
+    return prepared_bytes(problem, choose(problem.head_dim, problem.device.capability))
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
-    """The tokens' intervals, and the runs of tiles of each kernel."""
-    mask, configs = problem.concrete_mask, choose(problem.head_dim, problem.device.capability or (0, 0))
+    """Bytes of the tokens' intervals, and of each kernel's runs of tiles."""
+    mask, configs = problem.concrete_mask, choose(problem.head_dim, problem.device.capability)
     size, shapes = _intervals(mask.head(0).row_pieces), {configs.forward.shape}
     if problem.direction == "backward":
         size += _intervals(mask.head(0).column_pieces) + _tiles(mask.blocks(*configs.dkdv.shape).by_key)
@@ -34,7 +31,7 @@ def plan_bytes(problem: Problem, form: Form) -> int:
 
 
 def _intervals(pieces: IntervalPieces) -> int:
-    """Starts and stops of 1, 2, 4 or 8 intervals a token."""
+    """Bytes of the starts and stops of 1, 2, 4 or 8 intervals a token."""
     count = 1 << (max(1, pieces.max_intervals) - 1).bit_length()
     return 2 * 4 * count * int(pieces.rows[-1])
 
