@@ -18,6 +18,7 @@ from PIL import Image
 
 from longca_bench.reports.chart_by_kept import draw_by_kept
 from longca_bench.reports.chart_by_mask import draw_by_mask, points
+from longca_bench.reports.chart_by_strategy import draw_by_strategy, strategy_points
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.views_sparse import curves
 
@@ -72,6 +73,7 @@ CHARTS = (
     Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
+    Chart("strategies.png", "results/h200/distributed", drawn=(draw_by_strategy, strategy_points)),
 )
 
 

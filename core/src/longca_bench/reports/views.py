@@ -21,6 +21,7 @@ from longca_bench.reports.views_strategies import (
     auto_placements,
     fastest_strategies,
     strategy_pairs,
+    strategy_ranking,
     strategy_shares,
 )
 from longca_bench.reports.views_strategy_costs import (
@@ -63,6 +64,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "published-small-blocks": small_blocks,
     "fastest-strategies": fastest_strategies,
     "strategy-pairs": strategy_pairs,
+    "strategy-ranking": strategy_ranking,
     "strategy-shares": strategy_shares,
     "auto-placements": auto_placements,
     "strategy-time": STRATEGY_TIME,

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
     from longca_bench.reports.rows import Rows
 
-__all__ = ["auto_placements", "fastest_strategies", "strategy_pairs", "strategy_shares"]
+__all__ = ["auto_placements", "fastest_strategies", "strategy_pairs", "strategy_ranking", "strategy_shares"]
 
 #: A placement within this factor of the fastest one is as fast.
 _AS_FAST = 1.02
+#: A strategy within this factor of the fastest one is near it.
+_NEAR = 1.03
 _CHOSEN = "•"  # the mark of the placement that `auto` took
 
 
@@ -64,6 +66,28 @@ def strategy_pairs(rows: Rows) -> list[Table]:
         made.append(tuple(line))
     heads = (Head("faster", left=True, code=True), *(Head(f"than {name}") for name in names))
     return [Table(heads, tuple(made))] if len(names) > 1 else []
+
+
+def strategy_ranking(rows: Rows) -> list[Table]:
+    """How near each strategy comes to the fastest one, by the number of ranks, each in its fastest placement."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for problem in by_problem(strategy_times(rows)):
+        least = problem.groupby("strategy", sort=False)["seconds"].min()
+        for strategy, seconds in least.items():
+            key = int(problem["world_size"].iloc[0]), str(strategy)
+            found.setdefault(key, []).append(float(seconds / least.min()))
+    made = [
+        (
+            Cell(str(ranks)), Cell(strategy), Cell(str(len(ratios))), Cell(str(sum(ratio == 1 for ratio in ratios))),
+            Cell(str(sum(ratio <= _NEAR for ratio in ratios))), Cell(f"{median(ratios):.2f}×"),
+            Cell(f"{max(ratios):.2f}×"),
+        )
+        for (ranks, strategy), ratios in sorted(found.items(), key=lambda item: (item[0][0], median(item[1])))
+    ]  # fmt: skip
+    heads = ("problems", "the fastest", f"within {_NEAR - 1:.0%}", "takes, median", "takes at most")
+    return (
+        [Table((Head("ranks"), Head("strategy", left=True, code=True), *map(Head, heads)), tuple(made))] if made else []
+    )
 
 
 def auto_placements(rows: Rows) -> list[Table]:
