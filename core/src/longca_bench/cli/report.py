@@ -1,44 +1,101 @@
-"""`longca report`: a run as tables, as files for other programs, and as charts."""
+"""`longca report`: runs as tables, as files for other programs, as a page, and as charts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longca_bench.cli.options import AsJson, print_json
 
+if TYPE_CHECKING:
+    from longca_bench.reports.rows import Rows
+
 __all__ = ["report"]
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or its records.jsonl.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for files. (default: report, in the run's folder)")] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="A run's folder, its records.jsonl, a folder of runs, or a benchmark's JSON."
+        ),
+    ],
+    view: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Tables of this view, such as throughput. (default: a summary)"),
+    ] = None,
     format_: Annotated[
         list[str] | None,
-        typer.Option("--format", help="terminal, markdown, csv, parquet or png; repeatable. (default: terminal)"),
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="terminal, markdown, csv, parquet, html or png. Repeatable. (default: terminal)",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="File of one format, or folder. (default: report, in the run's folder)"),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Keep rows with this value, such as kernel=fa3. Repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reports a run: tables here, or a Markdown page, CSV, Parquet or charts in a folder."""
+    """Reports runs: tables here, or files: a Markdown page, CSV, Parquet, an HTML page or charts."""
+    from longca.errors import UnknownNameError
     from longca_bench.reports.formats import checked_formats, write_reports
-    from longca_bench.reports.run_source import open_run
+    from longca_bench.reports.rows import Rows
+    from longca_bench.reports.views import VIEWS
 
     formats = checked_formats(format_ or ["terminal"])
-    opened = open_run(run)
-    files = write_reports(opened, out or opened.folder / "report", formats)
+    if view is not None and view not in VIEWS:
+        raise UnknownNameError("view", view, VIEWS)
+    rows = Rows.read(*runs)
+    chosen = rows.where(**_conditions(rows, where or []))
+    files = write_reports(chosen, out or _folder(rows, runs) / "report", formats, view)
     if "png" in formats and not any(file.suffix == ".png" for file in files):
         typer.echo("no chart is drawn: charts are of one device's cases, and this run has none", err=True)
     if as_json:
-        records = [record.model_dump(mode="json") for record in opened.records]
-        print_json({"environment": opened.environment, "records": records, "files": [str(file) for file in files]})
+        print_json({**_data(chosen, view), "files": [str(file) for file in files]})
         return
-    from longca_bench.reports.run_table import print_run
+    from longca_bench.reports.summary import print_summary, print_view
     from longca_bench.reports.text import console, safe
 
     target = console()
     if "terminal" in formats:
-        print_run(target, opened.records)
+        print_summary(target, chosen) if view is None else print_view(target, chosen, view)
     for file in files:
         target.print(f"wrote {safe(file)}", soft_wrap=True)
+
+
+def _folder(rows: Rows, paths: list[Path]) -> Path:
+    return rows.runs[0].folder if rows.runs else paths[0].parent
+
+
+def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:
+    """Values by column, each as the column's own type reads it."""
+    from longca.errors import RequestError
+
+    found: dict[str, list[Any]] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or name == "condition":
+            raise RequestError(f"--where {text} is no condition; give COLUMN=VALUE, such as kernel=fa3")
+        values = {str(each): each for each in rows[name].unique()}
+        found.setdefault(name, []).append(values.get(value, value))
+    return found
+
+
+def _data(rows: Rows, view: str | None) -> dict[str, Any]:
+    """What `--json` prints beside the files."""
+    if view is not None:
+        from longca_bench.reports.views import tables
+
+        return {"tables": [table.as_json() for table in tables(view, rows)]}
+    records = [record.model_dump(mode="json") for record in rows.records()]
+    environments = {str(run.folder): run.environment for run in rows.runs}
+    one = next(iter(environments.values())) if len(environments) == 1 else environments
+    return {"environment": one, "records": records}

@@ -163,12 +163,13 @@ def _say_nothing_measured(records: Sequence[Record], ab: tuple[str, str] | None)
 def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None, outcomes: Sequence[Outcome]) -> None:
     from longca_bench.reports.comparison import compare_kernels
     from longca_bench.reports.comparison_table import print_comparison
-    from longca_bench.reports.run_table import print_run
+    from longca_bench.reports.rows import Rows
+    from longca_bench.reports.summary import print_summary
     from longca_bench.reports.text import console, safe
     from longca_bench.reports.winners import winners
 
     out = console()
-    print_run(out, records)
+    print_summary(out, Rows.of(records))
     if ab is not None:
         out.print(f"\nA is {safe(ab[0])}, B is {safe(ab[1])}; they took turns on each case.\n")
         print_comparison(out, compare_kernels(records, *ab))

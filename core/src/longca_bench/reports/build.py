@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from longca_bench.reports.columns import Column, column, legend
+from longca_bench.reports.columns import Column, column
 from longca_bench.reports.pivot import Grid, Place, grid_of
 from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.words import times, word
@@ -32,9 +32,7 @@ def tables_of(view: View, rows: Rows) -> list[Table]:
     if view.sort:
         frame = frame.sort_values(list(view.sort), kind="stable")
     parts = frame.groupby(list(view.tables), sort=False, dropna=False) if view.tables else [((), frame)]
-    made = [each for key, part in parts if (each := _table(view, key, part)).rows]
-    said = legend(_shown_names(view, made[-1])) if view.legend and made else ""
-    return [*made[:-1], made[-1].with_notes(f"{said}.")] if said else made
+    return [made for key, part in parts if (made := _table(view, key, part)).rows]
 
 
 def _table(view: View, key: tuple[Any, ...], part: DataFrame) -> Table:
@@ -49,7 +47,11 @@ def _table(view: View, key: tuple[Any, ...], part: DataFrame) -> Table:
             whole = zip(view.beside, grid.beside, strict=True)
             first += [_figure(value, found.get(line)) for value, found in whole]
             rows.append((*first, *cells))
-    heads = [*(_head(column(name)) for name in shown), *map(_value_head, view.beside), *_figure_heads(view, grid)]
+    heads = [
+        *(_head(view, column(name)) for name in shown),
+        *(_value_head(view, value) for value in view.beside),
+        *_figure_heads(view, grid),
+    ]
     texts = {name: _cell(value, column(name).format).text for name, value in zip(view.tables, key, strict=True)}
     made = _without_empty(Table(tuple(heads), tuple(rows), view.title.format_map(texts), view.notes))
     return _with_mean(made) if view.mean and rows else made
@@ -119,25 +121,25 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | str) else None
 
 
-def _head(about: Column) -> Head:
-    head = about.head or about.name
-    return Head(head, left=about.left, code=about.code, wrap=about.wrap, drop=about.drop)
+def _head(view: View, about: Column) -> Head:
+    said = about.about if view.legend else ""
+    return Head(about.head or about.name, about.left, about.code, wrap=about.wrap, about=said, drop=about.drop)
 
 
-def _value_head(value: Value) -> Head:
-    made = _head(column(value.column))
+def _value_head(view: View, value: Value) -> Head:
+    made = _head(view, column(value.column))
     return replace(made, text=value.head) if value.head else made
 
 
 def _figure_heads(view: View, grid: Grid) -> Iterator[Head]:
     if not view.across:
-        yield from map(_value_head, view.values)
+        yield from (_value_head(view, value) for value in view.values)
         return
     code = len(view.across) == 1 and column(view.across[0]).code
     for values in grid.spread:
         yield Head(_spread_text(view, values), code_head=code, across=True)
     if view.winner:
-        yield Head("fastest", left=True, drop=9)
+        yield Head("fastest", left=True, drop=1)
 
 
 def _spread_text(view: View, values: Sequence[Any]) -> str:
@@ -158,11 +160,3 @@ def _with_mean(made: Table) -> Table:
         found = [row[place].value for row in made.rows if head.across and row[place].value]
         cells.append(f"{times(geometric_mean(found))} ({len(found)})" if found else "")
     return made.with_row([f"geometric mean ({made.heads[0].text}s)", *cells[1:]])
-
-
-def _shown_names(view: View, made: Table) -> list[str]:
-    """The columns whose heads a table has."""
-    heads = {head.text for head in made.heads}
-    names = (*view.keys, *(value.column for value in (*view.beside, *view.values)))
-    joined = len(view.values) if view.across else 0
-    return [name for name in names if column(name).head in heads or name in heads or (joined and name in names)]

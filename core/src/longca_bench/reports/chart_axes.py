@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from longca_bench.reports.mask_axes import FULL, PARTIAL, RULE
 from longca_bench.reports.mask_text import token_count
-from longca_bench.reports.run_cells import word
+from longca_bench.reports.words import word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

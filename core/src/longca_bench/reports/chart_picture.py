@@ -19,8 +19,8 @@ from longca_bench.reports.chart_axes import (
     tick_lengths,
 )
 from longca_bench.reports.mask_text import factor_words, percent
-from longca_bench.reports.run_cells import throughput_unit
 from longca_bench.reports.text import printable
+from longca_bench.reports.words import throughput_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,12 @@ def draw_chart(records: Sequence[Record], kernels: Sequence[str], path: Path, *,
 
     main = panel(below + memory + strip, _MAIN)
     panels = [main]
-    draw_throughput(main, records, kernels, throughput_unit(records))
+    draw_throughput(
+        main,
+        records,
+        kernels,
+        throughput_unit(max((record.tflops for record in records if record.tflops is not None), default=None)),
+    )
     if strip:
         panels.append(panel(below + memory, strip))
         draw_failures(panels[-1], records, kernels)

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longca_bench.reports.mask_text import factor_words
-from longca_bench.reports.rank_cells import alone
-from longca_bench.reports.run_source import Run
 
 if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
@@ -43,7 +41,7 @@ def charts(records: Iterable[Record]) -> list[Chart]:
     """The charts of kernels on one device. Masks of a pattern that differ at one length are apart."""
     found: dict[tuple[tuple[str, ...], int], list[Record]] = {}
     masks: dict[tuple[object, ...], list[str]] = {}
-    for record in alone(records):
+    for record in (record for record in records if record.strategy is None):
         about = (*(str(getattr(record, name)) for name in _ABOUT), _factors(record))
         digests = masks.setdefault((about, record.seqlen), [])
         if record.mask_digest not in digests:
@@ -58,8 +56,8 @@ def chart_files(found: Sequence[Chart]) -> list[str]:
     varying = [index for index in range(_NAMED, len(about)) if len({chart.about[index] for chart in found}) > 1]
     names: list[str] = []
     for chart in found:
-        shape = (f"{_LETTERS.get(about[index], '')}{chart.about[index]}" for index in varying)
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join((*chart.about[:_NAMED], *shape)))[:_LONGEST].lstrip(".-")
+        shape = (f"{_LETTERS.get(about[index], '')}{chart.about[index]}" for index in varying if chart.about[index])
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", "-".join((*chart.about[:_NAMED], *shape)))[:_LONGEST].strip(".-")
         name, number = plain, 1
         while name.lower() in names:
             number += 1
@@ -68,11 +66,11 @@ def chart_files(found: Sequence[Chart]) -> list[str]:
     return [f"{name}.png" for name in names]
 
 
-def draw_charts(run: Run, folder: Path, *, dpi: float = 200) -> list[Path]:
-    """Draws every chart of a run; a kernel has the same colour and marker in all of them.
+def draw_charts(records: Sequence[Record], folder: Path, *, dpi: float = 200) -> list[Path]:
+    """Draws every chart of some records. A kernel has the same colour and marker in all of them.
 
     Args:
-        run: What to draw.
+        records: The records.
         folder: Where to; it must be there.
         dpi: Dots an inch.
 
@@ -81,8 +79,8 @@ def draw_charts(run: Run, folder: Path, *, dpi: float = 200) -> list[Path]:
     """
     from longca_bench.reports.chart_picture import draw_chart
 
-    kernels = list(dict.fromkeys(record.kernel for record in run.records))
-    found = charts(run.records)
+    kernels = list(dict.fromkeys(record.kernel for record in records))
+    found = charts(records)
     paths = [folder / name for name in chart_files(found)]
     for chart, path in zip(found, paths, strict=True):
         draw_chart(chart.records, kernels, path, dpi=dpi)

@@ -5,12 +5,13 @@ To add a column, add an entry to `COLUMNS`. Fields of records are columns withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.derived import (
+    alike,
     alone_rate,
     communicated,
     factor,
@@ -31,14 +32,14 @@ from longca_bench.reports.derived import (
     texts,
     whose,
 )
-from longca_bench.reports.words import brief_error, counted, percent_of, three_digits, times, tokens
+from longca_bench.reports.words import brief_error, counted, percent_of, ratio_text, three_digits, times, tokens
 
 if TYPE_CHECKING:
     from pandas import Series
 
     from longca_bench.reports.rows import Rows
 
-__all__ = ["BASELINE", "COLUMNS", "FULL_SPEED", "Column", "column", "legend"]
+__all__ = ["BASELINE", "COLUMNS", "FULL_SPEED", "Column", "column"]
 
 #: The kernel that `over_baseline` divides by, and the kernel whose speed on a full mask is the limit.
 BASELINE, FULL_SPEED = "flex", "fa3"
@@ -81,6 +82,7 @@ _times = partial(Column, format=times)
 _ALL = (
     # What was measured on what.
     _code("mask", derive=mask_names),
+    Column("masks", left=True, code=True, wrap=True, derive=mask_names),
     _code("pattern", "mask"),
     _code("kernel"),
     _name("direction"),
@@ -106,8 +108,8 @@ _ALL = (
     _name("advice", "what to do", wrap=True),
     Column("status_place", derive=lambda rows: (rows["status"] == "unsupported").astype(int)),
     Column("case", "cases"),
-    _name("alike", derive=lambda rows: rows["message"].str.replace(r"\d+(\.\d+)?", "#", regex=True)),
-    _digits("tflops", "TFLOP/s"),
+    _name("alike", derive=alike),
+    _digits("tflops", "TFLOP/s", about="throughput of each device"),
     _digits("ms", derive=lambda rows: rows["median"] * _MS, about="median time"),
     _digits("low_ms", "low, ms", derive=partial(interval_end, end="low"), about="lower end of the 95 % interval"),
     _digits("high_ms", "high, ms", derive=partial(interval_end, end="high"), about="upper end of the 95 % interval"),
@@ -121,6 +123,12 @@ _ALL = (
     _digits("mask_mib", "mask, MiB", derive=partial(scaled, field="metadata_bytes", by=_MIB)),
     _times("peak_gib", "GiB", drop=5, derive=partial(scaled, field="peak_bytes", by=_GIB), about="peak of memory"),
     Column("first_plan", derive=first_plan),
+    # Two runs, A and B.
+    _digits("a_ms", "A ms", drop=3, derive=lambda rows: rows["ms"]),
+    _digits("b_ms", "B ms", drop=3),
+    Column("ratio", "A/B", ratio_text),
+    Column("interval", "95 % interval"),
+    _name("verdict", "shown"),
     # Several ranks.
     _name("who", "kernel", derive=whose),
     _code("strategy"),
@@ -134,7 +142,7 @@ _ALL = (
     _times("of_alone", "of alone", drop=1, derive=partial(ratio, over="alone_seconds"),
            about="share of the throughput of the kernel on one device with as much work"),
     _times("of_abreast", "of abreast", drop=7, derive=partial(ratio, over="abreast_seconds"),
-           about="the same where all devices compute as much at once, each for itself"),
+           about="share of the throughput where all devices compute as much at once, each for itself"),
     _digits("alone_tflops", "one GPU alone", derive=partial(alone_rate, field="alone_seconds")),
     _digits("abreast_tflops", "all GPUs abreast", derive=partial(alone_rate, field="abreast_seconds")),
     _digits("abreast_ms", "abreast", derive=partial(scaled, field="abreast_seconds", by=_MS)),
@@ -146,7 +154,7 @@ _ALL = (
             about="bus bandwidth of the communication alone"),
     _share("hidden", drop=2, about="share of communication behind computing"),
     _times("area_imbalance", "area", drop=4, about="visible pairs of the busiest rank over the average rank's"),
-    _times("time_imbalance", "time", drop=3, about="the same of the time of kernel calls"),
+    _times("time_imbalance", "time", drop=3, about="time of the slowest rank's kernel calls over the average rank's"),
     Column("error", format=brief_error, drop=8, derive=partial(largest_error, field="findings"),
            about="largest error of a verified row"),
     Column("alone_error", "alone", brief_error, drop=9, derive=partial(largest_error, field="alone_findings"),
@@ -158,11 +166,9 @@ COLUMNS = {each.name: each for each in _ALL}
 
 
 def column(name: str) -> Column:
-    """A column by its name; a field without an entry has its name as its head, and reads as it is."""
-    return COLUMNS.get(name, Column(name))
+    """A column by its name. A field without an entry has its name as its head; its numbers have three digits."""
+    return COLUMNS.get(name) or Column(name, name.rpartition(".")[2], _plain)
 
 
-def legend(names: Iterable[str]) -> str:
-    """What the heads of some columns mean, as one sentence; empty where each says it all."""
-    said = [f"{each.head or each.name}: {each.about}" for each in map(column, names) if each.about]
-    return "; ".join(said)
+def _plain(value: Any) -> str:
+    return str(value) if not isinstance(value, float) else f"{value:.0f}" if value.is_integer() else three_digits(value)

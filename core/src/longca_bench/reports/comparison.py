@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
@@ -107,23 +108,20 @@ def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
     Raises:
         RequestError: The environments are unlike, and `force` is not given; or no case is in both.
     """
-    from longca_bench.measuring.statistics import geometric_mean_interval
-
     differences = environment_differences(a, b)
     against = [difference for difference in differences if difference.forbids]
     if against and not force:
         told = "; ".join(f"{d.name} is {d.a} in A and {d.b} in B" for d in against)
         raise RequestError(f"the runs were not made alike: {told}. Add --force to compare them all the same")
     of_a, of_b = _by_key(a.records), _by_key(b.records)
-    pairs = tuple(_pair(record, of_b[key]) for key, record in of_a.items() if key in of_b)
+    pairs, mean = _compared([(record, of_b[key]) for key, record in of_a.items() if key in of_b])
     if not pairs:
         raise RequestError("the runs have no case in common; compare two runs of one suite")
-    samples = [(pair.a.samples, pair.b.samples) for pair in pairs if pair.ratio is not None]
     return Comparison(
         pairs=pairs,
         only_a=tuple(record for key, record in of_a.items() if key not in of_b),
         only_b=tuple(record for key, record in of_b.items() if key not in of_a),
-        mean=geometric_mean_interval(samples) if samples else None,
+        mean=mean,
         differences=tuple(differences),
     )
 
@@ -136,13 +134,9 @@ def compare_kernels(records: Sequence[Record], a: str, b: str) -> Comparison:
         a: The kernel that is A.
         b: The kernel that is B.
     """
-    from longca_bench.measuring.statistics import geometric_mean_interval
-
     names = [name for name in KEY if name != "kernel"]
-    sides = [{tuple(getattr(r, name) for name in names): r for r in records if r.kernel == kernel} for kernel in (a, b)]
-    pairs = tuple(_pair(record, sides[1][key]) for key, record in sides[0].items() if key in sides[1])
-    samples = [(pair.a.samples, pair.b.samples) for pair in pairs if pair.ratio is not None]
-    mean = geometric_mean_interval(samples) if samples else None
+    sides = [_by_key([record for record in records if record.kernel == kernel], names) for kernel in (a, b)]
+    pairs, mean = _compared([(record, sides[1][key]) for key, record in sides[0].items() if key in sides[1]])
     return Comparison(pairs, (), (), mean, ())
 
 
@@ -179,12 +173,22 @@ def _forbids(name: str, of_a: dict[str, str], of_b: dict[str, str]) -> bool:
     return name in _MUST_MATCH or (name in _MUST_MATCH_IF_KNOWN and name in of_a and name in of_b)
 
 
-def _by_key(records: Sequence[Record]) -> dict[tuple[Any, ...], Record]:
-    return {tuple(getattr(record, name) for name in KEY): record for record in records}
+def _by_key(records: Sequence[Record], names: Sequence[str] = KEY) -> dict[tuple[Any, ...], Record]:
+    values = attrgetter(*names)
+    return {values(record): record for record in records}
 
 
-def _pair(a: Record, b: Record) -> Pair:
-    from longca_bench.measuring.statistics import ratio_interval
+def _compared(couples: Sequence[tuple[Record, Record]]) -> tuple[tuple[Pair, ...], Interval | None]:
+    """The pairs with their ratios, and the geometric mean of these."""
+    from longca_bench.reports.intervals import mean_ratio, ratio_intervals
 
-    comparable = all(record.status == "ok" and record.samples and min(record.samples) > 0 for record in (a, b))
-    return Pair(a, b, ratio_interval(a.samples, b.samples) if comparable else None)
+    comparable = [(a, b) for a, b in couples if _has_time(a) and _has_time(b)]
+    samples = [(a.samples, b.samples) for a, b in comparable]
+    ratios = ratio_intervals(samples)
+    known = {id(a): ratio for (a, _), ratio in zip(comparable, ratios, strict=True)}
+    pairs = tuple(Pair(a, b, known.get(id(a))) for a, b in couples)
+    return pairs, mean_ratio(samples, ratios) if samples else None
+
+
+def _has_time(record: Record) -> bool:
+    return record.status == "ok" and bool(record.samples) and min(record.samples) > 0

@@ -1,29 +1,37 @@
-"""A comparison as tables, one a direction and kernel, and as JSON."""
+"""A comparison as tables, one for each kernel and direction, and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
+from longca_bench.reports.build import tables_of
 from longca_bench.reports.comparison import KEY, Comparison, Pair, verdict
-from longca_bench.reports.run_cells import mask_name, shape_cells, shape_columns, three_digits, tokens, who
+from longca_bench.reports.render_terminal import print_tables
+from longca_bench.reports.rows import Rows
 from longca_bench.reports.text import safe
-from longca_bench.reports.whole_table import print_whole
+from longca_bench.reports.view import Value, View
+from longca_bench.reports.words import counted, mask_name, ratio_text, shared_by, tokens
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from longca_bench.measuring.records import Record
     from longca_bench.measuring.statistics import Interval
+    from longca_bench.reports.table import Table
 
-__all__ = ["comparison_json", "print_comparison"]
+__all__ = ["comparison_json", "comparison_tables", "print_comparison"]
 
-_STYLES = {"B faster": "green", "A faster": "red", "too few samples": "yellow"}
-_WIDE = 100  # columns from which both times are shown beside their ratio
+_VIEW = View(
+    "median(A) / median(B) of each case",
+    tables=("who", "direction"),
+    title="{who}, {direction}",
+    sort=("seqlen",),
+    rows=("mask", "seqlen"),
+    varying=("heads", "head_dim", "dtype", "seed"),
+    apart=("case",),
+    values=tuple(Value(name, "first") for name in ("a_ms", "b_ms", "ratio", "interval", "verdict")),
+)
 _MOST_LISTED = 20  # cases that a list names before it only counts
 
 
@@ -34,14 +42,29 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console: Where to.
         comparison: What two runs show.
     """
-    groups: dict[tuple[str, str], list[Pair]] = {}
-    for pair in comparison.compared:
-        groups.setdefault((pair.a.direction, who(pair.a)), []).append(pair)
-    for (direction, kernel), pairs in groups.items():
-        title = f"{safe(kernel)}, {safe(direction)}"
-        print_whole(console, _table(title, pairs, with_times=console.width >= _WIDE))
+    print_tables(console, comparison_tables(comparison))
     for line in (*_listed(comparison), *_told(comparison)):
         console.print(line)
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """The ratio of each pair with its interval, a table for each kernel and direction."""
+    from pandas import Series
+
+    pairs = comparison.compared
+    if not pairs:
+        return []
+    ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
+    rows = Rows.of(pair.a for pair in pairs)
+    columns = {
+        "b_ms": [1e3 * pair.b.median if pair.b.median else None for pair in pairs],
+        "ratio": [ratio.value for ratio in ratios],
+        "interval": [_ends(ratio) for ratio in ratios],
+        "verdict": [verdict(ratio) for ratio in ratios],
+    }
+    for name, values in columns.items():
+        rows = rows.with_column(name, Series(values, index=rows.index))
+    return tables_of(_VIEW, rows)
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -58,35 +81,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(title: str, pairs: Sequence[Pair], *, with_times: bool) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("mask")
-    shape = shape_columns([pair.a for pair in pairs])
-    for head in ("tokens", *shape, *(("A ms", "B ms") if with_times else ()), "A/B", "95 % interval"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for pair in sorted(pairs, key=lambda pair: pair.a.seqlen):
-        assert pair.ratio is not None, "only pairs with a ratio are in tables"
-        shown = verdict(pair.ratio)
-        times = [_milliseconds(record) for record in (pair.a, pair.b)] if with_times else []
-        ratio = Text(_ratio(pair.ratio.value), style=_STYLES.get(shown, ""))
-        words = Text(shown, style=_STYLES.get(shown, "dim"))
-        about = [safe(mask_name(pair.a.pattern, pair.a.factors)), tokens(pair.a.seqlen), *shape_cells(pair.a, shape)]
-        table.add_row(*about, *times, ratio, _ends(pair.ratio), words)
-    return table
-
-
-def _milliseconds(record: Record) -> str:
-    return "" if record.median is None else three_digits(record.median * 1e3)
-
-
 def _ends(interval: Interval) -> str:
-    return f"{_ratio(interval.low)}–{_ratio(interval.high)}" if interval.is_known else "unknown"
-
-
-def _ratio(value: float) -> str:
-    """Three decimals near 1, three digits far from it."""
-    return f"{value:.3f}" if 0.1 <= value < 10 else three_digits(value)
+    return f"{ratio_text(interval.low)}–{ratio_text(interval.high)}" if interval.is_known else "unknown"
 
 
 def _listed(comparison: Comparison) -> Iterator[str]:
@@ -97,13 +93,13 @@ def _listed(comparison: Comparison) -> Iterator[str]:
     yield from _list("In B alone", [f"{_case(record)}: {record.status}" for record in comparison.only_b])
     neither = len(comparison.pairs) - len(comparison.compared) - len(comparison.changed)
     if neither:
-        yield f"{_count(neither)} measured in neither run."
+        yield f"{counted(neither)} measured in neither run."
 
 
 def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
     if not lines:
         return
-    yield f"[bold]{title}[/], {_count(len(lines))}:"
+    yield f"[bold]{title}[/], {counted(len(lines))}:"
     yield from (f"  {line}" for line in lines[:_MOST_LISTED])
     if len(lines) > _MOST_LISTED:
         yield f"  and {len(lines) - _MOST_LISTED} more; --json lists them all"
@@ -122,26 +118,23 @@ def _told(comparison: Comparison) -> Iterator[str]:
     compared = comparison.compared
     shown = sum(pair.ratio is not None and "faster" in verdict(pair.ratio) for pair in compared)
     yield (
-        f"A/B is median(A) / median(B): above 1, B is faster. {shown} of {_count(len(compared))} show a difference; of "
-        "cases that are alike, about 1 in 20 does by chance. Intervals know of the spread within each run, not of that "
+        f"A/B is median(A) / median(B): above 1, B is faster. {shown} of {counted(len(compared))} show a difference. "
+        "About 1 in 20 equal cases does so by chance. Intervals know the spread within each run, and not the spread "
         "between runs."
     )
     if any(min(len(pair.a.samples), len(pair.b.samples)) < ENOUGH for pair in compared):
-        yield f"Of cases with fewer than {ENOUGH} samples, intervals hold the truth in about 90 of 100, not 95."
+        yield f"Intervals of cases with fewer than {ENOUGH} samples hold the truth in about 90 of 100, and not in 95."
     mean = comparison.mean
     yield (
-        f"[bold]Geometric mean of {_count(len(compared))}: {_ratio(mean.value)}[/], 95 % interval {_ends(mean)}: "
+        f"[bold]Geometric mean of {counted(len(compared))}: {ratio_text(mean.value)}[/], 95 % interval {_ends(mean)}: "
         f"[bold]{verdict(mean)}[/]"
     )
 
 
-def _count(cases: int) -> str:
-    return "1 case" if cases == 1 else f"{cases} cases"
-
-
 def _case(record: Record) -> str:
     mask = mask_name(record.pattern, record.factors)
-    words = (who(record), mask, tokens(record.seqlen), record.direction, record.dtype)
+    whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh)
+    words = (whose, mask, tokens(record.seqlen), record.direction, record.dtype)
     shape = f"{record.heads_q}:{record.heads_kv} heads of {record.head_dim}, seed {record.seed}"
     return f"{safe(' '.join(words))}, {shape}"
 

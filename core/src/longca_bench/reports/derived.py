@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.words import mask_name, shared_by
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype")
 DRAW = ("run_number", "pattern", "mask_digest", "seed", *SHAPE)
 _OUTPUTS = ("out", "dq", "dk", "dv")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _APART = 10  # times the median of a kernel's other plans from which its first plan is told apart
 
 
@@ -124,6 +126,12 @@ def placement_words(rows: Rows) -> Series:
     return _series(rows, list(words))
 
 
+def alike(rows: Rows) -> Series:
+    """Each message without its numbers and the name of its mask, so that reasons of one kind are one."""
+    said = (message.replace(pattern, "#") for message, pattern in _both(rows, "message", "pattern"))
+    return _series(rows, [_NUMBER.sub("#", message) for message in said])
+
+
 def first_plan(rows: Rows) -> Series:
     """Whether a row has its kernel's first plan in its run, and that took far longer than the others of its length."""
     frame = rows.frame(("run_number", "kernel", "seqlen", "status", "plan_seconds"))
@@ -137,12 +145,9 @@ def first_plan(rows: Rows) -> Series:
 
 def interval_end(rows: Rows, end: str) -> Series:
     """An end of the interval of each median, in milliseconds; missing where there are too few samples."""
-    from longca_bench.measuring.statistics import LEAST, median_interval
+    from longca_bench.reports.intervals import median_bounds
 
-    ends = [
-        getattr(median_interval(samples), end) * 1e3 if len(samples) >= LEAST else None for samples in rows["samples"]
-    ]
-    return _series(rows, ends, "float64")
+    return _series(rows, median_bounds(rows["samples"])[:, ("low", "high").index(end)] * 1e3)
 
 
 def _series(rows: Rows, values: Any, dtype: str | None = None) -> Series:

@@ -1,19 +1,85 @@
-"""The files that a report writes, by format."""
+"""The formats of a report. To add a format, add an entry to `FORMATS`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from longca.errors import RequestError, UnknownNameError
-from longca_bench.reports.run_source import Run
+from longca_bench.reports.views import tables
 
-__all__ = ["FORMATS", "checked_formats", "write_reports"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-FORMATS = ("terminal", "markdown", "csv", "parquet", "png")
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["FORMATS", "Format", "checked_formats", "write_reports"]
 
 
-def checked_formats(names: Iterable[str]) -> list[str]:
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes:
+        suffix: Of its files; empty where it has none, as in a terminal.
+        write: Writes rows, seen through a view where one is named, to a file; None where it has no files.
+        name: Its file's name where no view is named; empty where the path is a folder of several files.
+    """
+
+    suffix: str
+    write: Callable[[Rows, str | None, Path], list[Path]] | None
+    name: str = ""
+
+
+def _markdown(rows: Rows, view: str | None, path: Path) -> list[Path]:
+    from longca_bench.reports.render_markdown import markdown_of, page_of
+
+    text = page_of(rows) if view is None else f"{markdown_of(tables(view, rows))}\n"
+    path.write_text(text, encoding="utf-8")
+    return [path]
+
+
+def _csv(rows: Rows, view: str | None, path: Path) -> list[Path]:
+    from longca_bench.reports.files import write_csv
+
+    return [write_csv(_frame(rows, view), path)]
+
+
+def _parquet(rows: Rows, view: str | None, path: Path) -> list[Path]:
+    from longca_bench.reports.files import write_parquet
+
+    return [write_parquet(_frame(rows, view), path)]
+
+
+def _html(rows: Rows, view: str | None, path: Path) -> list[Path]:
+    from longca_bench.reports.html.page import write_html
+
+    if view is not None:
+        raise RequestError("the HTML report has views of its own; leave out --view, or choose another --format")
+    return [write_html(rows, path)]
+
+
+def _png(rows: Rows, view: str | None, path: Path) -> list[Path]:
+    from longca_bench.reports.charts import draw_charts
+
+    if view is not None:
+        raise RequestError("charts have no views; leave out --view, or choose another --format")
+    return draw_charts(list(rows.records()), path)
+
+
+FORMATS = {
+    "terminal": Format("", None),
+    "markdown": Format(".md", _markdown, "report"),
+    "csv": Format(".csv", _csv, "records"),
+    "parquet": Format(".parquet", _parquet, "records"),
+    "html": Format(".html", _html, "report"),
+    "png": Format(".png", _png),
+}
+
+
+def checked_formats(names: Sequence[str]) -> list[str]:
     """The formats asked for, each once.
 
     Raises:
@@ -25,41 +91,41 @@ def checked_formats(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def write_reports(run: Run, folder: Path, formats: Iterable[str]) -> list[Path]:
-    """Writes files of the formats asked for; `terminal` has none.
+def write_reports(rows: Rows, out: Path, formats: Sequence[str], view: str | None = None) -> list[Path]:
+    """Writes files of the formats asked for; a terminal has none.
 
     Args:
-        run: What to report.
-        folder: Where to; made if it is not there.
+        rows: What to report.
+        out: The file, where one format is asked for and the path ends like its files; else the folder.
         formats: Names of `FORMATS`.
+        view: Name of a view; None for all that a format shows.
 
     Returns:
         The files, in the order in which they were written.
 
     Raises:
-        RequestError: The folder cannot be written to.
-        MissingPackageError: Parquet was asked for without pyarrow.
+        RequestError: The place cannot be written to, or a format has no views.
+        MissingPackageError: A format needs a package that is not installed.
     """
-    wanted = [name for name in formats if name != "terminal"]
-    if not wanted:
-        return []
+    written: list[Path] = []
+    wanted = [FORMATS[name] for name in formats if FORMATS[name].write is not None]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return [file for name in wanted for file in _write(run, folder, name)]
+        for each in wanted:
+            is_file = len(wanted) == 1 and each.name and out.suffix == each.suffix and not out.is_dir()
+            (out.parent if is_file else out).mkdir(parents=True, exist_ok=True)
+            path = out if is_file or not each.name else out / f"{view or each.name}{each.suffix}"
+            assert each.write is not None
+            written += each.write(rows, view, path)
     except OSError as error:
-        raise RequestError(f"cannot write to {folder}: {error.strerror}. Choose another folder with --out") from None
+        raise RequestError(f"cannot write to {out}: {error.strerror}. Choose another place with --out") from None
+    return written
 
 
-def _write(run: Run, folder: Path, name: str) -> list[Path]:
-    if name == "png":
-        from longca_bench.reports.charts import draw_charts
+def _frame(rows: Rows, view: str | None) -> DataFrame:
+    """A view's values, its tables one below the other; every record where no view is named."""
+    from pandas import DataFrame, concat
 
-        return draw_charts(run, folder)
-    from longca_bench.reports.files import write_csv, write_parquet
-    from longca_bench.reports.markdown import write_markdown
-    from longca_bench.reports.rows import Rows
-
-    if name == "markdown":
-        return [write_markdown(run, folder / "report.md")]
-    write = write_csv if name == "csv" else write_parquet
-    return [write(Rows.of_runs([run]).flat(), folder / f"records.{name}")]
+    if view in (None, "whole"):
+        return rows.flat()
+    found = [table.frame() for table in tables(view, rows)]
+    return concat(found, ignore_index=True) if found else DataFrame()

@@ -4,28 +4,50 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.table import Cell, Head, Mark, Table, legend
 from longca_bench.reports.text import printable
+from longca_bench.reports.views import SUMMARY, tables
+from longca_bench.reports.words import status_counts
 
-__all__ = ["escaped", "markdown_of"]
+if TYPE_CHECKING:
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["escaped", "markdown_of", "page_of"]
+
+_NO_ENVIRONMENT = "Not recorded: there is no `environment.json` beside the records."
 
 _CODE = re.compile(r"[\w .,:=×/+%–-]+")
 _EMPHASIS = {Mark.BEST: "**", Mark.ASIDE: "*"}
 
 
-def markdown_of(tables: Iterable[Table], level: int = 3) -> str:
+def markdown_of(found: Iterable[Table], level: int = 3) -> str:
     """Tables one after another, each under its title as a heading.
 
     Args:
-        tables: The tables.
+        found: The tables.
         level: The level of the headings.
     """
-    parts = []
-    for table in tables:
+    parts: list[str] = []
+    heads: list[Head] = []
+    for table in found:
         parts += [f"{'#' * level} {escaped(table.title)}"] if table.title else []
         parts += ["\n".join(_lines(table)), *map(escaped, table.notes)]
-    return "\n\n".join(parts)
+        heads += table.heads
+    return "\n\n".join([*parts, *([escaped(said)] if (said := legend(heads)) else [])])
+
+
+def page_of(rows: Rows) -> str:
+    """Runs as a page: their suites, the views of a summary, and what they were measured on."""
+    suites = dict.fromkeys(suite for run in rows.runs for suite in run.suites)
+    parts = [f"# {escaped(', '.join(suites))}", f"{escaped(status_counts(rows['status']))}."]
+    for name in (*SUMMARY, "environment"):
+        found = tables(name, rows)
+        if found or name == "environment":
+            heading = name.replace("-", " ").capitalize()
+            parts += [f"## {heading}", markdown_of(found) if found else _NO_ENVIRONMENT]
+    return "\n\n".join(parts) + "\n"
 
 
 def escaped(text: object) -> str:

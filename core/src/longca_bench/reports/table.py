@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Cell", "Head", "Mark", "Table", "table"]
+__all__ = ["Cell", "Head", "Mark", "Table", "legend", "table"]
 
 
 class Mark(Enum):
@@ -55,6 +55,7 @@ class Head:
         code: Whether Markdown shows the cells as code, as it does names of masks and kernels.
         code_head: Whether Markdown shows the head itself as code.
         wrap: Whether the cells are sentences, which may be broken over lines.
+        about: A legend that stands below the tables; empty where the text says it all.
         drop: When a narrow terminal leaves the column out: the highest first, and never at 0.
         across: Whether the column is one of several that the view spread a column's values over.
     """
@@ -64,6 +65,7 @@ class Head:
     code: bool = False
     code_head: bool = False
     wrap: bool = False
+    about: str = ""
     drop: int = 0
     across: bool = False
 
@@ -98,16 +100,34 @@ class Table:
         """The table with further sentences below it."""
         return replace(self, notes=(*self.notes, *notes))
 
+    @property
+    def names(self) -> list[str]:
+        """The heads' texts, told apart by numbers where two are alike."""
+        texts = [head.text for head in self.heads]
+        return [
+            f"{text} {texts[:place].count(text) + 1}" if text in texts[:place] else text
+            for place, text in enumerate(texts)
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """The table as plain data."""
+        rows = [dict(zip(self.names, (cell.plain for cell in row), strict=True)) for row in self.rows]
+        return {"title": self.title, "rows": rows, "notes": list(self.notes)}
+
     def frame(self) -> DataFrame:
         """The values as a data frame, with the title as its first column where there is one."""
         from pandas import DataFrame
 
-        heads = list(dict.fromkeys(head.text for head in self.heads))
-        assert len(heads) == len(self.heads), f"heads of one table are told apart: {heads}"
-        found = DataFrame([[cell.plain for cell in row] for row in self.rows], columns=heads)
+        found = DataFrame([[cell.plain for cell in row] for row in self.rows], columns=self.names)
         if self.title:
             found.insert(0, "table", self.title)
         return found
+
+
+def legend(heads: Iterable[Head]) -> str:
+    """The meaning of heads as one sentence; empty where none needs it."""
+    said = dict.fromkeys(f"{head.text}: {head.about}" for head in heads if head.about)
+    return f"{'; '.join(said)}." if said else ""
 
 
 def table(heads: Sequence[str | Head], rows: Sequence[Sequence[Cell | str]], **about: Any) -> Table:

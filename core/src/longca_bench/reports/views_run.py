@@ -10,7 +10,7 @@ from longca_bench.reports.build import tables_of
 from longca_bench.reports.run_source import flatten
 from longca_bench.reports.table import Cell, Head, Table, table
 from longca_bench.reports.view import Value, View
-from longca_bench.reports.words import three_digits
+from longca_bench.reports.words import three_digits, throughput_unit
 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
@@ -71,7 +71,7 @@ NOT_MEASURED = View(
     apart=("alike",),
     values=(
         Value("way_placing", "each", format=few),
-        Value("mask", "each", "masks", format=few),
+        Value("masks", "each", format=few),
         Value("case", "count", "cases"),
         Value("message", "first"),
         Value("advice", "first"),
@@ -122,8 +122,7 @@ def whole(rows: Rows) -> list[Table]:
 
 def _with_unit(view: View, rows: Rows) -> View:
     """The view with throughput in GFLOP/s where nothing reaches one TFLOP/s."""
-    best = rows["tflops"].max()
-    unit, by = ("GFLOP/s", 1e3) if best < 1 else ("TFLOP/s", 1.0)
+    unit, by = throughput_unit(rows["tflops"].max())
     values = tuple(
         replace(each, head="per rank" if view is STRATEGIES else "", format=lambda value: three_digits(value * by))
         if each.column == "tflops"

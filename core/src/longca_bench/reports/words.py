@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["brief_error", "counted", "mask_name", "percent_of", "shared_by", "three_digits", "times", "tokens", "word"]
+__all__ = [
+    "brief_error",
+    "counted",
+    "mask_name",
+    "percent_of",
+    "ratio_text",
+    "shared_by",
+    "status_counts",
+    "three_digits",
+    "throughput_unit",
+    "times",
+    "tokens",
+    "word",
+]
 
 
 def three_digits(value: float) -> str:
@@ -28,6 +42,11 @@ def times(value: float) -> str:
     return f"{value:.2f}"
 
 
+def ratio_text(value: float) -> str:
+    """A ratio with three decimals near 1, and three digits far from it."""
+    return f"{value:.3f}" if 0.1 <= value < 10 else three_digits(value)
+
+
 def percent_of(value: float) -> str:
     """A share as a whole percentage."""
     return f"{value:.0%}"
@@ -38,6 +57,11 @@ def brief_error(value: float) -> str:
     return f"{value:.1e}"
 
 
+def throughput_unit(best: float | None) -> tuple[str, float]:
+    """TFLOP/s, or GFLOP/s where nothing reaches one TFLOP/s; and how many of it are one TFLOP/s."""
+    return ("GFLOP/s", 1e3) if best is not None and best < 1 else ("TFLOP/s", 1.0)
+
+
 def word(status: str) -> str:
     """A status as tables and charts show it."""
     return "–" if status == "unsupported" else status.upper()
@@ -46,6 +70,12 @@ def word(status: str) -> str:
 def counted(number: int, noun: str = "case") -> str:
     """A number and its noun."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def status_counts(statuses: Iterable[str]) -> str:
+    """The number of cases, and of each status."""
+    found = Counter(statuses)
+    return f"{counted(found.total())}: " + ", ".join(f"{count} {status}" for status, count in found.items())
 
 
 def mask_name(pattern: str, factors: Mapping[str, Any]) -> str:

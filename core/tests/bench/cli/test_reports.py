@@ -22,7 +22,8 @@ def test_report_prints_tables(fakes, runs):
     ran = fakes.longca("report", str(runs[0]), COLUMNS="120")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "forward: ms and" in ran.stdout
-    assert "oom flex, 1 case: no [red]memory[/]" in ran.stdout
+    assert "no [red]memory[/]" in ran.stdout
+    assert "3 cases: 2 ok, 1 oom" in ran.stdout
     assert not (runs[0] / "report").exists()
 
 

@@ -3,6 +3,7 @@
 import json
 
 from longca_bench.measuring.records import Record
+from longca_bench.measuring.status import Status
 
 ENVIRONMENT = {"python": "3.11.7", "device": {"kind": "cpu", "name": "Some CPU"}, "packages": {"torch": "2.13.0"}}
 
@@ -12,7 +13,7 @@ def record(kernel="naive", seqlen=1024, status="ok", time=1e-3, **fields):
     flops = seqlen**2 * 100
     about = {
         "case": f"{kernel}-{seqlen}-{fields.get('pattern')}-{fields.get('direction')}-{fields.get('mask_digest')}",
-        "suite": "quick", "suite_version": 1, "suite_digest": "1" * 16, "status": status, "kernel": kernel,
+        "suite": "quick", "suite_version": 1, "suite_digest": "1" * 16, "status": Status(status), "kernel": kernel,
         "distribution": "longca-core", "distribution_version": "0.1.0", "device": "Some CPU", "pattern": "causal",
         "seqlen": seqlen, "lengths": "auto", "seed": 0, "heads_q": 4, "heads_kv": 2, "head_dim": 32,
         "dtype": "float32", "direction": "forward", "mask_digest": f"{seqlen:016x}", "area": 4096, "density": 0.5,

@@ -39,7 +39,7 @@ def test_a_ratio_above_one_says_that_b_is_faster():
     assert verdict(Interval(0.5, 0.4, 0.6)) == "A faster"
 
 
-@pytest.mark.parametrize("status", ["oom", "suspect", "skipped", "some-later-word"])
+@pytest.mark.parametrize("status", ["oom", "suspect", "skipped"])
 def test_what_is_not_ok_is_listed_and_never_compared(status):
     comparison = compare_runs(run(record(), record("sdpa")), run(record(status=status), record("sdpa")))
     assert len(comparison.compared) == 1
@@ -126,4 +126,5 @@ def test_tables_fit(width):
     print_comparison(Console(file=out, width=width), compare_runs(one, one))
     row = next(line for line in out.getvalue().splitlines() if "global_sliding_window" in line)
     assert "no difference shown" in row
-    assert ("1.00   1.00" in row) is (width == 120)
+    assert ("1.00  1.00" in row) is (width == 120)
+    assert len(row) <= width

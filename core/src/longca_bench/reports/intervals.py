@@ -1,0 +1,155 @@
+"""Intervals of many medians and ratios at once, equal to those of `longca_bench.measuring.statistics`.
+
+The bootstrap draws places in the sorted samples. The draws depend on the number of samples alone, so that records with
+equally many samples share them, and few of the 4000 draws differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longca_bench.measuring.statistics import LEAST, LEVEL, RESAMPLES, SEED, Interval, geometric_mean_interval
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["mean_ratio", "median_bounds", "ratio_intervals"]
+
+#: Records whose resamples are held at once: 4000 resamples of 8 bytes each.
+_AT_ONCE = 512
+#: Pairs from which a mean's interval is that of a normal distribution.
+_MANY = 1000
+#: Resamples that many pairs share. Their own error is the same in every pair, so that it has to be small.
+_MANY_RESAMPLES = 2 * 10**5
+_ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+
+Samples = Sequence[Sequence[float]]
+Pairs = Sequence[tuple[Sequence[float], Sequence[float]]]
+
+
+def median_bounds(samples: Samples) -> NDArray[np.float64]:
+    """The ends of each median's interval: [records, 2], NaN where there are too few samples."""
+    found = np.full((len(samples), 2), np.nan)
+    for counts, places, (ordered,) in _by_count(samples):
+        (drawn,), often = _drawn(*counts)
+        found[places] = _ends(_medians(ordered, drawn), often, np.median(ordered, axis=1))
+    return found
+
+
+def ratio_intervals(pairs: Pairs) -> list[Interval]:
+    """median(a) / median(b) of each pair, as `ratio_interval` gives it."""
+    found: list[Interval] = [Interval(1.0, -np.inf, np.inf)] * len(pairs)
+    for counts, places, ordered in _by_count([a for a, _ in pairs], [b for _, b in pairs], least=1):
+        a, b = (np.median(each, axis=1) for each in ordered)
+        ends = np.tile((-np.inf, np.inf), (len(places), 1))
+        if min(counts) >= LEAST:
+            drawn, often = _drawn(*counts)
+            a_draws, b_draws = (_medians(each, middles) for each, middles in zip(ordered, drawn, strict=True))
+            ends = _ends(a_draws / b_draws, often, a / b)
+        for place, value, (low, high) in zip(places, (a / b).tolist(), ends.tolist(), strict=True):
+            found[place] = Interval(value, low, high)
+    return found
+
+
+def mean_ratio(pairs: Pairs, ratios: Sequence[Interval]) -> Interval:
+    """The geometric mean of the ratios of pairs.
+
+    The mean of many ratios is normally distributed. Its interval has 1.96 standard deviations on both sides, from the
+    variance of each ratio's resamples. Fewer pairs than `_MANY` have the bootstrap of `geometric_mean_interval`.
+    """
+    if len(pairs) < _MANY:
+        return geometric_mean_interval(pairs)
+    value = float(np.mean(np.log([ratio.value for ratio in ratios])))
+    if not all(ratio.is_known for ratio in ratios):
+        return Interval(float(np.exp(value)), -np.inf, np.inf)
+    moments = _log_moments([a for a, _ in pairs]), _log_moments([b for _, b in pairs])
+    centre, variance = moments[0][0] - moments[1][0], moments[0][1] + moments[1][1]
+    reach = NormalDist().inv_cdf(_ENDS[1]) * np.sqrt(variance)
+    low, high = ((centre + side * reach) / len(pairs) for side in (-1, 1))
+    return Interval(*(float(np.exp(each)) for each in (value, min(low, value), max(high, value))))
+
+
+def _log_moments(samples: Samples) -> tuple[float, float]:
+    """The sums over records of the mean and of the variance of the logarithm of resamples' medians."""
+    mean = variance = 0.0
+    for (count,), _, (ordered,) in _by_count(samples):
+        (drawn,), often = _drawn(count, resamples=_MANY_RESAMPLES)
+        share = often / _MANY_RESAMPLES
+        logs = np.log(_medians(ordered, drawn))
+        means = logs @ share
+        mean += float(means.sum())
+        variance += float(((logs - means[:, None]) ** 2 @ share).sum())
+    return mean, variance
+
+
+def _by_count(
+    *sides: Samples, least: int = LEAST
+) -> Iterator[tuple[tuple[int, ...], list[int], list[NDArray[np.float64]]]]:
+    """Records with equally many samples on each side, some at a time: the counts, their places, and sorted samples."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place, each in enumerate(zip(*sides, strict=True)):
+        groups.setdefault(tuple(map(len, each)), []).append(place)
+    for counts, places in groups.items():
+        if min(counts) < least:
+            continue
+        for first in range(0, len(places), _AT_ONCE):
+            some = places[first : first + _AT_ONCE]
+            yield counts, some, [np.sort(np.array([_at(side, place) for place in some]), axis=1) for side in sides]
+
+
+def _at(side: Any, place: int) -> Any:
+    return side.iloc[place] if hasattr(side, "iloc") else side[place]
+
+
+@cache
+def _drawn(*counts: int, resamples: int = RESAMPLES) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """The two middle places of the resamples of each side, as `statistics` draws them, and how often each was drawn."""
+    random = np.random.default_rng(SEED)
+    every = [middle for count in counts for middle in _places(count, random, resamples)]
+    sizes = [count for count in counts for _ in range(2)]
+    drawn, often = np.unique(np.ravel_multi_index(every, sizes), return_counts=True)
+    middles = np.stack(np.unravel_index(drawn, sizes))
+    return [middles[2 * side : 2 * side + 2] for side in range(len(counts))], often
+
+
+def _medians(ordered: NDArray[np.float64], middles: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The medians of resamples of each record: [records, draws]."""
+    return (ordered[:, middles[0]] + ordered[:, middles[1]]) / 2
+
+
+def _places(count: int, random: np.random.Generator, resamples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    middle = (count + 1) // 2
+    place = random.beta(middle, count - middle + 1, resamples)
+    lower = _index(place, count)
+    if count % 2:
+        return lower, lower
+    return lower, _index(place + (1 - place) * random.beta(1, count - middle, resamples), count)
+
+
+def _index(place: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    return np.minimum((place * count).astype(np.int64), count - 1)
+
+
+def _ends(draws: NDArray[np.float64], often: NDArray[np.int64], middle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The ends of intervals, which never leave out their own value because of rounding.
+
+    Args:
+        draws: The distinct draws of each record: [records, draws].
+        often: How often each was drawn.
+        middle: The statistic of each record.
+    """
+    order, records = np.argsort(draws, axis=1), np.arange(len(draws))
+    ordered, ranks = np.take_along_axis(draws, order, axis=1), np.cumsum(often[order], axis=1)
+
+    def quantile(share: float) -> NDArray[np.float64]:
+        place = share * (RESAMPLES - 1)
+        low, high = (ordered[records, (ranks > rank).argmax(axis=1)] for rank in (int(place), int(place) + 1))
+        return low + (high - low) * (place - int(place))
+
+    low, high = map(quantile, _ENDS)
+    return np.stack((np.minimum(low, middle), np.maximum(high, middle)), axis=1)
