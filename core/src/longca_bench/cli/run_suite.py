@@ -1,4 +1,4 @@
-"""The suite that a run measures: one with a name, one in a file, or one made of a mask pattern and its options."""
+"""The suite of a run: a suite by name, a file, or a suite made of a mask pattern and its options."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["chosen_suite"]
 
 
 def chosen_suite(wanted: Request, ranks: int | None) -> tuple[Suite, Selection]:
-    """The suite that was asked for, and what narrows it. A suite goes before a pattern of the same name.
+    """The requested suite, and its filters. A suite goes before a pattern of the same name.
 
     Args:
-        wanted: What was asked for.
-        ranks: Ranks of the job; None without one.
+        wanted: The request of the command line.
+        ranks: Ranks of the job, or None without a job.
 
     Returns:
-        The suite and its selection. A suite that was made of a pattern is narrowed by nothing.
+        The suite and its selection. A suite that was made of a pattern has no filters.
 
     Raises:
-        RequestError: Neither a suite nor a pattern has the name; options that do not go with a suite, or with a
-            pattern; or a suite or a value that cannot be.
+        RequestError: Neither a suite nor a pattern has the name. Or an option does not go with a suite, or with a
+            pattern. Or the suite or a value is invalid.
     """
     from longca.errors import RequestError
     from longca.masks import PATTERNS

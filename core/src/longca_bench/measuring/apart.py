@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from longca.manifests import Problem
-from longca.parallel.traffic import Collective, Recorder, sent_by_kind
 from longca_bench.measuring.alone import Alone, equal_share, lone_call, verify_alone
 from longca_bench.measuring.communication import ALL, Bandwidth, measure_communication
 from longca_bench.measuring.instruments import Instruments
@@ -18,6 +17,7 @@ from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
 from longca_bench.measuring.timing import Timing, time_calls
+from longca_bench.measuring.traffic import Collective, Recorder, sent_by_kind
 from longca_bench.measuring.watched_kernel import Call, WatchedKernel
 from longca_bench.measuring.world import World
 from longca_bench.suites.cases import Case

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from longca.parallel.traffic import Collective
 from longca_bench.measuring.timing import time_calls
+from longca_bench.measuring.traffic import Collective
 from longca_bench.measuring.world import World
 
 __all__ = ["ALL", "Bandwidth", "measure_communication", "repeat"]

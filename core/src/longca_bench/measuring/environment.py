@@ -1,4 +1,4 @@
-"""What a run was measured on: captured once, kept with its records."""
+"""The environment of a run, captured once and kept with its records."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
 
 
 def environment(registry: plugins.Registry, suite: Suite, device: Device) -> dict[str, Any]:
-    """What is measured, and on what: the suite, and its surroundings."""
+    """The suite of a run, and its surroundings."""
     said = {"name": suite.name, "version": suite.version, "digest": suite.digest}
     return {"suite": said, **surroundings(registry, device)}
 
 
 def surroundings(registry: plugins.Registry, device: Device) -> dict[str, Any]:
-    """What something is measured on: platform, device, driver, threads, packages, plugins and revision."""
+    """The surroundings of a measurement: platform, device, driver, threads, packages, plugins and revision."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -52,14 +52,14 @@ def package_versions(registry: plugins.Registry) -> dict[str, str]:
 
 
 def _package_names(registry: plugins.Registry) -> list[str]:
-    """Packages that results may depend on: those of the core, and those that kernels ask for."""
+    """Packages that results may depend on: the core's packages, and the packages that kernels require."""
     manifests = registry.kernels.values()
     texts = {text for m in manifests for text in (*m.requires, *(r for offer in m.offers for r in offer.requires))}
     return [*_PACKAGES, *sorted({wanted.name for text in texts for wanted in alternatives(text)} - set(_PACKAGES))]
 
 
 def _git_revision() -> str | None:
-    """The revision of the source tree that LongCA runs from; None for an installed package."""
+    """The revision of LongCA's source tree, or None for an installed package."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

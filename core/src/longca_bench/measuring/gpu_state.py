@@ -1,4 +1,4 @@
-"""The state of a GPU while it measures: clocks, power, temperature, what throttles it, and who else uses it."""
+"""The state of a GPU: clocks, power, temperature, throttle reasons and other processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["gpu_state"]
 
 
 def gpu_state() -> dict[str, Any] | None:
-    """What NVML says of the current GPU now; None where there is none, or no NVML.
+    """The current GPU's state by NVML, or None without a GPU.
 
     Returns:
-        sm_clock and memory_clock in MHz, power in W, temperature in °C, `throttle` as the names of the reasons that
-        are active, and `others`, the number of other processes on the GPU.
+        sm_clock and memory_clock in MHz, power in W, temperature in °C, `throttle` as the names of the active reasons,
+        and `others`, the number of other processes on the GPU. Or `error`, if NVML fails.
     """
     if not torch.cuda.is_available():
         return None
@@ -43,7 +43,7 @@ def gpu_state() -> dict[str, Any] | None:
 
 
 def _reasons(pynvml: Any, active: int) -> list[str]:
-    """Names of the throttle reasons that are set, without `GpuIdle`, which is no throttling."""
+    """Names of the active throttle reasons, without `GpuIdle`, which is no throttling."""
     prefix = "nvmlClocksThrottleReason"
     names = {name.removeprefix(prefix): getattr(pynvml, name) for name in dir(pynvml) if name.startswith(prefix)}
     ignored = ("GpuIdle", "None", "All")

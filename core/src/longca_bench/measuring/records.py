@@ -1,4 +1,4 @@
-"""Records: what each case gave, one JSON line each."""
+"""Records: the results of cases, with one JSON line each."""
 
 from __future__ import annotations
 
@@ -18,78 +18,76 @@ SCHEMA = 1
 
 
 class Record(BaseModel):
-    """What one case gave.
+    """The record of one case.
 
     Attributes:
         schema_version: Version of these fields.
-        case: Hash of what was measured on what.
+        case: Hash of the case and the device.
         suite: Name of the suite.
-        suite_version: Its version.
-        suite_digest: Hash of everything it says.
-        status: `ok`; `unsupported`: no offer covers it; `wrong`: a result is not right, so no time is kept; `oom`:
-            memory ran out; `error`: the kernel raised; `timeout`: it went past its deadline; `crashed`: its process
-            died; `suspect`: faster than the device can be; `skipped`: not run, because an earlier case failed.
-        message: The reasons, findings or error behind a status other than `ok`.
-        advice: What to do about it.
+        suite_version: Version of the suite.
+        suite_digest: Hash of the suite's content.
+        status: `ok`, or one of the other statuses of `longca_bench.measuring.status.Status`.
+        message: The reasons, findings or error of a status other than `ok`.
+        advice: The remedy for a failure.
         kernel: Name of the kernel, or of a pair such as `fa3+fa4`.
-        distribution: Distribution that provides it; of a pair whose kernels have two, both, as in `a + b`. A pair's
+        distribution: Distribution of the kernel. A pair from two distributions has both, as in `a + b`. A pair's
             version, form and backend are likewise.
-        distribution_version: Its version.
-        form: Form the mask was put in.
-        backend: Which function of which library ran.
-        device: What it ran on.
+        distribution_version: Version of the distribution.
+        form: Form of the mask for the kernel.
+        backend: Function and library that ran.
+        device: Device of the run.
         pattern: The mask's pattern.
         seqlen: Tokens.
-        lengths: Where document lengths came from.
+        lengths: Source of the document lengths.
         seed: Seed of mask and inputs.
-        factors: The mask's factors that the suite gives; what it does not give is drawn from the seed.
+        factors: The mask's factors that the suite gives. The others are drawn from the seed.
         heads_q: Query heads.
         heads_kv: Key and value heads.
         head_dim: Head dimension.
         dtype: Data type.
         direction: `forward`, or `backward` alone.
-        mask_digest: Hash of what the mask shows.
+        mask_digest: Hash of the mask's visible pairs.
         area: Visible pairs, over the mask's own heads.
         density: Visible pairs over all pairs.
-        tile_efficiency: Area over that of the 128×128 tiles it touches.
+        tile_efficiency: Area over the area of the 128×128 tiles that it touches.
         flops: Floating-point operations of the direction.
-        plan_seconds: Time to put the mask on the device in the kernel's form; of ranks, the slowest's.
-        first_seconds: Time of the first call: what compiling takes, and one call with its verification.
-        metadata_bytes: Bytes of what the plan holds there.
-        peak_bytes: The allocator's peak above the inputs, of ranks the highest; None on CPUs, where it is not known.
-        samples: Seconds of each timed call; of several ranks, on the slowest.
-        wall: Seconds by the host's clock from the call to its result, launching included.
-        warm_up: Seconds of each call before them.
+        plan_seconds: Time to put the mask on the device in the kernel's form, on the slowest rank.
+        first_seconds: Time of the first call with its compilation and its verification, on the slowest rank.
+        metadata_bytes: Bytes of the plan's metadata on the device, on the rank with the most.
+        peak_bytes: The allocator's peak above the inputs, on the rank with the highest. None on CPUs.
+        samples: Seconds of each timed call, on the slowest rank.
+        wall: Seconds by the host's clock from the call to its result, with launching. Empty for several ranks.
+        warm_up: Seconds of each call before the samples, on the slowest rank.
         median: Median of the samples, in seconds.
-        tflops: flops over median, in 10¹² a second; of several ranks, for each.
-        gpu: Clocks, power, temperature, throttle reasons and other processes right after timing; None on CPUs.
-        verified_kv_heads: KV heads whose results, and their query heads', were verified; null for all.
+        tflops: flops over median for each rank, in 10¹² a second.
+        gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
+        verified_kv_heads: KV heads that were verified, with their query heads. None for all heads.
         findings: The worst row of each verified tensor.
-        strategy: Name of the context-parallel strategy; None for a kernel on one device, as in all that follow.
-        placement: How tokens were to be placed on ranks: a placement, or `auto`.
-        placed: How they were: what `auto` came to.
-        world_size: Ranks.
+        strategy: Name of the context-parallel strategy. None on one device, like all fields below but `finished`.
+        placement: The requested placement of tokens on ranks, or `auto`.
+        placed: The placement that was measured, with `auto` resolved.
+        world_size: Number of ranks.
         mesh: Ranks along each of the strategy's axes, such as `ring=2,ulysses=2`.
-        layout_seconds: Time to find who holds and computes what, on the slowest rank, after the placement is known.
+        layout_seconds: Time to compute the layout for a known placement, on the slowest rank.
         rank_samples: Seconds of each timed call on each rank: [ranks][calls].
         rank_peak_bytes: Each rank's peak of memory.
         sent_bytes: Bytes that each rank sends in one call, by kind of collective: `p2p`, `all_to_all`, `all_gather`,
             `reduce_scatter`, `all_reduce` or `broadcast`.
-        communication: The same collectives without kernels, by kind and as `all`: `calls` in number, `bytes` as
-            nccl-tests count a collective's size, `seconds` as the median of the slowest rank's, and `algbw` and `busbw`
-            in 10⁹ bytes a second.
+        communication: The same collectives without kernels, by kind and as `all`. `calls` is their number, `bytes`
+            their size as nccl-tests count it, and `seconds` the median on the slowest rank. `algbw` and `busbw` are
+            bandwidths in 10⁹ bytes a second.
         rank_compute_seconds: Median of each rank's kernel calls without collectives.
-        hidden: Share of the time of communication that is hidden behind computing: (communication + compute − total) /
-            communication, from 0 to 1; None where nothing is sent.
-        area_imbalance: Visible pairs of the busiest rank over those of the average one.
-        time_imbalance: The same of the time of the kernel calls.
-        alone_seconds: Median of the kernel on one device, alone, with one rank's share of the query heads on the whole
-            mask: as much work as a rank's, and no communication. None where heads do not divide among ranks, as is the
-            next.
-        abreast_seconds: The same on the slowest rank where all do it at once, each for itself.
+        hidden: Share of the communication's time that is hidden behind computing, from 0 to 1: (communication + compute
+            − total) / communication. None if nothing is sent.
+        area_imbalance: Visible pairs of the busiest rank over the pairs of the average rank.
+        time_imbalance: Time of the kernel calls on the busiest rank over the time on the average rank.
+        alone_seconds: Median of the kernel on one device, with one rank's share of the query heads on the whole mask,
+            while the other ranks wait. It is a rank's work without communication. None if the heads do not divide among
+            the ranks.
+        abreast_seconds: The same on the slowest rank, when all ranks do it at once. None in the same case.
         rank_abreast_seconds: Each rank's own median of that.
         alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
-        finished: When, in UTC, as ISO 8601.
+        finished: Time of the record, in UTC, as ISO 8601.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -157,10 +155,13 @@ class Record(BaseModel):
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a run, from its folder or its file; of a case that was run again, the last.
+    """The records of a run. If a case was run again, its last record counts.
+
+    Args:
+        path: The run's folder, or its file of records.
 
     Raises:
-        RequestError: There are none, or a line is not one; the message names the line.
+        RequestError: The file cannot be read, or a line is no record. The message names the line.
     """
     file = path / "records.jsonl" if path.is_dir() else path
     try:
@@ -174,11 +175,11 @@ def parse_records(lines: Iterable[str], source: Path) -> Iterator[Record]:
     """Records from lines.
 
     Args:
-        lines: One record each.
-        source: The file they are of, for messages.
+        lines: Lines with one record each.
+        source: The file of the lines, for messages.
 
     Raises:
-        RequestError: A line is no record; the message names it.
+        RequestError: A line is no record. The message names the line.
     """
     for number, line in enumerate(lines, 1):
         try:

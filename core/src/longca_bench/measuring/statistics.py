@@ -1,12 +1,15 @@
 """Statistics: medians, their ratios and the geometric mean of ratios, with bootstrap confidence intervals.
 
-The interval of a statistic lies between percentiles of what it gives on resamples: as many samples as there are, drawn
-from them with replacement (Efron, "Bootstrap methods: another look at the jackknife", Annals of Statistics 7, 1979).
-It speaks of the spread of the samples alone. What differs between one run and the next and not within them, such as
-clocks, memory layout or a neighbour's load, it cannot know.
+The interval of a statistic lies between percentiles of the statistic on resamples. A resample has as many values as
+the samples, drawn from them with replacement (Efron, "Bootstrap methods: another look at the jackknife", Annals of
+Statistics 7, 1979). The interval covers the spread of the samples alone. It does not cover differences between runs,
+such as clocks, memory layout or a neighbour's load.
 
-How often intervals of 95 % hold the true value, simulated: of a ratio of medians, 90 % with three samples a side, 93 %
-with four, and 95 % from five on; of one median, 79 % with three, 88 % with four, and 93 % or more from five on.
+Intervals of 95 % contain the true value in these shares of simulations:
+
+    samples a side       3       4       5 and more
+    ratio of medians     90 %    93 %    95 %
+    one median           79 %    88 %    93 % and more
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ENOUGH", "LEAST", "LEVEL", "Interval", "geometric_mean_interval", "median_interval", "ratio_interval"]
 
-#: Share of intervals that hold the true value, resamples that one is made of, and the seed they are drawn from.
+#: Share of intervals that contain the true value, number of resamples, and the seed of the resamples.
 LEVEL, RESAMPLES, SEED = 0.95, 4000, 0
-#: Samples below which there is no interval: two say nothing of a median's spread.
+#: Samples below which there is no interval. Two samples do not show a median's spread.
 LEAST = 3
-#: Samples a side from which intervals are as wide as they say.
+#: Samples a side from which intervals have their nominal level.
 ENOUGH = 5
 
 
@@ -35,9 +38,9 @@ class Interval:
     """A value and its confidence interval.
 
     Attributes:
-        value: What the samples themselves give.
-        low: Lower end; minus infinity where there are too few samples to say.
-        high: Upper end; infinity where there are too few.
+        value: The statistic of the samples themselves.
+        low: Lower end, or minus infinity for too few samples.
+        high: Upper end, or infinity for too few samples.
     """
 
     value: float
@@ -45,12 +48,12 @@ class Interval:
     high: float
 
     def contains(self, value: float) -> bool:
-        """Whether a value is within, ends included."""
+        """Whether a value is in the interval, ends included."""
         return self.low <= value <= self.high
 
     @property
     def is_known(self) -> bool:
-        """Whether there were samples enough for an interval."""
+        """Whether there were enough samples for an interval."""
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
 
@@ -59,7 +62,7 @@ def median_interval(samples: Sequence[float], *, level: float = LEVEL, seed: int
 
     Args:
         samples: One or more.
-        level: Share of such intervals that hold the true median, with samples enough.
+        level: Share of such intervals that contain the true median, given enough samples.
         seed: Seed of the resamples.
     """
     draws = _median_draws(samples, np.random.default_rng(seed))
@@ -67,12 +70,12 @@ def median_interval(samples: Sequence[float], *, level: float = LEVEL, seed: int
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float], *, level: float = LEVEL, seed: int = SEED) -> Interval:
-    """median(a) / median(b): how many times b is as fast as a, where samples are times.
+    """median(a) / median(b). For times, b is this many times as fast as a.
 
     Args:
         a: One or more positive samples.
-        b: The same of the other side, drawn independently.
-        level: Share of such intervals that hold the true ratio.
+        b: One or more positive samples, drawn independently of a.
+        level: Share of such intervals that contain the true ratio.
         seed: Seed of the resamples.
     """
     return geometric_mean_interval([(a, b)], level=level, seed=seed)
@@ -81,13 +84,13 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, level: float = LEV
 def geometric_mean_interval(
     pairs: Iterable[tuple[Sequence[float], Sequence[float]]], *, level: float = LEVEL, seed: int = SEED
 ) -> Interval:
-    """The geometric mean of median(a) / median(b) over pairs; each pair's samples are resampled.
+    """The geometric mean of median(a) / median(b) over pairs. Each pair's samples are resampled.
 
-    The pairs are those that were measured, not a draw from others: the interval is about these.
+    The interval is about these pairs. They are not a draw from other pairs.
 
     Args:
         pairs: One or more pairs of samples.
-        level: Share of such intervals that hold the true mean.
+        level: Share of such intervals that contain the true mean.
         seed: Seed of the resamples.
     """
     random = np.random.default_rng(seed)
@@ -101,10 +104,10 @@ def geometric_mean_interval(
 
 
 def _median_draws(samples: Sequence[float], random: np.random.Generator) -> NDArray[np.float64]:
-    """Medians of resamples, drawn without drawing the resamples.
+    """Medians of resamples, drawn without the resamples.
 
-    A resample is n uniform places in the sorted samples; its k-th smallest is at a place that is distributed as
-    Beta(k, n − k + 1), and given that one the next is at Beta(1, n − k) of what is left above it.
+    A resample is n uniform places in the sorted samples. The k-th smallest place is distributed as Beta(k, n − k + 1).
+    Given that place, the next one is at Beta(1, n − k) of the rest above it.
     """
     ordered = np.sort(np.asarray(samples, dtype=np.float64))
     count = len(ordered)
@@ -125,5 +128,5 @@ def _interval(value: float, draws: NDArray[np.float64], level: float, *, known: 
     if not known:
         return Interval(value, -np.inf, np.inf)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    # exp(log(x)) is x up to rounding: an interval never leaves out its own value for that.
+    # exp(log(x)) is x up to rounding, and an interval must contain its own value.
     return Interval(value, min(float(low), value), max(float(high), value))

@@ -1,1 +1,1 @@
-"""What is measured: suites, and the cases that a suite expands into."""
+"""Suites, and the cases and tasks that they expand into."""

@@ -1,9 +1,9 @@
-"""A histogram of document lengths from a corpus, JSON Lines or text counted in tokens or words, or from lengths.
+"""A histogram of document lengths, from a corpus in JSON Lines or text, or from lengths.
 
     .jsonl, .ndjson      one document a line, the string under `field` of its object
-    .txt, .md            one document a file; or, where every line is an integer, one length a line
+    .txt, .md            one document a file, or one length a line if every line is an integer
 
-Documents stream past: a batch of them is in memory at a time, never a corpus.
+Documents are streamed. Only one batch of them is in memory at a time.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _Source = Literal["lengths", "text", "JSON Lines", "text and JSON Lines"]
 
 @dataclass(frozen=True)
 class CorpusHistogram(Histogram):
-    """A histogram and what was counted to get it; the weights are numbers of documents.
+    """A histogram whose weights are numbers of documents, and its source.
 
     Attributes:
-        source: What the files hold.
-        unit: What a length counts: the tokenizer's tokens, words where there was none, or whatever the lengths in the
-            files count.
-        documents: Documents counted.
-        empty: Documents without a token or word, left out.
+        source: The content of the files.
+        unit: The unit of a length: the tokenizer's tokens, words without a tokenizer, or the unit of given lengths.
+        documents: Number of counted documents.
+        empty: Number of documents without a token or word. They are left out.
     """
 
     source: _Source
@@ -59,20 +58,20 @@ def histogram_from_corpus(
     field: str = "text",
     bins: Sequence[int] = GEOMETRIC_EDGES,
 ) -> CorpusHistogram:
-    """Counts the documents of each length; the empty bins at both ends are left off.
+    """Counts the documents of each length. The empty bins at both ends are left off.
 
     Args:
-        paths: Corpus files, as the module has them; those of lengths are not mixed with others.
-        tokenizer: A Hugging Face `tokenizer.json`; special tokens, truncation and padding are off. Words
-            (what whitespace separates) are counted where None.
+        paths: Corpus files of the kinds above. Files of lengths are not mixed with others.
+        tokenizer: A Hugging Face `tokenizer.json`, without special tokens, truncation and padding. None counts words,
+            which whitespace separates.
         field: The key of a document's text in JSON Lines.
         bins: Ascending edges of half-open bins, in tokens or words.
 
     Raises:
-        RequestError: A file that is missing, of another kind, not UTF-8 or with a broken line; lengths beside texts
-            or a tokenizer; a corpus without a word; edges that do not ascend from ≥ 1 to ≤ 2³¹, or a document
-            outside them.
-        MissingPackageError: A tokenizer was asked for and `tokenizers` is not installed.
+        RequestError: A file is missing, of another kind, not UTF-8, or has a broken line. Or lengths are mixed with
+            texts or a tokenizer. Or the corpus has no word. Or the edges do not ascend from ≥ 1 to ≤ 2³¹, or a
+            document is outside them.
+        MissingPackageError: A tokenizer is requested, and `tokenizers` is not installed.
     """
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     _check(files, bins)
@@ -103,7 +102,7 @@ def histogram_from_corpus(
 
 
 def _check(files: list[Path], bins: Sequence[int]) -> None:
-    """Refuses at once what would otherwise come to light hours into a large corpus."""
+    """Refuses errors at once that a large corpus would only show after hours."""
     if not files:
         raise RequestError("no corpus files; give at least one")
     for file in files:

@@ -1,7 +1,7 @@
-"""Suites: what to measure, as TOML files of sweeps. A suite has a name, a version, and a hash of what it says.
+"""Suites: TOML files of sweeps to measure. A suite has a name, a version, and a hash of its content.
 
-A distribution contributes one by an entry point in the group `longca.suites`, named as the suite, whose value is the
-package that has it as `suites/NAME.toml`.
+A distribution contributes a suite by an entry point in the group `longca.suites`. The entry point has the suite's name,
+and its value is the package with the file `suites/NAME.toml`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from longca.masks import MAX_SEQLEN, PATTERNS
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
 
-#: Keys that sweeps did not have when the first records were made, with what they are where nothing is said: suites that
-#: say nothing of them keep their digests.
+#: Keys that sweeps did not have when the first records were made, with their defaults. A suite without them keeps its
+#: digest.
 _LATER = {"grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}}
 
 _SUITES = resources.files("longca_bench.suites")
@@ -68,28 +68,28 @@ Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
 
 
 class Sweep(BaseModel):
-    """One matrix of cases: every combination of what it lists.
+    """One matrix of cases: every combination of the listed values.
 
     Attributes:
-        patterns: Mask patterns; `*` for all.
-        kernels: Kernels, and pairs such as `fa3+fa4`; `*` for all kernels.
-        seqlens: Tokens; of all ranks together, where there are several.
-        tokens_per_rank: Instead of `seqlens`, tokens for each rank of the job.
-        lengths: Where document lengths come from, as `longca.masks.sample` takes it.
-        seeds: Seeds of masks and inputs; each is another draw, the same for every kernel.
+        patterns: Mask patterns, or `*` for all.
+        kernels: Kernels and pairs such as `fa3+fa4`, or `*` for all kernels.
+        seqlens: Tokens of all ranks together.
+        tokens_per_rank: Tokens of each rank of the job, instead of `seqlens`.
+        lengths: The source of document lengths, as in `longca.masks.sample`.
+        seeds: Seeds of masks and inputs. Each seed is another draw, and the same for every kernel.
         heads: Query heads and KV heads, such as `64:8`.
         head_dims: Head dimensions.
         dtypes: Data types.
         directions: `forward`, `backward`, or both.
-        factors: Mask factors to take as given instead of drawing them, by pattern.
-        grid: The same with a list of values for each factor, of which every combination is taken.
-        strategies: Context-parallel strategies, `*` for all: the sweep is then for the ranks of a job. Without any it
-            is for one device.
-        placements: How strategies place tokens on ranks; `auto` for what is likely to be quickest. A strategy that has
-            not one of them does without it.
-        meshes: By strategy, ranks along each of its axes, such as `2x4`; those that make up the job's ranks are taken.
-            By name, as in `ulysses=2,ring=4`, axes may be in another order, in which neighbours along the last are of
-            one node. Where none does, ranks are split into axes that are as equal as can be, inner ones no smaller.
+        factors: Mask factors with fixed values, by pattern. The other factors are drawn.
+        grid: Mask factors with a list of values each, by pattern. Every combination is a case.
+        strategies: Context-parallel strategies, or `*` for all. The sweep is then for the ranks of a job. A sweep
+            without strategies is for one device.
+        placements: Placements of tokens on ranks. `auto` is the one that is predicted to be fastest. A strategy skips
+            the placements that it does not have.
+        meshes: Ranks along each axis of a strategy, such as `2x4`, by strategy. The meshes that make up the job's ranks
+            are taken. Names put the axes in another order, as in `ulysses=2,ring=4`, and the last axis has the ranks of
+            one host. If no mesh fits, ranks are split into axes as equally as possible.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -119,7 +119,7 @@ class Sweep(BaseModel):
         return self
 
     def factor_sets(self, pattern: str) -> list[dict[str, Value]]:
-        """Every combination of a pattern's factors: one, without any, where the sweep says nothing of it."""
+        """Every combination of a pattern's factors. A pattern without factors has one empty combination."""
         fixed, lists = self.factors.get(pattern, {}), self.grid.get(pattern, {})
         return [{**fixed, **dict(zip(lists, values, strict=True))} for values in product(*lists.values())]
 
@@ -133,20 +133,20 @@ class Sweep(BaseModel):
         return self
 
     def lengths_on(self, ranks: int) -> tuple[int, ...]:
-        """Tokens of all ranks of a job together."""
+        """The lengths on a number of ranks, in tokens of all ranks together."""
         return self.seqlens or tuple(tokens * ranks for tokens in self.tokens_per_rank)
 
 
 class Suite(BaseModel):
-    """What to measure.
+    """A collection of sweeps.
 
     Attributes:
         name: Identifier.
         version: Raised whenever the suite's meaning changes.
-        summary: What it is for, in a line.
-        distributions: Kernels and strategies that may be missing, each with the distribution that provides it: where it
-            is not installed, the suite runs without them and says what to install.
-        sweep: Its matrices.
+        summary: The purpose, in a line.
+        distributions: Kernels and strategies that may be missing, each with its distribution. If a distribution is not
+            installed, the suite runs without it and names it.
+        sweep: The sweeps.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -159,7 +159,7 @@ class Suite(BaseModel):
 
     @property
     def digest(self) -> str:
-        """16 hex digits of everything that the suite says of what is measured."""
+        """16 hex digits of the suite's content, without its distributions."""
         said = self.model_dump(mode="json", exclude={"distributions"})
         for sweep, unsaid in ((sweep, key) for sweep in said["sweep"] for key in _LATER):
             if sweep[unsaid] == _LATER[unsaid]:
@@ -169,7 +169,7 @@ class Suite(BaseModel):
 
 
 def builtin_suites() -> tuple[str, ...]:
-    """Names of the suites that come with LongCA, and of those that installed distributions contribute."""
+    """Names of LongCA's own suites and of the suites of installed distributions."""
     own = {item.name.removesuffix(".toml") for item in _SUITES.iterdir() if item.name.endswith(".toml")}
     return tuple(sorted(own | set(_contributed().names)))
 
@@ -179,10 +179,10 @@ def _contributed() -> importlib_metadata.EntryPoints:
 
 
 def _text_of(name: str) -> str:
-    """What a suite that comes with a distribution says.
+    """The text of a suite by its name.
 
     Raises:
-        RequestError: Several distributions have one of the name, or the one that does has no such file.
+        RequestError: Several distributions have a suite of this name, or the distribution lacks the file.
     """
     own = _SUITES / f"{name}.toml"
     if own.is_file():
@@ -202,7 +202,7 @@ def load_suite(name: str) -> Suite:
 
     Raises:
         UnknownNameError: No suite has the name.
-        RequestError: The file cannot be read, is not TOML, or says what no suite can say.
+        RequestError: The file cannot be read, is not TOML, or is not a valid suite.
     """
     if name in builtin_suites():
         return _parse(_text_of(name), name)
@@ -228,14 +228,14 @@ def _parse(text: str, source: str) -> Suite:
 
 
 def complaints(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
-    """Where each wrong value of a suite is, and what is wrong with it in a sentence about its key."""
-    # A list is called too short where its items are wrong; so is the list of sweeps.
+    """The place of each wrong value of a suite, and a sentence about the error."""
+    # Pydantic calls a list too short if its items are wrong, and so the list of sweeps.
     wrong = [found for found in error.errors() if found["type"] != "too_short" or not found["input"]]
     return [(found["loc"], _complaint(found)) for found in wrong]
 
 
 def _complaint(found: ErrorDetails) -> str:
-    """What is wrong with a value, in a sentence about its key."""
+    """A sentence about an error, which begins with the key."""
     key = ".".join(_keys(found["loc"])) or "the suite"
     match found["type"]:
         case "missing":
@@ -256,7 +256,7 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _line_of(text: str, location: tuple[int | str, ...]) -> int:
-    """The line on which a value is set, or that of its table where it is missing; 1 where neither is found."""
+    """The line of a value, or of its table if the value is missing, or 1 if neither is found."""
     tables = [n for n, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*sweep\s*\]\]", line)]
     nth = location[1] if len(location) > 1 and location[0] == "sweep" else None
     first = tables[nth] if isinstance(nth, int) and nth < len(tables) else 1

@@ -1,7 +1,7 @@
-"""Some heads that stand for all: of a problem so large that a reference for every head would take many minutes.
+"""Samples of heads: heads that stand for all heads of a problem whose reference would take many minutes.
 
-Heads are computed alike and apart, each over all queries and keys, so what goes wrong in a long sequence goes wrong in
-every head; and what goes wrong in late heads alone, offsets that overflow for instance, does so in the last one.
+Kernels compute each head in the same way, over all queries and keys. An error that depends on the length is in every
+head. An error in late heads alone, such as an offset that overflows, is in the last head.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from longca_bench.verification.inputs import Inputs
 
 __all__ = ["SAMPLED_PAIRS", "HeadSample", "sample_heads"]
 
-#: Pairs over all heads above which a reference is of some heads, as many as have no more; but of two at least. They are
-#: those that a reference computes: the visible ones, and of a block-sparse mask all.
+#: Pairs over all heads above which a reference samples heads. The sampled heads have no more pairs, but they are two at
+#: least. A reference computes the visible pairs of a mask, and all pairs of a block-sparse mask.
 SAMPLED_PAIRS = 2**36
 _LEAST = 2  # the first and the last
 
 
 @dataclass(frozen=True)
 class HeadSample:
-    """Some KV heads of a problem, each with all of its query heads.
+    """Some KV heads of a problem, with all of their query heads.
 
     Attributes:
-        heads_kv: Which KV heads.
-        heads_q: Which query heads.
+        heads_kv: Numbers of the KV heads.
+        heads_q: Numbers of the query heads.
     """
 
     heads_kv: tuple[int, ...]
     heads_q: tuple[int, ...]
 
     def problem(self, problem: Problem) -> Problem:
-        """What a problem asks of these heads."""
+        """The problem of these heads alone."""
         return problem.narrowed(self.heads_q, self.heads_kv)
 
     def inputs(self, inputs: Inputs) -> Inputs:
-        """These heads' tensors."""
+        """The tensors of these heads."""
         names = ("q", "k", "v", "dout")
         return Inputs(*(self.of(name, getattr(inputs, name)) for name in names))
 
     def of(self, name: str, tensor: Tensor) -> Tensor:
-        """These heads of a tensor: of lse [Hq, Tq], of any other [T, H, D], by the tensor's name."""
+        """These heads of a tensor, by its name: of `lse` [Hq, Tq], or of any other [T, H, D]."""
         index = torch.tensor(self.indices(name), device=tensor.device)
         return tensor.index_select(0 if name == "lse" else 1, index)
 
     def indices(self, name: str) -> tuple[int, ...]:
-        """Which heads of a tensor these are, by the tensor's name."""
+        """Numbers of the heads in a tensor, by its name."""
         return self.heads_kv if name in ("k", "v", "dk", "dv") else self.heads_q
 
 
 def sample_heads(problem: Problem) -> HeadSample | None:
-    """The heads to compute a problem's reference for, evenly spread; None for all of them."""
+    """Evenly spread heads for a problem's reference, or None for all heads."""
     count = problem.num_heads_kv
     fits = max(_LEAST, SAMPLED_PAIRS * count // max(1, _pairs(problem)))
     if fits >= count:

@@ -1,4 +1,4 @@
-"""Inputs: seeded and random, never zeros, the same for every kernel."""
+"""Inputs: seeded random tensors, the same for every kernel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Inputs:
 
 
 def draw_inputs(problem: Problem, seed: int) -> Inputs:
-    """Standard normal tensors, rounded to the problem's dtype; drawn on the CPU, so that devices get the same."""
+    """Standard normal tensors in the problem's dtype. The CPU draws them, so all devices get the same."""
     mask = problem.concrete_mask
     queries = (mask.seqlen_q, problem.heads_q, problem.head_dim)
     keys = (mask.seqlen_k, problem.num_heads_kv, problem.head_dim)
@@ -55,7 +55,7 @@ def draw_inputs(problem: Problem, seed: int) -> Inputs:
 
 
 def _normal(tensor: Tensor, seed: tuple[int, ...], pool: Executor) -> Tensor:
-    """Fills a tensor, in chunks that have a seed each: the numbers are the same however many threads draw them."""
+    """Fills a tensor in chunks with a seed each, so the number of threads does not change the values."""
     flat = tensor.view(-1)
 
     def fill(chunk: int) -> None:

@@ -1,6 +1,6 @@
-"""Reference: what a result should be, and what PyTorch's own arithmetic makes of it in the same dtype.
+"""References: the right result of a problem, and the error of PyTorch's own arithmetic in the same dtype.
 
-Computed once for a problem and its inputs, and held against every kernel.
+A reference is computed once for a problem and its inputs, and every kernel is compared with it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FLOAT64_PAIRS = 2**33
 
 @dataclass(frozen=True)
 class Rows:
-    """One tensor of the result, row by row; a row is a token's vector of one head.
+    """One tensor of the result, row by row. A row is a token's vector of one head.
 
     Attributes:
         value: The reference: [T, H, D].
-        spread: How far rounding moves each row, in ulps of one: [T, H].
+        spread: The distance that rounding moves each row, in ulps of one: [T, H].
         pytorch: Distance of PyTorch's own arithmetic from the reference: [T, H].
     """
 
@@ -45,11 +45,11 @@ class Reference:
 
     Attributes:
         problem: The problem.
-        rows: `out`, and for the direction `backward` also `dq`, `dk` and `dv`; of a part the gradients alone.
-        lse: [Hq, Tq]; like the rows of the sampled heads alone, where there are any.
-        dtype: What it was computed in.
-        merged: For a part of a larger softmax, the whole's (out, lse), with which backwards are called.
-        sample: The heads that it is of; None for all.
+        rows: `out`, and for the direction `backward` also `dq`, `dk` and `dv`. A part has only the gradients.
+        lse: [Hq, Tq]. It has only the sampled heads, if heads are sampled, like the rows.
+        dtype: The dtype of the reference's arithmetic.
+        merged: The (out, lse) of the whole softmax for its part, for calls of the backward.
+        sample: The sampled heads, or None for all heads.
     """
 
     problem: Problem
@@ -61,9 +61,9 @@ class Reference:
 
 
 def reference(problem: Problem, inputs: Inputs) -> Reference:
-    """The reference of a problem: its output, and its gradients where its direction is `backward`.
+    """The reference of a problem: its output, and its gradients if its direction is `backward`.
 
-    Above SAMPLED_PAIRS it is of some of the heads.
+    A problem above SAMPLED_PAIRS gets a reference of some heads.
     """
     sample, whole = sample_heads(problem), problem
     if sample is not None:

@@ -1,8 +1,8 @@
-"""Spread: how far rounding alone may move each row of a result.
+"""Spread: the distance that rounding alone may move each row of a result.
 
-A result row is a sum of many terms, each rounded on its own; the errors add up like a random walk, to about one ulp
-times the root of the sum of the squared terms. For a gradient that cancels (the first row of a causal mask has
-dq = 0 exactly) this is the only scale there is: relative to the row itself, any error would be infinite.
+A result row is a sum of many terms, each with its own rounding error. The errors add up like a random walk, to about
+one ulp times the root of the sum of the squared terms. A gradient can cancel: dq of the first row of a causal mask is
+exactly 0. The spread is its only scale, because any error is infinite relative to such a row.
 
     out_i   Σⱼ p_ij² |v_j|²            dv_j   Σᵢ p_ij² |dout_i|²
     dq_i    scale² Σⱼ g_ij |k_j|²      dk_j   scale² Σᵢ g_ij |q_i|²
@@ -26,7 +26,7 @@ __all__ = ["Spread", "spread"]
 
 @dataclass(frozen=True)
 class Spread:
-    """Root of the summed squares of the terms of each row.
+    """The root of the summed squares of each row's terms.
 
     Attributes:
         out: [Tq, Hq].
@@ -45,10 +45,10 @@ def spread(problem: Problem, inputs: Inputs, out: Tensor, lse: Tensor) -> Spread
     """The spread of each row, computed in float32.
 
     Args:
-        problem: What the tensors are of.
+        problem: The problem of the tensors.
         inputs: The tensors.
-        out: The output [Tq, Hq, D] whose rounding is asked about; under context parallelism the merged one.
-        lse: Its log-sum-exp [Hq, Tq].
+        out: The output [Tq, Hq, D]. Under context parallelism it is the merged output.
+        lse: The log-sum-exp [Hq, Tq] of the output.
     """
     q, k, v, dout, out = (x.float() for x in (inputs.q, inputs.k, inputs.v, inputs.dout, out))
     heads_kv = k.shape[1]

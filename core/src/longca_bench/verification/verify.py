@@ -1,9 +1,9 @@
 """Verifying a kernel on a problem: each tensor apart, by its worst row.
 
-A row passes where its distance from the reference is at most twice that of PyTorch's own arithmetic in the same dtype
-on that row, plus a rounding floor: a few ulps of the row's spread. A global norm would pass a skipped tile at 32 K; the
-worst row finds it. Outputs are poisoned with NaN before the call, so that what is not written does not pass; and with
-q = 0 every weight is equal, so that exp(lse) must be the number of visible keys.
+A row passes if its distance from the reference is at most twice the distance of PyTorch's own arithmetic in the same
+dtype on that row, plus a rounding floor of a few ulps of the row's spread. The worst row shows a tile that a kernel
+skips at 32 K, and a global norm does not. Outputs are filled with NaN before the call, so an element that the kernel
+does not write fails. With q = 0 every weight is equal, so exp(lse) must be the number of visible keys.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
     "lse_dtype",
 ]
 
-#: Ulps of float32 (float64 for float64) that a row's spread may be off by: those of the exponent s − lse. Of standard
-#: normal inputs s reaches 8 and lse 16, and half an ulp of each is 4 and 8 ulps of 1; bases are converted on top.
+#: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
+#: standard normal inputs s reaches 8 and lse 16. Half an ulp of each is 4 and 8 ulps of 1. Kernels convert bases too.
 WIDE_ULPS = 32.0
-#: Ulps of bfloat16 and float16 that it may be off by on top: those of the weights and of the result.
+#: Further ulps of bfloat16 and float16, from the weights and the result.
 HALF_ULPS = 1.0
-#: What lse may be off by, relative to the larger of |lse| and 1: by the tensors' precision.
+#: Largest error of lse, relative to the larger of |lse| and 1, by the tensors' precision.
 LSE_LIMITS = {"wide": 2.0**-17, "half": 2.0**-13}
-#: The finest that counts are held to: up to 8192 visible keys they are exact, and one part in 16 K beyond.
+#: Finest limit of counts. Counts up to 8192 visible keys are exact, and larger ones to one part in 16 K.
 COUNT_LIMIT = 2.0**-14
 
 
@@ -47,13 +47,13 @@ class Finding:
 
     Attributes:
         tensor: `out`, `lse`, `counts` (lse with q = 0), `dq`, `dk` or `dv`.
-        passed: Whether its error is within the limit.
-        error: Its distance from the reference, relative to the larger of the row's norm and spread.
-        pytorch: The same distance of PyTorch's own arithmetic; NaN where there is no such comparison.
+        passed: Whether the error is within the limit.
+        error: Distance from the reference, relative to the larger of the row's norm and spread.
+        pytorch: The same distance of PyTorch's own arithmetic, or NaN without such a comparison.
         limit: The largest error that passes.
-        token: Query (of out, lse and dq) or key (of dk and dv).
+        token: The query of out, lse and dq, or the key of dk and dv.
         head: Query head or KV head.
-        note: What is wrong, where it is no matter of size.
+        note: An error that has no size.
     """
 
     tensor: str
@@ -67,13 +67,13 @@ class Finding:
 
     @property
     def closeness(self) -> float:
-        """The error over its limit: above 1 for one that fails."""
+        """The error over its limit. A failure is above 1."""
         if self.error == 0.0:
             return 0.0
         return self.error / self.limit if self.limit else math.inf
 
     def named(self, tensor: str) -> Finding:
-        """The same finding, of a tensor called otherwise."""
+        """The same finding under another tensor's name."""
         return replace(self, tensor=tensor)
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of all tensors of a result."""
+    """The findings of all tensors of a result."""
 
     findings: tuple[Finding, ...]
 
@@ -98,7 +98,7 @@ class Verification:
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        """Those that did not."""
+        """The findings that failed."""
         return tuple(finding for finding in self.findings if not finding.passed)
 
     def __add__(self, other: Verification) -> Verification:
@@ -115,10 +115,10 @@ def check_forward(
         plan: Its plan.
         inputs: The tensors.
         expected: The reference.
-        rough_lse: What the offer says of its log-sum-exp.
+        rough_lse: Whether the offer calls its log-sum-exp rough.
 
     Returns:
-        The verification, and the kernel's out and lse, which its backward is then given.
+        The verification, and the kernel's out and lse for its backward.
     """
     before = inputs.clone()
     out = torch.full_like(inputs.q, torch.nan)
@@ -140,8 +140,8 @@ def check_backward(
         kernel: The kernel.
         plan: Its plan.
         inputs: The tensors.
-        out: The forward's output; of a larger softmax, where `expected` is of a part.
-        lse: Its log-sum-exp.
+        out: The forward's output. If `expected` is of a part, it is the output of the whole softmax.
+        lse: The log-sum-exp of the output.
         expected: The reference.
     """
     before = inputs.clone()
@@ -157,24 +157,24 @@ def check_backward(
 
 
 def check_values(results: dict[str, Tensor], expected: Reference, *, rough_lse: bool = False) -> Verification:
-    """Verifies results by their values alone: each by its worst row.
+    """Verifies results by their values alone, each by its worst row.
 
     Args:
-        results: Any of `out`, `lse`, `dq`, `dk` and `dv`; but for lse in q's dtype.
+        results: Any of `out`, `lse`, `dq`, `dk` and `dv`. All but lse have q's dtype.
         expected: The reference, which has each of them.
-        rough_lse: What the offer says of its log-sum-exp.
+        rough_lse: Whether the offer calls its log-sum-exp rough.
     """
     return Verification(tuple(_value_finding(name, result, expected, rough_lse) for name, result in results.items()))
 
 
 def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs) -> Verification:
-    """With q = 0, exp(lse) is the number of keys each query sees."""
+    """Verifies that with q = 0, exp(lse) is the number of keys that each query sees."""
     _, lse = kernel.forward(torch.zeros_like(inputs.q), inputs.k, inputs.v, plan)
     return check_lse_counts(lse, plan.problem)
 
 
 def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:
-    """Verifies an lse [Hq, Tq] that was computed with q = 0: exp(lse) is the number of keys each query sees."""
+    """Verifies that exp(lse) is the number of keys that each query sees, for lse [Hq, Tq] of q = 0."""
     mask = problem.concrete_mask
     counts = torch.from_numpy(mask.visible_keys()).to(lse.device).double()
     counts = counts.repeat_interleave(lse.shape[0] // mask.heads, dim=0)
@@ -189,13 +189,13 @@ def _value_finding(name: str, result: Tensor, expected: Reference, rough_lse: bo
         return _worst_row(name, result, expected.rows[name])
     dtype = torch_dtype(expected.problem.dtype)
     limit = LSE_LIMITS["half" if dtype.itemsize == 2 else "wide"] * expected.lse.abs().clamp_min(1.0)
-    if rough_lse:  # a sum of rounded weights is off by no larger a share than each of them
+    if rough_lse:  # a sum of rounded weights has no larger relative error than each weight
         limit = limit + torch.finfo(dtype).eps / 2
     return _lse_finding(name, result, expected.lse, limit)
 
 
 def _sampled_finding(name: str, result: Tensor, expected: Reference, rough_lse: bool) -> Finding:
-    """The finding of the heads that the reference is of; the others must have been written."""
+    """The finding of the sampled heads. The other heads must have been written."""
     assert expected.sample is not None
     part = expected.sample.of(name, result)
     found = _value_finding(name, part, replace(expected, sample=None), rough_lse)
@@ -205,12 +205,12 @@ def _sampled_finding(name: str, result: Tensor, expected: Reference, rough_lse: 
 
 
 def lse_dtype(q: Tensor) -> torch.dtype:
-    """What a log-sum-exp is in: float32, or float64 for float64 inputs."""
+    """The dtype of a log-sum-exp: float32, or float64 for float64 inputs."""
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 def _restored(inputs: Inputs, before: Inputs) -> list[Finding]:
-    """A finding for each input that the kernel wrote to; it gets its values back."""
+    """A finding for each input that the kernel changed. The input gets its values back."""
     findings = []
     for name in ("q", "k", "v", "dout"):
         now, then = getattr(inputs, name), getattr(before, name)
@@ -221,7 +221,7 @@ def _restored(inputs: Inputs, before: Inputs) -> list[Finding]:
 
 
 def _misfits(names: tuple[str, ...], results: tuple[Tensor, ...], buffers: tuple[Tensor, ...]) -> list[Finding]:
-    """A finding for each result that is not the buffer given, or does not equal what is in it."""
+    """A finding for each result that breaks the contract or is not in its buffer."""
     if len(results) != len(names):
         return [_wrong(names[0], f"the kernel returned {len(results)} tensors instead of {len(names)}")]
     findings = []
@@ -244,7 +244,7 @@ def _wrong(tensor: str, note: str) -> Finding:
 
 
 def _worst_row(name: str, result: Tensor, rows: Rows) -> Finding:
-    """The row that is furthest beyond its limit, or nearest to it."""
+    """The row with the largest error relative to its limit."""
     value = rows.value
     distance = (result.to(value.dtype) - value).norm(dim=-1).double()
     limit = 2 * rows.pytorch.double() + _floor(result.dtype) * rows.spread.double()
@@ -258,13 +258,13 @@ def _worst_row(name: str, result: Tensor, rows: Rows) -> Finding:
 
 
 def _floor(dtype: torch.dtype) -> float:
-    """The part of a row's spread that rounding alone may take, whatever PyTorch's own arithmetic makes of it."""
+    """The part of a row's spread that rounding alone may take."""
     wide = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
     return WIDE_ULPS * wide + (HALF_ULPS * torch.finfo(dtype).eps if dtype.itemsize == 2 else 0.0)
 
 
 def _lse_finding(name: str, lse: Tensor, value: Tensor, limit: Tensor) -> Finding:
-    """The query whose lse is furthest beyond its limit, or nearest to it; −∞ must be −∞."""
+    """The query whose lse has the largest error relative to its limit. −∞ must be −∞."""
     empty = value == -torch.inf
     if lse.shape != value.shape or not torch.equal(lse == -torch.inf, empty):
         return _wrong(name, "−∞ is not exactly where a query sees nothing")

@@ -9,11 +9,11 @@ import torch.distributed as dist
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout, Problem
 from longca.masks import build
-from longca.parallel.traffic import Recorder, sent_by_kind
 from longca_bench.measuring.communication import ALL, measure_communication, repeat
 from longca_bench.measuring.messages import Place
 from longca_bench.measuring.shares import by_heads, shares
 from longca_bench.measuring.timing import time_calls
+from longca_bench.measuring.traffic import Recorder, sent_by_kind
 from longca_bench.ranks.world import JobWorld
 
 RANKS = 3
