@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 import triton.testing
 
-from longca.builtin.sdpa import SDPA
 from longca.kernels.base import device_of
 from longca.manifests import Problem
 from longca.masks import build
 from longca_bench.measuring.timing import time_calls
 from longca_bench.measuring.world import World
+from longca_builtin.sdpa import SDPA
 
 ROUNDS = 7
 

@@ -218,7 +218,7 @@ def test_under_a_layout_both_halves_take_every_step(open_registry):
 
 
 HALVES = """
-from longca.builtin.naive import Naive
+from longca_builtin.naive import Naive
 
 LOADED = []
 

@@ -13,7 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import longca
 from longca import masks
-from longca.builtin.naive import Naive
 from longca.errors import UnsupportedError
 from longca.kernels.base import Plan, fill
 from longca.kernels.lse_grad import backward_through_lse
@@ -23,6 +22,7 @@ from longca.parallel.layouts import _agree
 from longca_advice.auto_kernel import Choice
 from longca_advice.auto_layout import Arrangement
 from longca_bench.measuring.traffic import Recorder, sent_by_kind
+from longca_builtin.naive import Naive
 from longca_cp.exchange import Axis, axes_of
 from longca_cp.kv_ring import KVRing
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from longca import masks, registry
-from longca.builtin.naive import Naive
 from longca.kernels.base import Plan, fill
 from longca.manifests import Backward, Device, KernelManifest, Offer, Problem, resolve_manifest
 from longca.manifests.resolve import step_problems
 from longca.parallel.merge import merge
+from longca_builtin.naive import Naive
 from longca_cp.step_plans import plan_chunks, plan_steps
 
 SEQLEN, RANKS = 101, 3

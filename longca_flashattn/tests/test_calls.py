@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.builtin.naive import Naive
 from longca.masks import Form, Slice, SliceMask
+from longca_builtin.naive import Naive
 from longca_flashattn.calls import CallsKernel
 
 DOCUMENTS = [70, 1, 128, 101]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.builtin.naive import Naive
 from longca.masks import BlockSparseMask
 from longca.testing import verify
 from longca_bench.verification.inputs import draw_inputs
+from longca_builtin.naive import Naive
 from longca_flashinfer import kernel as module
 from longca_flashinfer.kernel import FlashInferFA2, FlashInferFA3
 

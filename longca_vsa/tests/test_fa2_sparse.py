@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from longca import Device, Problem
-from longca.builtin.naive import Naive
 from longca.masks import BlockSparseMask
 from longca.testing import verify
 from longca_bench.verification.inputs import draw_inputs
+from longca_builtin.naive import Naive
 from longca_vsa import fa2_sparse
 from longca_vsa.fa2_sparse import FA2Sparse
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.builtin.naive import Naive
 from longca.masks import BlockSparseMask
 from longca.parallel.merge import merge
 from longca.testing import verify
 from longca_bench.verification.inputs import draw_inputs
+from longca_builtin.naive import Naive
 from longca_vsa import fastvideo, vsa, vsa_triton
 from longca_vsa.fastvideo import library
 from longca_vsa.vsa import VideoSparseAttention

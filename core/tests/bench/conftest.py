@@ -3,11 +3,11 @@
 import pytest
 
 from longca import plugins
-from longca.builtin.naive import Naive
 from longca.manifests import Device, Problem
 from longca.masks import build
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import reference
+from longca_builtin.naive import Naive
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin import blockwise
-from longca.builtin.blockwise import attention_backward, attention_forward, query_blocks
+from longca_builtin import blockwise
+from longca_builtin.blockwise import attention_backward, attention_forward, query_blocks
 
 from ..kernels.cases import gappy_mask, inputs, pattern_mask, per_head_mask, truth
 from ..kernels.reference import BOUNDS, Result, assert_close
@@ -119,7 +119,7 @@ def test_64k_tokens_take_few_queries_a_block(heads):
 _MEASURE = """
 import resource, torch
 from longca import masks
-from longca.builtin.blockwise import attention_backward, attention_forward
+from longca_builtin.blockwise import attention_backward, attention_forward
 
 def run(seqlen):
     mask = masks.build("causal_sliding_window", seqlen, window=16)

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from longca import masks
-from longca.builtin import NAIVE, SDPA, provide_kernel
 from longca.manifests import Backward, Device, Problem, resolve_manifest
 from longca.masks import Form
+from longca_builtin import NAIVE, SDPA, provide_kernel
 
 from ..kernels.cases import RECTANGULAR, SEQLEN, gappy_mask, pattern_mask, per_head_mask
 
@@ -67,7 +67,7 @@ def test_a_plans_form_is_that_of_the_offer(kernel, mask):
 @pytest.mark.parametrize("head_dim", [64, 264])
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_plans_form_and_operator_on_a_gpu_are_those_of_the_offer(kernel, mask, head_dim, dtype, monkeypatch):
-    monkeypatch.setattr("longca.builtin.sdpa.torch_device", lambda device: "cpu")
+    monkeypatch.setattr("longca_builtin.sdpa.torch_device", lambda device: "cpu")
     manifest, implementation = kernel
     offer = verdict(manifest, mask, H200, dtype, head_dim=head_dim).offer
     problem = Problem(mask=mask, heads_q=8, heads_kv=2, head_dim=head_dim, dtype=dtype, device=H200)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin.naive import Naive
 from longca.manifests import Device, Problem
+from longca_builtin.naive import Naive
 
 from ..kernels.cases import (
     SEQLEN,

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin.sdpa import SDPA
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Problem
 from longca.masks import Form
+from longca_builtin.sdpa import SDPA
 
 from ..kernels.cases import (
     RECTANGULAR,
@@ -182,7 +182,7 @@ def test_a_bias_has_one_head_or_all(heads, expected):
     ],
 )
 def test_the_operator_follows_from_the_problem(dtype, head_dim, capability, pattern, backend, monkeypatch):
-    monkeypatch.setattr("longca.builtin.sdpa.torch_device", lambda device: torch.device("cpu"))
+    monkeypatch.setattr("longca_builtin.sdpa.torch_device", lambda device: torch.device("cpu"))
     mask = pattern_mask(pattern)
     device = Device("cuda", capability)
     plan = SDPA().plan(Problem(mask=mask, heads_q=2, head_dim=head_dim, dtype=dtype, device=device))

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin.naive import Naive
 from longca.kernels.lse_grad import backward_through_lse
+from longca_builtin.naive import Naive
 
 from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem, run, run_in_parts, truth
 from .reference import BOUNDS, assert_close

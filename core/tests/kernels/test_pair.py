@@ -8,11 +8,11 @@ from torch.autograd import gradcheck
 
 import longca
 from longca import masks
-from longca.builtin.naive import Naive
-from longca.builtin.sdpa import SDPA
 from longca.errors import RequestError, UnknownNameError
 from longca.kernels.pair import Pair
 from longca.manifests.pairs import halves
+from longca_builtin.naive import Naive
+from longca_builtin.sdpa import SDPA
 
 from ..masks.strategies import any_cases
 from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem, run, run_in_parts, truth

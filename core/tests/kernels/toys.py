@@ -2,7 +2,6 @@
 
 import torch
 
-from longca.builtin.naive import Naive
 from longca.discovery.catalogue import PluginInfo
 from longca.errors import UnknownNameError
 from longca.kernels.base import Plan, fill
@@ -13,6 +12,7 @@ from longca_advice.devices import evidence_name
 from longca_advice.evidence import Row, Run
 from longca_advice.history import append
 from longca_advice.work import work_of
+from longca_builtin.naive import Naive
 
 from .reference import softmax_attention, visible_by_head
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin.blockwise import query_blocks
 from longca.masks import BlockSparseMask
 from longca.metadata.visible_rows import VisibleRows
+from longca_builtin.blockwise import query_blocks
 
 CPU = torch.device("cpu")
 MASKS = {

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin.naive import Naive
 from longca.parallel.merge import merge
+from longca_builtin.naive import Naive
 
 from ..kernels.cases import gappy_mask, inputs, pattern_mask, problem, truth
 from ..kernels.reference import BOUNDS, worst_row

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.builtin.naive import Naive
 from longca.masks import Slice, SliceMask
+from longca_builtin.naive import Naive
 from longca_example.online import BLOCK, Online
 
 DOCUMENTS = [70, 1, 2 * BLOCK, 130]

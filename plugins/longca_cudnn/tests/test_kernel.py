@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.builtin.naive import Naive
 from longca.masks import Form, Slice, SliceMask
 from longca.parallel.merge import merge
 from longca.testing import verify
 from longca_bench.conformance.masks import sparse_rows, uneven
 from longca_bench.verification.inputs import draw_inputs
+from longca_builtin.naive import Naive
 from longca_cudnn import kernel as module
 
 from .emulated import FORMS, EmulatedCuDNN, EmulatedGraph

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.builtin.naive import Naive
 from longca.masks import BlockSparseMask, Form, Slice, SliceMask
 from longca.parallel.merge import merge
 from longca.testing import verify
+from longca_builtin.naive import Naive
 from longca_flex import flex
 from longca_flex.flex import Flex
 

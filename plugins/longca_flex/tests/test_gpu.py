@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.builtin.naive import Naive
 from longca.manifests.devices import current_device
 from longca.masks import Slice, SliceMask
 from longca.testing import verify
+from longca_builtin.naive import Naive
 from longca_flex.flex import Flex
 
 pytestmark = [

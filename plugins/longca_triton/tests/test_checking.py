@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin.naive import Naive
+from longca_builtin.naive import Naive
 from longca_triton.checking import (
     RESULTS,
     both_ways,

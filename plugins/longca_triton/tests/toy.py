@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from longca.builtin.naive import Naive
 from longca.masks import Form
+from longca_builtin.naive import Naive
 from longca_triton.config import Config, Configs
 from longca_triton.kernel import FlashKernel, FlashPlan
 

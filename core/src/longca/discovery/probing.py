@@ -112,7 +112,7 @@ class _Probe:
         self.kill()
         said = self._stderr.last_line()
         if status is None:
-            slow = "if it is only slow, give LONGCA_PROBE_TIMEOUT more seconds and say `longca plugins --reprobe`"
+            slow = "if it is only slow, give LONGCA_PROBE_TIMEOUT more seconds and run `longca plugins --reprobe`"
             return Answer(_with_output(f"its import did not end within {self._timeout:g} s; {slow}", said))
         if status < 0:
             return Answer(_with_output(f"its import was killed by {_signal_name(-status)}", said))
@@ -148,7 +148,7 @@ class _Tail:
 
 
 def _with_output(problem: str, said: str) -> str:
-    return f"{problem}; the last it said: {said[:300]}" if said else problem
+    return f"{problem}; its last output: {said[:300]}" if said else problem
 
 
 def _signal_name(number: int) -> str:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longca.builtin.blockwise import ample_scores, attention_backward, attention_forward
 from longca.kernels.base import torch_dtype
 from longca.manifests import Problem
 from longca.parallel.merge import merge
 from longca_bench.verification.head_sample import HeadSample, sample_heads
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.spread import Spread, spread
+from longca_builtin.blockwise import ample_scores, attention_backward, attention_forward
 
 __all__ = ["FLOAT64_PAIRS", "Reference", "Rows", "part_reference", "reference"]
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longca.builtin.blockwise import ample_scores, group_heads, masked_scores, query_blocks, softmax_weights
 from longca.manifests import Problem
 from longca_bench.verification.inputs import Inputs
+from longca_builtin.blockwise import ample_scores, group_heads, masked_scores, query_blocks, softmax_weights
 
 __all__ = ["Spread", "spread"]
 

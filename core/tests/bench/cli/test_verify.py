@@ -6,7 +6,7 @@ import pytest
 
 HALVES = """
 from longca.kernels.base import Plan
-from longca.builtin.naive import Naive
+from longca_builtin.naive import Naive
 from longca.masks import Form
 
 class Forward:

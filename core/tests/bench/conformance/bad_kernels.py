@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from longca import Backward, KernelManifest, Offer, hookimpl
-from longca.builtin.naive import Naive
 from longca.masks import Form
+from longca_builtin.naive import Naive
 
 
 class Base(Naive):

@@ -1,12 +1,12 @@
 import pytest
 
-from longca.builtin.naive import Naive
 from longca.kernels.pair import Pair
 from longca.manifests import Backward, Device, Offer
 from longca.plugins import registry
 from longca_bench.cli.verify import _as_json
 from longca_bench.conformance.offers import verify_kernels, verify_subject
 from longca_bench.conformance.subject import Subject, subjects
+from longca_builtin.naive import Naive
 
 CPU = Device("cpu")
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from longca.builtin.naive import Naive
 from longca.errors import UnsupportedError, VerificationError
 from longca.manifests import Device
 from longca.masks import build
 from longca.testing import verify
 from longca_bench.conformance.oracle import verify_repeats
 from longca_bench.conformance.subject import Subject
+from longca_builtin.naive import Naive
 
 from .bad_kernels import KERNELS, Base
 

@@ -129,7 +129,7 @@ def test_a_pair_is_held_to_the_offers_of_its_backward_half():
 
 BACKWARD = """
 from longca.kernels.base import Plan
-from longca.builtin.naive import Naive
+from longca_builtin.naive import Naive
 from longca.masks import Form
 
 class Backward:

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from longca.builtin.naive import Naive
 from longca.masks import Slice, SliceMask
+from longca_builtin.naive import Naive
 
 
 class Segfault(Naive):

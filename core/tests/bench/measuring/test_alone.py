@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from longca.builtin.naive import Naive
 from longca_bench.measuring.alone import equal_share, verify_alone
+from longca_builtin.naive import Naive
 
 ROUGH = 0.9 * torch.finfo(torch.bfloat16).eps / 2
 

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from longca.builtin.naive import Naive
 from longca.manifests import Layout
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.shared_inputs import SharedInputs
@@ -13,6 +12,7 @@ from longca_bench.measuring.shares import shares
 from longca_bench.measuring.strategy_trial import StrategyTrial
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Task
+from longca_builtin.naive import Naive
 
 ROUGH = 0.9 * torch.finfo(torch.bfloat16).eps / 2
 

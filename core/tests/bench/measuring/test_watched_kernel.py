@@ -1,7 +1,7 @@
 import torch
 
-from longca.builtin.naive import Naive
 from longca_bench.measuring.watched_kernel import WatchedKernel
+from longca_builtin.naive import Naive
 
 
 def watched(setup):

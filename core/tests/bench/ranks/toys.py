@@ -11,10 +11,10 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
-from longca.builtin.naive import Naive
 from longca.errors import UnsupportedError
 from longca.manifests import Layout, Step
 from longca.manifests.resolve import step_problems
+from longca_builtin.naive import Naive
 
 
 def layout(problem, axis_sizes, placement):

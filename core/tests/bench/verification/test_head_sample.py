@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from longca import Device, Problem
-from longca.builtin.naive import Naive
 from longca.masks import build
 from longca_bench.verification import head_sample
 from longca_bench.verification.head_sample import sample_heads
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import reference
 from longca_bench.verification.verify import check_backward, check_forward
+from longca_builtin.naive import Naive
 
 SEQLEN = 64
 CAUSAL = build("causal", SEQLEN)

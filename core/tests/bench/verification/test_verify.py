@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from longca.builtin.naive import Naive
-from longca.builtin.sdpa import SDPA
 from longca.masks import Slice, SliceMask, build
 from longca_bench.verification.reference import part_reference
 from longca_bench.verification.verify import check_backward, check_counts, check_forward
+from longca_builtin.naive import Naive
+from longca_builtin.sdpa import SDPA
 
 
 class Spoilt(Naive):

@@ -29,9 +29,9 @@ NAIVE = KernelManifest(
     title="Softmax attention by the book, blockwise",
     upstream="https://arxiv.org/abs/1706.03762",
     license="Apache-2.0",
-    implementation="longca.builtin.naive:Naive",
-    workspace="longca.builtin.memory:naive_workspace",
-    plan_bytes="longca.builtin.memory:naive_plan",
+    implementation="longca_builtin.naive:Naive",
+    workspace="longca_builtin.memory:naive_workspace",
+    plan_bytes="longca_builtin.memory:naive_plan",
     offers=_naive_offers(),
 )
 
@@ -61,9 +61,9 @@ SDPA = KernelManifest(
     title="PyTorch scaled dot-product attention",
     upstream="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
     license="BSD-3-Clause",
-    implementation="longca.builtin.sdpa:SDPA",
-    workspace="longca.builtin.memory:sdpa_workspace",
-    plan_bytes="longca.builtin.memory:sdpa_plan",
+    implementation="longca_builtin.sdpa:SDPA",
+    workspace="longca_builtin.memory:sdpa_workspace",
+    plan_bytes="longca_builtin.memory:sdpa_plan",
     offers=_sdpa_offers(),
 )
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longca.builtin.sdpa_operators import OPERATORS
 from longca.errors import UnsupportedError
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device, torch_dtype
 from longca.manifests import Problem
 from longca.masks import Form
+from longca_builtin.sdpa_operators import OPERATORS
 
 __all__ = ["SDPA", "SDPAPlan"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longca.builtin.blockwise import attention_backward, attention_forward
 from longca.kernels.base import Plan, fill
 from longca.manifests import Problem
 from longca.masks import Form
+from longca_builtin.blockwise import attention_backward, attention_forward
 
 __all__ = ["Naive"]
 
