@@ -7,7 +7,6 @@ each document from its own first token, so documents are counted on a grid where
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from longca.masks import BlockSparseMask, Form, Mask, SliceMask
 from longca.masks.blocks import BlockRuns
 from longca.masks.forms import Varlen, Window
 from longca.masks.slices import UNBOUNDED, tighten
+from longca.plan_cache import PlanCache
 
 __all__ = ["TILE", "Work", "work_of"]
 
@@ -74,12 +74,14 @@ def work_of(mask: Mask, form: Form) -> Work:
         mask: The mask.
         form: The form of the offer that takes it.
     """
-    return _work_of(mask.key, form, mask)
+    return _WORKS.get(mask, form, lambda: _work_of(form, mask))
 
 
-@lru_cache(maxsize=1024)
-def _work_of(_key: int, form: Form, mask: Mask) -> Work:
-    """The key tells apart equal masks that are made of other blocks."""
+#: The latest works, by mask and form. The form of a work that forms share is None.
+_WORKS: PlanCache[Work] = PlanCache(2048)
+
+
+def _work_of(form: Form, mask: Mask) -> Work:
     if form is Form.DENSE or mask.is_empty:
         return _everything(mask)
     if form is Form.BLOCK_SPARSE:
@@ -91,13 +93,12 @@ def _work_of(_key: int, form: Form, mask: Mask) -> Work:
         for layer in others:
             whole = whole + layer
         return replace(whole, tokens=_tiles(mask.seqlen_q), cells=_cells(mask))
-    return replace(_of_intervals(mask.key, single), path=_path(form, single.window if form is Form.WINDOW else None))
+    return replace(_of_intervals(single), path=_path(form, single.window if form is Form.WINDOW else None))
 
 
-@lru_cache(maxsize=1024)
-def _of_intervals(_key: int, mask: SliceMask) -> Work:
+def _of_intervals(mask: SliceMask) -> Work:
     """The work that all forms share if they take a mask by its slices."""
-    return _of_slices(mask, "")
+    return _WORKS.get(mask, None, lambda: _of_slices(mask, ""))
 
 
 def _everything(mask: Mask) -> Work:
