@@ -226,6 +226,6 @@ def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:
     others = ", ".join(asked.costs.devices) or "no device"
     what = "no evidence of such calls" if asked.device_name in asked.costs.devices else "no evidence"
     yield (
-        f"there is {what} on {asked.device_name}; what is valid is listed in the plugins' order and not ranked. "
+        f"there is {what} on {asked.device_name}; the valid choices are listed in the plugins' order and not ranked. "
         f"There is evidence on {others}. Measure on the device with `longca run`"
     )

@@ -89,7 +89,7 @@ def _calls(way: Way) -> list[StrategyCall]:
     calls = [way.call(direction) for direction in way.asked.directions]
     found = [call for call in calls if call is not None]
     if len(found) < len(calls):
-        raise _NotKnownError(f"{way.strategy} does not say what it moves")
+        raise _NotKnownError(f"{way.strategy} states no schedule, so its time is not predicted")
     return found
 
 

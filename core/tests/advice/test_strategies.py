@@ -42,7 +42,7 @@ def test_a_strategy_that_does_not_say_what_it_moves_is_no_choice(asked):
     assert found.choices == ()
     (one,) = found.unmeasured
     assert (one.kernel, one.strategy) == ("any kernel", "crossed")
-    assert one.why == "crossed does not say what it moves"
+    assert one.why == "crossed states no schedule, so its time is not predicted"
 
 
 def test_without_evidence_nothing_is_ranked(asked):

@@ -145,7 +145,9 @@ def test_why_says_where_a_kernel_stands(ask, causal):
     assert "the most similar is results/h200/" in text
     assert "vsa: takes block_sparse" in ask(*LONG, "--why", "vsa")
     assert "naive is valid and not ranked: " in ask(*LONG, "--why", "naive")
-    assert ask(*LONG, "--why", "nobody") == "nobody was not examined; --all lists all kernels and strategies that were\n"
+    assert (
+        ask(*LONG, "--why", "nobody") == "nobody was not examined; --all lists all kernels and strategies that were\n"
+    )
     pair = ask(*LONG, "--why", "fa2+sdpa")
     assert pair.startswith("fa2+sdpa is not listed: ")
     assert "\nfa2: place " in pair
@@ -277,7 +279,7 @@ def test_mistakes_of_several_devices_are_told_in_one_line(refused, options, said
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory):
-    """Asks of 2 devices, where one strategy is installed, which does not say what it moves."""
+    """Asks of 2 devices, where one strategy is installed, which states no schedule."""
     made = FakePlugins(tmp_path_factory.mktemp("a strategy"))
     made.env |= {"LONGCA_HISTORY": str(made.root / "history.jsonl"), "LONGCA_PLUGINS": "rounds"}
     made.add("rounds", STRATEGY)
@@ -296,18 +298,18 @@ def test_a_strategy_that_does_not_say_what_it_moves_is_not_ranked(on_two):
     found = json.loads(on_two("--json"))
     assert found["choices"] == []
     (one,) = found["unmeasured"]
-    assert (one["strategy"], one["why"]) == ("round", "round does not say what it moves")
+    assert (one["strategy"], one["why"]) == ("round", "round states no schedule, so its time is not predicted")
     assert [(refused["strategy"], refused["reasons"]) for refused in found["refused"]] == [
         ("round placed nowhere", ["too many"])
     ]
     text = on_two()
     assert text.startswith("Nothing can be ranked on 2 × NVIDIA H200 (compute capability 9.0).\n")
-    assert "\nNot ranked: round: round does not say what it moves.\n" in text
+    assert "\nNot ranked: round: round states no schedule, so its time is not predicted.\n" in text
 
 
 def test_why_tells_what_is_refused_of_a_strategy(on_two):
     text = on_two("--why", "round")
-    assert "round does not say what it moves" in text
+    assert "round states no schedule, so its time is not predicted" in text
     assert "round placed nowhere: too many." in text
 
 
