@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +14,6 @@ from sphinx.domains.python import PyObject
 from typing_extensions import is_protocol
 
 _DOCS = Path(__file__).resolve().parent
-sys.path.insert(0, str(_DOCS))
-
-import parallel_page  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -62,15 +58,8 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 
-#: Pages with measured parts, and what fills them.
-_MEASURED = {
-    "context-parallel": parallel_page.fill,
-}
-
-
-def _fill(app: Sphinx, page: str, source: list[str]) -> None:
-    filled = _MEASURED[page](source[0]) if page in _MEASURED else source[0]
-    source[0] = _OUTSIDE.sub(partial(_inside, (app.srcdir / page).parent), filled)
+def _without_outside_links(app: Sphinx, page: str, source: list[str]) -> None:
+    source[0] = _OUTSIDE.sub(partial(_inside, (app.srcdir / page).parent), source[0])
 
 
 def _inside(folder: Path, link: re.Match[str]) -> str:
@@ -110,7 +99,7 @@ def _literal_drawings(_app: Sphinx, what: str, _name: str, _kind: Any, _options:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", _fill)
+    app.connect("source-read", _without_outside_links)
     app.connect("autodoc-process-signature", _no_signature)
     app.connect("autodoc-skip-member", _skip_configuration)
     app.connect("autodoc-process-docstring", _plain_types, priority=900)  # napoleon writes them at 500

@@ -69,7 +69,18 @@ def peers(rows: Rows) -> list[Table]:
         for row in part.to_dict("records"):
             found.setdefault(row["name"], {})[row["direction"]] = row
         made.append(_table(f"{mask}, {tokens(int(seqlen))} tokens", found))
-    return made
+    return [*made[:-1], made[-1].with_notes(*_notes(rows))]
+
+
+def _notes(rows: Rows) -> list[str]:
+    """The versions that were measured, and the reasons against peers that were not."""
+    about = rows.about
+    versions = [f"{name} {version}" for name, version in sorted(about.get("versions", {}).items()) if version]
+    versions += [f"NCCL {about['nccl']}"] if about.get("nccl") else []
+    said = [f"Measured with {', '.join(versions)}."] if versions else []
+    said += [f"The kernel of the peers: {about['flash_attn']}."] if about.get("flash_attn") else []
+    failed = rows.where(lambda found: found["status"] != "ok").frame(("name", "message")).drop_duplicates()
+    return [*said, *(f"{name}: {message}" for name, message in failed.itertuples(index=False, name=None))]
 
 
 def _table(title: str, found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:

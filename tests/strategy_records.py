@@ -1,4 +1,4 @@
-"""Small records of several ranks, made by hand, and the parts of the page that are built from them."""
+"""Small records of several ranks, made by hand, and views of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from longca_bench.measuring.records import Record
+from longca_bench.reports.render_markdown import markdown_of
+from longca_bench.reports.rows import Rows
+from longca_bench.reports.views import tables
 
-from .docs_pages import docs_module, write_runs
+from .docs_pages import write_runs
 
 MESHES = {
     "ulysses": "ulysses=4",
@@ -88,7 +91,7 @@ PEERS = [
 
 
 def write(folder: Path, *runs: list[Record], peers: list[dict[str, Any]] | None = None) -> Path:
-    """A folder of results as the page takes it."""
+    """A folder of runs, with a benchmark of peers beside them."""
     write_runs(folder, *runs)
     head = {"versions": {"yunchang": "0.6", "torch": None}, "nccl": "2.28", "flash_attn": "theirs"}
     rows = PEERS if peers is None else peers
@@ -96,9 +99,9 @@ def write(folder: Path, *runs: list[Record], peers: list[dict[str, Any]] | None 
     return folder
 
 
-def part(name: str, folder: Path) -> str:
-    text: str = docs_module("parallel_page").fill(f"<!-- measured: {name} -->", folder)
-    return text
+def part(view: str, path: Path, **changes: Any) -> str:
+    """A view of a folder of runs, or of a benchmark's file, as Markdown."""
+    return markdown_of(tables(view, Rows.read(path), **changes))
 
 
 def lines(text: str, *first: str) -> list[list[str]]:
