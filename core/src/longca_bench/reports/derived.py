@@ -128,7 +128,7 @@ def placement_words(rows: Rows) -> Series:
 
 def alike(rows: Rows) -> Series:
     """Each message without its numbers and the name of its mask, so that reasons of one kind are one."""
-    said = (message.replace(pattern, "#") for message, pattern in _both(rows, "message", "pattern"))
+    said = ("#".join(message.rsplit(pattern, 1)) for message, pattern in _both(rows, "message", "pattern"))
     return _series(rows, [_NUMBER.sub("#", message) for message in said])
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_MEASURED", "environment", "results", "strategies", "whole"]
 
+_DOUBT = "? marks a time that is faster than the device can be. Such a time is never the fastest."
 _FEW = 3  # names that are listed one by one
 
 
@@ -82,7 +83,8 @@ NOT_MEASURED = View(
 
 def results(rows: Rows) -> list[Table]:
     """ms and throughput by mask and kernel, with the fastest kernel of each mask."""
-    return tables_of(_with_unit(RESULTS, rows), rows)
+    doubt = (_DOUBT,) if (rows["status"] == "suspect").any() else ()
+    return tables_of(replace(_with_unit(RESULTS, rows), notes=doubt), rows)
 
 
 def strategies(rows: Rows) -> list[Table]:

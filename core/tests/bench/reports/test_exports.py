@@ -7,10 +7,11 @@ import pytest
 
 from longca.errors import RequestError, UnknownNameError
 from longca_bench.measuring.records import Record
-from longca_bench.reports.flat import flat_row, write_csv, write_parquet
+from longca_bench.reports.files import write_csv, write_parquet
 from longca_bench.reports.formats import checked_formats, write_reports
-from longca_bench.reports.markdown import escaped, markdown
-from longca_bench.reports.run_source import Run, open_run
+from longca_bench.reports.render_markdown import escaped, page_of
+from longca_bench.reports.rows import Rows
+from longca_bench.reports.run_source import open_run
 
 from .runs import ENVIRONMENT, record, write_run
 
@@ -24,7 +25,7 @@ RECORDS = (
 
 
 def test_csv_has_a_row_a_record(tmp_path):
-    path = write_csv(RECORDS, tmp_path / "records.csv")
+    path = write_csv(Rows.of(RECORDS).flat(), tmp_path / "records.csv")
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["kernel"] for row in rows] == [each.kernel for each in RECORDS]
@@ -38,20 +39,22 @@ def test_csv_has_a_row_a_record(tmp_path):
 
 def test_parquet_has_the_same_with_types(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    table = parquet.read_table(write_parquet(RECORDS, tmp_path / "records.parquet"))
-    assert table.to_pylist() == [flat_row(each) for each in RECORDS]
+    table = parquet.read_table(write_parquet(Rows.of(RECORDS).flat(), tmp_path / "records.parquet"))
+    assert [row["message"] for row in table.to_pylist()] == [each.message for each in RECORDS]
+    assert [row["median"] for row in table.to_pylist()] == [each.median for each in RECORDS]
+    assert json.loads(table.to_pylist()[0]["samples"]) == list(RECORDS[0].samples)
     kinds = {name: str(table.schema.field(name).type) for name in ("seqlen", "median", "kernel", "plan_seconds")}
-    assert kinds == {"seqlen": "int64", "median": "double", "kernel": "string", "plan_seconds": "double"}
-    only_failures = parquet.read_table(write_parquet(RECORDS[2:4], tmp_path / "failures.parquet"))
+    assert kinds == {"seqlen": "int64", "median": "double", "kernel": "large_string", "plan_seconds": "double"}
+    only_failures = parquet.read_table(write_parquet(Rows.of(RECORDS[2:4]).flat(), tmp_path / "failures.parquet"))
     assert str(only_failures.schema.field("median").type) == "double"
 
 
 def test_without_pyarrow_the_pip_line_is_named(tmp_path):
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from pathlib import Path; from longca_bench.reports.flat import write_parquet\n"
+        "from pathlib import Path; from longca_bench.reports.files import write_parquet\n"
         "from longca.errors import MissingPackageError\n"
-        "try: write_parquet([], Path('x'))\n"
+        "try: write_parquet(None, Path('x'))\n"
         "except MissingPackageError as error: print(error)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
@@ -59,17 +62,18 @@ def test_without_pyarrow_the_pip_line_is_named(tmp_path):
 
 
 def test_markdown_has_tables_failures_and_environment():
-    page = markdown(Run(None, RECORDS, ENVIRONMENT))
-    assert "| causal | 1 K | 50.0% | 25% | 1.00 / 0.105 | **0.500 / 0.210** | ERROR |" in page
-    assert "| 0.0000? / 104858 |" in page
-    assert "`?` marks what is above the hardware's peak" in page
-    assert r"| error | flex | 1 | a \| b, \"c\"".replace(r"\"", '"') in page
+    page = page_of(Rows.of(RECORDS, ENVIRONMENT))
+    assert (
+        "| `causal` | 1 K | 50.0% | 25% | 1.00 / 0.105 | **0.500 / 0.210** | ERROR | 0.0000? / 104858 | sdpa |" in page
+    )
+    assert "? marks a time that is faster than the device can be" in page
+    assert r"| error | `flex` | `causal` | 1 | a \| b, " in page
     assert r"\<script\> \*x\* \`y\` \[z\](w) |" in page
-    assert "- far: all of this run's" in page  # and so it has no column
+    assert "| unsupported | `far` | `causal` | 1 |" in page
     assert "| device.name | Some CPU |" in page
-    assert "Not recorded" in markdown(Run(None, RECORDS, None))
-    widths = {line.replace(r"\|", "").count("|") for line in page.split("## forward")[1].split("##")[0].splitlines()}
-    assert widths <= {0, 9}
+    assert "Not recorded" in page_of(Rows.of(RECORDS))
+    widths = {line.replace(r"\|", "").count("|") for line in page.split("## Results")[1].split("##")[0].splitlines()}
+    assert widths <= {0, 10}
 
 
 @pytest.mark.parametrize(
@@ -90,10 +94,10 @@ def test_formats_are_checked(tmp_path):
     with pytest.raises(UnknownNameError, match="Did you mean parquet"):
         checked_formats(["parket"])
     (tmp_path / "file").touch()
-    run = Run(tmp_path, RECORDS, None)
+    rows = Rows.of(RECORDS)
     with pytest.raises(RequestError, match="--out"):
-        write_reports(run, tmp_path / "file" / "x", ["csv"])
-    assert write_reports(run, tmp_path / "none", ["terminal"]) == []
+        write_reports(rows, tmp_path / "file" / "x", ["csv"])
+    assert write_reports(rows, tmp_path / "none", ["terminal"]) == []
     assert not (tmp_path / "none").exists()
 
 
