@@ -27,6 +27,8 @@ _PROBLEM = (
     "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "dtype", "direction", "mask_digest",
     "device", "world_size",
 )  # fmt: skip
+#: The fields that make two records of two runs the same case, on whatever device.
+_CASE = tuple(name for name in _PROBLEM if name != "device")
 #: The fields that tell a problem's candidates apart.
 _CANDIDATE = ("kernel", "strategy", "placement", "mesh")
 
@@ -104,7 +106,7 @@ def payload(rows: Rows) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {
         "run": [number for number, _ in shown],
         "problem": _numbered(problems[place] for place in chosen),
-        "pair": _numbered(_key(record, (*_PROBLEM, *_CANDIDATE)) for record in records),
+        "pair": _numbered(_key(record, (*_CASE, *_CANDIDATE)) for record in records),
         **{name: [_short(show(record)) for record in records] for name, show in _NUMBERS.items()},
         **_intervals(records),
     }
@@ -160,7 +162,7 @@ def _key(record: Record, fields: Iterable[str]) -> tuple[Hashable, ...]:
 
 
 def _mask(record: Record) -> str:
-    lengths = () if record.lengths == "auto" else (f"lengths of {record.lengths}",)
+    lengths = () if record.lengths == "auto" else (f"lengths from {record.lengths}",)
     return ", ".join((record.pattern, *factor_words(record.factors), *lengths))
 
 

@@ -176,6 +176,18 @@ def test_two_runs_are_overlaid_and_compared(opened):
     assert page.locator("#throughput [aria-label='Lines of runs'] li").all_inner_texts()[:2] == ["one", "two"]
 
 
+def test_runs_on_two_devices_share_charts_and_not_answers(opened):
+    runs = [
+        Run(Path(name), tuple(case("quick", seqlen, 1e-3, device=name) for seqlen in (1024, 2048)), ENVIRONMENT)
+        for name in ("A", "B")
+    ]
+    page = opened(*runs).page
+    assert page.locator("#answer h3").all_inner_texts() == ["Forward, A", "Forward, B"]
+    assert page.locator("#throughput figure").count() == 1
+    assert page.locator("#throughput [aria-label='Lines of runs'] li").all_inner_texts() == ["A", "B"]
+    assert "over 2 cases: no difference shown in 2" in " ".join(page.locator("#compare").inner_text().split())
+
+
 def test_kernels_of_other_runs_are_not_compared(opened):
     first = Run(Path("one"), (case("quick", 1024, 1e-3),), ENVIRONMENT)
     second = Run(Path("two"), (case("slow", 1024, 2e-3),), ENVIRONMENT)

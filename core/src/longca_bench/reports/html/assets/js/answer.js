@@ -143,20 +143,7 @@ function answerRow(line, { shared, shapes, repeats: again }) {
   const who = [
     named(line.who),
     kernels.length ? el("span", { class: "quiet" }, ` with ${listed(kernels, "or")}`) : null,
-    tieWords(line),
   ];
-  const over = line.next
-    ? [
-        el(
-          "span",
-          { class: "nowrap" },
-          el("strong", {}, times(line.next.ratio.value)),
-          " ",
-          el("span", { class: "range" }, rangeText(line.next.ratio)),
-        ),
-        line.sure === "tie" ? null : [el("span", { class: "quiet" }, " over "), el("bdi", {}, line.next.who)],
-      ]
-    : NOTHING;
   const alone = line.firsts.filter((r) => r.alone !== null);
   return [
     el(
@@ -179,7 +166,7 @@ function answerRow(line, { shared, shapes, repeats: again }) {
             "data-label": "of one device alone",
           })
         : null,
-      el("td", { class: "over", "data-label": "over the next" }, over),
+      el("td", { class: "over", "data-label": "over the next" }, lead(line)),
       el("td", { class: "beside" }, tag(line.sure)),
       el("td", { class: "beside screen" }, button),
     ),
@@ -187,10 +174,22 @@ function answerRow(line, { shared, shapes, repeats: again }) {
   ];
 }
 
-function tieWords(line) {
-  if (line.sure !== "tie") return null;
-  const others = line.tied.length > 2 ? [...line.tied.slice(0, 1), `${line.tied.length - 1} others`] : line.tied;
-  return el("div", { class: "quiet" }, "ties with ", el("bdi", {}, listed(others)));
+// The lead of a line with its interval, and the candidates behind.
+function lead(line) {
+  if (!line.next) return NOTHING;
+  const { ratio: found, who } = line.next;
+  const some = line.tied.length > 2 ? [line.tied[0], `${line.tied.length - 1} others`] : line.tied;
+  return [
+    el(
+      "span",
+      { class: "nowrap" },
+      el("strong", {}, times(found.value)),
+      " ",
+      el("span", { class: "range" }, rangeText(found)),
+    ),
+    el("span", { class: "quiet" }, line.sure === "tie" ? " ties with " : " over "),
+    el("bdi", {}, line.sure === "tie" ? listed(some) : who),
+  ];
 }
 
 // Every candidate of a line at each length, and the command that measures the fastest again.

@@ -129,6 +129,18 @@ function intervals(values, axis, strokeWidth) {
   ];
 }
 
+// The dashes of a run's lines.
+function dashes(run) {
+  return [
+    [1, 0],
+    [6, 3],
+    [2, 2],
+    [8, 2, 2, 2],
+    [1, 4],
+    [12, 3],
+  ][run % 6];
+}
+
 // A chart of lines over lengths. Values: who, run, seqlen, y, low, high, tip, index.
 function lineChart(values, title, top) {
   const scales = whoScales(values);
@@ -140,22 +152,7 @@ function lineChart(values, title, top) {
     axis: { tickCount: 5 },
   };
   const runs = distinct(values, "run");
-  const dash = {
-    field: "run",
-    type: "nominal",
-    legend: null,
-    scale: {
-      domain: runs,
-      range: runs.map(
-        (_, i) =>
-          [
-            [1, 0],
-            [5, 3],
-            [2, 2],
-          ][i % 3],
-      ),
-    },
-  };
+  const dash = { field: "run", type: "nominal", legend: null, scale: { domain: runs, range: runs.map(dashes) } };
   return {
     height: 190,
     data: { values },

@@ -50,18 +50,15 @@ function pairsOf(records, a, b) {
 }
 
 function verdict(found) {
-  return {
-    unknown: "too few samples",
-    tie: "no difference shown",
-    few: "few samples",
-    sure: found.value > 1 ? "B faster" : "A faster",
-  }[sureness(found)];
+  const faster = found.value > 1 ? "B faster" : "A faster";
+  const words = { unknown: "too few samples", tie: "no difference shown", few: `${faster}, few samples`, sure: faster };
+  return words[sureness(found)];
 }
 
 function ratios(timed, a, b) {
   const all = ratio(timed.map((pair) => [pair.a, pair.b]));
   const counts = groupBy(timed, (pair) => verdict(pair.ratio));
-  const words = [...counts].map(([word, of]) => `${word} in ${of.length}`).join(", ");
+  const words = [...counts].map(([word, of]) => `${word} in ${of.length}`).join("; ");
   const rows = [...groupBy(timed, (pair) => `${pair.a.who}\n${pair.a.direction}`).values()].map((of) => {
     const found = ratio(of.map((pair) => [pair.a, pair.b]));
     return el(
@@ -186,9 +183,9 @@ function ratioChart(pairs) {
   }));
   const ends = values.map((value) => Math.abs(Math.log(value.y))).sort((x, y) => x - y);
   const reach = Math.exp(Math.max(ends.at(-1), Math.log(1.05)) * 1.08);
-  const ticks = [0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.25, 2, 5, 10].filter(
-    (tick) => tick >= 1 / reach && tick <= reach,
-  );
+  const steps =
+    reach > 1.6 ? [0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100] : [0.7, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.25, 1.5];
+  const ticks = steps.filter((tick) => tick >= 1 / reach && tick <= reach);
   const chart = dotChart(values, "A / B", rows, isNarrow());
   chart.height = Math.max(rows.length * 34, 90);
   chart.encoding.x = {

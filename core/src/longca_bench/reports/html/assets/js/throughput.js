@@ -3,8 +3,8 @@
 function drawThroughput(records) {
   const timed = records.filter((record) => record.ok && record.tflops > 0);
   if (!timed.length) return [el("p", { class: "empty" }, "No case of this selection has a time.")];
-  return [...groupBy(timed, (r) => [r.direction, r.device].join("\n")).values()].flatMap((group) => {
-    const where = about(group[0], timed, ["device"]);
+  return throughputGroups(timed).flatMap((group) => {
+    const where = distinct(group, "device").length > 1 ? "" : about(group[0], timed, ["device"]);
     return [
       el("h3", {}, `${titled(group[0].direction)}${where ? `, ${where}` : ""}`),
       key(group),
@@ -14,10 +14,20 @@ function drawThroughput(records) {
   });
 }
 
+// Groups by direction and device. Devices share charts where runs of one device each have cases in common, so that the
+// lines of the runs tell the devices apart.
+function throughputGroups(records) {
+  const oneEach = [...groupBy(records, (r) => r.run).values()].every((of) => distinct(of, "device").length === 1);
+  return [...groupBy(records, (r) => r.direction).values()].flatMap((group) =>
+    oneEach && overlays(group) ? [group] : [...groupBy(group, (r) => r.device).values()],
+  );
+}
+
 function throughputCharts(group, title) {
   const shapes = distinct(group, "shape").length > 1;
   const masks = [...groupBy(byMask(group), (r) => `${r.mask}\n${r.shape}`).values()];
-  const points = (of) => throughputPoints(of, overlays(group));
+  const overlay = overlays(group);
+  const points = (of) => throughputPoints(of, overlay);
   const top = Math.max(...group.map((r) => r.tflops * UNIT.factor));
   const long = masks.filter((of) => distinct(of, "seqlen").length > 1);
   const short = masks.filter((of) => distinct(of, "seqlen").length === 1);
@@ -25,10 +35,12 @@ function throughputCharts(group, title) {
   const charts = [];
   if (short.length) {
     const lengths = distinct(short.flat(), "seqlen");
-    const rows = short.map((of) => rowName(of[0], lengths, shapes));
-    const values = short.flatMap((of) =>
-      points(of).map((value) => ({ ...value, row: rowName(of[0], lengths, shapes) })),
+    const row = (record) => rowName(record, { length: lengths.length > 1, shape: shapes, run: overlay });
+    const rows = distinct(
+      short.flatMap((of) => of.map((record) => ({ row: row(record) }))),
+      "row",
     );
+    const values = short.flatMap((of) => points(of).map((value) => ({ ...value, row: row(RECORDS[value.index]) })));
     const note = lengths.length === 1 ? `at ${tokens(lengths[0])} tokens` : "masks with one length";
     charts.push(
       el(
@@ -37,7 +49,7 @@ function throughputCharts(group, title) {
         figure(
           "All masks",
           note,
-          `${title}: ${unit} of ${counted(rows.length, "mask")}. ${IN_TABLE}`,
+          `${title}: ${unit} of ${counted(rows.length, "row")}. ${IN_TABLE}`,
           dotChart(values, unit, rows, isNarrow()),
         ),
       ),
@@ -64,10 +76,10 @@ function throughputCharts(group, title) {
 
 const IN_TABLE = "The section “Every case” has the numbers.";
 
-function rowName(record, lengths, shapes) {
-  return [record.mask, ...(shapes ? [record.shape] : []), ...(lengths.length > 1 ? [tokens(record.seqlen)] : [])].join(
-    ", ",
-  );
+// The name of a row: its mask, and the length, shape and run where rows differ in them.
+function rowName(record, { length, shape, run }) {
+  const parts = [record.mask, shape && record.shape, length && tokens(record.seqlen), run && runName(record)];
+  return parts.filter(Boolean).join(", ");
 }
 
 // One point for each candidate, length and run: the geometric mean over seeds.
@@ -112,18 +124,17 @@ function overlays(group) {
 function runKey(group) {
   const runs = distinct(group, "run");
   if (!overlays(group) || distinct(group, "seqlen").length < 2) return null;
-  const dashes = ["", "5 3", "2 2"];
   return el(
     "ul",
     { class: "key", "aria-label": "Lines of runs" },
-    runs.map((run, i) =>
+    runs.map((run) =>
       el(
         "li",
         {},
         svg(
           "svg",
           { class: "swatch", viewBox: "0 0 24 14", "aria-hidden": "true" },
-          svg("path", { d: "M0,7H24", stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dashes[i % 3] }),
+          svg("path", { d: "M0,7H24", stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dashes(run) }),
         ),
         RUNS[run].name,
       ),
