@@ -2,10 +2,10 @@
 
     python longca_vsa/benchmarks/fill.py results/h200/sparse/half.toml --out results/sparse/fill.json
 
-Needs no GPU. The plans are made on the CPU with the configurations of a device of capability 9.0 (--capability), and
-what they say is counted: a program has a tile of BLOCK_M rows (BLOCK_N keys for dk and dv), and each of its steps takes
-as many columns, whether a block of the mask fills them or not. A row of the forward and of dq is a query under one
-head; where the heads of a group share their mask, a block of few queries fills a tile all the same.
+The script needs no GPU. It makes the plans on the CPU with the configurations of a device of capability 9.0
+(--capability), and counts their pairs. A program has a tile of BLOCK_M rows (BLOCK_N keys for dk and dv). Each of its
+steps takes as many columns, even if no block of the mask fills them. A row of the forward and of dq is a query under
+one head. If the heads of a group share their mask, a block of few queries fills a tile too.
 
 The backward's fill weighs its two kernels by their operations on a pair and head dimension: 8 for dk and dv, 6 for dq.
 """
@@ -60,7 +60,7 @@ def computed(plan: BSAPlan, kernel: str) -> int:
 
 
 def row_of(case: Case, capability: tuple[int, int]) -> dict[str, Any]:
-    """What a mask fills."""
+    """The row of a mask."""
     problem = replace(case.problem(CPU), direction=Direction.BACKWARD)
     plan = plan_for(problem, capability)
     cells = {kernel: computed(plan, kernel) for kernel in ("forward", *WEIGHTS)}

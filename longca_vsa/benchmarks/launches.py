@@ -2,8 +2,8 @@
 
     python launches.py [--heads 64 8] [--seqlen 32768] [--out launches.json]
 
-Few heads a launch keep their queries in the L2 cache; many save passes over the sums. Masks are those of `tune.py`:
-blocks of 64 and of 128 tokens, and variable ones of 128 on average, half of them kept.
+Few heads a launch keep their queries in the L2 cache. Many heads save passes over the sums. Masks are those of
+`tune.py`: blocks of 64 and of 128 tokens, and variable ones of 128 on average, half of them kept.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What bsa's path for blocks of any sizes costs by itself, apart from tiles that such blocks do not fill.
+"""The cost of bsa's path for blocks of any sizes, apart from tiles that such blocks do not fill.
 
     python longca_vsa/benchmarks/paths.py [--seqlen 32768] [--out results/h200/sparse/tuning/paths.json]
 
-Each kernel on three masks, half of whose blocks are kept: blocks of 128 tokens; the same with one bound moved by one
-token, which the kernel takes as blocks of any sizes, though nearly all fill their tiles; and blocks of 128 tokens on
-average, cut anywhere. The second over the first is what the path costs, and the third over the second what unfilled
-tiles do. Rows are of 64:8 and of 64:64 heads.
+Each kernel runs on three masks, half of whose blocks are kept. The first has blocks of 128 tokens. The second has one
+bound moved by one token: the kernel takes the path for blocks of any sizes, though nearly all blocks fill their tiles.
+The third has blocks of 128 tokens on average, cut anywhere. The second over the first is the cost of the path. The
+third over the second is the cost of unfilled tiles. Rows are of 64:8 and of 64:64 heads.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     python tune.py --kernel dkdv --variable 128 --seqlen 16384
     python tune.py --kernel dq --config 128,64,4,2,1 --config 128,64,8,2,0
 
-How, and what the numbers are, says `longca_triton.tuning`.
+`longca_triton.tuning` describes the method and the numbers.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ def build(arguments: argparse.Namespace, seqlen: int) -> masks.Mask:
 
 
 def all_candidates(problem: Problem) -> dict[str, list[Config]]:
-    """What `configs.py` chooses from on the problem's device, and the grid."""
+    """The candidates of `configs.py` on the problem's device, and the grid."""
     found = problem.head_dim, problem.device.capability
     return {kernel: [*candidates(kernel, *found), *GRID[kernel]] for kernel in GRID}
 
 
 def short_problems(arguments: argparse.Namespace, problem: Problem) -> list[Problem]:
-    """What to compile on: the same blocks, a few of them."""
+    """Problems to compile: a few of the same blocks."""
     return [replace(problem, mask=build(arguments, SHORT * (arguments.variable or arguments.block)))]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The arguments, None for those of the command line."""
+    """The arguments. None stands for those of the command line."""
     parser = tuning_parser(__doc__)
     parser.add_argument("--block", type=int, default=64, help="tokens a block")
     parser.add_argument("--variable", type=int, metavar="MEAN", help="blocks of unequal sizes, of so many on average")

@@ -1,7 +1,7 @@
-"""The libraries' functions, emulated in float64 on the CPU: what their sources say, from the arguments that they take.
+"""The libraries' functions, emulated in float64 on the CPU from their sources, with the libraries' arguments.
 
-They check what the libraries check, and give NaN, or the like, where theirs give nothing to rely on: in rows without a
-block, and in whatever the tokens past the end of a sequence would give.
+They check the arguments as the libraries do. Rows without a block, and tokens past the end of a sequence, have no
+reliable results in the libraries. They give NaN or the like here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BLOCK = 64
 
 
 class FastVideo:
-    """fastvideo-kernel's modules, by their names; every call's tensors are kept."""
+    """fastvideo-kernel's modules, by their names. `calls` keeps every call's tensors."""
 
     def __init__(self):
         self.calls = []
@@ -69,7 +69,7 @@ class FastVideo:
 
 
 class BlockSparseAttn:
-    """block_sparse_attn_cuda; every call's arguments are kept."""
+    """The module block_sparse_attn_cuda. `calls` keeps every call's arguments."""
 
     def __init__(self):
         self.calls = []
@@ -148,7 +148,7 @@ def real(sizes):
 
 
 def attend(q, k, v, seen, scale=None, blind=torch.nan):
-    """out and lse of [1, heads, tokens, D] in float64; `blind` is the output of queries that see nothing."""
+    """out and lse of [1, heads, tokens, D] in float64. `blind` is the output of queries that see nothing."""
     scores = (q.double() @ k.double().mT * (scale or q.shape[3] ** -0.5)).masked_fill(~seen, -torch.inf)
     lse = scores.logsumexp(-1)
     nothing = ~seen.any(-1)

@@ -1,4 +1,4 @@
-"""fa2_sparse on emulated functions: what it hands to block_sparse_attn, and what it makes of the results."""
+"""fa2_sparse on emulated functions: the arguments for block_sparse_attn, and its own results."""
 
 from __future__ import annotations
 

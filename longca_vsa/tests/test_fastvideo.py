@@ -1,4 +1,4 @@
-"""vsa and vsa_triton on emulated functions: what they hand to fastvideo-kernel, and what they make of the results."""
+"""vsa and vsa_triton on emulated functions: the arguments for fastvideo-kernel, and their own results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What manifests say of memory: plans against plans as they are made, workspaces against sums by hand."""
+"""The manifests' formulas of memory, compared with plans and with sums by hand."""
 
 from __future__ import annotations
 

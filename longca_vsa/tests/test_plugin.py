@@ -27,7 +27,7 @@ def asked(mask, heads=(8, 8), **options):
 
 
 def codes(name, problem):
-    """What speaks against a problem where the kernel's library is installed."""
+    """The reasons against a problem if the kernel's library is installed."""
     found = resolve_manifest(MANIFESTS[name].model_copy(update={"requires": ()}), problem)
     return codes_of_veto(name, problem) if found else [reason.code for reason in found.reasons]
 

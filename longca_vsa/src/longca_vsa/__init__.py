@@ -1,6 +1,6 @@
-"""Block-sparse attention for LongCA: what its kernels take, and where they run.
+"""Block-sparse attention for LongCA: the manifests of its kernels.
 
-This module is what the entry point names; it imports neither torch nor a kernel's library.
+The entry point names this module. It imports neither torch nor a kernel's library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMON: dict[str, Any] = {
     "fills_buffers": False,
 }
 
-#: What both of fastvideo-kernel's kernels are written for.
+#: The limits of both of fastvideo-kernel's kernels.
 _VSA: dict[str, Any] = {
     **_COMMON,
     "block_sizes": (64,),
@@ -32,7 +32,7 @@ _VSA: dict[str, Any] = {
     "gqa": False,
 }
 
-#: What is called are no public functions, so the version is an exact one. It imports einops, and does not ask for it.
+#: The adapters call private functions, so the version is exact. The library imports einops without requiring it.
 _FASTVIDEO = ("fastvideo-kernel==0.3.2", "einops")
 
 _UPSTREAM: dict[str, Any] = {"family": "vsa", "upstream": "https://arxiv.org/abs/2505.13389", "license": "Apache-2.0"}
@@ -95,6 +95,6 @@ def provide_kernel() -> tuple[KernelManifest, ...]:
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses other factors on the scores, and sizes beyond 32 bits, where the kernels do not."""
+    """Refuses other factors on the scores and sizes beyond 32 bits, which these kernels would take without a word."""
     reasons = tuple(refusals(kernel, problem))
     return Verdict(kernel, None, reasons) if reasons else None

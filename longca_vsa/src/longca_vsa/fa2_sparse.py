@@ -1,10 +1,10 @@
 """FlashAttention-2 with block masks: the `block_sparse_attn` package, blocks of 128, forward and backward.
 
-Unverified: the package is published as source alone, and was not built; the adapter is written from that source.
+Unverified: the package is published as source alone, and was not built. The adapter is written from that source.
 
-A mask is for each of its heads and rows of blocks the blocks that are kept, in descending order and followed by −1; and
-for the backward the same by columns. Which mask is a head's, counted from 1, is a list of its own, so that heads share
-masks without copies. A row without a block has the output 0 and the log-sum-exp +∞.
+A mask lists the kept blocks of each of its heads and rows of blocks, in descending order and followed by −1. The
+backward has the same by columns. Another list has the number of each head's mask, from 1, so heads share masks without
+copies. A row without a block has the output 0 and the log-sum-exp +∞.
 
 Source: csrc/block_sparse_attn/flash_api.cpp of https://github.com/mit-han-lab/Block-Sparse-Attention, version 0.0.2.
 """
@@ -36,14 +36,14 @@ class FA2SparsePlan(Plan):
 
     Attributes:
         rows: Key blocks of each row of blocks, descending, then −1: int32 [1, mask heads, query blocks, key blocks].
-        columns: Query blocks of each column likewise: int32 [1, mask heads, key blocks, query blocks]; None for a
-            forward alone.
-        masks: Which mask is each query head's, from 1: int32 [Hq].
+        columns: Query blocks of each column, descending, then −1: int32 [1, mask heads, key blocks, query blocks]. None
+            in a plan of the forward alone.
+        masks: The number of each query head's mask, from 1: int32 [Hq].
         streaming: Sinks and windows of streaming heads, of which there are none: int32 [2 · Hq].
         cu_seqlens_q: 0 and Tq: int32 [2].
         cu_seqlens_k: 0 and Tk: int32 [2].
-        rng_state: Where dropout's random numbers begin, which the backward reads also where there is none: int64 [2].
-        is_empty: Whether no query sees anything, and there is nothing to run.
+        rng_state: The state of dropout's random numbers: int64 [2]. The backward reads it even without dropout.
+        is_empty: Whether no query sees anything. Then nothing runs.
     """
 
     rows: Tensor
@@ -91,7 +91,7 @@ class FA2Sparse:
         out: Tensor | None = None,
         lse: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `Kernel.forward`."""
+        """Attention of q to k and v, as `Kernel.forward` describes it."""
         if plan.is_empty:
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         exact_streaming, return_softmax, generator = False, False, None
@@ -119,7 +119,7 @@ class FA2Sparse:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `Kernel.backward`."""
+        """Gradients of q, k and v, as `Kernel.backward` describes them."""
         if plan.is_empty:
             return no_gradients((q, k, v), (dq, dk, dv))
         grads = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -153,7 +153,7 @@ def _descending(kept: Tensor) -> Tensor:
 
 
 def _loadable(x: Tensor) -> Tensor:
-    """A tensor whose every row of a head's begins where a load may: itself, or a contiguous copy."""
+    """A tensor whose rows begin at aligned addresses: itself, or a contiguous copy."""
     apart = [x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:2])]
     in_place = x.stride(2) == 1 and all(place % _ALIGNMENT == 0 for place in apart)
     return x if in_place else x.clone(memory_format=torch.contiguous_format)

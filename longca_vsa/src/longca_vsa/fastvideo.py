@@ -1,10 +1,10 @@
-"""What vsa and vsa_triton share: fastvideo-kernel's terms for LongCA's masks and tensors.
+"""The common part of vsa and vsa_triton: LongCA's masks and tensors in fastvideo-kernel's form.
 
-Its kernels take heads first, [1, heads, tokens, head_dim], and tokens in whole blocks of 64: the last block is filled
-up with zeros, and how many tokens each key block really has goes along, so that no query sees the others. Each head has
-lists of its own: which key blocks a query block sees, and for the backward which query blocks see a key block.
+Its kernels take heads first, [1, heads, tokens, head_dim], and tokens in whole blocks of 64. Zeros fill the last block,
+and the kernels get the true number of tokens of each key block, so that no query sees the zeros. Each head has lists of
+its own: the key blocks that a query block sees, and for the backward the query blocks that see a key block.
 
-Source: block_sparse_attn.py of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2; arXiv 2505.13389.
+Source: block_sparse_attn.py of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2 (arXiv 2505.13389).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class BlocksPlan(Plan):
 
     Attributes:
         by_query: The key blocks that each query block sees: of [heads, query blocks].
-        by_key: The query blocks that see each key block: of [heads, key blocks]; None for a forward alone.
+        by_key: The query blocks that see each key block: of [heads, key blocks]. None in a plan of the forward alone.
         sizes: Tokens of each key block: int32 [key blocks].
-        blind: Queries that see nothing: bool [heads, Tq]; None where all see something.
-        is_empty: Whether no query sees anything, and there is nothing to run.
+        blind: Queries that see nothing: bool [heads, Tq]. None if all see something.
+        is_empty: Whether no query sees anything. Then nothing runs.
     """
 
     by_query: BlockLists
@@ -50,10 +50,10 @@ class BlocksPlan(Plan):
 
 
 class FastVideoKernel:
-    """What the adapters have in common; each adds the calls.
+    """The common part of the adapters. Each adds the calls.
 
     Attributes:
-        function: Which of the library's functions run, for records.
+        function: The library's functions that run, for records.
         fewest: The fewest blocks that its forward takes in a row.
     """
 
@@ -83,7 +83,7 @@ class FastVideoKernel:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: BlocksPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `Kernel.forward`."""
+        """Attention of q to k and v, as `Kernel.forward` describes it."""
         if plan.is_empty:
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         result, sums = self.call_forward(heads_first(q), heads_first(k), heads_first(v), plan)
@@ -107,7 +107,7 @@ class FastVideoKernel:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `Kernel.backward`. No list of the backward has a query that sees nothing."""
+        """Gradients of q, k and v, as `Kernel.backward` describes them. No list has a query that sees nothing."""
         if plan.is_empty:
             return no_gradients((q, k, v), (dq, dk, dv))
         there = [heads_first(x) for x in (dout, q, k, v, out)]
@@ -128,8 +128,8 @@ class FastVideoKernel:
             plan: The plan.
 
         Returns:
-            out, shaped as q, and lse [1, heads, padded tokens] as natural logarithms. Where a query sees nothing, both
-            may be anything.
+            out, shaped as q, and lse [1, heads, padded tokens] as natural logarithms. Both may be anything for a query
+            that sees nothing.
         """
         raise NotImplementedError
 
@@ -141,7 +141,7 @@ class FastVideoKernel:
 
 
 def heads_first(x: Tensor) -> Tensor:
-    """[tokens, heads, D] as [1, heads, tokens in whole blocks, D]: a view, or where it must be filled up a copy."""
+    """[tokens, heads, D] as [1, heads, tokens in whole blocks, D]: a view of whole blocks, else a copy."""
     tokens, heads, dim = x.shape
     if tokens % BLOCK == 0:
         return readable(x).transpose(0, 1)[None]
@@ -160,8 +160,9 @@ def padded_sums(lse: Tensor, factor: float, unseen: float) -> Tensor:
 
     Args:
         lse: Natural logarithms: [heads, Tq].
-        factor: What one of them is in the library's unit.
-        unseen: What makes all probabilities of a query 0: for queries that see nothing, and past the end.
+        factor: The library's unit, as a factor on natural logarithms.
+        unseen: The value that makes all probabilities of a query 0. Queries that see nothing have it, and queries past
+            the end.
 
     Returns:
         [1, heads, padded tokens].
@@ -174,14 +175,14 @@ def padded_sums(lse: Tensor, factor: float, unseen: float) -> Tensor:
 def library(module: str) -> Any:
     """A module of fastvideo-kernel, with the driver's own libcuda loaded first.
 
-    The wheel brings a libcuda along, whose symbols its kernels would else be linked with: they crash with an illegal
-    instruction where the driver is another one.
+    The wheel contains a libcuda. Kernels that are linked with it crash with an illegal instruction under another
+    driver.
     """
     ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
     return importlib.import_module(f"fastvideo_kernel.{module}")
 
 
 def _for_heads(lists: BlockLists, heads: int) -> BlockLists:
-    """The lists of each head: the same ones for all where they share a mask, spelled out, as the kernels want them."""
+    """The lists of each head. The kernels want a copy for each head, even if heads share a mask."""
     counts, columns = (x.expand(heads, *x.shape[1:]).contiguous() for x in lists)
     return BlockLists(counts, columns)

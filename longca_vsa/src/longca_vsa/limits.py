@@ -1,4 +1,4 @@
-"""What the other people's kernels here would compute wrongly without a word, so that it is refused. Torch-free."""
+"""Problems that other people's kernels would compute wrongly without a word. They are refused. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST = 2**31 - 1
 
 
 def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
-    """What speaks against a problem that an offer covers.
+    """The reasons against a problem that an offer covers.
 
     Args:
-        kernel: `vsa`, `vsa_triton` or `fa2_sparse`; nothing speaks against any other kernel's problems.
-        problem: The problem; a pattern in place of its mask is of no size.
+        kernel: `vsa`, `vsa_triton` or `fa2_sparse`. Other kernels have no such reasons.
+        problem: The problem. A pattern in place of its mask has no size.
     """
     if kernel not in _BLOCK:
         return
@@ -32,7 +32,7 @@ def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
 
 
 def _too_large(kernel: str, problem: Problem, mask: Mask) -> Iterator[Reason]:
-    """The kernels reckon places in their block lists, and one of them in tensors, in 32 bits."""
+    """The kernels compute places in their block lists in 32 bits. One kernel does so for places in tensors too."""
     rows, columns = (-(-length // _BLOCK[kernel]) for length in (mask.seqlen_q, mask.seqlen_k))
     if (entries := problem.heads_q * rows * columns) > _MOST:
         offered = f"{kernel} takes at most 2³¹ − 1 blocks of {_BLOCK[kernel]} over all query heads"

@@ -1,10 +1,10 @@
-"""What the block-sparse kernels take beside their tensors, in bytes, for their manifests. Torch-free.
+"""Bytes that the block-sparse kernels take beside their tensors, for their manifests. Torch-free.
 
 Lists whose length depends on the mask's blocks are counted from `longca.kernels.sizes.counted_heads`.
 
-Source: `bsa/plan.py` and `bsa/launches.py`, `fastvideo.py` and `fa2_sparse.py` beside this file; csrc/attention and
-triton_kernels of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2; held against results/h200 by a test.
-That of `fa2_sparse` is unverified, as its kernel is.
+Source: `bsa/plan.py` and `bsa/launches.py`, `fastvideo.py` and `fa2_sparse.py` beside this file, csrc/attention and
+triton_kernels of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2. A test compares these bytes with the
+records in results/h200. The bytes of `fa2_sparse` are unverified, like its kernel.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def bsa_plan(problem: Problem, form: Form) -> int:
 
 
 def vsa_workspace(problem: Problem, form: Form) -> int:
-    """Contiguous copies of all inputs, and in a backward all gradients in float32."""
+    """Contiguous copies of all inputs, and all gradients in float32 in a backward."""
     tensors = _padded(problem)
     if problem.direction == "forward":
         return tensors.q + 2 * tensors.k
@@ -67,7 +67,7 @@ def vsa_workspace(problem: Problem, form: Form) -> int:
 
 
 def vsa_triton_workspace(problem: Problem, form: Form) -> int:
-    """In a forward another log-sum-exp; in a backward contiguous copies of all inputs, and one of q besides."""
+    """Another log-sum-exp in a forward. Contiguous copies of all inputs, and another of q, in a backward."""
     tensors = _padded(problem)
     if problem.direction == "forward":
         return tensors.lse
@@ -85,7 +85,7 @@ def fastvideo_plan(problem: Problem, form: Form) -> int:
 
 
 def fa2_sparse_workspace(problem: Problem, form: Form) -> int:
-    """As FlashAttention-2 on one document: in a backward sums of dq, and dk and dv for each query head."""
+    """The bytes of FlashAttention-2 on one document: sums of dq, and dk and dv for each query head, in a backward."""
     if problem.direction == "forward":
         return 0
     tensors = Tensors.of(problem)
@@ -94,7 +94,7 @@ def fa2_sparse_workspace(problem: Problem, form: Form) -> int:
 
 
 def fa2_sparse_plan(problem: Problem, form: Form) -> int:
-    """A number for each block of each mask head, by rows and in a backward also by columns."""
+    """A number for each block of each mask head, by rows, and by columns in a backward."""
     mask = block_sparse(problem)
     blocks = mask.heads * (len(mask.q_bounds) - 1) * (len(mask.k_bounds) - 1)
     return 4 * blocks * (2 if problem.direction == "backward" else 1) + 12 * problem.heads_q + 32
@@ -110,7 +110,7 @@ def _padded(problem: Problem) -> Tensors:
 
 
 def _lists_bytes(mask: BlockSparseMask, steps: set[int], *, by_key: bool) -> int:
-    """Bytes of the lists that kernels of some steps walk; those whose steps allow it share one."""
+    """Bytes of the lists that kernels of some steps walk. Kernels with the same piece share one."""
     own, other = (mask.k_bounds, mask.q_bounds) if by_key else (mask.q_bounds, mask.k_bounds)
     rows, unit = mask.heads * (len(own) - 1), mask.block_size or 0
     number = 2 if unit > 1 and len(other) <= _SHORT else 4

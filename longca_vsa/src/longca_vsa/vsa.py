@@ -1,8 +1,8 @@
 """Video Sparse Attention for Hopper: fastvideo-kernel's kernels in ThunderKittens, forward and backward.
 
 The log-sum-exp is in a unit of the kernels' own: −√head_dim times the natural logarithm, which the backward adds to
-scores that are not scaled yet. It needs no more of the softmax than that and the output, so both may be those of a
-larger one. Its gradients are sums in float32; those of q are added up in any order.
+scores that are not scaled yet. It needs only that and the output of the softmax, so both may be those of a larger one.
+Its gradients are sums in float32. The order of the sums of q is not fixed.
 
 Source: csrc/attention/block_sparse_h100.cu of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2.
 """
@@ -28,7 +28,7 @@ class VideoSparseAttention(FastVideoKernel):
     fewest = 1  # it loads a row's first block before it counts; what that gives where there is none is overwritten
 
     def call_forward(self, q: Tensor, k: Tensor, v: Tensor, plan: BlocksPlan) -> tuple[Tensor, Tensor]:
-        """The forward; see `FastVideoKernel.call_forward`."""
+        """The forward of `FastVideoKernel.call_forward`."""
         counts, columns = plan.by_query
         tensors = (_packed(x) for x in (q, k, v))
         out, sums = _operators().block_sparse_fwd(*tensors, columns[None], counts[None], plan.sizes)
@@ -37,7 +37,7 @@ class VideoSparseAttention(FastVideoKernel):
     def call_backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: BlocksPlan
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The backward; see `FastVideoKernel.call_backward`."""
+        """The backward of `FastVideoKernel.call_backward`."""
         assert plan.by_key is not None, "the plan is of a backward"
         counts, columns = plan.by_key
         sums = padded_sums(lse, -(q.shape[-1] ** 0.5), unseen=-torch.inf)[..., None]

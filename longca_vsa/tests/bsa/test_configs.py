@@ -1,4 +1,4 @@
-"""The table of configurations: complete, of shapes that the kernels take, and chosen by what fills a tile."""
+"""The table of configurations: complete, of shapes that the kernels take, and chosen by the fill of a tile."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The script in longca_vsa/benchmarks that counts what fills tiles: against cells counted one by one."""
+"""The script `fill.py`, compared with cells counted one by one."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import longca
+from longca_triton.checking import load_script
 from longca_vsa.bsa.configs import Config, Configs
 from longca_vsa.bsa.plan import make_plan
 
@@ -37,10 +37,7 @@ block = 64
 
 @pytest.fixture(scope="module")
 def fill():
-    spec = importlib.util.spec_from_file_location("longca_vsa_fill", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT)
 
 
 def one_by_one(kept, packed, block_rows, step, walks):

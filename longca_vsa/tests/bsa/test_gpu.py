@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +12,9 @@ from longca import Problem, masks
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask
 from longca.testing import verify
-from longca_triton.config import Configs
+from longca_triton.checking import both_ways, check_layouts, draw_tensors
+from longca_vsa.bsa.configs import choose
 from longca_vsa.bsa.kernel import BlockSparseAttention
-from longca_vsa.bsa.plan import make_plan
 
 pytestmark = [
     pytest.mark.gpu,
@@ -77,7 +75,7 @@ def test_pointers_and_descriptors(block, seqlen, head_dim, dtype):
     mask = mask_of(random(2), block, seqlen)
     asked = problem(mask, head_dim=head_dim)
     verify(BlockSparseAttention(), mask, dtype=dtype, head_dim=head_dim, heads=(4, 2))
-    verify(BlockSparseAttention(by_pointers(asked)), mask, dtype=dtype, head_dim=head_dim, heads=(4, 2))
+    verify(BlockSparseAttention(choose(asked).by_pointers), mask, dtype=dtype, head_dim=head_dim, heads=(4, 2))
 
 
 def problem(mask, heads_q=4, heads_kv=2, head_dim=128):
@@ -91,38 +89,15 @@ def problem(mask, heads_q=4, heads_kv=2, head_dim=128):
     )
 
 
-def by_pointers(asked):
-    """The configurations in use, without descriptors."""
-    configs = make_plan(asked).configs
-    return Configs(*(replace(config, tma=False) for config in (configs.forward, configs.dkdv, configs.dq)))
-
-
-def both_ways(kernel, asked, q, k, v, dout):
-    """out, lse, dq, dk and dv."""
-    plan = kernel.plan(asked)
-    out, lse = kernel.forward(q, k, v, plan)
-    return out, lse, *kernel.backward(dout, q, k, v, out, lse, plan)
-
-
 @pytest.mark.parametrize("block", [16, 64, None])
 def test_strides_change_nothing(block):
-    kernel, asked = BlockSparseAttention(), problem(mask_of(random(2), block))
-    torch.manual_seed(0)
-    fused = torch.randn(1500, 8, 128, device="cuda", dtype=torch.bfloat16)  # q, k and v of one projection, side by side
-    dout = torch.randn(1500, 4, 128, device="cuda", dtype=torch.bfloat16)
-    q, k, v = fused.split([4, 2, 2], dim=1)
-    expected = both_ways(kernel, asked, *(x.contiguous() for x in (q, k, v, dout)))
-    by_head = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k, v, dout)]
-    for tensors in ((q, k, v, dout), by_head):
-        for result, value in zip(both_ways(kernel, asked, *tensors), expected, strict=True):
-            torch.testing.assert_close(result, value, rtol=2e-2, atol=2e-2)
+    check_layouts(problem(mask_of(random(2), block)), BlockSparseAttention())
 
 
 @pytest.mark.parametrize("block", [16, 64, None])
 def test_equal_inputs_give_equal_bits(block):
     kernel, asked = BlockSparseAttention(), problem(mask_of(random(4), block))
-    torch.manual_seed(0)
-    tensors = [torch.randn(1500, n, 128, device="cuda", dtype=torch.bfloat16) for n in (4, 2, 2, 4)]
+    tensors = draw_tensors(asked)
     first, *others = (both_ways(kernel, asked, *(x.clone() for x in tensors)) for _ in range(3))
     for results in others:
         assert all(torch.equal(a, b) for a, b in zip(first, results, strict=True))
@@ -138,10 +113,8 @@ def test_offsets_past_32_bits(use_pointers):
     bounds = range(0, seqlen + 1, block)
     asked = problem(BlockSparseMask(np.eye(blocks, dtype=bool), bounds, bounds), 64, 8)
     alone = problem(masks.build("uniform_block_sparse", seqlen=block, block=block, kept=1.0), 64, 8)
-    kernel = BlockSparseAttention(by_pointers(asked) if use_pointers else None)
-    torch.manual_seed(0)
-    q, dout = (torch.randn(seqlen, 64, 128, device="cuda", dtype=torch.bfloat16) for _ in "qo")
-    k, v = (torch.randn(seqlen, 8, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    kernel = BlockSparseAttention(choose(asked).by_pointers if use_pointers else None)
+    q, k, v, dout = draw_tensors(asked)
     out, lse, *grads = both_ways(kernel, asked, q, k, v, dout)
     last = slice(seqlen - block, seqlen)
     expected = both_ways(kernel, alone, *(x[last] for x in (q, k, v, dout)))

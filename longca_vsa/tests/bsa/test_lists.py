@@ -1,4 +1,4 @@
-"""The lists against the dense mask: every step shows what the mask does, and nothing is listed twice."""
+"""The lists against the dense mask: every step has the mask's columns, and none is listed twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bsa as LongCA sees it: one offer for every block-sparse mask, and what it refuses."""
+"""bsa as LongCA sees it: one offer for every block-sparse mask, and its limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AMPERE = Device("cuda", (8, 0))
 
 
 def codes(mask, heads=(8, 2), **options):
-    """What speaks against a problem."""
+    """The reasons against a problem."""
     problem = Problem(
         **{
             "mask": mask,

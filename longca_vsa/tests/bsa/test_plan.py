@@ -1,4 +1,4 @@
-"""The plan, on the CPU: what it holds, and how much of it."""
+"""The plan, on the CPU: its contents and its size."""
 
 from __future__ import annotations
 

@@ -1,24 +1,21 @@
-"""The tuning script: its masks and configurations; what it does with them is the core's, and tested there."""
+"""The tuning script: its masks and configurations. The tests of longca-triton cover the rest."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from longca import Device, Problem
+from longca_triton.checking import load_script
 from longca_triton.tuning import OPERATIONS
 from longca_vsa.bsa.configs import candidates, unit_of
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("bsa_tune", Path(__file__).parents[2] / "benchmarks" / "tune.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(Path(__file__).parents[2] / "benchmarks" / "tune.py")
 
 
 @pytest.mark.parametrize(("mask_heads", "heads"), [("shared", 1), ("kv", 8), ("query", 64)])

@@ -3,7 +3,7 @@
     python tune.py --out tuned.json
     python tune.py --kernel dkdv --head-dim 64 --mask causal --seqlen 16384
 
-How, and what the numbers are, says `longca_triton.tuning`.
+`longca_triton.tuning` describes the method and the numbers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SHORT = 512  # tokens of the inputs that are compiled on
 
 
 def build(name: str, seqlen: int) -> masks.Mask:
-    """A mask by name, with documents of 3000 tokens and windows of 1024, or what is left of them."""
+    """A mask by name, with documents of 3000 tokens and windows of 1024. Short masks have smaller ones."""
     documents = [min(3000, seqlen - start) for start in range(0, seqlen, 3000)]
     factors: dict[str, dict[str, Any]] = {
         "causal_document": {"documents": documents},
@@ -68,7 +68,7 @@ def build(name: str, seqlen: int) -> masks.Mask:
 
 
 def short_problems(problem: Problem) -> list[Problem]:
-    """What to compile on: one interval and two, which is what the masks have."""
+    """Problems to compile: masks of one interval and of two. The other masks have no more."""
     return [replace(problem, mask=build(name, SHORT)) for name in ("causal", "global_sliding_window")]
 
 

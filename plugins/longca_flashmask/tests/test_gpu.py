@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -15,7 +13,7 @@ from longca.masks import Slice, SliceMask
 from longca.testing import verify
 from longca_flashmask.configs import choose
 from longca_flashmask.flashmask import FlashMask
-from longca_triton.config import Configs
+from longca_triton.checking import both_ways, check_layouts, draw_tensors
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,8 +26,7 @@ COMB = SliceMask([Slice(200 * q, 200 * q + 90, 200 * k, 200 * k + 90) for k in r
 
 def by_pointers(head_dim):
     """The configurations in use, without descriptors."""
-    configs = choose(head_dim, current_device().capability)
-    return Configs(*(replace(config, tma=False) for config in (configs.forward, configs.dkdv, configs.dq)))
+    return choose(head_dim, current_device().capability).by_pointers
 
 
 @pytest.mark.parametrize("seqlen", [1024, 1100])
@@ -60,23 +57,7 @@ def problem(mask, heads_q=4, heads_kv=2, head_dim=128):
 
 
 def test_strides_change_nothing():
-    kernel, asked = FlashMask(), problem(masks.build("causal_document", seqlen=700, documents=[300, 400]))
-    plan = kernel.plan(asked)
-    torch.manual_seed(0)
-    fused = torch.randn(700, 8, 128, device="cuda", dtype=torch.bfloat16)  # q, k and v of one projection, side by side
-    dout = torch.randn(700, 4, 128, device="cuda", dtype=torch.bfloat16)
-    q, k, v = fused.split([4, 2, 2], dim=1)
-
-    def both_ways(*tensors):
-        q, k, v, dout = tensors
-        out, lse = kernel.forward(q, k, v, plan)
-        return out, lse, *kernel.backward(dout, q, k, v, out, lse, plan)
-
-    expected = both_ways(*(x.contiguous() for x in (q, k, v, dout)))
-    by_head = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k, v, dout)]
-    for tensors in ((q, k, v, dout), by_head):
-        for result, value in zip(both_ways(*tensors), expected, strict=True):
-            torch.testing.assert_close(result, value, rtol=2e-2, atol=2e-2)
+    check_layouts(problem(masks.build("causal_document", seqlen=700, documents=[300, 400])), FlashMask())
 
 
 @pytest.mark.parametrize("use_pointers", [False, True], ids=["descriptors", "pointers"])
@@ -89,16 +70,9 @@ def test_offsets_past_32_bits(use_pointers):
     kernel = FlashMask(by_pointers(128) if use_pointers else None)
     asked = problem(masks.build("causal_document", seqlen=seqlen, documents=[document] * documents), 64, 8)
     alone = problem(masks.build("causal", seqlen=document), 64, 8)
-    torch.manual_seed(0)
-    q, dout = (torch.randn(seqlen, 64, 128, device="cuda", dtype=torch.bfloat16) for _ in "qo")
-    k, v = (torch.randn(seqlen, 8, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv")
-
-    def both_ways(asked, q, k, v, dout):
-        plan = kernel.plan(asked)
-        out, lse = kernel.forward(q, k, v, plan)
-        return out, lse.T, *kernel.backward(dout, q, k, v, out, lse, plan)
-
-    results = both_ways(asked, q, k, v, dout)
+    q, k, v, dout = draw_tensors(asked)
+    out, lse, *grads = both_ways(kernel, asked, q, k, v, dout)
     last = slice(seqlen - document, seqlen)
-    for result, value in zip(results, both_ways(alone, *(x[last] for x in (q, k, v, dout))), strict=True):
-        torch.testing.assert_close(result[last], value, rtol=2e-2, atol=2e-2)
+    expected = both_ways(kernel, alone, *(x[last] for x in (q, k, v, dout)))
+    for result, value in zip((out[last], lse[:, last], *(x[last] for x in grads)), expected, strict=True):
+        torch.testing.assert_close(result, value, rtol=2e-2, atol=2e-2)

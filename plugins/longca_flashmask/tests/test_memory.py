@@ -1,4 +1,4 @@
-"""What the manifest says of memory: plans against plans as they are made."""
+"""The manifest's formulas of memory, compared with plans."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The tables against the dense mask: every tile that shows anything is listed once, and as what it is."""
+"""The tables against the dense mask: every tile that shows anything is listed once, with its kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MASKS = {
 
 
 def spelled_out(mask, shape, by_key):
-    """What each tile is by the tables: 0 hidden, 1 partly masked, 2 full, by row and column."""
+    """Each tile's kind in the tables: 0 hidden, 1 partly masked, 2 full, by row and column."""
     blocks = mask.blocks(*shape)
     found = blocks.by_key if by_key else blocks.by_query
     column = shape[0] if by_key else shape[1]

@@ -1,25 +1,20 @@
-"""The tuning script: its masks and configurations; what it does with them is the core's, and tested there."""
+"""The tuning script: its masks and configurations. The tests of longca-triton cover the rest."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 from longca import Device, Problem, masks
 from longca.masks import Form
+from longca_triton.checking import load_script
 from longca_triton.tuning import OPERATIONS
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location(
-        "flashmask_tune", Path(__file__).parents[1] / "benchmarks" / "tune.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(Path(__file__).parents[1] / "benchmarks" / "tune.py")
 
 
 def intervals(mask):

@@ -1,4 +1,4 @@
-"""The checks catch what is wrong, and say where."""
+"""The checks find wrong results, and name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the adapter does around the launches: copies where it must, the caller's buffers, and one plan for all."""
+"""The adapter around the launches: copies, the caller's buffers, and one plan for all."""
 
 from __future__ import annotations
 

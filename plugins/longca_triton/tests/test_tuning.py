@@ -1,4 +1,4 @@
-"""Tuning, with launches of PyTorch's on the CPU and times made up: what is tried, held against what, and written."""
+"""Tuning with launches of PyTorch's on the CPU and invented times: configurations, comparisons and the record."""
 
 from __future__ import annotations
 

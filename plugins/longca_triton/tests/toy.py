@@ -1,4 +1,4 @@
-"""A flash kernel whose four launches are PyTorch's: what the adapter and the tuning do around them."""
+"""A flash kernel whose four launches are PyTorch's, for tests of the adapter and the tuning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNWRITTEN = Config(3, 3, 2, 2)  # writes nothing
 
 
 class Launches:
-    """Attention by the book, where the configuration lets it; `calls` are the launches, with their configurations."""
+    """Attention by the book, unless a configuration is broken. `calls` are the launches, with their configurations."""
 
     def __init__(self):
         self.calls = []

@@ -1,6 +1,6 @@
 """Block-sparse attention for every block size, with grouped heads and a backward, in Triton.
 
-This module holds the manifest alone; it imports neither torch nor Triton.
+This module has the manifest alone. It imports neither torch nor Triton.
 """
 
 from longca import Backward, KernelManifest, Offer

@@ -1,8 +1,6 @@
 """The backward's kernel by key blocks: dk and dv of a tile of keys, gathered from all queries that see its block.
 
-No program adds to what another writes, so equal inputs give equal bits. Scores are computed as keys by queries:
-transposed, the weights are then at once the left operand that dk and dv take from registers, and what hides a query is
-its exponent alone, a vector.
+The loop is in `longca_triton.loops`. A query's exponent hides it: a vector is enough.
 
 Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2).
 """
@@ -93,31 +91,32 @@ def gather_dkdv(
     """One program: dk and dv of BLOCK_N keys of one block and one KV head, from some query heads of its group.
 
     Args:
-        q: [Tq, Hq, HEAD_DIM]; like k, v and dout a descriptor of blocks where TMA is set, else a pointer.
+        q: [Tq, Hq, HEAD_DIM]. If TMA is set, q, k, v and dout are descriptors, else pointers.
         k: [Tk, Hkv, HEAD_DIM].
         v: [Tk, Hkv, HEAD_DIM].
         dout: [Tq, Hq, HEAD_DIM].
-        exponents: What `prepare` wrote: float32 [Hq, padded_q]; like deltas a descriptor where VECTORS is set.
-        deltas: What `prepare` wrote: float32 [Hq, padded_q].
-        dk_sums: What earlier launches found of dk, where ADDS is set: float32 [Tk, Hkv, HEAD_DIM], contiguous.
-        dv_sums: Likewise of dv.
-        dk: [Tk, Hkv, HEAD_DIM], written; the sums themselves where other launches follow.
-        dv: Likewise.
-        order: Which tile of which KV head each program has: int32 [programs].
+        exponents: Exponents, from `longca_triton.prepare`: float32 [Hq, padded_q]. If VECTORS is set, exponents and
+            deltas are descriptors.
+        deltas: Deltas, from `longca_triton.prepare`: float32 [Hq, padded_q].
+        dk_sums: The sum of earlier launches for dk, if ADDS is set: float32 [Tk, Hkv, HEAD_DIM], contiguous.
+        dv_sums: The same for dv.
+        dk: [Tk, Hkv, HEAD_DIM], written. The sums themselves, if other launches follow.
+        dv: The same for dv.
+        order: The KV head and the tile of each program: int32 [programs].
         tiles: Tiles of keys, as `packed_rows` takes them: int32 [tiles, 4].
         entries: Lists of runs or blocks of queries, one after another.
-        offsets: Where each key block's list begins, by mask head and block: int64 [mask heads · num_lists + 1].
-        steps: How many steps each list makes: int32 [mask heads · num_lists].
+        offsets: The begin of each key block's list, by mask head and block: int64 [mask heads · num_lists + 1].
+        steps: The steps of each list: int32 [mask heads · num_lists].
         num_tiles: Tiles of keys.
         num_lists: Key blocks.
         unit: Tokens a unit of a run's bounds.
-        first_head: The first of its group's heads that it takes.
-        passes: Lists that it walks: 1 that all heads share, or one for each head that it takes.
-        repeats: How often it walks each, a head each time.
+        first_head: The first head of its group that the program takes.
+        passes: Lists that the program walks: 1 that all heads share, or one for each head.
+        repeats: Times that the program walks each list, for one head each time.
         group: Query heads a KV head.
         heads_a_mask: Query heads that share a mask.
         scale: Factor on the scores.
-        PIECE: Tokens a block where a step gathers several, 0 where lists are of runs.
+        PIECE: Tokens a block if a step gathers several blocks, 0 if lists are of runs.
         EXACT: Whether every run is of whole steps.
     """
     head_kv, tile = program_of(order, num_tiles)

@@ -1,6 +1,6 @@
 """The backward's kernel by query blocks: dq of a tile of queries, gathered from all keys that its block sees.
 
-No program adds to what another writes, so equal inputs give equal bits.
+The loop is in `longca_triton.loops`.
 
 Source: FlashAttention-2 (arXiv 2307.08691, algorithm 2).
 """
@@ -79,11 +79,11 @@ def gather_dq(
 
     Args:
         q: [Tq, Hq, HEAD_DIM].
-        k: [Tk, Hkv, HEAD_DIM]; like v a descriptor of blocks where TMA is set, else a pointer.
+        k: [Tk, Hkv, HEAD_DIM]. If TMA is set, k and v are descriptors, else pointers.
         v: [Tk, Hkv, HEAD_DIM].
         dout: [Tq, Hq, HEAD_DIM].
-        exponents: What `prepare` wrote: float32 [Hq, padded_q].
-        deltas: What `prepare` wrote: float32 [Hq, padded_q].
+        exponents: Exponents, from `longca_triton.prepare`: float32 [Hq, padded_q].
+        deltas: Deltas, from `longca_triton.prepare`: float32 [Hq, padded_q].
         dq: [Tq, Hq, HEAD_DIM], written.
         order: As in `attend`, with the rest of the tables, of this kernel's tiles and steps.
     """

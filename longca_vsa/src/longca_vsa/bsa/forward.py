@@ -1,4 +1,5 @@
-"""The forward kernel: attention of one tile of queries to the keys that its block's list names.
+"""The forward kernel: attention of one tile of queries to the keys that its block's list names. Its loop is in
+`longca_triton.loops`.
 
 Source: FlashAttention-2 (arXiv 2307.08691, algorithm 1).
 """
@@ -76,15 +77,15 @@ def attend(
 
     Args:
         q: [Tq, Hq, HEAD_DIM].
-        k: [Tk, Hkv, HEAD_DIM]; like v a descriptor of blocks where TMA is set, else a pointer.
+        k: [Tk, Hkv, HEAD_DIM]. If TMA is set, k and v are descriptors, else pointers.
         v: [Tk, Hkv, HEAD_DIM].
         out: [Tq, Hq, HEAD_DIM], written.
         lse: float32 [Hq, Tq], written.
-        order: Which tile of which heads each program has: int32 [programs].
+        order: The heads and the tile of each program: int32 [programs].
         tiles: Tiles of queries, as `packed_rows` takes them: int32 [tiles, 4].
         entries: Lists of runs or blocks of keys, one after another.
-        offsets: Where each query block's list begins, by mask head and block: int64 [mask heads · num_lists + 1].
-        steps: How many steps each list makes: int32 [mask heads · num_lists].
+        offsets: The begin of each query block's list, by mask head and block: int64 [mask heads · num_lists + 1].
+        steps: The steps of each list: int32 [mask heads · num_lists].
         num_tiles: Tiles of queries.
         num_lists: Query blocks.
         unit: Tokens a unit of a run's bounds.
@@ -92,7 +93,7 @@ def attend(
         group: Query heads a KV head.
         heads_a_mask: Query heads that share a mask.
         scale: Factor on the scores.
-        PIECE: Tokens a block where a step gathers several, 0 where lists are of runs.
+        PIECE: Tokens a block if a step gathers several blocks, 0 if lists are of runs.
         EXACT: Whether every run is of whole steps.
     """
     program_head, tile = program_of(order, num_tiles)

@@ -1,14 +1,13 @@
-"""Lists of what each block of rows sees, made on the device from the mask's bits.
+"""Lists of the columns that each block of rows sees, made on the device from the mask's bits.
 
-A step of a kernel takes 16 to 128 columns. Where blocks have as many or more, a list is of *runs*: neighbouring blocks
-that are kept, as (first, one past the last). Runs need no more memory than a list of their blocks, at half kept the
-same, at most twice as much where few are kept, and a step begins wherever a run does; so blocks of any sizes are
-walked over alike, and what a run leaves of its last step is the only waste. Blocks of fewer columns than a step, of 16
-or 32, are listed one by one, and a step gathers several.
+A step of a kernel takes 16 to 128 columns. If blocks have as many columns as a step or more, a list has *runs*:
+neighbouring blocks that are kept, as (first, one past the last). At half kept, runs take the same memory as a list of
+their blocks, and at most twice as much if few blocks are kept. A step begins at the begin of a run. So blocks of all
+sizes are walked alike, and only the last step of a run has unused columns. Blocks of 16 or 32 tokens, with fewer
+columns than a step, are listed one by one, and a step gathers several.
 
-Lists lie one after another, not in a rectangle: one key block that every query sees would make that as wide as the
-sequence has blocks. Bounds are counted in blocks, in 16 bits where that suffices, or in tokens where blocks differ in
-size.
+Lists lie one after another. In a rectangle, one key block that every query sees would make every row as wide as the
+sequence. Bounds count blocks, in 16 bits if these are enough. They count tokens if blocks differ in size.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from longca_vsa.bsa.configs import piece_of, unit_of
 __all__ = ["Kept", "Lists", "make_lists"]
 
 _SHORT = 2**16  # numbers that 16 bits tell apart
-#: Blocks of several heads that are looked at together: finding entries takes several times what they are stored in.
+#: Blocks of several heads that are looked at together. Finding entries takes several times their memory.
 _TOGETHER = 2**22
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Which blocks of columns each block of rows sees, spelled out for some heads at a time.
+    """The blocks of columns that each block of rows sees, for some heads at a time.
 
     Attributes:
         bits: A mask's bits, on the device: uint8 [mask heads, query blocks, bytes].
@@ -51,21 +50,21 @@ class Kept:
         return self.num_keys if self.by_key else self.bits.shape[1]
 
     def heads(self, some: slice) -> Tensor:
-        """What some mask heads show, head after head: bool [heads · rows, columns]."""
+        """The kept blocks of some mask heads, head after head: bool [heads · rows, columns]."""
         kept = unpacked(self.bits[some], self.num_keys)
         return (kept.mT if self.by_key else kept).flatten(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """What each block of rows sees, by mask head and block.
+    """The lists of all blocks of rows, by mask head and block.
 
     Attributes:
-        entries: Runs [entries + 1, 2] or blocks [entries + 1], each row's in ascending order; uint16 or int32. The last
-            belongs to no row: a program without any may look at it.
-        offsets: Where each row's entries begin: int64 [mask heads · rows + 1].
-        steps: By the columns a step, how many steps a row takes: int32 [mask heads, rows].
-        piece: Tokens a block where entries are blocks, 0 where they are runs.
+        entries: Runs [entries + 1, 2] or blocks [entries + 1], uint16 or int32. Those of a row ascend. The last entry
+            belongs to no row, for programs without entries.
+        offsets: The begin of each row's entries: int64 [mask heads · rows + 1].
+        steps: The steps that each row takes, by the columns a step: int32 [mask heads, rows].
+        piece: Tokens a block if entries are blocks, 0 if they are runs.
         unit: Tokens a unit of a run's bounds.
         length: Columns of the mask.
     """
@@ -88,7 +87,7 @@ class Lists:
 
 
 class _Found(NamedTuple):
-    """Entries of some rows, in their order: what is stored, which row each is of, and how many tokens."""
+    """Entries of some rows, in their order: their stored form, their rows and their tokens."""
 
     entries: Tensor
     rows: Tensor
@@ -119,7 +118,8 @@ class _Columns:
         return _Found((pairs if self.unit > 1 else self.bounds[pairs]).to(self.dtype), rows, tokens)
 
     def blocks(self, kept: Tensor) -> _Found:
-        """The kept blocks themselves, all counted as whole ones: a step takes a number of blocks, not of tokens."""
+        """The kept blocks themselves. All count as whole blocks, because a step takes a number of blocks, not of
+        tokens."""
         rows, column = kept.nonzero().unbind(1)
         return _Found(column.to(self.dtype), rows, torch.full_like(column, self.unit))
 
@@ -133,7 +133,7 @@ def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int]) -> dict[i
         steps: Columns a step, of each kernel that walks these lists.
 
     Returns:
-        The lists by their `piece`; kernels whose steps allow it share one.
+        The lists by their `piece`. Kernels with the same piece share one.
     """
     columns = _Columns.make(bounds, kept.bits.device)
     by_piece: dict[int, set[int]] = {}

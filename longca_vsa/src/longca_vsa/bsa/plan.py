@@ -26,9 +26,9 @@ class BSAPlan(FlashPlan):
     Attributes:
         packed: Query heads that are rows of one tile.
         heads_a_mask: Query heads that share a mask.
-        by_query: What each block of queries sees, by the lists' piece.
-        by_key: What each block of keys is seen by, likewise; empty where no backward is planned.
-        tiles: Tiles and programs by kernel: `forward`, and where a backward is planned `dkdv` and `dq`.
+        by_query: The lists of the blocks of queries, by their piece.
+        by_key: The lists of the blocks of keys, by their piece. A plan of the forward alone has none.
+        tiles: Tiles and programs by kernel: `forward`, and in a plan of both directions `dkdv` and `dq`.
     """
 
     packed: int
@@ -39,7 +39,7 @@ class BSAPlan(FlashPlan):
 
     @property
     def passes(self) -> int:
-        """Lists that a program of dk and dv walks: one that its heads share, or one each."""
+        """Lists that a program of dk and dv walks: one that its heads share, or one for each head."""
         return max(1, self.group // self.heads_a_mask)
 
     def lists(self, kernel: str) -> Lists:
@@ -53,11 +53,11 @@ class BSAPlan(FlashPlan):
 
 
 def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
-    """Puts a problem's mask on its device: what the backward needs only where the problem asks for it.
+    """Puts a problem's mask on its device. The backward's tables come only with a problem of both directions.
 
     Args:
-        problem: The problem; its mask is a block-sparse one.
-        configs: What to compile the kernels with; None for what `configs.py` has for the mask's blocks.
+        problem: The problem. Its mask is a block-sparse one.
+        configs: Configurations of the kernels. None stands for the choice of `configs.py` for the mask's blocks.
     """
     mask, packed = problem.concrete_mask, packed_heads(problem)
     assert isinstance(mask, BlockSparseMask), f"{mask.label} is no block-sparse mask, and no other is offered"

@@ -20,15 +20,16 @@ def program_of(order, num_tiles):
 
 @triton.jit
 def packed_rows(tiles, tile, packed, BLOCK: tl.constexpr):
-    """Token and head, counted from the program's first, of each row of a tile; which of them the block has; the block.
+    """The tokens of a tile's rows, their heads counted from the program's first, whether the block has each row, the
+    block.
 
-    The loads are volatile so that a call after the loop computes all of it anew: kept over the loop, it would take
-    registers that accumulators need.
+    The loads are volatile, so that a call after the loop computes everything again. Values kept over the loop would
+    take registers from the accumulators.
 
     Args:
         tiles: First token and one past the last token of the tile's block, first row of the tile within the block, and
             the block: int32 [tiles, 4].
-        tile: Which tile.
+        tile: The tile.
         packed: Heads a token.
     """
     entry = tiles + 4 * tile

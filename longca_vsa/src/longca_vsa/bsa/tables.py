@@ -1,7 +1,7 @@
-"""Which tile of rows each program has: tiles over the blocks of rows, and the order in which programs begin.
+"""The tiles of rows of the programs, and the order in which programs begin.
 
-No tile has rows of two blocks, so that a program walks over one list. The rows of a block are its tokens, each under
-`packed` heads: 64 queries under the 8 heads of a group are 512 rows, four tiles of 128.
+No tile has rows of two blocks, so a program walks one list. The rows of a block are its tokens, each under `packed`
+heads: 64 queries under the 8 heads of a group are 512 rows, four tiles of 128.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Tiles:
     Attributes:
         table: First token and one past the last token of the tile's block, first row of the tile within the block, and
             the block: int32 [tiles, 4].
-        order: The programs, as head · tiles + tile, in the order in which they begin; a head is what programs of one
-            tile differ by, a KV head or a query head: int32 [heads · tiles].
+        order: The programs, as head · tiles + tile, in the order in which they begin: int32 [heads · tiles]. A
+            program's head is a KV head, a query head, or a group of packed heads.
     """
 
     table: Tensor
@@ -32,7 +32,7 @@ class Tiles:
 
     @property
     def programs(self) -> int:
-        """How many programs there are."""
+        """The number of programs."""
         return len(self.order)
 
 
@@ -58,8 +58,8 @@ def make_tiles(bounds: NDArray[np.int64], packed: int, block: int, steps: Tensor
         bounds: Bounds of the rows' blocks: [blocks + 1].
         packed: Heads a token.
         block: Rows a tile.
-        steps: How many steps each block's programs take, by mask head: int32 [mask heads, blocks].
-        heads: Heads that programs of one tile differ by; a multiple of the mask heads.
+        steps: The steps of each block's programs, by mask head: int32 [mask heads, blocks].
+        heads: The heads of the programs of one tile. A multiple of the mask heads.
     """
     table = torch.from_numpy(tile_array(bounds, packed, block)).to(steps.device)
     work = steps[:, table[:, 3].long()].repeat_interleave(heads // len(steps), dim=0)
@@ -67,9 +67,9 @@ def make_tiles(bounds: NDArray[np.int64], packed: int, block: int, steps: Tensor
 
 
 def _longest_first(work: Tensor) -> Tensor:
-    """Programs in the order of their work, in classes half the mean apart; in each class in the order they are in.
+    """Programs in the order of their work, in classes half the mean apart. A class keeps their present order.
 
-    Programs of one head that run side by side find their keys in the L2 cache, so masks whose rows see about as much
+    Programs of one head that run side by side find their keys in the L2 cache. So masks whose rows see about as much
     keep the order of heads. A row that sees far more begins before all others, so that none runs alone at the end.
     """
     mean = work.double().mean().clamp_min(1.0)

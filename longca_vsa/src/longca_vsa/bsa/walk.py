@@ -54,7 +54,7 @@ class Walk(NamedTuple):
 
 @triton.jit
 def list_of(offsets, steps, row):
-    """Where a row's list begins, how many entries it has, and how many steps they make."""
+    """The begin of a row's list, its number of entries, and its number of steps."""
     first = tl.load(offsets + row)
     return first, (tl.load(offsets + row + 1) - first).to(tl.int32), tl.load(steps + row)
 

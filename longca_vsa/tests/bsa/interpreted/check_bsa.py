@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from longca.builtin.naive import Naive
 from longca.masks import BlockSparseMask
 from longca_triton.checking import (
-    both_ways,
     check,
     check_buffers,
+    check_far_offsets,
+    check_launch,
     check_parts,
     check_strides,
-    compare,
+    check_unseen,
     cpu_problem,
     draw_tensors,
 )
 from longca_triton.config import Config, Configs
-from longca_triton.tuning import OPERATIONS, Inputs
+from longca_triton.tuning import OPERATIONS
 from longca_vsa.bsa import launches
 from longca_vsa.bsa.kernel import BlockSparseAttention
 
@@ -105,16 +105,7 @@ def test_rows_and_keys_without_blocks(mask, kernel):
     kept = np.stack([mask.kept(0), mask.kept(0)])
     kept[0, 1], kept[1, :, 2], kept[1, 2:4] = False, False, False
     mask = BlockSparseMask(kept, mask.q_bounds, mask.k_bounds)
-    out, lse, dq, dk, dv = check(problem(mask), kernel)
-    dense = torch.from_numpy(mask.dense())
-    sees_none, seen_by_none = ~dense.any(2).repeat_interleave(2, 0), ~dense.any(1)
-    assert sees_none.any()
-    assert seen_by_none.any()
-    assert (out.transpose(0, 1)[sees_none] == 0).all()
-    assert (lse[sees_none] == -torch.inf).all()
-    assert (dq.transpose(0, 1)[sees_none] == 0).all()
-    assert (dk.transpose(0, 1)[seen_by_none] == 0).all()
-    assert (dv.transpose(0, 1)[seen_by_none] == 0).all()
+    check_unseen(check(problem(mask), kernel), torch.from_numpy(mask.dense()))
 
 
 @pytest.mark.parametrize("heads", [1, 4])
@@ -177,30 +168,9 @@ def test_buffers_are_filled_whatever_their_strides():
 
 @pytest.mark.parametrize("block", [16, 32])
 def test_offsets_past_32_bits(block):
-    asked = problem(uniform(block, 1, seqlen=70), 2, 1)
-    tensors = draw_tensors(asked)
-    # 70 tokens that lie 2²⁵ elements apart span 4.4 GiB, of which a few pages are ever touched.
-    far = [torch.empty(70 * 2**25, dtype=torch.float16).view(70, 2**25) for _ in range(4)]
-    k, dk = (x[:, :64].unsqueeze(1) for x in far[:2])
-    q, dq = (x[:, :128].view(70, 2, 64) for x in far[2:])
-    q.copy_(tensors[0])
-    k.copy_(tensors[1])
-    v, dout = tensors[2:]
-    plan = POINTERS.plan(asked)
-    out, lse = POINTERS.forward(q, k, v, plan)
-    dq, dk, dv = POINTERS.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk)
-    compare((out, lse, dq, dk, dv), both_ways(Naive(), asked, *(x.double() for x in tensors)))
+    check_far_offsets(problem(uniform(block, 1, seqlen=70), 2, 1), POINTERS)
 
 
 @pytest.mark.parametrize("kernel", OPERATIONS)
 def test_a_launch_by_itself_as_it_is_tuned(kernel):
-    inputs = Inputs.make(BlockSparseAttention, problem(uniform(32, 2)))
-    results = []
-    for config in (getattr(inputs.in_use, kernel), getattr(DESCRIPTORS.configs, kernel)):
-        run, written = inputs.case(kernel, config)
-        for x in written:
-            x.fill_(torch.nan)
-        run()
-        results.append(written)
-    for x, y in zip(*results, strict=True):
-        torch.testing.assert_close(x, y, rtol=0.0, atol=4e-3 * max(1.0, float(y[y.isfinite()].abs().max())))
+    check_launch(BlockSparseAttention, problem(uniform(32, 2)), kernel, DESCRIPTORS.configs)

@@ -1,6 +1,6 @@
 """FlashMask for LongCA: interval masks in O(S) memory, hidden tiles skipped, in Triton.
 
-This module is what the entry point names; it imports neither torch nor Triton.
+The entry point names this module. It imports neither torch nor Triton.
 """
 
 from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
@@ -44,7 +44,7 @@ def provide_kernel() -> KernelManifest:
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses masks whose queries have too many intervals: the offer counts those of keys alone."""
+    """Refuses masks whose queries have too many intervals. The offer limits the intervals of keys alone."""
     count = problem.mask.count(Form.ROW_INTERVALS)
     if count <= _MOST_INTERVALS:
         return None

@@ -1,11 +1,6 @@
-"""The backward's kernels: what each query needs of out and lse, then dk and dv by key blocks, then dq by query blocks.
+"""The backward's kernels: dk and dv by key blocks, and dq by query blocks. Their loops are in `longca_triton.loops`.
 
-No program adds to what another writes, so equal inputs give equal bits. A weight is recomputed from the log-sum-exp
-that is passed in, weight = 2^(score·log₂e − lse·log₂e), whatever the other keys are; so out and lse may be those of a
-larger softmax. The kernel of dk and dv computes scores as keys by queries: transposed, the weights are then at once the
-left operand that dk and dv take from registers.
-
-Sources: FlashAttention-2 (arXiv 2307.08691, algorithm 2); FlashMask (arXiv 2410.01359, section 4).
+Sources: FlashAttention-2 (arXiv 2307.08691, algorithm 2) and FlashMask (arXiv 2410.01359, section 4).
 """
 
 import triton
@@ -68,22 +63,21 @@ def gather_dkdv(
     """One program: dk and dv of a block of BLOCK_N keys of one KV head, from all query heads of its group.
 
     Args:
-        q: [Tq, Hq, HEAD_DIM]; like k, v, dout, exponents and deltas a descriptor of blocks where TMA is set, else a
-            pointer.
+        q: [Tq, Hq, HEAD_DIM]. If TMA is set, q, k, v, dout, exponents and deltas are descriptors, else pointers.
         k: [Tk, Hkv, HEAD_DIM].
         v: [Tk, Hkv, HEAD_DIM].
         dout: [Tq, Hq, HEAD_DIM].
-        exponents: What `prepare` wrote: float32 [Hq, padded_q].
-        deltas: What `prepare` wrote: float32 [Hq, padded_q].
+        exponents: Exponents, from `longca_triton.prepare`: float32 [Hq, padded_q].
+        deltas: Deltas, from `longca_triton.prepare`: float32 [Hq, padded_q].
         dk: [Tk, Hkv, HEAD_DIM], written.
         dv: [Tk, Hkv, HEAD_DIM], written.
         starts: First query of each key's intervals: int32 [INTERVALS, Tk].
         stops: One past its last query: int32 [INTERVALS, Tk].
-        rows_table: What `tables.py` says of each block of keys: int32 [blocks, 4].
+        rows_table: The `rows` of `tables.Tiles`, by block of keys: int32 [blocks, 4].
         runs: Runs of query blocks: int32 [runs + 1, 2].
         group: Query heads a KV head.
         scale: Factor on the scores.
-        HEADS_FIRST: 1 where the grid is heads by blocks, 0 where it is blocks by heads.
+        HEADS_FIRST: 1 if the grid is heads by blocks, 0 if it is blocks by heads.
     """
     entry = rows_table + tl.program_id(HEADS_FIRST) * 4
     head_kv = tl.program_id(1 - HEADS_FIRST)
@@ -114,7 +108,7 @@ def gather_dkdv(
         seqlen_q,
         padded_q,
         scale,
-        # Were each row's tiles known to be one run, Triton 3.6 would make of this loop one that takes a third longer.
+        # PLAIN is never set here: with it, Triton 3.6 makes a loop that takes a third longer.
         Walk(runs, firsts, lasts, BLOCK_M, False, first, last_run),
         num_tiles * group,
         first_state,
@@ -168,21 +162,21 @@ def gather_dq(
     """One program: dq of a block of BLOCK_M queries of one head.
 
     Args:
-        q: [Tq, Hq, HEAD_DIM]; like k, v and dout a descriptor of blocks where TMA is set, else a pointer.
+        q: [Tq, Hq, HEAD_DIM]. If TMA is set, q, k, v and dout are descriptors, else pointers.
         k: [Tk, Hkv, HEAD_DIM].
         v: [Tk, Hkv, HEAD_DIM].
         dout: [Tq, Hq, HEAD_DIM].
-        exponents: What `prepare` wrote: float32 [Hq, padded_q].
-        deltas: What `prepare` wrote: float32 [Hq, padded_q].
+        exponents: Exponents, from `longca_triton.prepare`: float32 [Hq, padded_q].
+        deltas: Deltas, from `longca_triton.prepare`: float32 [Hq, padded_q].
         dq: [Tq, Hq, HEAD_DIM], written.
         starts: First key of each query's intervals: int32 [INTERVALS, Tq].
         stops: One past its last key: int32 [INTERVALS, Tq].
-        rows_table: What `tables.py` says of each block of queries: int32 [blocks, 4].
+        rows_table: The `rows` of `tables.Tiles`, by block of queries: int32 [blocks, 4].
         runs: Runs of key blocks: int32 [runs + 1, 2].
         group: Query heads a KV head.
         scale: Factor on the scores.
         PLAIN: Whether each block of queries sees one run of key blocks, all of it.
-        HEADS_FIRST: 1 where the grid is heads by blocks, 0 where it is blocks by heads.
+        HEADS_FIRST: 1 if the grid is heads by blocks, 0 if it is blocks by heads.
     """
     entry = rows_table + tl.program_id(HEADS_FIRST) * 4
     head = tl.program_id(1 - HEADS_FIRST)

@@ -1,7 +1,8 @@
-"""The forward kernel: attention of one block of queries to the key blocks that its mask shows.
+"""The forward kernel: attention of one block of queries to the key blocks that its mask shows. Its loop is in
+`longca_triton.loops`.
 
-Sources: FlashAttention-2 (arXiv 2307.08691, algorithm 1); FlashMask (arXiv 2410.01359, section 4: interval masks, and
-hidden tiles skipped).
+Sources: FlashAttention-2 (arXiv 2307.08691, algorithm 1) and FlashMask (arXiv 2410.01359, section 4: interval masks,
+and hidden tiles skipped).
 """
 
 import triton
@@ -51,19 +52,19 @@ def attend(
     """One program: a block of BLOCK_M queries of one head.
 
     Args:
-        q: [Tq, Hq, HEAD_DIM]; like k and v a descriptor of blocks where TMA is set, else a pointer.
+        q: [Tq, Hq, HEAD_DIM]. If TMA is set, q, k and v are descriptors, else pointers.
         k: [Tk, Hkv, HEAD_DIM].
         v: [Tk, Hkv, HEAD_DIM].
         out: [Tq, Hq, HEAD_DIM], written.
         lse: float32 [Hq, Tq], written.
         starts: First key of each query's intervals: int32 [INTERVALS, Tq].
         stops: One past its last key: int32 [INTERVALS, Tq].
-        rows_table: What `tables.py` says of each block of queries: int32 [blocks, 4].
+        rows_table: The `rows` of `tables.Tiles`, by block of queries: int32 [blocks, 4].
         runs: Runs of key blocks: int32 [runs + 1, 2].
         group: Query heads a KV head.
         scale: Factor on the scores.
         PLAIN: Whether each block of queries sees one run of key blocks, all of it.
-        HEADS_FIRST: 1 where the grid is heads by blocks, 0 where it is blocks by heads.
+        HEADS_FIRST: 1 if the grid is heads by blocks, 0 if it is blocks by heads.
     """
     entry = rows_table + tl.program_id(HEADS_FIRST) * 4
     head = tl.program_id(1 - HEADS_FIRST)

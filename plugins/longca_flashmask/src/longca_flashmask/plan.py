@@ -25,9 +25,9 @@ class FlashMaskPlan(FlashPlan):
 
     Attributes:
         query_intervals: Each query's keys.
-        key_intervals: Each key's queries; None where no backward is planned.
+        key_intervals: Each key's queries, or None in a plan of the forward alone.
         by_query: Tiles of each block of queries, by (queries, keys) a tile.
-        by_key: Tiles of each block of keys, likewise; empty where no backward is planned.
+        by_key: Tiles of each block of keys, by (queries, keys) a tile. A plan of the forward alone has none.
     """
 
     query_intervals: Intervals
@@ -37,14 +37,14 @@ class FlashMaskPlan(FlashPlan):
 
 
 def make_plan(problem: Problem, configs: Configs) -> FlashMaskPlan:
-    """Puts a problem's mask on its device: what the backward needs only where the problem asks for it."""
+    """Puts a problem's mask on its device. The backward's tables come only with a problem of both directions."""
     mask, with_backward = problem.concrete_mask, problem.direction == "backward"
     device, sheet = torch_device(problem.device), Sheet()
     by_query = {
         shape: tile_arrays(mask.blocks(*shape).by_query, is_ragged=mask.seqlen_k % shape[1] != 0)
         for shape in {configs.forward.shape, *([configs.dq.shape] if with_backward else [])}
     }
-    # Queries past the end weigh nothing, so a last block of them that lacks some may count as full.
+    # Queries past the end weigh nothing, so the last block of queries counts as full even if it lacks some.
     by_key = {
         shape: tile_arrays(mask.blocks(*shape).by_key, is_ragged=False)
         for shape in ([configs.dkdv.shape] if with_backward else [])
@@ -72,5 +72,5 @@ def _tiles(arrays: TileArrays, there: list[Tensor], heads: int, programs: int) -
 
 
 def _multiprocessors(device: torch.device) -> int:
-    """A GPU's multiprocessors; of a CPU, where kernels are interpreted, one."""
+    """A GPU's multiprocessors. A CPU, whose kernels are interpreted, counts as one."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -1,9 +1,9 @@
-"""What the kernels are told of a mask: its intervals, and for each block of rows the runs of tiles that show anything.
+"""The tables of a mask: each token's intervals, and for each block of rows the runs of tiles that show anything.
 
-Everything is O(S), or as few runs as the mask has: full attention over 1 M tokens has 67 million tiles of 128 × 128 and
-8192 runs of them. Runs are made in numpy and travel to the device in one copy; intervals are spelled out there.
+Intervals take O(S) memory, and runs are few: full attention over 1 M tokens has 67 million tiles of 128 × 128, in 8192
+runs. numpy makes the runs, and one copy takes them to the device. Intervals are written out on the device.
 
-Shapes: a mask's rows are its queries in tables by query, its keys in tables by key; columns are the others.
+Shapes: the rows of a table by query are queries, and its columns are keys. A table by key is the other way round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from longca.metadata.interval_tables import interval_tables
 
 __all__ = ["MOST_INTERVALS", "Intervals", "Sheet", "TileArrays", "Tiles", "tile_arrays", "token_intervals"]
 
-#: Intervals a query or a key may have: kernels are compiled for 1, 2, 4 and 8.
+#: Most intervals of a query or a key. Kernels are compiled for 1, 2, 4 and 8.
 MOST_INTERVALS = 8
 
 _LATE = 0.035  # of a kernel's time: what the order of heads is worth, measured on an H200 at 32 K tokens
@@ -32,7 +32,7 @@ _ALIGNMENT = 4  # int32 elements: kernels take their tables for aligned to 16 by
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Each row's visible columns, as half-open intervals; unused ones are empty.
+    """Each row's visible columns, as half-open intervals. Unused intervals are empty.
 
     Attributes:
         starts: int32 [count, rows].
@@ -53,12 +53,12 @@ class Tiles:
     """The tiles of each block of rows.
 
     Attributes:
-        rows: One entry for each block of rows, those with most tiles first, so that none begins late and runs long: the
-            block, its first run, its number of tiles and one past its last run: int32 [blocks, 4].
-        runs: First block and code of each run, ordered by row and first block; the code is twice one past the last
-            block, + 1 where the tiles are partly masked. The last entry belongs to no row: int32 [runs + 1, 2].
+        rows: One entry for each block of rows: the block, its first run, its number of tiles, one past its last run:
+            int32 [blocks, 4]. Blocks with most tiles come first, so that no long block begins late.
+        runs: First block and code of each run, ordered by row and first block: int32 [runs + 1, 2]. The code is twice
+            one past the last block, + 1 if the tiles are partly masked. The last entry belongs to no row.
         are_plain: Whether no tile is masked and no row has several runs, as in full attention.
-        heads_first: Whether programs go through the heads of a block before they come to the next block.
+        heads_first: Whether programs take all heads of a block before the next block.
     """
 
     rows: Tensor
@@ -80,14 +80,14 @@ class TileArrays(NamedTuple):
     are_plain: bool
 
     def heads_first(self, heads: int, programs: int) -> bool:
-        """Whether the heads of the longest blocks had better all begin before any shorter block does.
+        """Whether all heads of the longest blocks should begin before any shorter block.
 
-        Head after head, programs share the keys that the cache holds; but where the longest block takes longer than
-        all of a head's blocks take together, the last head's ends late, with nothing beside it.
+        Programs that go head after head share the keys in the cache. But if the longest block takes longer than all
+        blocks of a head together, the last head's longest block ends late, and alone.
 
-        Args:
-            heads: Heads that the kernel has programs for.
-            programs: How many run at a time.
+                Args:
+                    heads: Heads that the kernel has programs for.
+                    programs: Programs that run at a time.
         """
         tiles = self.rows[:, 2]
         a_head = tiles.sum(dtype=np.int64) / programs
@@ -102,14 +102,14 @@ class Sheet:
         self._offsets = [0]
 
     def add(self, *arrays: NDArray[np.int32]) -> slice:
-        """Takes some arrays, and says where among all of them they will be found."""
+        """Takes some arrays, and returns their places among all arrays."""
         for array in arrays:
             self._arrays.append(array)
             self._offsets.append(self._offsets[-1] + -(-array.size // _ALIGNMENT) * _ALIGNMENT)
         return slice(len(self._arrays) - len(arrays), len(self._arrays))
 
     def send(self, device: torch.device) -> list[Tensor]:
-        """All arrays, on the device, in their order; they share their memory."""
+        """All arrays, on the device, in their order. They share their memory."""
         flat = np.zeros(self._offsets[-1], np.int32)
         for offset, array in zip(self._offsets, self._arrays, strict=False):
             flat[offset : offset + array.size] = array.ravel()
@@ -121,7 +121,7 @@ class Sheet:
 
 
 def token_intervals(mask: Mask, device: torch.device, *, by_key: bool) -> Intervals:
-    """The mask's row intervals, or its column intervals: 1, 2, 4 or 8 a row."""
+    """The row or column intervals of a mask: 1, 2, 4 or 8 a row."""
     pieces = mask.head(0).column_pieces if by_key else mask.head(0).row_pieces
     count = max(1, pieces.max_intervals)
     assert count <= MOST_INTERVALS, f"{count} intervals; a mask with more than {MOST_INTERVALS} is not offered"
@@ -133,8 +133,8 @@ def tile_arrays(found: BlockRuns, is_ragged: bool) -> TileArrays:
 
     Args:
         found: Runs of visible tiles.
-        is_ragged: Whether the last block of columns has fewer tokens than a block. Then its fully visible tiles
-            count as partly masked: the columns it lacks must be hidden.
+        is_ragged: Whether the last block of columns has fewer tokens than a block. Its fully visible tiles then count
+            as partly masked, because its missing columns must be hidden.
     """
     full, partial = found.full, found.partial
     if is_ragged:

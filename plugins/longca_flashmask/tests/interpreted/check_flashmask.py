@@ -9,21 +9,21 @@ import pytest
 import torch
 
 from longca import masks
-from longca.builtin.naive import Naive
 from longca.masks import Form, Slice, SliceMask
 from longca_flashmask.flashmask import FlashMask
 from longca_triton import checking
 from longca_triton.checking import (
-    both_ways,
     check_buffers,
+    check_far_offsets,
+    check_launch,
     check_parts,
     check_strides,
-    compare,
+    check_unseen,
     cpu_problem,
     draw_tensors,
 )
 from longca_triton.config import Config, Configs
-from longca_triton.tuning import OPERATIONS, Inputs
+from longca_triton.tuning import OPERATIONS
 
 POINTERS = FlashMask(Configs(Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(64, 32, 4, 2)))
 DESCRIPTORS = FlashMask(Configs(Config(32, 64, 4, 2, True), Config(64, 32, 4, 2, True), Config(32, 32, 4, 2, True)))
@@ -70,15 +70,7 @@ def test_descriptors(pattern):
 @pytest.mark.parametrize("kernel", [POINTERS, DESCRIPTORS], ids=["pointers", "descriptors"])
 @pytest.mark.parametrize("mask", [HOLES, COMB], ids=["holes", "comb"])
 def test_other_masks(mask, kernel):
-    out, lse, dq, dk, dv = check(problem(mask, 2, 2), kernel)
-    dense = torch.from_numpy(mask.dense())
-    sees_none, seen_by_none = ~dense.any(1), ~dense.any(0)
-    assert sees_none.any()
-    assert (out[sees_none] == 0).all()
-    assert (lse[:, sees_none] == -torch.inf).all()
-    assert (dq[sees_none] == 0).all()
-    assert (dk[seen_by_none] == 0).all()
-    assert (dv[seen_by_none] == 0).all()
+    check_unseen(check(problem(mask, 2, 2), kernel), torch.from_numpy(mask.dense())[None])
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (5, 130), (64, 32), (192, 128), (65, 63), (33, 0), (0, 33)])
@@ -134,18 +126,7 @@ def test_buffers_are_filled_whatever_their_strides():
 
 
 def test_offsets_past_32_bits():
-    asked = problem(masks.build("causal", seqlen=70), 2)
-    tensors = draw_tensors(asked)
-    # 70 tokens that lie 2²⁵ elements apart span 4.4 GiB, of which a few pages are ever touched.
-    far = [torch.empty(70 * 2**25, dtype=torch.float16).view(70, 2**25) for _ in range(2)]
-    k = far[0][:, :64].unsqueeze(1)
-    dk = far[1][:, :64].unsqueeze(1)
-    k.copy_(tensors[1])
-    q, _, v, dout = tensors
-    plan = POINTERS.plan(asked)
-    out, lse = POINTERS.forward(q, k, v, plan)
-    dq, dk, dv = POINTERS.backward(dout, q, k, v, out, lse, plan, dk=dk)
-    compare((out, lse, dq, dk, dv), both_ways(Naive(), asked, *(x.double() for x in tensors)))
+    check_far_offsets(problem(masks.build("causal", seqlen=70), 2), POINTERS)
 
 
 def test_a_plan_of_the_forward_alone_is_smaller():
@@ -158,13 +139,5 @@ def test_a_plan_of_the_forward_alone_is_smaller():
 
 @pytest.mark.parametrize("kernel", OPERATIONS)
 def test_a_launch_by_itself_as_it_is_tuned(kernel):
-    inputs = Inputs.make(FlashMask, problem(masks.build("causal_document", seqlen=90, documents=[50, 40])))
-    results = []
-    for config in (getattr(inputs.in_use, kernel), getattr(DESCRIPTORS.configs, kernel)):
-        run, written = inputs.case(kernel, config)
-        for x in written:
-            x.fill_(torch.nan)
-        run()
-        results.append(written)
-    for x, y in zip(*results, strict=True):
-        torch.testing.assert_close(x, y, rtol=0.0, atol=4e-3 * max(1.0, float(y[y.isfinite()].abs().max())))
+    asked = problem(masks.build("causal_document", seqlen=90, documents=[50, 40]))
+    check_launch(FlashMask, asked, kernel, DESCRIPTORS.configs)

@@ -1,14 +1,15 @@
-"""Building blocks of kernels of FlashAttention's kind that are written in Triton, for those of any distribution.
+"""Building blocks of kernels of FlashAttention's kind that are written in Triton, for plugins.
 
-- `config`: how kernels are compiled.
-- `kernel`: the adapter: what `plan`, `forward` and `backward` do around four launches.
-- `buffers`: where kernels write, and on which device they are launched.
+- `config`: the configurations that kernels are compiled with.
+- `kernel`: the adapter, `forward` and `backward` around four launches.
+- `loops`: the loops of the forward, of dk and dv, and of dq. A plugin says which columns a program visits.
+- `prepare`: the launch before the backward's loops.
+- `softmax` and `tiles`: Triton functions for the softmax, and for loading and storing tiles.
 - `descriptors`: tensors as pointers with strides, or as descriptors for the tensor memory accelerator.
-- `prepare`: the launch before the backward's.
-- `softmax` and `tiles`: functions that kernels call: the softmax as tiles pass by, and loading tiles.
+- `memory`: bytes that a backward takes, for manifests.
 - `tuning` and `tuning_results`: timing configurations on a GPU.
-- `checking`: holding kernels against attention by the book, under Triton's interpreter.
+- `checking`: comparing kernels with attention by the book, under Triton's interpreter and on a GPU.
 
-Nothing is imported here. Only `descriptors`, `prepare`, `softmax` and `tiles` bring in Triton; import these where a
-kernel is launched, so that everything else can be looked at without it.
+This module imports nothing. Only `descriptors`, `loops`, `prepare`, `softmax` and `tiles` import Triton. Import these
+where a kernel is launched, so that listing and planning need no Triton.
 """

@@ -1,50 +1,78 @@
-"""Holding kernels against attention by the book in float64, on the CPU, under Triton's interpreter.
+"""Checks of kernels: against attention by the book in float64 under Triton's interpreter, and on a GPU.
 
-Triton decides at import whether it interprets, so such checks run in a process of their own: a distribution's test
-calls `run_interpreted` on a file of them. All is in float16: the interpreter has no products of bfloat16, whose bits it
-would take for integers.
+Triton decides at import whether it interprets. So checks under the interpreter run in a process of their own: a
+distribution's test calls `interpreted` on a folder of them. They use float16, because the interpreter has no products
+of bfloat16. It would take the bits for integers.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from longca.builtin.naive import Naive
-from longca.kernels.base import Kernel
+from longca.kernels.base import Kernel, torch_device, torch_dtype
 from longca.manifests import Device, Problem
 from longca.masks import Mask
 from longca.parallel.merge import merge
+from longca_builtin.naive import Naive
+from longca_triton.config import Configs
+from longca_triton.tuning import Inputs, Maker
 
 __all__ = [
     "RESULTS",
     "both_ways",
     "check",
     "check_buffers",
+    "check_far_offsets",
+    "check_launch",
+    "check_layouts",
     "check_parts",
     "check_strides",
+    "check_unseen",
     "compare",
     "cpu_problem",
     "draw_tensors",
+    "interpreted",
+    "load_script",
     "run_interpreted",
 ]
 
-#: What `both_ways` returns.
+#: The names of the results of `both_ways`.
 RESULTS = ("out", "lse", "dq", "dk", "dv")
 
 _TOLERANCE = 4e-3  # of the largest value
+_FAR = 2**25  # elements from a token to the next: 70 tokens span 4.4 GiB, of which a few pages are ever touched
+
+
+def interpreted(folder: Path) -> Callable[..., None]:
+    """Makes a test that runs each `check_*.py` of a folder under Triton's interpreter.
+
+    Args:
+        folder: The folder. pytest does not collect its files itself.
+    """
+    import pytest
+
+    @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+    @pytest.mark.parametrize("path", sorted(folder.glob("check_*.py")), ids=lambda path: path.stem)
+    def test_interpreted(path: Path) -> None:
+        done = run_interpreted(path)
+        assert done.returncode == 0, done.stdout
+
+    return test_interpreted
 
 
 def run_interpreted(path: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a file of tests by pytest, with Triton's kernels interpreted; says how it ended, and what was printed."""
+    """Runs a file of tests by pytest, with Triton's kernels interpreted. Returns its exit status and its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
@@ -57,8 +85,18 @@ def run_interpreted(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def load_script(path: Path) -> ModuleType:
+    """Imports a script that lies outside of packages, such as `benchmarks/tune.py`."""
+    spec = importlib.util.spec_from_file_location(f"{path.parents[1].name}_{path.stem}", path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def cpu_problem(mask: Mask, heads_q: int, heads_kv: int, head_dim: int = 64, **other: Any) -> Problem:
-    """A problem of both directions in float16 on the CPU; `other` are further fields of `Problem`."""
+    """A problem of both directions in float16 on the CPU. `other` are further fields of `Problem`."""
     return Problem(
         mask=mask,
         heads_q=heads_q,
@@ -71,11 +109,14 @@ def cpu_problem(mask: Mask, heads_q: int, heads_kv: int, head_dim: int = 64, **o
 
 
 def draw_tensors(problem: Problem) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, k, v and dout in float16, always the same."""
-    random, mask = torch.Generator().manual_seed(0), problem.concrete_mask
+    """q, k, v and dout in the problem's dtype on its device, the same each time."""
+    mask, device = problem.concrete_mask, torch_device(problem.device)
+    random = torch.Generator(device).manual_seed(0)
     queries = mask.seqlen_q, problem.heads_q, problem.head_dim
     keys = mask.seqlen_k, problem.num_heads_kv, problem.head_dim
-    q, k, v, dout = (torch.randn(shape, generator=random).half() for shape in (queries, keys, keys, queries))
+    shapes = (queries, keys, keys, queries)
+    drawn = (torch.randn(shape, generator=random, device=device) for shape in shapes)
+    q, k, v, dout = (x.to(torch_dtype(problem.dtype)) for x in drawn)
     return q, k, v, dout
 
 
@@ -89,10 +130,10 @@ def both_ways(
 
 
 def compare(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Holds RESULTS against those in float64.
+    """Compares RESULTS with those in float64.
 
     Raises:
-        AssertionError: One of them differs by more than 0.4 % of its largest value, or of 1; the message says which.
+        AssertionError: A result differs by more than 0.4 % of its largest value, or of 1. The message names it.
     """
     for name, result, value in zip(RESULTS, results, expected, strict=True):
         finite = value.masked_fill(value == -torch.inf, 0.0)
@@ -104,12 +145,12 @@ def compare(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def check(
     problem: Problem, kernel: Kernel, tensors: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Holds a kernel against attention by the book; returns RESULTS.
+    """Compares a kernel with attention by the book. Returns RESULTS.
 
     Args:
         problem: The problem.
         kernel: The kernel.
-        tensors: q, k, v and dout; None for what `draw_tensors` draws.
+        tensors: q, k, v and dout. None stands for those of `draw_tensors`.
 
     Raises:
         AssertionError: As `compare` does.
@@ -121,10 +162,10 @@ def check(
 
 
 def check_parts(problem: Problem, kernel: Kernel, cut: int) -> None:
-    """Holds a kernel's two halves of a softmax, merged, against the whole, and their gradients of its out and lse.
+    """Compares two halves of a softmax, merged, with the whole, and their gradients of its out and lse.
 
     Args:
-        problem: The whole.
+        problem: The problem of the whole.
         kernel: A kernel whose backward is `EXTERNAL`.
         cut: The first key of the second half.
 
@@ -149,7 +190,7 @@ def check_parts(problem: Problem, kernel: Kernel, cut: int) -> None:
 
 
 def check_strides(problem: Problem, kernel: Kernel) -> None:
-    """Holds a kernel against attention by the book on tensors of several layouts.
+    """Compares a kernel with attention by the book on tensors of several layouts.
 
     Raises:
         AssertionError: As `compare` does.
@@ -164,10 +205,10 @@ def check_strides(problem: Problem, kernel: Kernel) -> None:
 
 
 def check_buffers(problem: Problem, kernel: Kernel) -> None:
-    """Holds what a kernel writes to buffers of several layouts against what it returns without any: the same bits.
+    """Checks that a kernel writes to buffers of several layouts the bits that it returns without buffers.
 
     Raises:
-        AssertionError: A buffer is not what was returned, or was not filled.
+        AssertionError: A buffer was not returned, or was not filled.
     """
     q, k, v, dout = draw_tensors(problem)
     expected = both_ways(kernel, problem, q, k, v, dout)
@@ -182,7 +223,94 @@ def check_buffers(problem: Problem, kernel: Kernel) -> None:
                 raise AssertionError(f"{name}: a buffer of strides {buffer.stride()} was not filled")
 
 
+def check_unseen(results: Sequence[Tensor], visible: Tensor) -> None:
+    """Checks the results of queries that see nothing, and of keys that no query sees.
+
+    Args:
+        results: RESULTS.
+        visible: The mask: bool [mask heads, Tq, Tk]. It has such queries and such keys.
+
+    Raises:
+        AssertionError: A number is not 0, or a log-sum-exp is not −∞.
+    """
+    out, lse, dq, dk, dv = results
+    blind = ~visible.any(2).repeat_interleave(lse.shape[0] // len(visible), 0)
+    alone = ~visible.unflatten(0, (-1, max(1, len(visible) // dk.shape[1]))).any(1).any(1)
+    alone = alone.repeat_interleave(dk.shape[1] // len(alone), 0)
+    assert blind.any()
+    assert alone.any()
+    assert (lse[blind] == -torch.inf).all()
+    for x, rows in ((out, blind), (dq, blind), (dk, alone), (dv, alone)):
+        assert (x.transpose(0, 1)[rows] == 0).all()
+
+
+def check_far_offsets(problem: Problem, kernel: Kernel) -> None:
+    """Compares a kernel with attention by the book on q, k, dq and dk whose tokens lie far apart.
+
+    Args:
+        problem: A problem of at least 65 tokens, whose last offset does not fit in 32 bits.
+        kernel: The kernel.
+
+    Raises:
+        AssertionError: As `compare` does.
+    """
+    tensors = draw_tensors(problem)
+    q, k, dq, dk = (_far_apart(x) for x in (*tensors[:2], *tensors[:2]))
+    v, dout = tensors[2:]
+    plan = kernel.plan(problem)
+    out, lse = kernel.forward(q, k, v, plan)
+    grads = kernel.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk)
+    compare((out, lse, *grads), both_ways(Naive(), problem, *(x.double() for x in tensors)))
+
+
+def check_launch(maker: Maker, problem: Problem, kernel: str, configs: Configs) -> None:
+    """Compares one launch by itself, as it is tuned, under the configuration in use and under another.
+
+    Args:
+        maker: The kernel's class.
+        problem: The problem.
+        kernel: `forward`, `dkdv` or `dq`.
+        configs: The other configurations.
+
+    Raises:
+        AssertionError: The results differ.
+    """
+    inputs = Inputs.make(maker, problem)
+    results = []
+    for config in (getattr(inputs.in_use, kernel), getattr(configs, kernel)):
+        run, written = inputs.case(kernel, config)
+        for x in written:
+            x.fill_(torch.nan)
+        run()
+        results.append(written)
+    for x, y in zip(*results, strict=True):
+        bound = _TOLERANCE * max(1.0, float(y[y.isfinite()].abs().max()))
+        torch.testing.assert_close(x, y, rtol=0.0, atol=bound)
+
+
+def check_layouts(problem: Problem, kernel: Kernel) -> None:
+    """Compares a kernel with itself on tensors of other layouts: one projection's output, and heads first.
+
+    Raises:
+        AssertionError: The results differ by more than 2 %.
+    """
+    tensors = draw_tensors(problem)
+    expected = both_ways(kernel, problem, *tensors)
+    heads = [x.shape[1] for x in tensors[:3]]
+    fused = torch.cat(tensors[:3], dim=1).split(heads, dim=1)
+    q, k, v, dout = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in tensors)
+    for found in (both_ways(kernel, problem, *fused, tensors[3]), both_ways(kernel, problem, q, k, v, dout)):
+        for result, value in zip(found, expected, strict=True):
+            torch.testing.assert_close(result, value, rtol=2e-2, atol=2e-2)
+
+
+def _far_apart(x: Tensor) -> Tensor:
+    """A copy of a tensor [tokens, heads, head_dim] whose tokens lie far apart."""
+    wide = torch.empty(len(x) * _FAR, dtype=x.dtype).view(len(x), _FAR)
+    return wide[:, : x.shape[1] * x.shape[2]].view(x.shape).copy_(x)
+
+
 def _poisoned(like: Tensor, layout: list[int]) -> Tensor:
-    """NaNs of a tensor's shape, its dimensions in another order in memory."""
+    """NaNs of a tensor's shape. Its dimensions have another order in memory."""
     other = like.permute(layout).contiguous()
     return torch.full_like(other, torch.nan).permute([layout.index(n) for n in range(like.dim())])

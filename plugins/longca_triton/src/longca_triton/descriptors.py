@@ -1,8 +1,9 @@
 """How tensors are handed to kernels: as pointers with strides, or as descriptors for the tensor memory accelerator.
 
 Tensors are [tokens, heads, head_dim] with any strides over tokens and heads. A descriptor sees two dimensions: a row is
-a token with all its heads, and a head begins at a column of it; a block may begin at any token. So it needs heads that
-lie within their token's stride, 16-byte aligned (CUDA Driver API, cuTensorMapEncodeTiled); other tensors go by pointer.
+a token with all its heads, and a head begins at a column of it. A block may begin at any token. So a descriptor needs
+heads that lie within their token's stride, 16-byte aligned (CUDA Driver API, cuTensorMapEncodeTiled). Other tensors go
+by pointer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def strides(*tensors: Tensor) -> Iterator[int]:
 
 
 def sources(tensors: tuple[Tensor, ...], rows: tuple[int, ...], tma: bool) -> tuple[list[Any], bool]:
-    """What a kernel loads blocks from: descriptors where all tensors allow it, else the tensors themselves.
+    """The sources of a kernel's blocks: descriptors if all tensors allow it, else the tensors themselves.
 
     Args:
         tensors: [tokens, heads, head_dim] each.
@@ -51,7 +52,7 @@ def vector_sources(vectors: Tensor, block: int, tma: bool) -> list[Any]:
     Args:
         vectors: float32 [vectors, heads, queries], contiguous.
         block: Queries a block.
-        tma: Whether they are to be descriptors.
+        tma: Whether to make descriptors.
     """
     if not tma:
         return list(vectors)

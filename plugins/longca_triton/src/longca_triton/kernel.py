@@ -1,7 +1,7 @@
-"""The adapter of kernels of FlashAttention's kind: what `plan`, `forward` and `backward` do around four launches.
+"""The adapter of kernels of FlashAttention's kind: `forward` and `backward` around four launches.
 
-A distribution subclasses `FlashPlan` with what its kernels read of a mask, writes the launches in a module, and
-subclasses `FlashKernel` with how a plan is made. Shapes: q, out and dout [Tq, Hq, D], k and v [Tk, Hkv, D], lse
+A distribution subclasses `FlashPlan` with its tables of a mask, writes the launches in a module, and subclasses
+`FlashKernel` with the making of a plan. Shapes: q, out and dout [Tq, Hq, D], k and v [Tk, Hkv, D], lse
 [Hq, Tq].
 """
 
@@ -26,7 +26,7 @@ class FlashPlan(Plan):
     """A plan of such a kernel.
 
     Attributes:
-        configs: What the kernels are compiled with, and so the tiles that the plan's tables are of.
+        configs: The kernels' configurations. The plan's tables are of their tiles.
     """
 
     configs: Configs
@@ -42,13 +42,13 @@ PlanT_contra = TypeVar("PlanT_contra", bound=FlashPlan, contravariant=True)
 
 
 class Launches(Protocol[PlanT_contra]):
-    """The four launches, as functions of a module. Every tensor has a contiguous last dimension, lse excepted."""
+    """The four launches, as functions of a module. Every tensor but lse has a contiguous last dimension."""
 
     def launch_attend(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: PlanT_contra) -> None:
         """Writes out and lse."""
 
     def launch_prepare(self, dout: Tensor, out: Tensor, lse: Tensor, plan: PlanT_contra) -> Tensor:
-        """What dk, dv and dq need of out and lse, as `longca_triton.prepare.run_prepare` returns it."""
+        """Returns each query's exponent and delta, as `longca_triton.prepare.launch_prepare` does."""
 
     def launch_dkdv(
         self,
@@ -73,7 +73,7 @@ class FlashKernel(ABC, Generic[PlanT]):
     """A `longca.kernels.base.Kernel` of four launches.
 
     Args:
-        configs: What to compile the kernels with; None for what the distribution has for a problem.
+        configs: Configurations of the kernels. None stands for the distribution's choice for a problem.
     """
 
     def __init__(self, configs: Configs | None = None) -> None:
@@ -81,12 +81,12 @@ class FlashKernel(ABC, Generic[PlanT]):
 
     @abstractmethod
     def plan(self, problem: Problem) -> PlanT:
-        """Puts the problem's mask on its device; what the backward needs, only where it is asked for."""
+        """Puts the problem's mask on its device. The backward's tables come only with a problem of both directions."""
 
     @property
     @abstractmethod
     def launches(self) -> Launches[PlanT]:
-        """The launches; imported here and no earlier, so that a kernel can be looked at without Triton."""
+        """The launches. They are imported here and no earlier, so that listing a kernel needs no Triton."""
 
     def forward(
         self,
@@ -98,7 +98,7 @@ class FlashKernel(ABC, Generic[PlanT]):
         out: Tensor | None = None,
         lse: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Attention of q to k and v; see `longca.kernels.base.Kernel.forward`."""
+        """Attention of q to k and v, as `longca.kernels.base.Kernel.forward` describes it."""
         q, k, v = (readable(x) for x in (q, k, v))
         result = writable(out, q)
         sums = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device) if lse is None else lse
@@ -120,7 +120,7 @@ class FlashKernel(ABC, Generic[PlanT]):
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v; see `longca.kernels.base.Kernel.backward`."""
+        """Gradients of q, k and v, as `longca.kernels.base.Kernel.backward` describes them."""
         q, k, v, out, dout = (readable(x) for x in (q, k, v, out, dout))
         dq_result, dk_result, dv_result = writable(dq, q), writable(dk, k), writable(dv, v)
         launches = self.launches

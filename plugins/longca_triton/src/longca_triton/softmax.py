@@ -1,9 +1,8 @@
-"""The softmax of a Triton kernel that sees its keys tile by tile, and what the backward keeps of it.
+"""The softmax of a Triton kernel that sees its keys tile by tile, and the two numbers of each query in the backward.
 
-Scores are kept in powers of two, the scale times log₂e being folded into one factor. The running maximum starts at
-LOWEST, a large negative number, rather than at −∞, so that rows that have seen nothing yet need no care: their weights
-are 2^(−∞) = 0, and no NaN arises. In the backward a weight is 2^(score·factor − exponent), the exponent being the
-log-sum-exp in powers of two.
+Scores are powers of two: one factor has the scale and log₂e. The running maximum starts at LOWEST, a large negative
+number, not at −∞. So rows that have seen nothing yet need no care: their weights are 2^(−∞) = 0, and no NaN arises. A
+weight of the backward is 2^(score·factor − exponent). The exponent is the log-sum-exp in powers of two.
 
 Source: FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2).
 """
@@ -20,7 +19,7 @@ LOWEST: tl.constexpr = tl.constexpr(-1.0e38)
 
 @triton.jit
 def weigh(scores, factor, peak, total, weighted):
-    """The weights of one more tile, and what was summed so far, made relative to the new maximum.
+    """The weights of one more tile, and the sums so far, made relative to the new maximum.
 
     Args:
         scores: float32 [rows, columns], −∞ where hidden.
@@ -30,8 +29,8 @@ def weigh(scores, factor, peak, total, weighted):
         weighted: The weighted sum of values so far: [rows, HEAD_DIM].
 
     Returns:
-        The tile's weights [rows, columns]; peak and total with the tile's; and weighted, to which the tile's values,
-        times its weights, are yet to be added.
+        The tile's weights [rows, columns], then peak and total with the tile, then weighted. The caller adds the
+        product of weights and values to weighted.
     """
     new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
     weights = tl.exp2(scores * factor - new_peak[:, None])
@@ -59,5 +58,5 @@ def deltas_of(out_block, dout_block):
 
 @triton.jit
 def exponents_of(lse):
-    """Log-sum-exps in powers of two; +∞, which makes every weight 0, where they are −∞ and nothing is seen."""
+    """Log-sum-exps in powers of two. A row that sees nothing has −∞, which becomes +∞ and makes every weight 0."""
     return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)

@@ -1,9 +1,9 @@
 """Timing configurations of a kernel's three launches on the GPU at hand, each launch by itself.
 
-What a distribution's tuning script has of its own are its masks and the configurations to try. The numbers are TFLOP/s
-of what a launch computes of the visible pairs: 4, 8 and 6 operations a pair and head dimension for the forward, dk and
-dv, and dq. What does not compile, does not fit or gives another result than the configuration in use says so in the
-table. Compiling dominates, so it is done for all in threads, on short inputs.
+A distribution's tuning script adds its masks and the configurations to try. The numbers are TFLOP/s of the visible
+pairs: 4, 8 and 6 operations a pair and head dimension for the forward, for dk and dv, and for dq. The table says which
+configurations do not compile, do not fit, or give another result than the configuration in use. Compiling takes most of
+the time, so threads compile all configurations, on short inputs.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Inputs:
     Attributes:
         maker: The kernel's class.
         problem: The problem.
-        in_use: The configurations that the distribution has for it.
-        tensors: q, k, v, out, dout and lse; out and lse are those of the configurations in use.
+        in_use: The distribution's configurations for the problem.
+        tensors: q, k, v, out, dout and lse. The configurations in use gave out and lse.
     """
 
     maker: Maker
@@ -72,7 +72,7 @@ class Inputs:
         return Inputs(maker, problem, plan.configs, (q, k, v, out, dout, lse))
 
     def case(self, kernel: str, config: Config) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-        """One launch under one configuration: what runs it, and the results that it writes."""
+        """One launch under one configuration: a function that runs it, and the results that it writes."""
         made = self.maker(replace(self.in_use, **{kernel: config}))
         launches, plan = made.launches, made.plan(self.problem)
         q, k, v, out, dout, lse = self.tensors
@@ -106,7 +106,7 @@ def median_ms(run: Callable[[], None], repeats: int = 10, limit_ms: float = 400.
 
 
 def largest_error(results: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
-    """The largest difference, as a share of the largest value; 0 where it is within the tolerance."""
+    """The largest difference as a share of the largest value, or 0 within the tolerance."""
     errors = []
     for result, value in zip(results, expected, strict=True):
         finite = value.isfinite()
@@ -116,7 +116,7 @@ def largest_error(results: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> 
 
 
 def compile_all(found: Sequence[Result], maker: Maker, short: Sequence[Problem], threads: int) -> None:
-    """Compiles every configuration on short inputs; notes those that fail."""
+    """Compiles every configuration on short inputs, and notes each failure."""
     inputs = [Inputs.make(maker, problem) for problem in short]
 
     def attempt(pair: tuple[str, Config]) -> str:
@@ -139,7 +139,7 @@ def compile_all(found: Sequence[Result], maker: Maker, short: Sequence[Problem],
 
 
 def measure_all(found: Sequence[Result], maker: Maker, problem: Problem) -> None:
-    """Times every configuration that compiled under one mask, and holds it against the first."""
+    """Times every configuration that compiled under one mask, and compares it with the first."""
     inputs = Inputs.make(maker, problem)
     expected: dict[str, tuple[Tensor, ...]] = {}
     for result in found:
@@ -163,7 +163,7 @@ def parse_config(text: str) -> Config:
 
 
 def tuning_parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that every tuning script takes; a script adds those of its masks."""
+    """The arguments of every tuning script. A script adds arguments for its masks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", action="append", choices=tuple(OPERATIONS))
     parser.add_argument(
@@ -200,18 +200,18 @@ def tune(
     arguments: argparse.Namespace,
     say: Callable[[str], None] = print,
 ) -> list[Result]:
-    """Compiles and measures configurations, makes a table of them and writes what `--out` asks for.
+    """Compiles and measures configurations, makes a table of them, and writes the record of `--out`.
 
     Args:
         maker: The kernel's class.
-        candidates: Configurations to try, by launch, beside the one in use; `--config` replaces them.
-        problems: What to measure on, by mask name: problems that differ in their masks alone.
-        short: What to compile on: masks that need the same code as the others, over few tokens.
-        arguments: Those of `tuning_parser`, and the script's own.
-        say: What is told how far it has come, and in the end the table.
+        candidates: Configurations to try, by launch, beside the one in use. `--config` replaces them.
+        problems: Problems to measure, by mask name. They differ in their masks alone.
+        short: Problems to compile. Their masks have few tokens, and need the same code as the others.
+        arguments: The arguments of `tuning_parser`, and the script's own.
+        say: A function that takes lines of progress, and in the end the table.
 
     Returns:
-        What was found, launch by launch; of each launch the configuration in use for the first problem comes first.
+        The results, launch by launch. Each launch begins with the configuration in use for the first problem.
     """
     start = time.perf_counter()
     in_use = maker(None).plan(next(iter(problems.values()))).configs

@@ -1,4 +1,4 @@
-"""What tuning found of each configuration, and a table of it."""
+"""The results of tuning, and their table."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Result", "table"]
 
 @dataclass
 class Result:
-    """What was found of one configuration of a launch under one mask.
+    """The result of one configuration of a launch under one mask.
 
     Attributes:
         kernel: `forward`, `dkdv` or `dq`.
         config: The configuration.
         mask: The mask's name.
-        tflops: TFLOP/s; 0 where it was not measured.
-        time_ms: Median milliseconds; NaN where it was not measured.
-        note: What is wrong with it; empty if nothing is.
+        tflops: TFLOP/s, or 0 without a measurement.
+        time_ms: Median milliseconds, or NaN without a measurement.
+        note: The problem with the configuration, or an empty string.
     """
 
     kernel: str
@@ -37,7 +37,7 @@ def table(found: Sequence[Result]) -> str:
     """One table a launch: TFLOP/s and milliseconds under each mask, best first by the geometric mean of TFLOP/s.
 
     Args:
-        found: The results; of each launch, those of the configuration in use come first.
+        found: The results. Each launch begins with the configuration in use.
     """
     return "\n".join(
         _table([result for result in found if result.kernel == kernel])
@@ -68,7 +68,7 @@ def _mean(row: Sequence[Result]) -> float:
 
 
 def _notes(row: Sequence[Result]) -> str:
-    """What is wrong, and under which masks, unless it is under all."""
+    """The problems, each with its masks unless all masks have it."""
     notes: dict[str, list[str]] = {}
     for result in row:
         if result.note:
