@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longca_bench.measuring.status import Status
+
 __all__ = [
     "brief_error",
     "counted",
@@ -64,7 +66,7 @@ def throughput_unit(best: float | None) -> tuple[str, float]:
 
 def word(status: str) -> str:
     """A status as tables and charts show it."""
-    return "–" if status == "unsupported" else status.upper()
+    return {each.value: each.word for each in Status}.get(status, status.upper())
 
 
 def counted(number: int, noun: str = "case") -> str:
