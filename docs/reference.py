@@ -1,7 +1,7 @@
 """Writes the reference tables of pages in place: `python docs/reference.py`.
 
-With `--check` it names the stale blocks, writes nothing, and exits with 1 if there are any. A block stands between two
-comments, and its name is that of a function of this module, which makes Markdown from the code:
+The option `--check` writes nothing, names the stale blocks, and exits with 1 if there are any. A block stands between
+two comments, and its name is that of a function of this module, which makes Markdown from the code:
 
     <!-- generated: patterns -->
     <!-- end -->
@@ -176,7 +176,7 @@ def _command(command: Any, path: str) -> Iterator[str]:
     yield "\n\n".join(map(_escape, inspect.cleandoc(command.help or "").split("\n\n"))) + "\n"
     yield f"```text\n{' '.join((path, '[OPTIONS]', *tail))}\n```\n"
     rows = [(_names(p), *_default_and_help(p)) for p in shown]
-    yield _table(("argument or option", "default", "what it does"), rows) + "\n"
+    yield _table(("argument or option", "default", "meaning"), rows) + "\n"
     for name, child in children.items():
         yield from _command(child, f"{path} {name}")
 
@@ -276,7 +276,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the blocks of all pages, or with `--check` names those that are stale. Returns the exit code."""
+    """Writes the stale blocks of all pages, or only names them with `--check`. Returns the exit code."""
     old = [(page, name) for page in sorted(DOCS.glob("*.md")) for name in stale(page.read_text(encoding="utf-8"))]
     for page, name in old:
         print(f"{page.name}: {name}")
