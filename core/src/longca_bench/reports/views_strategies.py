@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,10 @@ _CHOSEN = "•"  # the mark of the placement that `auto` took
 
 def fastest_strategies(rows: Rows) -> list[Table]:
     """The fastest strategy for each mask in training, its share of one GPU alone, and the next strategy."""
-    code = {"left": True, "code": True}
+    code = partial(Head, left=True, code=True)
     heads = (
-        Head("mask", **code), Head("kernel", **code), Head("ranks"), Head("tokens"), Head("fastest", **code),
-        Head("placement", **code), Head("of alone"), Head("next", **code), Head("placement", **code), Head("takes"),
+        code("mask"), code("kernel"), Head("ranks"), Head("tokens"), code("fastest"),
+        code("placement"), Head("of alone"), code("next"), code("placement"), Head("takes"),
     )  # fmt: skip
     made = []
     for found in by_problem(strategy_times(rows)):

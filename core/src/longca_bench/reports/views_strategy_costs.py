@@ -18,7 +18,7 @@ __all__ = ["STRATEGY_TIME", "VERIFIED", "collectives", "strategy_errors", "strat
 
 _DIRECTIONS = ("forward", "backward")
 _GIB, _MIB = 2.0**30, 2.0**20
-_MEASURED = {"status": "ok", "condition": lambda rows: rows["strategy"].notna()}
+_MEASURED: dict[str, Any] = {"status": "ok", "condition": lambda rows: rows["strategy"].notna()}
 _SETTING = ("kernel", "seqlen", "world_size", "heads", "head_dim")
 _TITLE = "{kernel}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}"
 
