@@ -1,13 +1,13 @@
-"""What planning a placement costs on one CPU core: `python longca_cp/benchmarks/layouts.py [--out FILE.json]`.
+"""The time of planning a placement on one CPU core: `python longca_cp/benchmarks/layouts.py [--out FILE.json]`.
 
-Every static pattern is sampled with documents of `prolong512k`, and `auto` places it for each strategy and two kernels:
-one that takes masks it does not know as up to three layers, and one that takes them by intervals. That lays out every
-placement, cuts the mask for every step of every rank, resolves all of them and weighs those that do. Each run starts
-from a mask that has nothing cached. Beside the time are the placement that was chosen, how much more area its busiest
-rank has than the mean, and its predicted cost over that of tiles without waste, shared out evenly.
+Every static pattern is sampled with documents of `prolong512k`. `auto` places it for each strategy and two kernels. One
+kernel takes unknown masks as up to three layers, and the other takes them by intervals. The choice lays out every
+placement, cuts the mask for every step of every rank, resolves all steps and weighs the valid placements. Each run
+starts from a mask without cached results. The record has the time, the chosen placement, the excess of its busiest rank
+over the mean, and the ratio of its predicted cost to the cost of evenly shared tiles without waste.
 
-The promise is that at 128 K tokens on 8 ranks a choice takes less than half a second; the exit code is 1 where it does
-not hold. Times are the least of three runs, as what else the machine does can only add to them.
+At 128 K tokens on 8 ranks a choice has to take less than half a second. The exit code is 1 if it takes longer. Times
+are the least of three runs, because other work on the machine can only add to them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def fresh(pattern: str, seqlen: int) -> Problem:
 
 
 def choose(pattern: str, strategy: str, manifest: KernelManifest, seqlen: int, world_size: int) -> dict[str, Any]:
-    """One choice: how long it took, and what it was."""
+    """One choice: its time and its result."""
     axes = AXES[strategy]
     sizes = {axes[0]: world_size} if len(axes) == 1 else {axes[0]: world_size // 2, axes[1]: 2}
     seconds = []

@@ -1,12 +1,11 @@
-"""Overlap: whether it pays that transfers are under way while a kernel computes, by strategy and mask.
+"""Overlap: the gain of transfers that run while a kernel computes, by strategy and mask.
 
     torchrun --standalone --nproc-per-node 4 longca_cp/benchmarks/overlap.py [--seqlens 32768 131072]
         [--masks full causal] [--chunks 1 2 4] [--out results/h200/distributed/overlap.json]
 
-ulysses and ring_all_gather with every number of chunks that divides a rank's KV heads; ring_p2p, usp and loongtrain
-with the next step's keys on their way beside a step's forward, and done before it. All take turns (`peer_turns`) with
-the kernel on one rank's share of the heads, on one GPU alone and on all abreast. The record has what
-`longca_cp.overlap` rests on.
+ulysses and ring_all_gather run with every number of chunks that divides a rank's KV heads. ring_p2p, usp and loongtrain
+run with the next step's keys beside a step's forward, and before it. All take turns (`peer_turns`) with the kernel on
+one rank's share of the heads, on one GPU alone and on all abreast. The record is the evidence for `longca_cp.overlap`.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from longca_bench.suites.meshes import equal_mesh
 
 @dataclass(frozen=True)
 class Way:
-    """A strategy, and what of it is varied.
+    """A strategy and its variation.
 
     Attributes:
         strategy: Its name.
-        chunks: Chunks of heads; None for those that have none.
-        beside: Whether transfers go beside a step; None for those of chunks.
+        chunks: Chunks of heads. None for strategies without chunks.
+        beside: Whether transfers run beside a step. None for strategies with chunks.
     """
 
     strategy: str
@@ -51,14 +50,14 @@ class Way:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         if self.chunks is not None:
             return f"{self.strategy} in {self.chunks}"
         return f"{self.strategy} {'beside' if self.beside else 'before'}"
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Has strategies go this way, whatever `longca_cp.overlap` says."""
+        """Makes strategies use this variation, and not the choice of `longca_cp.overlap`."""
         with ExitStack() as stack:
             if self.chunks is not None:
                 stack.enter_context(patch("longca_cp.step_plans.chunk_count", return_value=self.chunks))
@@ -69,11 +68,11 @@ class Way:
 
 
 class Varied:
-    """A strategy that goes a way.
+    """A strategy with a variation.
 
     Args:
         way: The way.
-        case: What it computes.
+        case: The case.
     """
 
     def __init__(self, way: Way, case: Case) -> None:
@@ -90,7 +89,7 @@ class Varied:
         self._q, self._k, self._v, self._dout = (layout.shard(each, rank) for each in (x.q, x.k, x.v, x.dout))
 
     def forward(self) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """out, lse, and what is kept."""
+        """out, lse, and the kept tensors."""
         kept: list[Tensor] = []
         out, lse = self._made.forward(self._q, self._k, self._v, self._plan, kept=kept)
         return out, lse, kept
@@ -133,7 +132,7 @@ def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Prints what was measured."""
+    """Prints the measurements."""
     for row in rows:
         about = f"{row['mask']:8}{row['seqlen']:>8} {row['direction']:10}{row['name']:24}"
         print(f"{about}{row['milliseconds']:>9.2f} ms{row['of_alone']:>7.3f}")

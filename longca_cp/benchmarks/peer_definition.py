@@ -16,7 +16,7 @@ Bounds = tuple[Tensor | None, Tensor | None, int | None, int | None]
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """out [B, Tq, Hq, D] and lse [B, Hq, Tq]; with documents without B.
+    """out [B, Tq, Hq, D] and lse [B, Hq, Tq], without B for documents.
 
     Args:
         q: [B, Tq, Hq, D], or [Tq, Hq, D].
@@ -51,7 +51,7 @@ def backward(
     causal: bool,
     bounds: Bounds,
 ) -> None:
-    """Fills dq, dk and dv: ds = p · (dp − Σ dout · out); out and lse may be those of a larger softmax.
+    """Fills dq, dk and dv: ds = p · (dp − Σ dout · out). out and lse may belong to a larger softmax.
 
     Args:
         dout: As q.
@@ -59,7 +59,7 @@ def backward(
         k: Keys.
         v: Values.
         out: As q.
-        lse: As `forward` gives it.
+        lse: As returned by `forward`.
         dq: As q.
         dk: As k.
         dv: As k.
@@ -80,7 +80,7 @@ def backward(
 
 
 def _documents(q: Tensor, k: Tensor, bounds: Bounds) -> Iterator[tuple[Any, Any]]:
-    """Where the queries and the keys of each document are: an index of a batch, or a slice of tokens."""
+    """The place of the queries and the keys of each document: an index of a batch, or a slice of tokens."""
     cu_seqlens_q, cu_seqlens_k, _, _ = bounds
     if cu_seqlens_q is None or cu_seqlens_k is None:
         yield from ((index, index) for index in range(len(q)))

@@ -1,7 +1,7 @@
-"""Errors: how far what ranks computed together is from the kernel alone, which has all tokens and needs no strategy.
+"""Errors of results that ranks computed together, against the kernel alone, which has all tokens and no strategy.
 
-Ranks deal the heads out. Each computes its own over all tokens, and what a subject gives, which ranks hold by tokens,
-goes to the rank that has the heads: so every element of every tensor is compared, and the lse through the gradients.
+Each rank computes a share of the heads over all tokens. A subject's results are spread over ranks by tokens, and go to
+the rank with the heads. So every element of every tensor is compared, and the lse through the gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Expected:
     """out, dq, dk and dv of this rank's share of the heads.
 
     Args:
-        case: What is computed.
+        case: The case.
     """
 
     def __init__(self, case: Case) -> None:
@@ -31,10 +31,10 @@ class Expected:
         self._tensors = _computed(case, self._dealt[case.ranks.rank])
 
     def errors(self, subject: Subject, results: dict[str, Tensor]) -> dict[str, float]:
-        """The relative Frobenius error of each tensor over all ranks; all ranks call this.
+        """The relative Frobenius error of each tensor over all ranks. All ranks call it.
 
         Args:
-            subject: Who computed it.
+            subject: The subject of the results.
             results: This rank's tokens: [T, H, D] each.
         """
         return {name: self._error(name, subject, x) for name, x in results.items()}

@@ -1,14 +1,14 @@
-"""What peers import of the package `flash_attn`, on FlashAttention-3's operators, for machines that lack the package.
+"""The functions of `flash_attn` that peers import, on FlashAttention-3's operators, for machines without the package.
 
 yunchang and ring-flash-attn compute by private functions of `flash_attn.flash_attn_interface`, and ring-flash-attn
-reads their parameters' names. `stand_in` puts this module in that one's place while peers are imported; its functions
-have the names, parameters and results of release 2.8, and hand over to `torch.ops.flash_attn_3`, the operators that
-LongCA's `fa3` runs. On CPUs they compute by the definition (`peer_definition`), so that peers can be tried there.
+reads their parameters' names. `stand_in` puts this module in its place while peers are imported. The functions here
+have the names, parameters and results of release 2.8. They call `torch.ops.flash_attn_3`, the operators of LongCA's
+`fa3`. On CPUs they compute by the definition (`peer_definition`), so that peers can be tried there.
 
-What the peers leave at its default is refused at any other value: dropout, windows, softcap, ALiBi.
+Arguments that the peers leave at their defaults are refused at any other value: dropout, windows, softcap, ALiBi.
 
-Source: flash_attn/flash_attn_interface.py of https://github.com/Dao-AILab/flash-attention; its shapes are [B, T, H, D]
-and [B, H, T] of the log-sum-exp, and with cu_seqlens [T, H, D] and [H, T].
+Source: flash_attn/flash_attn_interface.py of https://github.com/Dao-AILab/flash-attention. Its shapes are [B, T, H, D]
+and [B, H, T] for the log-sum-exp, and with cu_seqlens [T, H, D] and [H, T].
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_installed() -> bool:
 
 @contextmanager
 def replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
-    """While it lasts, imports of these names find these modules; a name with None is as if it were not installed."""
+    """Imports of these names find these modules while it lasts. A name with None counts as not installed."""
     before = {name: sys.modules[name] for name in modules if name in sys.modules}
     sys.modules |= modules  # type: ignore[arg-type]  # import takes None
     try:
@@ -139,7 +139,7 @@ def _flash_attn_backward(
     deterministic: bool,
     rng_state: Tensor | None = None,
 ) -> None:
-    """Fills dq, dk and dv; out and softmax_lse may be those of a larger softmax."""
+    """Fills dq, dk and dv. out and softmax_lse may belong to a larger softmax."""
     _refuse(dropout_p, window_size_left, window_size_right, softcap, alibi_slopes)
     _backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal, deterministic)
 
@@ -199,7 +199,7 @@ def _flash_attn_varlen_backward(
     rng_state: Tensor | None = None,
     zero_tensors: bool = False,
 ) -> None:
-    """Fills dq, dk and dv; out and softmax_lse may be those of a larger softmax."""
+    """Fills dq, dk and dv. out and softmax_lse may belong to a larger softmax."""
     _refuse(dropout_p, window_size_left, window_size_right, softcap, alibi_slopes)
     bounds = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     _backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal, deterministic, bounds)
@@ -216,7 +216,7 @@ _DENSE: Bounds = (None, None, None, None)
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, bounds: Bounds = _DENSE
 ) -> tuple[Tensor, Tensor]:
-    """out and lse; causal is aligned to the bottom right."""
+    """out and lse. causal is aligned to the bottom right."""
     if not q.is_cuda:
         return peer_definition.forward(q, k, v, scale, causal, bounds)
     out, lse, *_ = torch.ops.flash_attn_3.fwd(
@@ -256,7 +256,7 @@ def _backward(
 
 
 def _arguments(scale: float, causal: bool, bounds: Bounds) -> dict[str, Any]:
-    """What both operators take beside tensors."""
+    """The arguments of both operators that are no tensors."""
     cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k = bounds
     return {
         "cu_seqlens_q": cu_seqlens_q,

@@ -51,10 +51,10 @@ class Peer:
     """A peer.
 
     Attributes:
-        name: What it is called.
-        peer_of: Which of our strategies does the same.
-        distribution: What to install for it.
-        prepare: Makes it ready for a case, from its package.
+        name: Its name.
+        peer_of: Our strategy that does the same.
+        distribution: The distribution to install.
+        prepare: Makes a subject for a case from its package.
     """
 
     name: str
@@ -66,23 +66,23 @@ class Peer:
         """The peer as a subject.
 
         Raises:
-            Exception: Whatever importing its package raises; the package is not there.
+            Exception: Any error of importing its package.
         """
         package = _imported(self.distribution)
         return self.prepare(self, package, case)
 
     def unavailable(self, ranks: Ranks) -> str | None:
-        """Why it cannot be measured on these ranks; None where it can."""
+        """The reason why it cannot be measured on these ranks, or None."""
         if self.distribution == "torch" and ranks.device.type == "cpu":
             return "PyTorch's context parallelism computes on GPUs alone"
         return ranks.attempt(lambda: _imported(self.distribution))[1]
 
 
 def flash_attn(problem: Problem) -> str:
-    """What the peers compute by; it is loaded where it stands in for the package.
+    """The package that the peers compute by. Its stand-in is loaded if it is missing.
 
     Args:
-        problem: One that our fa3 takes, or one on the CPU.
+        problem: A problem that our fa3 takes, or a problem on the CPU.
     """
     if is_installed():
         return f"flash-attn {installed_version('flash-attn')}"
@@ -93,9 +93,9 @@ def flash_attn(problem: Problem) -> str:
 
 @cache
 def _imported(distribution: str) -> ModuleType:
-    """A peer's package, with flash_attn or what stands in for it, and without what it would import beside that.
+    """A peer's package, with flash_attn or its stand-in, and without other imports.
 
-    yunchang imports FlashInfer where that is installed, and ring-flash-attn's adapters for Hugging Face's models import
+    yunchang imports FlashInfer if it is installed, and ring-flash-attn's adapters for Hugging Face's models import
     transformers.
     """
     adapters = ModuleType("ring_flash_attn.adapters")
@@ -127,7 +127,7 @@ def _groups(package: ModuleType, ring: int, ulysses: int, ranks: Ranks) -> None:
 
 
 def _attn_type() -> Any:
-    """The functions of flash_attn: those for FlashAttention-3's package ignore causal."""
+    """The functions of flash_attn. The functions for FlashAttention-3's package ignore causal."""
     return importlib.import_module("yunchang.kernels").AttnType.FA
 
 

@@ -1,4 +1,4 @@
-"""Subjects: what is measured, all on the same tensors of all tokens, each with its own way of holding a rank's."""
+"""Subjects of the measurement. All have the same tensors of all tokens, and each holds a rank's part in its own way."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["FORMS", "Alone", "Case", "Form", "Subject", "Timed", "abreast", "alo
 
 @dataclass(frozen=True)
 class Case:
-    """What every subject computes.
+    """The computation of every subject.
 
     Attributes:
-        problem: What is asked of all ranks together, with gradients.
+        problem: The problem of all ranks together, with gradients.
         pattern: `full` or `causal`.
         inputs: The tensors of all tokens, on every rank.
-        kernel: The name of the kernel that LongCA computes by.
+        kernel: The name of LongCA's kernel.
         ranks: The ranks.
     """
 
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Form:
-    """How a rank's tokens are held; both functions are of views where memory allows it.
+    """A way to hold a rank's tokens. Both functions return views if memory allows it.
 
     Attributes:
         of: From [T, H, D].
@@ -72,15 +72,15 @@ FORMS = {
 
 
 class Timed(Protocol):
-    """What takes turns: a forward, and a backward of what it returned."""
+    """A forward and a backward of its result, which take turns with others."""
 
     name: str
 
     def around(self) -> AbstractContextManager[Any]:
-        """What a turn happens in."""
+        """The context of a turn."""
 
     def forward(self) -> Any:
-        """The work that is timed, and what the backward needs of it."""
+        """The timed work, and its result for the backward."""
 
     def backward(self, kept: Any) -> Any:
         """The work that is timed."""
@@ -91,15 +91,15 @@ class Subject:
     """A strategy or a peer, made ready on this rank.
 
     Attributes:
-        name: What it is called.
-        case: What it computes.
-        layout: Who holds what.
-        call: From this rank's q, k and v to its output, in the form.
+        name: Its name.
+        case: Its case.
+        layout: Its layout.
+        call: The function from this rank's q, k and v to its output, in the form.
         kind: `ours` or `peer`.
-        peer_of: Which of our strategies does the same; None for ours.
-        form: How tokens are held; one of FORMS.
-        within: Makes what a turn happens in.
-        about: What else is recorded of it.
+        peer_of: Our strategy that does the same. None for ours.
+        form: The way to hold tokens: one of FORMS.
+        within: Makes the context of a turn.
+        about: Further fields of its record.
         places: Each rank's place in the layout.
     """
 
@@ -121,7 +121,7 @@ class Subject:
         self._leaves = tuple(each.detach().requires_grad_() for each in (q, k, v))
 
     def around(self) -> AbstractContextManager[Any]:
-        """What a turn happens in."""
+        """The context of a turn."""
         return self.within()
 
     def forward(self) -> Tensor:
@@ -129,7 +129,7 @@ class Subject:
         return self.call(*self._leaves)
 
     def backward(self, kept: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of this rank's q, k and v, in the form; the graph stays."""
+        """Gradients of this rank's q, k and v, in the form. The graph stays."""
         return torch.autograd.grad(kept, self._leaves, self._dout, retain_graph=True)
 
     def results(self) -> dict[str, Tensor]:
@@ -147,8 +147,8 @@ class Alone:
     Args:
         name: `alone`, on rank 0 while the other ranks wait, or `abreast`, on all of them.
         kernel: The kernel.
-        problem: What is asked of the share.
-        inputs: The share's tensors; None on ranks that wait.
+        problem: The problem of the share.
+        inputs: The share's tensors. None on ranks that wait.
     """
 
     def __init__(self, name: str, kernel: Kernel, problem: Problem, inputs: Inputs | None) -> None:
@@ -174,7 +174,7 @@ class Alone:
 
 
 def alone(case: Case) -> Alone | None:
-    """The kernel on one rank's share of the heads, on rank 0; None where heads do not divide."""
+    """The kernel on one rank's share of the heads, on rank 0. None if heads do not divide."""
     return _by_itself("alone", case, case.ranks.rank == 0)
 
 

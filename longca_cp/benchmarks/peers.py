@@ -7,17 +7,17 @@ The peers (`peer_packages`) are yunchang, ring-flash-attn and PyTorch's own cont
 
     pip install --no-deps yunchang ring-flash-attn
 
-What is not installed is recorded as `unavailable`. yunchang and ring-flash-attn compute by the package flash_attn;
-where that is missing they get FlashAttention-3's operators through the functions they know (`peer_flash`), so that they
-and LongCA compute by the same kernels, and the record says so.
+A peer that is not installed is recorded as `unavailable`. yunchang and ring-flash-attn compute by the package
+flash_attn. If it is missing, they get FlashAttention-3's operators through the functions that they call (`peer_flash`).
+They and LongCA then compute by the same kernels, and the record says so.
 
-For each length and mask everybody gets the same seeded tensors. `alone` is the kernel on one GPU with one rank's share
-of the heads, while the others wait, and `abreast` that on all GPUs at once: what a strategy could reach at best. Each
-other subject is held against the kernel without a strategy first, by the relative Frobenius error of its output and of
-every gradient; what is beyond 2 % is `wrong` and not timed. Then all take turns (`peer_turns`), forward and backward
-apart, through autograd. A sample is the time on the slowest rank.
+All subjects get the same seeded tensors for each length and mask. `alone` is the kernel on one GPU with one rank's
+share of the heads, while the others wait. `abreast` is the same on all GPUs at once: the best that a strategy could
+reach. Each other subject is first compared with the kernel without a strategy, by the relative Frobenius error of its
+output and of every gradient. A subject with an error above 2 % is `wrong` and is not timed. Then all take turns
+(`peer_turns`), forward and backward apart, through autograd. A sample is the time on the slowest rank.
 
-With `--device cpu`, gloo and short sequences it can be tried without GPUs, all but PyTorch's context parallelism:
+A machine without GPUs can try it on the CPU, with gloo and short sequences, without PyTorch's context parallelism:
 
     torchrun --standalone --nproc-per-node 4 longca_cp/benchmarks/peers.py --device cpu --seqlens 512 --heads 8:4
         --head-dim 64
@@ -55,14 +55,14 @@ DTYPE: Literal["bfloat16"] = "bfloat16"  # some peers round gradients to it, wha
 
 @dataclass
 class Entry:
-    """What comes of one subject on one case.
+    """The result of one subject on one case.
 
     Attributes:
-        about: The record's fields that both directions have.
+        about: The record's fields for both directions.
         status: `ok`, `wrong`, `error` or `unavailable`.
-        message: Why, where it is not `ok`.
+        message: The reason, if it is not `ok`.
         errors: Relative error of each tensor.
-        turns: Its times; None where it is not timed.
+        turns: Its times. None if it is not timed.
     """
 
     about: dict[str, Any]
@@ -80,8 +80,8 @@ class Entry:
         """The record's rows, one for each direction.
 
         Args:
-            case: What was computed.
-            best: The times of `alone`, where there are any.
+            case: The case.
+            best: The times of `alone`, or None.
         """
         flops = {"forward": case.problem.flops * 2 / 5, "backward": case.problem.flops}  # its direction is backward
         for direction in DIRECTIONS:
@@ -108,7 +108,7 @@ class Entry:
 
 
 def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """All subjects on one case: ready, right, and only then timed; the record's rows."""
+    """Prepares, checks and then times all subjects on one case. Returns the record's rows."""
     expected = Expected(case)
     limits = [each for each in (alone(case), abreast(case)) if each is not None]
     entries = [Entry({"name": each.name, "kind": each.name}, turns=Turns(each, case.ranks)) for each in limits]
@@ -180,7 +180,7 @@ def case_of(pattern: str, seqlen: int, inputs: Inputs, asked: argparse.Namespace
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Prints what was measured, forward and backward side by side."""
+    """Prints the measurements, forward and backward side by side."""
     head = f"{'':24}{'peer of':18}" + "".join(
         f"{each + ', ms':>15}{'TFLOP/s':>9}{'of alone':>10}" for each in DIRECTIONS
     )

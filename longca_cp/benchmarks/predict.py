@@ -1,13 +1,13 @@
 """Predicted against measured calls of strategies: `python longca_cp/benchmarks/predict.py RUN... [--out FILE.json]`.
 
-Needs no GPU. Everything that is fitted, the network and what a call costs beside its kernels, is fitted to the records
-of one number of ranks, and tried on those of another. The seconds of the kernels are those that the records measured
-without collectives, so that errors are the schedule's, the network's and the timeline's alone.
+It needs no GPU. The network and the overhead of a call are fitted to the records of one number of ranks, and tried on
+the records of another number. The seconds of the kernels are measured ones without collectives. So errors come from the
+schedule, the network and the timeline alone.
 
-For each pair of numbers of ranks it says how far predictions are off, in the median and at the 90th percentile. Over
-all records it says how much more the placement takes that is predicted to be quickest than the quickest one, of those
-that were measured with one kernel, mask, direction and mesh. The exit code is 1 where the median is above 6 %, the 90th
-percentile above 15 %, or a placement's loss above 3 %.
+For each pair of numbers of ranks it prints the error of predictions, in the median and at the 90th percentile. Over all
+records it prints the loss of placements: the time of the placement that is predicted fastest over the time of the
+fastest, among measurements with one kernel, mask, direction and mesh. The exit code is 1 if the median is above 6 %,
+the 90th percentile above 15 %, or a placement's loss above 3 %.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def call_of(record: Record) -> StrategyCall:
 
 
 def fitted(calls: Sequence[Measured]) -> tuple[Network, Rates]:
-    """The network, and what a call costs beside its kernels, as some calls have it."""
+    """The network and the overhead of a call, fitted to some calls."""
     found = [
         row
         for record, _ in calls

@@ -1,13 +1,14 @@
-"""How layouts and validity grow with the ranks, on one CPU core: `python longca_cp/benchmarks/scale.py [--out F.json]`.
+"""Layouts and validity for more and more ranks, on one CPU core: `python longca_cp/benchmarks/scale.py [--out F.json]`.
 
-For 8 to 1024 ranks, of 8 K tokens each, every strategy lays a mask out by every placement that has one for it. Then
-three kernels are asked whether they take every step. One takes masks that it does not know as up to three layers, one
-takes them by intervals of keys, and one takes any mask by intervals of queries. Nothing is cached when a layout begins.
-The kernels share its cuts where these are few enough to be kept.
+Every strategy lays a mask out for 8 to 1024 ranks of 8 K tokens each, by every suitable placement. Then three kernels
+are asked whether they take every step. One takes unknown masks as up to three layers, one takes them by intervals of
+keys, and one takes any mask by intervals of queries. Nothing is cached when a layout begins. The kernels share its cuts
+if these are few enough to be cached.
 
-Each time is the CPU time of one run. Beside it are the forms that the steps use; there are none where a kernel refuses
-a step. On 512 ranks kernels are asked for the ring alone, whose steps grow with the square of the ranks, and not within
-documents, where each of its steps has a piece of every document. On 1024 ranks layouts alone are made.
+Each time is the CPU time of one run. The record also has the forms that the steps use, and none if a kernel refuses a
+step. On 512 ranks kernels are asked for the ring alone, whose steps grow with the square of the ranks. They are not
+asked for placement within documents, because each step then has a piece of every document. On 1024 ranks only layouts
+are made.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def asked(ranks: int, strategy: str, placement: str) -> tuple[KernelManifest, ..
 
 
 def measure(ranks: int, pattern: str, strategy: str, placement: str) -> dict[str, Any] | None:
-    """What one layout takes, and whether each kernel takes its steps; None where there is no such layout."""
+    """The time of one layout, and whether each kernel takes its steps. None if there is no such layout."""
     axes = registry().strategy(strategy).axes
     sizes = dict(zip(axes, equal_mesh(ranks, len(axes)), strict=True))
     problem = fresh(pattern, ranks * EACH)

@@ -1,4 +1,4 @@
-"""Masks and problems for the tests of layouts and placements, and what ranges mean, written out."""
+"""Masks and problems for the tests of layouts and placements, and the positions of ranges."""
 
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ def document_lengths(draw, most=60):
 
 @st.composite
 def square_masks(draw):
-    """A mask of any static pattern, on one token or more; now and then one without its factors, as a cut is."""
+    """A mask of any static pattern, on one token or more. Some have no factors, like a cut."""
     pattern = draw(st.sampled_from(sorted(STATIC)))
     documents = draw(document_lengths())
     seqlen = sum(documents)

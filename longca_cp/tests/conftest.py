@@ -1,4 +1,4 @@
-"""What tests of several processes get: a world, which outlives a test; tests of one size run one after another."""
+"""Tests of several processes get a world, which outlives a test. Tests of one size run one after another."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from .worlds import World
 
 
 class Worlds:
-    """A world of the size that is asked for; one at a time, so that few processes wait."""
+    """A world of some size. There is one world at a time, so that few processes wait."""
 
     def __init__(self):
         self._world = None

@@ -1,4 +1,4 @@
-"""What the processes of a world do. A job gets plain values and returns plain values; every rank runs it."""
+"""The jobs of the processes of a world. A job gets plain values and returns plain values. Every rank runs it."""
 
 import os
 import tempfile
@@ -30,7 +30,7 @@ NAMES = ("out", "lse", "dq", "dk", "dv")
 
 
 def prepare():
-    """What takes time at first use, and needs no other rank."""
+    """Does the slow work of first use that needs no other rank."""
     attend(mask_of("causal", 3, ()), inputs(3, (2, 1), "float64"))
     for name in longca.registry().strategies:
         longca.registry().load_strategy(name)
@@ -38,7 +38,7 @@ def prepare():
 
 @lru_cache(maxsize=64)
 def mesh_of(sizes, order=None):
-    """A mesh of named dims, given as ((name, size), …); their order in the mesh may be another."""
+    """A mesh of named dims, given as ((name, size), …), in this order or another."""
     named = dict(sizes)
     names = order or tuple(named)
     return init_device_mesh("cpu", tuple(named[name] for name in names), mesh_dim_names=names)
@@ -46,7 +46,7 @@ def mesh_of(sizes, order=None):
 
 @lru_cache(maxsize=8)
 def mask_of(kind, seqlen, factors):
-    """A pattern's mask; or one whose first and last queries see nothing, nor are the last keys seen."""
+    """A pattern's mask, or a mask whose first and last queries see nothing and whose last keys nobody sees."""
     if kind == "gappy":
         third = seqlen // 3
         return masks.SliceMask([masks.Slice(third, 2 * third, 0, third, -seqlen, seqlen)], seqlen, seqlen)
@@ -65,7 +65,7 @@ def inputs(seqlen, heads, dtype, head_dim=8):
 
 @lru_cache(maxsize=8)
 def expected(kind, seqlen, factors, heads, dtype, of="float64"):
-    """What one process makes of the inputs, computed in the dtype `of`."""
+    """The results of one process, computed in the dtype `of`."""
     tensors = [x.to(getattr(torch, of)) for x in inputs(seqlen, heads, dtype)]
     return attend(mask_of(kind, seqlen, factors), tensors)
 
@@ -114,10 +114,11 @@ def worst(
     way="attention",
     kernel="naive",
 ):
-    """How far this rank's results are from one process's: the largest error of each tensor.
+    """The largest error of each tensor on this rank against the results of one process.
 
-    Where there is no such layout, why not. `way` is through `attention`, or the strategy's own methods with what the
-    forward `kept`, with it `exchanged` again, with a `differentiable` kernel alone, or in the order `by_nccl`.
+    Without such a layout, the reason. `way` is `attention`, or a way to call the strategy's own methods: with the
+    tensors that the forward `kept`, with tensors `exchanged` again, with a `differentiable` kernel, or in the order
+    `by_nccl`.
     """
     mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes, order)
     given = inputs(seqlen, heads, dtype)
@@ -212,7 +213,7 @@ def said(call):
 
 
 def refusals(size):
-    """What longca.attention says to what is wrong, by the name of what is."""
+    """The refusals of longca.attention, by the name of the error."""
     mask, mesh = mask_of("causal", 40, ()), mesh_of((("ring", size),))
     about = {"strategy": "ring_p2p", "mesh": mesh, "placement": "zigzag", "kernel": "naive"}
     layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
@@ -238,7 +239,7 @@ def refusals(size):
 
 
 def others_layouts(size):
-    """What longca.attention says to layouts that were made for something else, by what that is."""
+    """The refusals of longca.attention for layouts of another call, by the difference."""
     mesh, given = mesh_of((("ring", size),)), {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
     causal, window = masks.build("causal", 40), masks.build("causal_sliding_window", 40, window=3)
     about = {"strategy": "ring_all_gather", "mesh": {"ring": size}, "device": Device("cpu"), "placement": "contiguous"}
@@ -283,7 +284,7 @@ def asked_by_one_rank(size):
 
 
 def outside(_size):
-    """What a process that is in no mesh is told, by the placement; None for the one that is in it."""
+    """The refusals for a process outside the mesh, by placement. None for the process inside."""
     mesh, mask = DeviceMesh("cpu", [0], mesh_dim_names=("ring",)), mask_of("causal", 40, ())
     qkv = inputs(40, (4, 2), "float64")[:3]
     about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive"}
@@ -343,7 +344,7 @@ def reused(size):
 
 
 def without_gradients(size):
-    """Whether evaluation, by default on the same shards as training, gives the same out; and asks for gradients."""
+    """Whether evaluation gives the same out as training on the same shards, and whether it asked for gradients."""
     mask, mesh = mask_of("causal_document", 60, (("documents", (20, 40)),)), mesh_of((("ring", size),))
     layout = longca.layout(mask, strategy="ring_all_gather", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64")
     mine = [layout.shard(x, mesh.get_rank()) for x in inputs(60, (4, 2), "float64")]
@@ -354,7 +355,7 @@ def without_gradients(size):
 
 
 def two_layers(size, compiled):
-    """The largest error of the gradients through two layers, the second of what the first gives."""
+    """The largest error of the gradients through two layers in a row."""
     mask, mesh = mask_of("causal", 50, ()), mesh_of((("ring", size),))
     about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
     layout = longca.layout(mask, heads=(4, 4), head_dim=8, dtype="float64", **about)
@@ -379,7 +380,7 @@ def two_layers(size, compiled):
 
 
 def in_part_of_a_mesh(size):
-    """Two data-parallel groups with other inputs each, on a mesh of (dp, ring); the largest error."""
+    """The largest error of two data-parallel groups with inputs of their own, on a mesh of (dp, ring)."""
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "ring"))
     mask = mask_of("causal", 50, ())
     about = {"strategy": "ring_p2p", "mesh": mesh["ring"], "kernel": "naive", "placement": "zigzag"}

@@ -1,4 +1,4 @@
-"""longca.attention and longca.layout under a strategy: what they say, share and agree on."""
+"""longca.attention and longca.layout under a strategy: results, messages and agreement of ranks."""
 
 import pytest
 import torch

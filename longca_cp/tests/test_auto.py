@@ -1,4 +1,4 @@
-"""What `auto` places where: four ranks, 32 K tokens, a kernel of layers and one of intervals."""
+"""The placements of `auto` for four ranks, 32 K tokens, a kernel of layers and a kernel of intervals."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_nothing_that_the_kernel_takes_is_predicted_to_be_quicker(pattern, manif
 
 
 def test_balanced_chunks_shatter_a_causal_mask():
-    """Into more pieces than a kernel of layers takes; by intervals there are as many as before."""
+    """It has more pieces than a kernel of layers takes. The number of intervals is unchanged."""
     problem, ring = asked("causal"), {"ring": RANKS}
     layout = registry().layout("ring_p2p", problem, ring, "balanced")
     verdict = registry().resolve(LAYERED, problem, layout)

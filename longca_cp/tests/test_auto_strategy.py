@@ -1,4 +1,4 @@
-"""Which strategy `auto` is: the one that is predicted quickest, or the first valid one where nothing is known."""
+"""The strategy of `auto`: the least predicted time, or the first valid strategy without a prediction."""
 
 import logging
 

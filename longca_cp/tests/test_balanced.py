@@ -26,7 +26,7 @@ def test_areas_are_summed_over_heads():
 
 @given(square_masks(), st.integers(1, 5))
 def test_parts_differ_by_less_than_a_chunk(mask, parts):
-    """By the largest less the smallest; where chunks differ in length, also by the rows that are moved for that."""
+    """The bound is the largest chunk less the smallest. Chunks of unequal length add the rows that moved."""
     placed = balanced(mask, parts)
     rows = mask.dense().sum(axis=1)
     loads = [int(rows[positions(part)].sum()) for part in placed]

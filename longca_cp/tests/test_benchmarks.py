@@ -1,4 +1,4 @@
-"""What measures strategies runs: on CPUs, where it says little of speed."""
+"""The benchmarks of strategies run on CPUs. Their times mean little there."""
 
 import json
 import os

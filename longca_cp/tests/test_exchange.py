@@ -1,4 +1,4 @@
-"""What moves: buffers, bytes, the order of rows and the heads of ranks."""
+"""Transfers: buffers, bytes, the order of rows and the heads of ranks."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What ranks give and get when keys are gathered: held against sets of tokens."""
+"""Rows that ranks give and get when keys are gathered, compared with sets of tokens."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a call takes is what the formulas say: held against what strategies allocate, in a world that moves nothing."""
+"""Formulas for memory, compared with the allocations of strategies in a world that moves nothing."""
 
 import weakref
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ MESHES = [
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes of tensors that there were at a time, beyond those that were there before."""
+    """The peak of the bytes of tensors, beyond the bytes at the start."""
 
     def __init__(self, *before):
         super().__init__()
@@ -90,7 +90,7 @@ def world(size):
 
 @pytest.fixture(autouse=True)
 def merging_takes_nothing(monkeypatch):
-    """As it does on GPUs, where kernels merge in place; PyTorch's own operators make copies."""
+    """Merges in place, as kernels do on GPUs. PyTorch's own operators make copies."""
     monkeypatch.setattr(Accumulator, "_merge", lambda self, into: into)
     monkeypatch.setattr(Sum, "_add", lambda self, into: into)
 
@@ -102,7 +102,7 @@ def problem_of(heads=(16, 4), dtype="bfloat16", direction="forward"):
 
 
 def allocated(strategy, axis_sizes, problem):
-    """The peak of a call, and the bytes of what a forward kept beside its output."""
+    """The peak of a call, and the bytes that a forward kept beyond its output."""
     placement = "contiguous" if strategy == "ulysses" else "zigzag"
     layout = registry().layout(strategy, problem, axis_sizes, placement)
     dtype, tokens = getattr(torch, problem.dtype), layout.shard_size(0)

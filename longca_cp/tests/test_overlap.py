@@ -1,4 +1,4 @@
-"""What goes beside a kernel: chunks of whole groups, and nothing where NCCL would get into its way."""
+"""Transfers beside a kernel: chunks of whole groups, and none if NCCL would slow the kernel."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""recommend, of the five strategies: what it chooses on some devices, what it refuses by name, and what it prints."""
+"""recommend for the five strategies: choices on some devices, refusals by name, and output."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Schedules say what strategies send: held against their collectives, in a world that moves nothing."""
+"""Schedules have the bytes that strategies send, compared with their collectives in a world that moves nothing."""
 
 import json
 from collections import Counter
@@ -73,7 +73,7 @@ def schedule_of(strategy, problem, layout, nccl):
 
 
 def collectives(strategy, axis_sizes, problem, layout, rank, nccl):
-    """What one rank's call sends."""
+    """The collectives of one rank's call."""
     with world(rank, layout.world_size, nccl):
         mesh = init_device_mesh("cpu", tuple(axis_sizes.values()), mesh_dim_names=tuple(axis_sizes))
         made = registry().load_strategy(strategy)(mesh)
@@ -155,7 +155,7 @@ def test_a_hop_is_beside_all_steps_but_the_forward_of_full_cuts(pattern, factors
 
 
 def records():
-    """The measured calls of this code, with what they sent."""
+    """The measured calls of this code, with their traffic."""
     for run in ("two", "four", "two-placed"):
         for line in (RECORDS / run / "records.jsonl").read_text().splitlines():
             record = json.loads(line)

@@ -23,7 +23,7 @@ def manifest(*backwards):
 
 
 class Toy(Naive):
-    """Takes the first offer that covers a problem, as its manifest says; an `own` backward computes its lse again."""
+    """Takes the first offer of its manifest that covers a problem. An `own` backward computes its lse again."""
 
     def __init__(self, *backwards):
         self.manifest = manifest(*backwards)

@@ -1,4 +1,4 @@
-"""Every strategy's results are those of one process: outputs, log-sum-exps and all gradients, of every mask."""
+"""Every strategy's results equal the results of one process: outputs, log-sum-exps and gradients, for every mask."""
 
 import pytest
 
@@ -50,7 +50,7 @@ EXACT = 2e-13
 
 
 def meshes(*ranks):
-    """(world, strategy, mesh) of each number of ranks; those of one number stay on one worker, with their world."""
+    """(world, strategy, mesh) of each number of ranks. Tests of one number stay on one worker, with their world."""
     return pytest.mark.parametrize(
         ("world", "strategy", "mesh"),
         [

@@ -1,4 +1,4 @@
-"""Whole pairs are those whose cut is as large as its cells."""
+"""Whole pairs have a cut that is as large as its cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of tests end, whatever a job does."""
+"""The processes of tests end for every outcome of a job."""
 
 import os
 

@@ -1,6 +1,6 @@
 """The processes of a world: take jobs from the standard input until that is closed. Run by `worlds`.
 
-One process imports what jobs need, which takes longer than most jobs, and is then forked into all ranks.
+One process imports the modules of jobs, which takes longer than most jobs. It is then forked into all ranks.
 """
 
 import datetime
@@ -65,7 +65,7 @@ def main(size, store):
 
 
 def relay(pipes, answers):
-    """Passes on what the ranks answer."""
+    """Passes on the answers of the ranks."""
     while pipes:
         for pipe in wait(list(pipes)):
             try:

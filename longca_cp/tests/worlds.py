@@ -1,4 +1,4 @@
-"""Worlds: processes that make up a gloo world, and run jobs together. They end with their tests, whatever happens."""
+"""Worlds: processes that make up a gloo world, and run jobs together. They end with their tests in every case."""
 
 import os
 import pickle
@@ -20,10 +20,10 @@ class WorldError(AssertionError):
 
 
 class World:
-    """Some processes that have each other's addresses; a job runs on all of them at once.
+    """Some processes with each other's addresses. A job runs on all of them at once.
 
     Args:
-        size: How many.
+        size: Number of processes.
     """
 
     def __init__(self, size):
@@ -49,10 +49,10 @@ class World:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def run(self, job, *args, **kwargs):
-        """What a function of `jobs` returns on each rank.
+        """The results of a function of `jobs` on each rank.
 
         Raises:
-            WorldError: It raised on some rank, or took longer than the deadline; the world has ended then.
+            WorldError: It raised on some rank, or took longer than the deadline. The world has ended then.
         """
         pickle.dump((job, args, kwargs), self._process.stdin)
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""Blockwise attention: the same whatever the blocks, in memory that is linear in the sequence."""
+"""Blockwise attention: the same for all blocks, in memory that is linear in the sequence."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The core's own manifests: what they offer is what the kernels do."""
+"""The core's own manifests: the kernels keep the offers."""
 
 import itertools
 

@@ -45,7 +45,7 @@ def gappy_mask():
 
 
 def per_head_mask(heads, seqlen=SEQLEN, empty_rows=True):
-    """A block-sparse mask of its own for each head; head 0 has query blocks that see nothing."""
+    """A block-sparse mask of its own for each head. Head 0 has query blocks that see nothing."""
     bounds = [0, 9, 16, 40, 41, seqlen]
     kept = np.random.default_rng(heads).random((heads, 5, 5)) < 0.5
     kept[:, :, 1] |= ~kept.any(-1)

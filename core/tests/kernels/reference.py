@@ -1,4 +1,4 @@
-"""Attention by a dense matrix, einsum and autograd, in float64: shares nothing with what it is held against."""
+"""Attention by a dense matrix, einsum and autograd, in float64. It shares no code with the kernels."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import torch
 
 
 class Result(NamedTuple):
-    """What a kernel returns from both of its directions."""
+    """The results of both directions of a kernel."""
 
     out: torch.Tensor  # [Tq, Hq, D]
     lse: torch.Tensor  # [Hq, Tq]
@@ -24,7 +24,7 @@ def visible_by_head(mask, heads_q):
 
 
 def softmax_attention(q, k, v, visible, scale):
-    """(out, lse), differentiable in q, k and v; out 0 and lse −inf where a query sees nothing."""
+    """(out, lse), differentiable in q, k and v. A query that sees nothing gives out 0 and lse −inf."""
     group = q.shape[1] // k.shape[1]
     head = torch.arange(q.shape[1], device=q.device) // group
     scores = torch.einsum("ihd,jhd->hij", q, k[:, head]) * scale
@@ -63,7 +63,7 @@ BOUNDS = {
 
 
 def worst_row(actual, expected):
-    """Of the rows [tokens, heads, D], the largest error relative to the row, the mean row or 0.1, whichever is most."""
+    """The largest error of a row of [tokens, heads, D], relative to the largest of the row, the mean row and 0.1."""
     assert actual.shape == expected.shape
     if not actual.isfinite().all():
         return float("inf")
@@ -73,7 +73,7 @@ def worst_row(actual, expected):
 
 
 def assert_close(actual, expected, bounds):
-    """Every row of every tensor within its bound; where nothing is seen, out exactly 0 and lse exactly −inf."""
+    """Every row of every tensor is within its bound. A query that sees nothing has out 0 and lse −inf exactly."""
     for name in ("out", "dq", "dk", "dv"):
         bound = bounds.out if name == "out" else bounds.grad
         worst = worst_row(getattr(actual, name), getattr(expected, name))

@@ -31,7 +31,7 @@ def leaves(mask, heads_q=4, heads_kv=2, **more):
 
 
 def attend(mask, kernel, dtype=torch.float64, heads_q=8, heads_kv=2, **more):
-    """A result as a kernel's, through attention and autograd; and the inputs."""
+    """The result of attention and autograd, and the inputs."""
     qkv, given = leaves(mask, heads_q, heads_kv, dtype=dtype)
     out, lse = longca.attention(*qkv, mask, kernel=kernel, return_lse=True, **more)
     return Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout)), given

@@ -1,4 +1,4 @@
-"""choose_blocks against means, products and a stable sort, by the book; and training with what it chose."""
+"""choose_blocks against means, products and a stable sort, and training with its masks."""
 
 from itertools import pairwise
 

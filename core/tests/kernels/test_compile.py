@@ -1,4 +1,4 @@
-"""longca.attention under torch.compile, and what PyTorch's own checks say of its operators."""
+"""longca.attention under torch.compile, and PyTorch's own checks of its operators."""
 
 import shutil
 

@@ -29,7 +29,7 @@ def pair(name):
 
 
 def attend(mask, kernel, dtype=torch.float64, attention=longca.attention):
-    """A result as a kernel's, through attention and autograd; and the inputs."""
+    """The result of attention and autograd, and the inputs."""
     given = inputs(mask, 8, 2, dtype=dtype)
     qkv = [x.requires_grad_() for x in given[:3]]
     out, lse = attention(*qkv, mask, kernel=kernel, return_lse=True)

@@ -83,7 +83,7 @@ class Toys:
 
 
 class Counting(Naive):
-    """naive, counting what is asked of it."""
+    """naive, with a list of its problems."""
 
     def __init__(self):
         self.planned, self.forwards, self.backwards = [], 0, 0

@@ -10,7 +10,7 @@ class FakeNvml(types.ModuleType):
     """Two GPUs."""
 
     class NVMLError(Exception):
-        """What pynvml raises."""
+        """The error of pynvml."""
 
     def __init__(self, driver=True):
         super().__init__("pynvml")

@@ -1,4 +1,4 @@
-"""Pairs: their names, what each half is asked, and whose reasons are given."""
+"""Pairs: their names, the problems of their halves, and the reasons in their verdicts."""
 
 import pytest
 from hypothesis import given

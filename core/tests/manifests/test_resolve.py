@@ -165,7 +165,7 @@ def test_a_backward_that_is_merged_must_compose():
 
 
 def test_the_first_offer_that_composes_takes_what_is_composed():
-    """What a kernel that asks for its offer is told is what the layout's verdict says."""
+    """A kernel that asks for its offer gets the offer of the layout's verdict."""
     layout, asked = zigzag_ring(2, 64), problem(direction="backward")
     rows = {"form": "row_intervals", "unequal_lengths": True}
     kernel = manifest({**rows, "backward": "own"}, {**rows, "rough_lse": True}, {**rows, "backward": "lse_grad"})

@@ -1,4 +1,4 @@
-"""What is found of all steps at once is what each step says that is cut by itself."""
+"""Answers for all steps together equal the answers of steps that are cut one by one."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def token_ranges(draw, seqlen):
 
 @st.composite
 def layouts(draw, mask):
-    """Steps of any queries, keys and heads; no strategy's, but each is a call that a rank could make."""
+    """Steps of any queries, keys and heads. No strategy makes them, but a rank could compute each."""
     q_parts, k_parts = (
         draw(st.lists(token_ranges(seqlen), min_size=1, max_size=4)) for seqlen in (mask.seqlen_q, mask.seqlen_k)
     )

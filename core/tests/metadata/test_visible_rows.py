@@ -1,4 +1,4 @@
-"""Rows of block-sparse masks, worked out on the device: those of the dense matrix, whichever are asked for."""
+"""Rows of block-sparse masks that the device makes equal the rows of the dense matrix."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Accumulating: any number of parts makes what one softmax, or one sum, makes of them all."""
+"""Accumulating: any number of parts gives the result of one softmax, or of one sum."""
 
 import os
 import subprocess

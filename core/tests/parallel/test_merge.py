@@ -12,7 +12,7 @@ from ..kernels.reference import BOUNDS, worst_row
 
 
 def parts_of(mask, given, cut):
-    """(out, lse) over the keys before a cut, and over those from it on."""
+    """(out, lse) over the keys before a cut, and over the keys after it."""
     parts = []
     for start, stop in ((0, cut), (cut, mask.seqlen_k)):
         part = given._replace(k=given.k[start:stop], v=given.v[start:stop])

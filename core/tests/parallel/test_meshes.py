@@ -1,4 +1,4 @@
-"""Meshes by the names of their axes, whatever the order of their dims."""
+"""Meshes by the names of their axes, with dims in any order."""
 
 import itertools
 
