@@ -45,7 +45,8 @@ class Rows:
         about: Mapping[str, Any] | None = None,
         index: Any = None,
     ) -> None:
-        self._all, self.runs, self.about = columns, tuple(runs), dict(about or {})
+        self._all, self.about = columns, dict(about or {})
+        self.runs: tuple[Run, ...] = tuple(runs)
         self._index = next(iter(columns.values())).index if index is None else index
 
     @classmethod

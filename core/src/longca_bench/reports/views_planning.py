@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from longca_bench.reports.build import tables_of
@@ -47,10 +48,14 @@ def planning(rows: Rows, fields: Sequence[str] = _TOLD_APART) -> list[Table]:
     made = []
     for title, field, by in _FIELDS:
         if field in fields and field in rows.names and rows[field].fillna(0).any():
-            figure = Value(field, "max", format=lambda value, by=by: three_digits(value * by), missing="–")
+            figure = Value(field, "max", format=partial(_scaled, by=by), missing="–")
             found = tables_of(_by_heads(replace(_VIEW, title=title, values=(figure,)), rows), rows)
             made += [_with_limits(each, rows) if field == "seconds" else each for each in found]
     return [*made, *(tables_of(_VIEW, rows) if "pattern" in rows.names else ())]
+
+
+def _scaled(value: float, by: float) -> str:
+    return three_digits(value * by)
 
 
 def _by_heads(view: View, rows: Rows) -> View:

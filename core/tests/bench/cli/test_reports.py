@@ -40,6 +40,24 @@ def test_report_writes_what_is_asked_for(fakes, runs, tmp_path):
     assert (found["environment"], len(found["files"])) == (ENVIRONMENT, 1)
 
 
+def test_report_shows_a_view_of_several_runs(fakes, runs, tmp_path):
+    both = [str(run) for run in runs[:2]]
+    ran = fakes.longca(
+        "report", *both, "--view", "environment", "--format", "markdown", "--out", str(tmp_path / "e.md")
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "| python | 3.11.7 | all |" in (tmp_path / "e.md").read_text()
+    shown = fakes.longca("report", *both, "--view", "over-baseline", "--where", "kernel=sdpa")
+    assert shown.stdout == "The view over-baseline has nothing to show of 2 rows.\n"
+    found = json.loads(fakes.longca("report", *both, "--view", "throughput", "--json").stdout)
+    assert found["tables"][0]["rows"][0]["draws"] == 2
+    written = fakes.longca(
+        "report", *both, "--view", "throughput", "--format", "csv", "--out", str(tmp_path / "folder")
+    )
+    assert written.returncode == 0
+    assert (tmp_path / "folder" / "throughput.csv").read_text().startswith("table,mask,tiles,draws,naive,sdpa")
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_report_says_that_ranks_have_no_charts(fakes, tmp_path, more):
     run = write_run(tmp_path / "ranks", [record(strategy="usp", placement="auto", placed="zigzag", world_size=2)])
@@ -71,6 +89,7 @@ def test_compare_says_what_is_shown(fakes, runs):
         (["report", "nowhere"], "nowhere does not exist"),
         (["compare", ".", "nowhere"], "has no records.jsonl"),
         (["report", "nowhere", "--format", "pgn"], "unknown format 'pgn'. Did you mean png?"),
+        (["report", "nowhere", "--view", "troughput"], "unknown view 'troughput'. Did you mean throughput?"),
     ],
 )
 def test_a_mistake_is_one_line(fakes, arguments, message):

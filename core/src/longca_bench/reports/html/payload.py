@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca_bench.reports.html.intervals import median_bounds
 from longca_bench.reports.html.limits import keeps_samples, kept, sentences
 from longca_bench.reports.html.rerun import rerun
+from longca_bench.reports.intervals import median_bounds
 from longca_bench.reports.mask_text import factor_words
 from longca_bench.reports.run_source import Run, flatten
 from longca_bench.reports.text import printable
@@ -127,10 +127,10 @@ def payload(rows: Rows) -> dict[str, Any]:
 
 def _intervals(records: Sequence[Record]) -> dict[str, list[Any]]:
     """The ends of the medians' intervals, and the numbers of samples."""
-    bounds = median_bounds([record.samples for record in records])
+    low, high = median_bounds([record.samples for record in records]).T.tolist()
     return {
-        "low": [None if ends is None else _short(ends[0]) for ends in bounds],
-        "high": [None if ends is None else _short(ends[1]) for ends in bounds],
+        "low": [None if math.isnan(end) else _short(end) for end in low],
+        "high": [None if math.isnan(end) else _short(end) for end in high],
         "count": [len(record.samples) for record in records],
     }
 

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from longca.errors import MissingPackageError, RequestError
-from longca_bench.measuring.statistics import median_interval
 from longca_bench.reports.html import limits, page
-from longca_bench.reports.html.intervals import median_bounds
 from longca_bench.reports.html.page import write_html
 from longca_bench.reports.html.payload import payload
 from longca_bench.reports.html.rerun import rerun
@@ -87,14 +85,6 @@ def test_conditions_narrow_the_data():
 def test_runs_have_names_that_tell_them_apart():
     runs = [Run(Path(path), (record(),), None) for path in ("a/x", "b/x")]
     assert [run["name"] for run in payload(Rows.of_runs(runs))["runs"]] == ["a/x", "b/x"]
-
-
-def test_intervals_are_those_of_one_median():
-    samples = [[1.0 + (7 * i % count) / 50 for i in range(count)] for count in (3, 4, 5, 11, 50)]
-    for one, (low, high) in zip(samples, median_bounds(samples), strict=True):
-        expected = median_interval(one)
-        assert (low, high) == (expected.low, expected.high)
-    assert median_bounds([[1.0, 2.0], []]) == [None, None]
 
 
 def test_what_does_not_fit_is_left_out_problem_by_problem():
