@@ -7,7 +7,6 @@ the contents of the picture.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +15,16 @@ from longca_bench.reports.layout_arrangement import Arrangement
 from longca_bench.reports.layout_drawing import (
     FONT,
     MUTED,
-    Arrow,
     Ink,
-    Seats,
     Sheet,
     draw_grid,
     draw_matrix,
-    draw_ranks,
     draw_strip,
     draw_timeline,
 )
+from longca_bench.reports.layout_ranks import Arrow, draw_ranks
 from longca_bench.reports.layout_scene import Panel, Scene, heads_words
+from longca_bench.reports.layout_sizes import BETWEEN, STRIP, THIN, Sizes
 from longca_bench.reports.mask_picture import checked_path, save_figure
 
 if TYPE_CHECKING:
@@ -41,64 +39,11 @@ MOST_RANKS, MOST_CALLS = 16, 8
 #: The strength of the colour of earlier calls, for dark and for light colours.
 _EARLIER = (0.3, 0.42)
 
-#: Inches: margins, the top of masks, headings above masks, gaps between columns and between masks, strips and how much
-#: thinner several are, a seat of a rank, a lane of the timeline, the lanes' labels, and the width of a grid.
-_MARGIN, _TOP, _HEADING, _GAP, _BETWEEN, _STRIP, _THIN = 0.08, 1.02, 0.26, 0.2, 0.24, 0.075, 0.6
-_SEAT, _LANE, _LABELS, _GRID = 0.3, 0.235, 0.66, 0.62
+#: Inches: margins, the top of masks, gaps between columns, a lane of the timeline, its labels, and a grid's width.
+_MARGIN, _TOP, _GAP, _LANE, _LABELS, _GRID = 0.08, 1.02, 0.2, 0.235, 0.66, 0.62
 _BOLD: dict[str, Any] = {"fontsize": FONT + 0.5, "fontweight": "bold"}
 #: The columns of a picture beside its calls.
 _HELD, _EXCHANGED, _KEYS, _OUT, _AFTER = "q, k, v held", "exchanged", "held", "out", "at the end"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of the parts of a picture, in inches.
-
-    Attributes:
-        side: A mask's side.
-        across: Masks beside one another in a column.
-        area: Height of a column.
-        strips: Height of the lines of keys above a mask.
-        seats: The places of ranks.
-    """
-
-    side: float
-    across: int
-    area: float
-    strips: float
-    seats: Seats
-
-    @classmethod
-    def of(cls, scene: Scene) -> Sizes:
-        """The sizes for a scene."""
-        panels, sizes = scene.panels(0), list(scene.arrangement.axis_sizes.values())
-        side, across = (1.3, 1) if len(panels) < 3 else (0.8, 2 if len(panels) <= 8 else 4)
-        down = -(-len(panels) // across)
-        strips = _STRIP * max(1.0, _THIN * len(scene.key_lines(panels[0])))
-        rows = 2 if (len(sizes) > 2 and sizes[0] == 2) or (len(scene.ranks) > 8 and len(scene.ranks) % 2 == 0) else 1
-        seats = Seats(len(scene.ranks), rows, 2 if len(sizes) > 2 else 1)
-        return cls(side, across, down * side + (down - 1) * _BETWEEN, strips, seats)
-
-    @property
-    def heading(self) -> float:
-        """The distance of headings from masks."""
-        return _HEADING + self.strips
-
-    @property
-    def column(self) -> float:
-        """Width of a column of masks."""
-        return self.across * self.side + (self.across - 1) * _BETWEEN
-
-    @property
-    def line(self) -> float:
-        """Width of the line of ranks."""
-        left, right, *_ = self.seats.bounds
-        return (right - left) * _SEAT
-
-    @property
-    def ranks(self) -> float:
-        """Height of the line of ranks."""
-        return self.line * self.seats.ratio
 
 
 def write_picture(figure: Figure, path: str | Path, digest: str) -> Path:
@@ -138,7 +83,7 @@ def draw_layout(arrangement: Arrangement) -> Figure:
     scene = Scene(arrangement)
     sizes, columns = Sizes.of(scene), _columns(scene)
     widths = [_width(kind, sizes) for kind in columns]
-    slots = [max(width + _STRIP + 0.05, sizes.line) + _GAP for width in widths]
+    slots = [max(width + STRIP + 0.05, sizes.line) + _GAP for width in widths]
     lanes = scene.lanes
     below = _TOP + sizes.area + 0.08
     time = below + sizes.ranks + 0.14
@@ -227,8 +172,8 @@ def _draw_call(sheet: Sheet, scene: Scene, call: int, place: tuple[float, float]
     words = f"step {scene.arrangement.calls[call].step}" if scene.is_step else f"call {call}"
     sheet.text(left + sizes.column / 2, top - sizes.heading, words, **_BOLD)
     for index, panel in enumerate(scene.panels(call)):
-        x = left + index % sizes.across * (sizes.side + _BETWEEN)
-        y = top + index // sizes.across * (sizes.side + _BETWEEN)
+        x = left + index % sizes.across * (sizes.side + BETWEEN)
+        y = top + index // sizes.across * (sizes.side + BETWEEN)
         _draw_panel(sheet, scene, panel, (x, y), sizes.side)
         sheet.text(x + sizes.side / 2, y - 0.1 - sizes.strips, heads_words(panel.heads), fontsize=FONT - 1, color=MUTED)
     if call == 0 and _KEYS not in _columns(scene):
@@ -246,18 +191,18 @@ def _draw_panel(sheet: Sheet, scene: Scene, panel: Panel, place: tuple[float, fl
     inks += [Ink(scene.pairs(step), scene.colour(rank)) for rank, step in panel.steps.items()]
     draw_matrix(sheet.axes(x, y, side, side), scene.visible, inks)
     lines = scene.key_lines(panel)
-    high = _STRIP if len(lines) == 1 else _STRIP * _THIN
+    high = STRIP if len(lines) == 1 else STRIP * THIN
     for number, line in enumerate(reversed(lines)):
         draw_strip(sheet.axes(x, y - 0.02 - high * (number + 1), side, high), line)
     queries = scene.line({rank: step.q_ranges for rank, step in panel.steps.items()})
-    draw_strip(sheet.axes(x - 0.02 - _STRIP, y, _STRIP, side), queries, down=True)
+    draw_strip(sheet.axes(x - 0.02 - STRIP, y, STRIP, side), queries, down=True)
 
 
 def _draw_axes_words(sheet: Sheet, place: tuple[float, float], side: float) -> None:
     """The directions of queries and keys in a mask."""
     x, y = place
     small = {"fontsize": FONT - 1.5, "color": MUTED}
-    sheet.text(x - _STRIP - 0.1, y + side / 2, "← queries", rotation=90, **small)
+    sheet.text(x - STRIP - 0.1, y + side / 2, "← queries", rotation=90, **small)
     sheet.text(x + side * 0.97, y + 0.1, "keys →", **small | {"ha": "right"})
 
 
@@ -265,8 +210,8 @@ def _draw_keys(sheet: Sheet, scene: Scene, place: tuple[float, float], sizes: Si
     """Before any transfer: each rank's own queries and keys."""
     x, y = place
     draw_matrix(sheet.axes(x, y, sizes.side, sizes.side), scene.visible, [])
-    draw_strip(sheet.axes(x, y - 0.02 - _STRIP, sizes.side, _STRIP), scene.owners)
-    draw_strip(sheet.axes(x - 0.02 - _STRIP, y, _STRIP, sizes.side), scene.owners, down=True)
+    draw_strip(sheet.axes(x, y - 0.02 - STRIP, sizes.side, STRIP), scene.owners)
+    draw_strip(sheet.axes(x - 0.02 - STRIP, y, STRIP, sizes.side), scene.owners, down=True)
     sheet.text(x + sizes.side / 2, y - sizes.heading, _KEYS, **_BOLD)
     _draw_axes_words(sheet, place, sizes.side)
 

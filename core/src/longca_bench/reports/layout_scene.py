@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from longca.manifests.steps import Ranges, Step
 from longca_bench.reports.layout_arrangement import Arrangement, Transfer
-from longca_bench.reports.layout_drawing import Arrow, Bar, rank_colour
+from longca_bench.reports.layout_drawing import Bar, rank_colour
+from longca_bench.reports.layout_ranks import Arrow
 from longca_bench.reports.mask_raster import rasterize
 
 __all__ = ["CELLS", "Cells", "Panel", "Scene", "heads_words"]

@@ -60,6 +60,14 @@ def test_numbers_of_a_third_partys_strategy(made):
     assert "states no schedule" in ran.stdout
 
 
+def test_numbers_import_neither_torch_nor_matplotlib(made):
+    run = "import runpy, sys; sys.modules.update(torch=None, matplotlib=None); "
+    run += f"sys.argv = {['longca', *ROUND]!r}; runpy.run_module('longca', run_name='__main__')"
+    ran = made.python("-c", run)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout
+
+
 def test_placements_side_by_side_with_reasons(made):
     found = json.loads(made.longca(*ROUND, "--placement", "all", "--json").stdout)
     assert list(found) == ["halves", "stripes", "again", "nowhere"]
