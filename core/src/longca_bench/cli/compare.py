@@ -18,7 +18,7 @@ def compare(
     force: Annotated[bool, typer.Option("--force", help="Compare runs made under unlike conditions.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compares two runs: median(A) / median(B) of each case, above 1 where B is faster, and how sure that is."""
+    """Compares two runs: median(A) / median(B) of each case with its interval. It is above 1 if B is faster."""
     from longca_bench.reports.comparison import compare_runs
     from longca_bench.reports.comparison_table import comparison_json, print_comparison
     from longca_bench.reports.run_source import open_run

@@ -22,7 +22,7 @@ __all__ = ["tables_of"]
 
 
 def tables_of(view: View, rows: Rows) -> list[Table]:
-    """The tables of a view; none where no row meets its conditions."""
+    """The tables of a view. None has no row, so that the list may be empty."""
     chosen = rows.where(**view.where)
     if not len(chosen):
         return []
@@ -58,7 +58,7 @@ def _table(view: View, key: tuple[Any, ...], part: DataFrame) -> Table:
 
 
 def _plain_cells(view: View, grid: Grid, line: int) -> Iterator[Cell]:
-    """A cell for each figure; the words for what happened stand in the first where nothing was measured."""
+    """A cell for each figure. Without a measurement, the first cell has the words for the statuses."""
     place = line, 0
     if not grid.measured.get(place):
         yield _words(grid, place)
@@ -71,7 +71,7 @@ def _plain_cells(view: View, grid: Grid, line: int) -> Iterator[Cell]:
 
 
 def _spread_cells(view: View, grid: Grid, line: int) -> Iterator[Cell]:
-    """A cell for each spread column, with all figures joined; and the winner of the line."""
+    """A cell for each spread column with all figures joined, and the winner of the line."""
     for number in range(len(grid.spread)):
         place = line, number
         if not grid.measured.get(place):
@@ -105,7 +105,7 @@ def _words(grid: Grid, place: Place) -> Cell:
 
 
 def _cell(value: Any, text: Callable[[Any], str], missing: str = "", mark: Mark = Mark.NONE) -> Cell:
-    """A cell of a value; a missing one has the text for that, and none of its own."""
+    """A cell of a value. A missing value has a text of its own."""
     if value is None or value != value:
         return Cell(missing, mark=mark)
     return Cell(text(value), _plain(value), mark)
@@ -116,7 +116,7 @@ def _figure(about: Value, value: Any, mark: Mark = Mark.NONE) -> Cell:
 
 
 def _plain(value: Any) -> Any:
-    """A value as CSV and Parquet take it: one number or text, without numpy's types; None for any other."""
+    """A value for CSV and Parquet: one number or text without numpy's types, or None."""
     value = value.item() if hasattr(value, "item") else value
     return value if isinstance(value, int | float | str) else None
 

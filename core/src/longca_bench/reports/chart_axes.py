@@ -28,7 +28,7 @@ _COLOURS = (
 _MARKERS = "osD^vPhX*<>pd"
 _FAILURES = {"oom": "s", "wrong": "X", "timeout": "d", "crashed": "*", "error": "P"}
 _FRAME, _GRID, _STRIP = "#8a8f98", "#e3e6ea", "#f6f2ef"
-#: What the memory panel draws: field, dashes, and words.
+#: The lines of the memory panel: field, dashes, and words.
 _MEMORY: tuple[tuple[str, Literal["-", "--"], str], ...] = (
     ("peak_bytes", "-", "peak above inputs"),
     ("metadata_bytes", "--", "the mask's own"),
@@ -43,7 +43,7 @@ def look_of(kernel: str, kernels: Sequence[str]) -> tuple[str, str]:
 
 
 def failing(records: Iterable[Record]) -> list[str]:
-    """The kernels that have something to say on the lower edge."""
+    """The kernels with a failure, which is shown on the lower edge."""
     return list(dict.fromkeys(record.kernel for record in records if _has_failed(record)))
 
 
@@ -53,7 +53,7 @@ def has_memory(records: Iterable[Record]) -> bool:
 
 
 def draw_throughput(axes: Axes, records: Sequence[Record], kernels: Sequence[str], unit: tuple[str, float]) -> None:
-    """A line a kernel, broken where a length failed; what is suspect is hollow and on no line."""
+    """A line for each kernel, with a gap at a length that failed. A suspect time is a hollow marker beside the line."""
     name, factor = unit
     values = [record.tflops for record in records if record.tflops]
     logarithmic = bool(values) and max(values) > _SPREAD * min(values)
@@ -124,7 +124,7 @@ def draw_memory(axes: Axes, records: Sequence[Record], kernels: Sequence[str]) -
 
 
 def prepare(axes: Axes, lengths: Sequence[int], font: float, *, with_words: bool) -> None:
-    """What all panels share: a quiet frame, a grid, and room beside the last length where words stand there."""
+    """The look of all panels: a quiet frame, a grid, and room for words beside the last length."""
     axes.set_xscale("log", base=2)
     room = 0.05 * math.log2(lengths[-1] / lengths[0]) + 0.1
     axes.set_xlim(lengths[0] / 2**room, lengths[-1] * 2 ** (room * (2.6 if with_words else 1)))
@@ -138,7 +138,7 @@ def prepare(axes: Axes, lengths: Sequence[int], font: float, *, with_words: bool
 
 
 def tick_lengths(panels: Sequence[Axes], lengths: Sequence[int], font: float) -> None:
-    """Lengths below the lowest panel alone; where there are many, only some have a number."""
+    """Lengths below the lowest panel alone. Only some of many lengths have a number."""
     step = -(-len(lengths) // 10)
     named = set(lengths[::-1][::step])
     for axes in panels:
@@ -166,7 +166,7 @@ def _error_bars(records: Iterable[Record | None], factor: float) -> list[list[fl
 
 
 def _reach(record: Record | None) -> tuple[float, float]:
-    """TFLOP/s below and above what the median gives; 0 where there is no interval."""
+    """TFLOP/s below and above the median's, or 0 without an interval."""
     from longca_bench.measuring.statistics import median_interval
 
     if record is None or not record.samples:

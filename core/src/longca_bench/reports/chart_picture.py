@@ -1,4 +1,4 @@
-"""One chart: throughput above, what failed on its lower edge, memory below, and in words what it is of."""
+"""One chart: throughput above, failures on its lower edge, memory below, and a caption."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def draw_chart(records: Sequence[Record], kernels: Sequence[str], path: Path, *,
     """Draws one chart to a file.
 
     Args:
-        records: Of one mask, direction and shape; no kernel twice at one length.
-        kernels: All kernels of the run, which decide on colours.
+        records: Records of one mask, direction and shape. No kernel has two at one length.
+        kernels: All kernels of the run. They decide on colours.
         path: Where to.
         dpi: Dots an inch.
     """
@@ -99,7 +99,7 @@ def _caption(records: Sequence[Record]) -> list[str]:
 
 
 def _sentences(records: Sequence[Record]) -> Iterator[str]:
-    """What was measured on what, how to read it, and what is missing from it."""
+    """The sentences of the caption: the shape, the meaning of the marks, and the kernels that are missing."""
     some = records[0]
     densities = sorted({record.density for record in records})
     dense = " to ".join(dict.fromkeys(percent(value) for value in (densities[0], densities[-1])))

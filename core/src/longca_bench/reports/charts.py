@@ -1,4 +1,4 @@
-"""Charts of a run: throughput by sequence length, one chart a mask and direction, one line a kernel.
+"""Charts of a run: throughput by sequence length, one chart for each mask and direction, one line for each kernel.
 
 matplotlib is loaded when the first chart is drawn, and nothing of its global state is touched.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chart", "chart_files", "charts", "draw_charts"]
 
-#: The fields that a chart's records have in common; the first two name its file, the others where they vary.
+#: The fields that a chart's records have in common. The first two name its file, and the others do if they vary.
 _ABOUT = ("pattern", "direction", "heads_q", "heads_kv", "head_dim", "dtype", "lengths", "seed")
 _NAMED, _LETTERS = 2, {"heads_q": "q", "heads_kv": "kv", "head_dim": "d", "seed": "seed"}
 _LONGEST = 100  # characters of a file's name
@@ -26,11 +26,11 @@ _LONGEST = 100  # characters of a file's name
 
 @dataclass(frozen=True)
 class Chart:
-    """What one chart shows.
+    """The content of one chart.
 
     Attributes:
         about: The values of pattern, direction, shape and factors that its records share.
-        records: They, in the order in which they were measured; no kernel twice at one length.
+        records: The records in the order of measuring. No kernel has two at one length.
     """
 
     about: tuple[str, ...]
@@ -38,7 +38,7 @@ class Chart:
 
 
 def charts(records: Iterable[Record]) -> list[Chart]:
-    """The charts of kernels on one device. Masks of a pattern that differ at one length are apart."""
+    """The charts of kernels on one device. Different masks of one pattern and length have charts of their own."""
     found: dict[tuple[tuple[str, ...], int], list[Record]] = {}
     masks: dict[tuple[object, ...], list[str]] = {}
     for record in (record for record in records if record.strategy is None):
@@ -71,7 +71,7 @@ def draw_charts(records: Sequence[Record], folder: Path, *, dpi: float = 200) ->
 
     Args:
         records: The records.
-        folder: Where to; it must be there.
+        folder: An existing folder for the files.
         dpi: Dots an inch.
 
     Returns:
@@ -92,5 +92,5 @@ def _factors(record: Record) -> str:
 
 
 def _last(records: Iterable[Record]) -> tuple[Record, ...]:
-    """Of a case that was measured more than once, the last record."""
+    """The last record of each case."""
     return tuple({(record.kernel, record.seqlen): record for record in records}.values())

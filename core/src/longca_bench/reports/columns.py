@@ -1,6 +1,6 @@
-"""The columns of reports: a head, a format and a legend for each, and how those that no record has are computed.
+"""The columns of reports: a head, a format and a legend for each, and the function of each derived column.
 
-To add a column, add an entry to `COLUMNS`. Fields of records are columns without an entry; an entry gives them a head.
+To add a column, add an entry to `COLUMNS`. Fields of records are columns without an entry. An entry gives them a head.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Column:
     """A column.
 
     Attributes:
-        name: What views call it.
-        head: What tables call it; empty for the name.
+        name: Its name in views.
+        head: Its head in tables. Empty for the name.
         format: How a value reads.
         left: Whether it is text, which is aligned to the left.
         code: Whether Markdown shows its values as code.
         wrap: Whether its values are sentences.
         drop: When a narrow terminal leaves it out: the highest first, and never at 0.
-        derive: How it is computed from other columns; None for a field of the record.
-        about: A legend; empty where the head says it all.
+        derive: The function that computes it from other columns. None for a field of the record.
+        about: A legend. Empty if the head needs none.
     """
 
     name: str

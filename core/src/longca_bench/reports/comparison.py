@@ -1,7 +1,6 @@
-"""Two runs compared: their cases in pairs, how many times B is as fast as A, and how sure that is.
+"""Two runs compared: their cases in pairs, each with the ratio of its times and the interval of that.
 
-A ratio is median(A) / median(B), above 1 where B is faster. Only cases that are `ok` on both sides have one: a
-`suspect` time is not a time to compare with.
+A ratio is median(A) / median(B). It is above 1 if B is faster. Only cases that are `ok` on both sides have a ratio.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ KEY = (
     "mask_digest", "strategy", "placement", "world_size", "mesh",
 )  # fmt: skip
 
-#: What must be alike for times to be compared, by the dotted names of `environment.json`.
+#: The facts that must be alike for times to be compared, by the dotted names of `environment.json`.
 _MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
-#: What must be alike where both runs say it.
+#: The facts that must be alike if both runs have them.
 _MUST_MATCH_IF_KNOWN = ("driver",)
-#: What is told by the records, or is another at every moment.
+#: Facts that the records tell, or that change all the time.
 _LEFT_OUT = ("suite.", "gpu.")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact that is not the same of both runs.
+    """A fact that differs between the runs.
 
     Attributes:
-        name: What it is of.
+        name: Its dotted name.
         a: Its value in A.
         b: Its value in B.
-        forbids: Whether times are not comparable for it.
+        forbids: Whether it makes times incomparable.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Pair:
     Attributes:
         a: A's record.
         b: B's record.
-        ratio: median(A) / median(B) with its interval; None unless both are `ok`.
+        ratio: median(A) / median(B) with its interval. None unless both are `ok`.
     """
 
     a: Record
@@ -68,14 +67,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two runs show.
+    """The comparison of two runs.
 
     Attributes:
         pairs: Cases of both, in A's order.
         only_a: Cases of A alone.
         only_b: Cases of B alone.
-        mean: Geometric mean of the ratios; None where there is none.
-        differences: What is unlike between their environments.
+        mean: Geometric mean of the ratios. None without ratios.
+        differences: The facts that differ between their environments.
     """
 
     pairs: tuple[Pair, ...]
@@ -98,15 +97,15 @@ class Comparison:
 def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
     """Compares two runs.
 
-    Of records of the same case in one run, the last counts.
+    The last record of a case counts.
 
     Args:
         a: The run that ratios are of.
         b: The run it is held against.
-        force: Whether to compare what was measured under unlike conditions.
+        force: Whether to compare runs in spite of unlike conditions.
 
     Raises:
-        RequestError: The environments are unlike, and `force` is not given; or no case is in both.
+        RequestError: The environments are unlike and `force` is not given, or no case is in both runs.
     """
     differences = environment_differences(a, b)
     against = [difference for difference in differences if difference.forbids]
@@ -141,7 +140,7 @@ def compare_kernels(records: Sequence[Record], a: str, b: str) -> Comparison:
 
 
 def environment_differences(a: Run, b: Run) -> list[Difference]:
-    """What is unlike between two runs, the facts that forbid comparing first."""
+    """The facts that differ between two runs. Facts that forbid comparing come first."""
     of_a, of_b = _facts(a), _facts(b)
     found = [
         Difference(name, of_a.get(name, "unknown"), of_b.get(name, "unknown"), _forbids(name, of_a, of_b))
@@ -152,7 +151,7 @@ def environment_differences(a: Run, b: Run) -> list[Difference]:
 
 
 def verdict(ratio: Interval) -> str:
-    """What an interval shows, in words."""
+    """The verdict of an interval, in words."""
     if not ratio.is_known:
         return "too few samples"
     if ratio.contains(1.0):

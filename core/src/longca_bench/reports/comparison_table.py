@@ -36,11 +36,11 @@ _MOST_LISTED = 20  # cases that a list names before it only counts
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Prints each pair's ratio, what is not comparable, and what all pairs show together.
+    """Prints the ratio of each pair, the cases without a ratio, and the mean of all ratios.
 
     Args:
         console: Where to.
-        comparison: What two runs show.
+        comparison: The comparison of two runs.
     """
     print_tables(console, comparison_tables(comparison))
     for line in (*_listed(comparison), *_told(comparison)):
@@ -86,7 +86,7 @@ def _ends(interval: Interval) -> str:
 
 
 def _listed(comparison: Comparison) -> Iterator[str]:
-    """The cases that have no ratio, and why."""
+    """The cases without a ratio, and the reason."""
     changed = [f"{_case(p.a)}: {p.a.status} in A, {p.b.status} in B" for p in comparison.changed]
     yield from _list("Other status", changed)
     yield from _list("In A alone", [f"{_case(record)}: {record.status}" for record in comparison.only_a])
@@ -106,7 +106,7 @@ def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _told(comparison: Comparison) -> Iterator[str]:
-    """What differs between the environments, how to read the ratios, and what they come to."""
+    """The differences between the environments, the meaning of the ratios, and their mean."""
     from longca_bench.measuring.statistics import ENOUGH
 
     for d in comparison.differences:
@@ -140,7 +140,7 @@ def _case(record: Record) -> str:
 
 
 def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
-    """JSON has no infinity: null stands for an end that is not known."""
+    """JSON has no infinity. Null stands for an unknown end."""
     if interval is None:
         return None
     ends = {"low": interval.low, "high": interval.high} if interval.is_known else {"low": None, "high": None}

@@ -31,12 +31,12 @@ def mask_names(rows: Rows) -> Series:
 
 
 def factor(rows: Rows, name: str) -> Series:
-    """A factor of each mask; missing where the suite gives none."""
+    """A factor of each mask. It is missing if the suite gives none."""
     return _series(rows, [_number(factors.get(name)) for factors in rows["factors"]], "float64")
 
 
 def kept_share(rows: Rows) -> Series:
-    """The share of blocks that a suite asks for; the share of pairs where it asks for none."""
+    """The share of blocks that a suite asks for, or else the share of visible pairs."""
     return factor(rows, "kept").fillna(rows["density"])
 
 
@@ -47,13 +47,13 @@ def whose(rows: Rows) -> Series:
 
 
 def strategy_and_placement(rows: Rows) -> Series:
-    """The strategy and the placement that was asked for; missing for one device."""
+    """The strategy and the placement that was asked for. Both are missing for one device."""
     pairs = _both(rows, "strategy", "placement")
     return _series(rows, [None if strategy is None else f"{strategy} {placement}" for strategy, placement in pairs])
 
 
 def pattern_place(rows: Rows) -> Series:
-    """Where each pattern stands in the registry; patterns that it does not know come last."""
+    """The place of each pattern in the registry. Unknown patterns come last."""
     from longca.masks import PATTERNS
 
     places = {pattern: place for place, pattern in enumerate(PATTERNS)}
@@ -66,7 +66,7 @@ def scaled(rows: Rows, field: str, by: float) -> Series:
 
 
 def over_base(rows: Rows, base: str) -> Series:
-    """Each row's throughput over that of a kernel on the same draw; missing where either was not measured."""
+    """Each row's throughput over that of a kernel on the same draw, if both were measured."""
     bases = rows.where(kernel=base, status="ok", strategy=None).frame((*DRAW, "tflops"))
     last = bases.groupby(list(DRAW), sort=False)["tflops"].last().rename("base").reset_index()
     found = rows.frame(DRAW).merge(last, on=list(DRAW), how="left")["base"].to_numpy()
@@ -83,7 +83,7 @@ def over_full(rows: Rows, base: str) -> Series:
 
 
 def ratio(rows: Rows, over: str) -> Series:
-    """A field's seconds over each row's median time; missing where that was not measured."""
+    """A field's seconds over each row's median time, if the row was measured."""
     return rows[over] / rows["median"].where(rows["status"] == "ok")
 
 
@@ -94,12 +94,12 @@ def alone_rate(rows: Rows, field: str) -> Series:
 
 
 def communicated(rows: Rows, what: str, by: float = 1.0) -> Series:
-    """A figure of all of a row's collectives without kernels; missing where nothing is sent."""
+    """A figure of all of a row's collectives without kernels. It is missing if nothing is sent."""
     return _series(rows, [each["all"][what] * by if each else None for each in rows["communication"]], "float64")
 
 
 def slowest(rows: Rows, field: str, by: float) -> Series:
-    """The longest of all ranks' seconds in another unit; missing where there are none."""
+    """The longest of all ranks' seconds in another unit. It is missing for one device."""
     return _series(rows, [max(each) * by if each else None for each in rows[field]], "float64")
 
 
@@ -118,7 +118,7 @@ def mesh_words(rows: Rows) -> Series:
 
 
 def placement_words(rows: Rows) -> Series:
-    """The placement that was asked for, and the one that `auto` came to."""
+    """The placement that was asked for, and the choice of `auto`."""
     words = (
         asked if placed in (None, asked) else f"{asked}: {placed}"
         for asked, placed in _both(rows, "placement", "placed")
@@ -144,7 +144,7 @@ def first_plan(rows: Rows) -> Series:
 
 
 def interval_end(rows: Rows, end: str) -> Series:
-    """An end of the interval of each median, in milliseconds; missing where there are too few samples."""
+    """An end of the interval of each median, in milliseconds. It is missing if there are too few samples."""
     from longca_bench.reports.intervals import median_bounds
 
     return _series(rows, median_bounds(rows["samples"])[:, ("low", "high").index(end)] * 1e3)

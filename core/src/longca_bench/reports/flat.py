@@ -18,7 +18,7 @@ _QUANTILES = {"samples_median": 0.5, "samples_p10": 0.1, "samples_p90": 0.9}
 
 
 def flat_frame(frame: DataFrame) -> DataFrame:
-    """Columns without nesting; text columns have pandas' type for text."""
+    """Columns without nesting. Text columns have pandas' type for text."""
     from pandas import DataFrame
 
     flat: dict[str, Series] = {}

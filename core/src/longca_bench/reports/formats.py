@@ -23,9 +23,9 @@ class Format:
     """A format.
 
     Attributes:
-        suffix: Of its files; empty where it has none, as in a terminal.
-        write: Writes rows, seen through a view where one is named, to a file; None where it has no files.
-        name: Its file's name where no view is named; empty where the path is a folder of several files.
+        suffix: The suffix of its files. Empty for a terminal.
+        write: Writes rows or a view of them to a file. None for a terminal.
+        name: The name of its file without a view. Empty for a folder of several files.
     """
 
     suffix: str
@@ -92,13 +92,13 @@ def checked_formats(names: Sequence[str]) -> list[str]:
 
 
 def write_reports(rows: Rows, out: Path, formats: Sequence[str], view: str | None = None) -> list[Path]:
-    """Writes files of the formats asked for; a terminal has none.
+    """Writes files of the formats asked for. A terminal has no file.
 
     Args:
-        rows: What to report.
-        out: The file, where one format is asked for and the path ends like its files; else the folder.
+        rows: The rows.
+        out: The folder. It is the file if one format is asked for and the path has its suffix.
         formats: Names of `FORMATS`.
-        view: Name of a view; None for all that a format shows.
+        view: Name of a view. None for the whole content of a format.
 
     Returns:
         The files, in the order in which they were written.
@@ -122,7 +122,7 @@ def write_reports(rows: Rows, out: Path, formats: Sequence[str], view: str | Non
 
 
 def _frame(rows: Rows, view: str | None) -> DataFrame:
-    """A view's values, its tables one below the other; every record where no view is named."""
+    """A view's values, one table below the other. Without a view it has every record."""
     from pandas import DataFrame, concat
 
     if view in (None, "whole"):

@@ -33,7 +33,7 @@ Pairs = Sequence[tuple[Sequence[float], Sequence[float]]]
 
 
 def median_bounds(samples: Samples) -> NDArray[np.float64]:
-    """The ends of each median's interval: [records, 2], NaN where there are too few samples."""
+    """The ends of each median's interval: [records, 2], NaN with too few samples."""
     found = np.full((len(samples), 2), np.nan)
     for counts, places, (ordered,) in _by_count(samples):
         (drawn,), often = _drawn(*counts)

@@ -1,4 +1,4 @@
-"""The grid of a table: rows of a data frame in lines and spread columns, and what the rows of each cell come to."""
+"""The grid of a table: rows of a data frame in lines and spread columns, and the figures of each cell."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Grid:
     Attributes:
         lines: For each line the values of the columns that tell lines apart.
         beside: For each figure of whole lines its value by line.
-        spread: For each spread column the values of the view's `across`; one empty tuple where nothing is spread.
+        spread: For each spread column the values of the view's `across`. Without any there is one empty tuple.
         figures: For each figure its value by cell. Only measured rows count.
         best: The cells whose first figure is the best.
-        tied: By line the spread columns that are the best or may be, the best first.
+        tied: The spread columns of each line that are the best or tie with it, the best first.
         measured: The number of measured rows by cell.
         asked: The number of rows by cell.
         words: The statuses of the other rows by cell.
@@ -48,7 +48,7 @@ def grid_of(view: View, part: DataFrame) -> Grid:
     """The grid of a table.
 
     Args:
-        view: What is asked for.
+        view: The view.
         part: The table's rows, with `_status` and `_place`, their place in the order of measuring.
     """
     part = part.assign(**{_LINE: part.groupby(list(view.keys), sort=False, dropna=False).ngroup()})
@@ -73,12 +73,12 @@ def grid_of(view: View, part: DataFrame) -> Grid:
 
 
 def by_line(found: dict[Any, Any]) -> dict[int, Any]:
-    """Values by line, whatever pandas gives as a key."""
+    """Values by line, for any key of pandas."""
     return {key[0] if isinstance(key, tuple) else key: value for key, value in found.items()}
 
 
 def reduced(groups: Any, value: Value) -> dict[Any, Any]:
-    """What the rows of each group come to.
+    """The reduced value of each group.
 
     Args:
         groups: Rows grouped by pandas.
@@ -94,7 +94,7 @@ def reduced(groups: Any, value: Value) -> dict[Any, Any]:
 
 
 def _spread(view: View, part: DataFrame, shown: Any) -> tuple[list[tuple[Any, ...]], Any]:
-    """The spread columns, and the number of each row's; -1 where its column is not shown."""
+    """The spread columns, and the number of each row's column, which is -1 for a column that is not shown."""
     if not view.across:
         return [()], 0
     names = list(view.across)
@@ -116,7 +116,7 @@ def _best(view: View, sure: DataFrame) -> set[Place]:
 
 
 def _tied(view: View, sure: DataFrame) -> dict[int, list[int]]:
-    """By line the spread column with the least time, and those whose intervals overlap with its own."""
+    """The spread column of each line with the least time, and the columns whose intervals overlap with its own."""
     found = sure.groupby([_LINE, _SPREAD])[["ms", "low_ms", "high_ms"]].median().dropna(subset=["ms"]).reset_index()
     found = found.sort_values([_LINE, "ms"], kind="stable")
     reach = found.groupby(_LINE)["high_ms"].transform("first")

@@ -39,7 +39,7 @@ def markdown_of(found: Iterable[Table], level: int = 3) -> str:
 
 
 def page_of(rows: Rows) -> str:
-    """Runs as a page: their suites, the views of a summary, and what they were measured on."""
+    """Runs as a page: their suites, the views of a summary, and their environments."""
     suites = dict.fromkeys(suite for run in rows.runs for suite in run.suites)
     parts = [f"# {escaped(', '.join(suites))}", f"{escaped(status_counts(rows['status']))}."]
     for name in (*SUMMARY, "environment"):
@@ -71,5 +71,5 @@ def _cell(head: Head, cell: Cell) -> str:
 
 
 def _code(text: str) -> str:
-    """Text as code, where nothing in it could end the code; else escaped."""
+    """Text as code if nothing in it could end the code. Other text is escaped."""
     return f"`{text}`" if _CODE.fullmatch(text) else escaped(text)

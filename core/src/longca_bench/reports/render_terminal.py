@@ -7,7 +7,7 @@ A table that is too wide is narrowed in steps, until it fits:
 3. Spread columns become lines (`stacked`).
 4. Each row becomes a list of lines, which are broken at the terminal's width.
 
-A row is never split over tables. A line below the table says what it leaves out.
+A row is never split over tables. A line below the table names the columns that are left out.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class _Sheet:
 
     Attributes:
         table: The table, narrowed.
-        widths: The width of each column; empty where rows are lists.
+        widths: The width of each column. Empty if rows are lists.
         width: The terminal's width.
-        remarks: What is not shown, in sentences.
+        remarks: Sentences about hidden columns.
         marked: Whether the best cells have a star, because the terminal has no colours.
     """
 
@@ -95,7 +95,7 @@ class _Sheet:
         return cls(shown, (), console.width, (), marked)
 
     def lines(self) -> Iterator[Text]:
-        """What is printed."""
+        """The lines of the table."""
         if not self.widths:
             yield from _lists(self.table, self.width)
             return
@@ -106,13 +106,13 @@ class _Sheet:
             yield from self._row(row)
 
     def said(self) -> Iterator[str]:
-        """What a reader of the lines has to know."""
+        """The sentences below the lines."""
         if self.marked and any(cell.mark is Mark.BEST for row in self.table.rows for cell in row):
             yield "* the best"
         yield from self.remarks
 
     def _row(self, cells: Sequence[Cell], style: str = "") -> Iterator[Text]:
-        """The lines of one row: one, or as many as its longest sentence needs."""
+        """The lines of one row. A long sentence needs several."""
         parts = [
             textwrap.wrap(cell.text, width) if cell_len(cell.text) > width else [cell.text]
             for cell, width in zip(cells, self.widths, strict=True)
@@ -136,7 +136,7 @@ class _Sheet:
 
 
 def _printable(table: Table, marked: bool) -> Table:
-    """The table with harmless text, and stars where the best is not told by a colour."""
+    """The table with harmless text. A star marks the best if there is no colour."""
 
     def cell(given: Cell) -> Cell:
         if given.text.isalnum() and given.mark is not Mark.BEST and not given.brief:
@@ -150,7 +150,7 @@ def _printable(table: Table, marked: bool) -> Table:
 
 
 def _forms(table: Table) -> Iterator[tuple[Table, tuple[str, ...]]]:
-    """The forms of a table, the widest first, each with remarks on what it does not show."""
+    """The forms of a table, the widest first, each with remarks on hidden columns."""
     order = sorted({head.drop for head in table.heads if head.drop}, reverse=True)
     yield table, ()
     for least in order:
@@ -184,7 +184,7 @@ def _brief(table: Table) -> Table:
 
 
 def _widths(table: Table, width: int) -> tuple[int, ...]:
-    """The width of each column; nothing where they do not fit. Columns of sentences share what the others leave."""
+    """The width of each column, or nothing if they do not fit. Columns of sentences share the rest of the width."""
     columns = zip(table.heads, *table.rows, strict=True)
     wanted = [max(map(cell_len, (head.text, *(cell.text for cell in cells)))) for head, *cells in columns]
     sentences = [place for place, head in enumerate(table.heads) if head.wrap and wanted[place] > _LEAST]

@@ -34,8 +34,8 @@ class Rows:
     Make them by `Rows.read`, `Rows.of` or `Rows.of_benchmark`. `rows["tflops"]` is a column as a pandas series.
 
     Attributes:
-        runs: The runs that were read; empty for a benchmark.
-        about: What a benchmark's file says beside its rows.
+        runs: The runs that were read. Empty for a benchmark.
+        about: The rest of a benchmark's file.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Rows:
         """The records of runs, or the rows of one benchmark.
 
         Args:
-            *paths: For each run its folder or its records.jsonl, or a folder of runs; or one JSON file of a benchmark.
+            *paths: The folder of each run, its records.jsonl or a folder of runs. Alone, the JSON file of a benchmark.
 
         Raises:
-            RequestError: There are no records, or a line is not one; or other files stand beside a benchmark's.
+            RequestError: There are no records, a line is no record, or other paths stand beside a benchmark's.
         """
         if any(path.suffix in SUFFIXES for path in paths):
             if len(paths) > 1:
@@ -110,7 +110,7 @@ class Rows:
 
     @property
     def names(self) -> list[str]:
-        """The columns that were read, before those that are derived."""
+        """The columns that were read. Derived columns are not among them."""
         return list(self._all)
 
     @property
@@ -189,7 +189,7 @@ def _record_columns(records: Sequence[Record]) -> dict[str, Series]:
 
 
 def dtype_of(annotation: str) -> str:
-    """The type of a column: pandas' for numbers that may be missing, and objects for text and for what is nested."""
+    """The type of a column: a type of numbers, or objects for text and nested values."""
     if annotation == "<class 'int'>":
         return "int64"
     return {"<class 'float'>": "float64", "float | None": "float64", "int | None": "Int64"}.get(annotation, "object")

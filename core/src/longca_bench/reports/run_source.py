@@ -1,4 +1,4 @@
-"""A run as reports take it: its records and the environment they were measured in."""
+"""A run: its records and the environment that they were measured in."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Run:
 
     Attributes:
         folder: Where it lies.
-        records: Its records; at least one.
-        environment: What it was measured on; None where nothing says.
+        records: Its records. There is at least one.
+        environment: Its environment. None without environment.json.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ def open_run(path: Path) -> Run:
 
 
 def flatten(environment: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every leaf of an environment as a dotted name and its text; what is null is left out."""
+    """Every leaf of an environment as a dotted name and its text. Null is left out."""
     for key, value in environment.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The summary of runs: results, strategies, what was not measured and why, and the number of cases by status."""
+"""The summary of runs: results, strategies, cases without a time, and the number of cases by status."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["print_summary", "print_view"]
 
 
 def print_summary(console: Console, rows: Rows) -> None:
-    """Prints what runs show.
+    """Prints the summary of runs.
 
     Raises:
-        RequestError: The rows are a benchmark's, which has no summary.
+        RequestError: The rows are a benchmark's. A benchmark has no summary.
     """
     if "status" not in rows.names or "case" not in rows.names:
         raise RequestError(f"a benchmark's rows have no summary; name a view with --view: {', '.join(VIEWS)}")

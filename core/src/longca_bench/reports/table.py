@@ -1,4 +1,4 @@
-"""A table as every renderer takes it: heads, rows of cells, a title and notes. All text in it is plain."""
+"""A table for every renderer: heads, rows of cells, a title and notes. All text in it is plain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Cell", "Head", "Mark", "Table", "legend", "table"]
 
 
 class Mark(Enum):
-    """What a cell says beside its text. A renderer chooses the look."""
+    """The mark of a cell. A renderer chooses the look."""
 
     NONE = ""
     BEST = "best"  # the best of those that it competes with: bold
@@ -28,10 +28,10 @@ class Cell:
     """One cell.
 
     Attributes:
-        text: What people read.
-        value: What CSV and Parquet take; None where there is no value, as beside the word for a failure.
-        mark: What the cell says beside its text.
-        brief: A shorter text for narrow terminals; empty where there is none.
+        text: The text for people.
+        value: The value for CSV and Parquet. None without a value, such as for a failure.
+        mark: Its mark.
+        brief: A shorter text for narrow terminals. Empty without one.
     """
 
     text: str
@@ -50,13 +50,13 @@ class Head:
     """The head of a column.
 
     Attributes:
-        text: What people read.
+        text: The text for people.
         left: Whether the column is text, which is aligned to the left.
         code: Whether Markdown shows the cells as code, as it does names of masks and kernels.
         code_head: Whether Markdown shows the head itself as code.
         wrap: Whether the cells are sentences, which may be broken over lines.
-        about: A legend that stands below the tables; empty where the text says it all.
-        drop: When a narrow terminal leaves the column out: the highest first, and never at 0.
+        about: A legend that stands below the tables. Empty without one.
+        drop: The rank for leaving the column out of a narrow terminal: the highest first, and never 0.
         across: Whether the column is one of several that the view spread a column's values over.
     """
 
@@ -76,8 +76,8 @@ class Table:
 
     Attributes:
         heads: The columns.
-        rows: The cells, row by row; each row has as many cells as there are heads.
-        title: What all rows have in common; empty where nothing stands above the table.
+        rows: The cells, row by row. Each row has a cell for each head.
+        title: The title above the table. Empty without one.
         notes: Sentences below the table.
     """
 
@@ -115,7 +115,7 @@ class Table:
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
 
     def frame(self) -> DataFrame:
-        """The values as a data frame, with the title as its first column where there is one."""
+        """The values as a data frame. A title is its first column."""
         from pandas import DataFrame
 
         found = DataFrame([[cell.plain for cell in row] for row in self.rows], columns=self.names)
@@ -125,7 +125,7 @@ class Table:
 
 
 def legend(heads: Iterable[Head]) -> str:
-    """The meaning of heads as one sentence; empty where none needs it."""
+    """The meaning of heads as one sentence. Empty if none needs it."""
     said = dict.fromkeys(f"{head.text}: {head.about}" for head in heads if head.about)
     return f"{'; '.join(said)}." if said else ""
 
@@ -134,7 +134,7 @@ def table(heads: Sequence[str | Head], rows: Sequence[Sequence[Cell | str]], **a
     """A table from texts.
 
     Args:
-        heads: The columns; the first of those given as text is aligned to the left.
+        heads: The columns. The first column is aligned to the left if its head is text.
         rows: The cells.
         **about: `title` and `notes`.
     """

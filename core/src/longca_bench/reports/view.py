@@ -1,4 +1,4 @@
-"""A view: a declaration of which columns of rows make tables, and how. `pivot.py` makes the tables."""
+"""A view: a declaration of tables: their columns, their lines and their figures. `pivot.py` makes the tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Value:
 
     Attributes:
         column: The column that it is of.
-        reduce: What the rows of one cell come to: `median`, `max`, `min`, `first`, `last`, `sum`, `count`, `range`
+        reduce: The reduction of the rows of one cell: `median`, `max`, `min`, `first`, `last`, `sum`, `count`, `range`
             or `each`, which lists every value once.
-        head: Its head; empty for the column's.
-        format: How it reads; None for the column's format.
-        missing: What stands where nothing is known.
+        head: Its head. Empty for the column's.
+        format: Its format. None for the column's.
+        missing: The text of an unknown value.
     """
 
     column: str
@@ -31,7 +31,7 @@ class Value:
     missing: str = ""
 
     def text(self, value: Any) -> str:
-        """How a reduced value reads."""
+        """The text of a reduced value."""
         if value is None or value != value:
             return self.missing
         return (self.format or column(self.column).format)(value)
@@ -45,11 +45,11 @@ def _joined(texts: Sequence[str]) -> str:
 class View:
     """A declaration of tables.
 
-    The rows of a cell that were measured are reduced to its figures. A cell without any has the words for what happened
-    instead. A spread column and a line without any text are left out.
+    The measured rows of a cell are reduced to its figures. A cell without measured rows has the words for its
+    statuses. A spread column and a line without any text are left out.
 
     Attributes:
-        about: What the view shows, for the list of views.
+        about: The content of the tables, for the list of views.
         rows: The columns that make a table's lines, and that stand before the figures.
         values: The figures: side by side, or joined in one cell where the view has `across`.
         tables: The columns that make tables: one table for each combination of their values.
@@ -59,17 +59,17 @@ class View:
         apart: Further columns that tell lines apart. They are never shown.
         beside: Figures of a whole line, before those of `values`.
         where: Conditions of `Rows.where` by column, or one function of rows under the key `condition`.
-        sort: The columns that lines are sorted by; empty for the order of measuring.
-        best: Whether the highest or the lowest of the first figure is marked; None marks none.
-        among: The cells that the best is the best of: those of its row, its column or its table.
-        join: How the figures of one cell become its text.
-        counts: The statuses of the rows that figures are made of; empty for all rows. The first figure of a `suspect`
+        sort: The columns that lines are sorted by. Empty for the order of measuring.
+        best: Whether the highest or the lowest of the first figure is marked. None marks none.
+        among: The cells that the best one competes with: its row, its column or its table.
+        join: The function that makes one text of the figures of a cell.
+        counts: The statuses of the rows that figures are made of. Empty for all rows. The first figure of a `suspect`
             row has a question mark.
         failures: Whether spread columns and lines are shown where nothing was measured and something failed.
         ordered: Whether spread columns stand in the order of their values, and not in that of measuring.
         winner: Whether the last column names the best of a row, and those whose intervals overlap with its own.
         mean: Whether the last line has the geometric mean of each column, with the number of its lines.
-        absent: What stands in a spread cell that no row is of.
+        absent: The text of a spread cell without rows.
         notes: Sentences below each table.
         legend: Whether the meaning of the heads stands below the last table.
     """

@@ -1,4 +1,4 @@
-"""Views of whole runs: the results of kernels and of strategies, what was not measured, and environments."""
+"""Views of whole runs: the results of kernels and of strategies, cases without a time, and environments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FEW = 3  # names that are listed one by one
 
 
 def few(names: Sequence[str]) -> str:
-    """Names, each once; and how many more there are."""
+    """The first names, and the number of further names."""
     known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
     return ", ".join(known if len(known) <= _FEW + 1 else [*known[:_FEW], f"{len(known) - _FEW} more"])
 
@@ -93,7 +93,7 @@ def strategies(rows: Rows) -> list[Table]:
 
 
 def environment(rows: Rows, prefixes: Sequence[str] = ("",)) -> list[Table]:
-    """What runs were measured on: each fact, its value, and the runs with this value."""
+    """The environments of runs: each fact, its value, and the runs with this value."""
     facts: dict[str, dict[str, list[str]]] = {}
     for run in rows.runs:
         for fact, value in flatten(run.environment or {}):
@@ -123,7 +123,7 @@ def whole(rows: Rows) -> list[Table]:
 
 
 def _with_unit(view: View, rows: Rows) -> View:
-    """The view with throughput in GFLOP/s where nothing reaches one TFLOP/s."""
+    """The view with throughput in GFLOP/s, if nothing reaches one TFLOP/s."""
     unit, by = throughput_unit(rows["tflops"].max())
     values = tuple(
         replace(each, head="per rank" if view is STRATEGIES else "", format=lambda value: three_digits(value * by))

@@ -1,4 +1,4 @@
-"""How numbers, masks and statuses read in tables, charts and messages."""
+"""The texts of numbers, masks and statuses in tables, charts and messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def three_digits(value: float) -> str:
 
 
 def tokens(seqlen: int) -> str:
-    """A length in M or K where that is exact."""
+    """A length in M or K if that is exact."""
     if seqlen % 2**20 == 0:
         return f"{seqlen // 2**20} M"
     return f"{seqlen // 1024} K" if seqlen % 1024 == 0 else str(seqlen)
@@ -60,12 +60,12 @@ def brief_error(value: float) -> str:
 
 
 def throughput_unit(best: float | None) -> tuple[str, float]:
-    """TFLOP/s, or GFLOP/s where nothing reaches one TFLOP/s; and how many of it are one TFLOP/s."""
+    """TFLOP/s, or GFLOP/s if nothing reaches one TFLOP/s, and the number of it that is one TFLOP/s."""
     return ("GFLOP/s", 1e3) if best is not None and best < 1 else ("TFLOP/s", 1.0)
 
 
 def word(status: str) -> str:
-    """A status as tables and charts show it."""
+    """The text of a status in tables and charts."""
     return {each.value: each.word for each in Status}.get(status, status.upper())
 
 
@@ -81,7 +81,7 @@ def status_counts(statuses: Iterable[str]) -> str:
 
 
 def mask_name(pattern: str, factors: Mapping[str, Any]) -> str:
-    """A mask as tables name it: its pattern and the values of the factors that its suite gives."""
+    """The name of a mask in tables: its pattern and the values of the factors that its suite gives."""
     shown = ", ".join(_brief(name, value) for name, value in factors.items())
     return f"{pattern} {shown}" if shown else pattern
 
