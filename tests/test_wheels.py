@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
-from .imports import DISTRIBUTIONS, ROOT, package_of
+from .imports import DISTRIBUTIONS, ROOT, packages_of
 
 # The tests of installed wheels share one environment, which takes a minute to make: all on one worker, in this order.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000), pytest.mark.xdist_group("wheels")]
 
 DATA = {
-    "core": ("longca/masks/data/document_lengths.json", "longca/bench/suites/quick.toml"),
+    "core": (
+        "longca/masks/data/document_lengths.json",
+        "longca_advice/evidence.jsonl",
+        "longca_bench/suites/quick.toml",
+    ),
     "example": (),
 }
 
@@ -94,14 +98,15 @@ def with_example(core_alone, wheels) -> Environment:
 def test_a_wheel_holds_the_package_and_nothing_else(distribution, wheels):
     with zipfile.ZipFile(wheels[distribution.name]) as wheel:
         names = wheel.namelist()
-    package = package_of(distribution).name
+    packages = packages_of(distribution)
     source = {
         path.relative_to(distribution / "src").as_posix()
-        for path in package_of(distribution).rglob("*")
+        for package in packages
+        for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert {name for name in names if ".dist-info/" not in name} == source
-    assert {f"{package}/py.typed", *DATA.get(distribution.name, ())} <= source
+    assert {*(f"{package.name}/py.typed" for package in packages), *DATA.get(distribution.name, ())} <= source
     assert any(name.endswith("/licenses/LICENSE") for name in names)
 
 
@@ -157,3 +162,13 @@ def test_an_installed_plugins_kernel_is_measured(with_example):
     assert all(record["median"] > 0 and record["samples"] for record in measured)
     assert all(record["distribution"] == "longca-example" for record in measured)
     assert len((out / "records.jsonl").read_text(encoding="utf-8").splitlines()) == len(records)
+
+
+def test_a_kit_comes_with_the_plugins_that_are_made_of_it(core_alone, wheels):
+    found = [f"--find-links={wheels[name].parent}" for name in ("longca_triton", "longca_vsa", "longca_flashmask")]
+    core_alone.install("--no-index", *found, "longca-vsa", "longca-flashmask")
+    plugins = {plugin["distribution"]: plugin for plugin in core_alone.longca("plugins")}
+    assert "longca-triton" not in plugins, "a kit has no entry point"
+    assert plugins["longca-vsa"]["kernels"] == ["bsa", "vsa", "vsa_triton", "fa2_sparse"]
+    assert plugins["longca-flashmask"]["kernels"] == ["flashmask"]
+    core_alone.run("python", "-c", "import longca_triton.kernel, longca_vsa.bsa.kernel, longca_flashmask.flashmask")

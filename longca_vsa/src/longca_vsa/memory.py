@@ -9,14 +9,13 @@ records in results/h200. The bytes of `fa2_sparse` are unverified, like its kern
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 
 from longca import Problem
 from longca.kernels.sizes import Tensors, block_sparse, counted_heads, empty_bytes, widths
 from longca.masks import BlockSparseMask, Form
+from longca.plan_cache import PlanCache
 from longca_triton.memory import prepared_bytes
 from longca_vsa.bsa.configs import choose, heads_in_cache, packed_heads, piece_of, tile_count
 
@@ -115,15 +114,18 @@ def _lists_bytes(mask: BlockSparseMask, steps: set[int], *, by_key: bool) -> int
     rows, unit = mask.heads * (len(own) - 1), mask.block_size or 0
     number = 2 if unit > 1 and len(other) <= _SHORT else 4
     pieces = {piece_of(other, step) for step in steps}
-    found = _entries(mask, mask.key)
+    found = _ENTRIES.get(mask, (), lambda: _entries(mask))
     runs, blocks = found[1 if by_key else 0], found[2]
     entries = sum(number * (1 + blocks) if piece else 2 * number * (1 + runs) for piece in pieces)
     return entries + len(pieces) * 8 * (rows + 1) + 4 * rows * len(steps)
 
 
-@lru_cache(maxsize=32)
-def _entries(mask: BlockSparseMask, _key: int) -> tuple[int, int, int]:
-    """Runs of key blocks, runs of query blocks, and kept blocks. The key tells apart masks of other blocks."""
+#: The entries of the latest masks.
+_ENTRIES: PlanCache[tuple[int, int, int]] = PlanCache(32)
+
+
+def _entries(mask: BlockSparseMask) -> tuple[int, int, int]:
+    """Runs of key blocks, runs of query blocks, and kept blocks."""
     found = [(_runs(kept), _runs(kept.T), int(np.count_nonzero(kept))) for kept in counted_heads(mask)]
     by_query, by_key, blocks = (sum(each) * mask.heads // len(found) for each in zip(*found, strict=True))
     return by_query, by_key, blocks

@@ -14,8 +14,12 @@ from longca_triton.checking import (
     both_ways,
     check,
     check_buffers,
+    check_far_offsets,
+    check_launch,
+    check_layouts,
     check_parts,
     check_strides,
+    check_unseen,
     compare,
     cpu_problem,
     draw_tensors,
@@ -93,3 +97,39 @@ def test_a_file_runs_in_a_process_of_its_own(tmp_path, line, code):
     done = run_interpreted(path)
     assert done.returncode == code
     assert ("so it goes" in done.stdout) == bool(code)
+
+
+def test_layouts_change_nothing():
+    class Contiguous(Naive):
+        def forward(self, q, k, v, plan, **buffers):
+            return super().forward(q.as_strided(q.shape, torch.empty(q.shape).stride()), k, v, plan, **buffers)
+
+    check_layouts(PROBLEM, Naive())
+    with pytest.raises(AssertionError, match="not close"):
+        check_layouts(PROBLEM, Contiguous())
+
+
+def test_results_that_nothing_sees():
+    visible = torch.zeros(1, 20, 20, dtype=torch.bool)
+    visible[:, 1:, 1:] = True
+    out, lse, dq, dk, dv = (torch.ones(20, 2, 64), torch.ones(2, 20), *[torch.ones(20, n, 64) for n in (2, 1, 1)])
+    lse[:, 0] = -torch.inf
+    for x in (out, dq, dk, dv):
+        x[0] = 0
+    check_unseen((out, lse, dq, dk, dv), visible)
+    for x in (out, lse, dq, dk, dv):
+        x[(slice(None), 0) if x is lse else 0] = 7
+        with pytest.raises(AssertionError):
+            check_unseen((out, lse, dq, dk, dv), visible)
+        x[(slice(None), 0) if x is lse else 0] = -torch.inf if x is lse else 0
+
+
+def test_offsets_far_apart():
+    check_far_offsets(cpu_problem(masks.build("causal", seqlen=70), 2, 1), Naive())
+
+
+@pytest.mark.parametrize("kernel", ["forward", "dkdv", "dq"])
+def test_a_launch_by_itself(kernel):
+    check_launch(Toy, PROBLEM, kernel, IN_USE)
+    with pytest.raises(AssertionError, match="not close"):
+        check_launch(Toy, PROBLEM, kernel, replace(IN_USE, **{kernel: WRONG}))

@@ -294,13 +294,13 @@ def check_layouts(problem: Problem, kernel: Kernel) -> None:
     Raises:
         AssertionError: The results differ by more than 2 %.
     """
-    tensors = draw_tensors(problem)
-    expected = both_ways(kernel, problem, *tensors)
-    heads = [x.shape[1] for x in tensors[:3]]
-    fused = torch.cat(tensors[:3], dim=1).split(heads, dim=1)
-    q, k, v, dout = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in tensors)
-    for found in (both_ways(kernel, problem, *fused, tensors[3]), both_ways(kernel, problem, q, k, v, dout)):
-        for result, value in zip(found, expected, strict=True):
+    q, k, v, dout = draw_tensors(problem)
+    expected = both_ways(kernel, problem, q, k, v, dout)
+    fused = torch.cat([q, k, v], dim=1).split([x.shape[1] for x in (q, k, v)], dim=1)
+    by_head = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k, v, dout))
+    for tensors in ((*fused, dout), by_head):
+        q, k, v, dout = tensors
+        for result, value in zip(both_ways(kernel, problem, q, k, v, dout), expected, strict=True):
             torch.testing.assert_close(result, value, rtol=2e-2, atol=2e-2)
 
 
