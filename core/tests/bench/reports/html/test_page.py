@@ -7,8 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from longca.errors import MissingPackageError, RequestError
+from longca_bench.cli.app import app
 from longca_bench.reports.html import limits, page
 from longca_bench.reports.html.page import write_html
 from longca_bench.reports.html.payload import payload
@@ -123,6 +125,17 @@ def test_a_command_measures_the_case_again(fields, options):
     some = record(**fields)
     parts = ["longca run", some.pattern, shape, *([options] if options else []), "--device cpu"]
     assert rerun(some, "cpu") == " ".join(parts)
+
+
+def test_a_command_is_one_that_run_takes():
+    some = record(pattern="causal_sliding_window", factors={"window": 100}, direction="backward")
+    said = CliRunner().invoke(app, [*shlex.split(rerun(some, "cpu"))[1:], "--dry-run", "--json"])
+    (planned,) = json.loads(said.stdout)
+    expected = {
+        "kernel": "naive", "pattern": some.pattern, "factors": {"window": 100}, "seqlen": 1024, "heads": "4:2",
+        "direction": "backward",
+    }  # fmt: skip
+    assert planned.items() >= expected.items()
 
 
 def test_a_command_quotes_what_a_shell_would_read():
