@@ -66,7 +66,7 @@ def _merge_kernel(
 
 
 def merge_parts_on_cuda(outs: Tensor, lses: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Merges parts into buffers. See `longca.parallel.parts.merge_parts`."""
+    """Merges parts into buffers. See `longca.parallel.merge.merge_parts`."""
     assert outs.is_contiguous()
     assert lses.is_contiguous()
     assert out.stride(-1) == 1

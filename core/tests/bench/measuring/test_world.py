@@ -37,7 +37,7 @@ assert [result.status for result in results] == ["ok", "ok"]
 assert not results[0].fields.get("rank_samples"), "the fields of ranks are for ranks"
 assert phases == 2 * ["load", "inputs", "plan", "verify", "time", "verify again"]
 assert not torch.distributed.is_initialized()
-print(sorted(name for name in sys.modules if name.startswith(("longca_bench.ranks", "longca.parallel.traffic"))))
+print(sorted(name for name in sys.modules if name.startswith(("longca_bench.ranks", "longca_bench.measuring.traffic"))))
 """
 
 
