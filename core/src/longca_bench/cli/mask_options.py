@@ -1,39 +1,21 @@
-"""The options of a mask, shared by several commands, and the mask that they make."""
+"""The options of a mask, which several commands take, and the mask that they make."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from longca.masks import Mask
 
-__all__ = [
-    "PANEL",
-    "SEQLEN",
-    "Block",
-    "Boundaries",
-    "Documents",
-    "GlobalTokens",
-    "Kept",
-    "LengthsFrom",
-    "MaskHeads",
-    "Prefix",
-    "Seed",
-    "Seqlen",
-    "SeqlenK",
-    "Window",
-    "check_lengths",
-    "make_mask",
-    "mask_factors",
-    "say_lengths",
-    "total_tokens",
-]
+__all__ = ["PANEL", "SEQLEN", "MaskOptions", "check_lengths", "say_lengths", "takes_mask"]
 
 #: Tokens of a mask if no option gives its length.
 SEQLEN = 4096
@@ -41,153 +23,166 @@ SEQLEN = 4096
 #: The heading of these options in the help.
 PANEL = "One mask"
 
+#: The options that are factors of a pattern.
+_FACTORS = ("documents", "window", "prefix", "block", "global_tokens", "boundaries", "kept")
 
-def _factor(flag: str, help: str, metavar: str | None = None) -> Any:
+
+def _option(flag: str, help: str, metavar: str | None = None) -> Any:
     """An option of the mask's panel."""
     return typer.Option(flag, help=help, metavar=metavar, rich_help_panel=PANEL)
 
 
-Seqlen = Annotated[
-    int | None,
-    typer.Option(
-        "--seqlen",
-        help="Number of queries, and of keys without --seqlen-k. "
-        f"(default: the sum of --documents, the last of --boundaries, or {SEQLEN})",
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the drawn factors.")]
-SeqlenK = Annotated[int | None, _factor("--seqlen-k", "Number of keys, for patterns that allow Sq ≠ Sk.")]
-LengthsFrom = Annotated[
-    str | None,
-    _factor(
-        "--lengths",
-        "Draw document lengths from pile, prolong64k, prolong512k, mix or a file. (default: by the length)",
-        "NAME|FILE",
-    ),
-]
-Documents = Annotated[
-    str | None,
-    _factor(
-        "--documents",
-        "Exactly these document lengths: 1000,96,3000, or a file with one length a line.",
-        "LENGTHS|FILE",
-    ),
-]
-Window = Annotated[int | None, _factor("--window", "Distance that a query sees, in tokens.")]
-Prefix = Annotated[int | None, _factor("--prefix", "Tokens of the prefix.")]
-Block = Annotated[int | None, _factor("--block", "Tokens of a block.")]
-GlobalTokens = Annotated[
-    int | None, _factor("--global-tokens", "Number of first tokens that see all tokens and are seen by all.")
-]
-Boundaries = Annotated[str | None, _factor("--boundaries", "Block bounds from 0 to the length: 0,100,4096.", "N,N,...")]
-Kept = Annotated[float | None, _factor("--kept", "Share of the blocks that is kept, from 0 to 1.")]
-MaskHeads = Annotated[
-    int | None,
-    _factor("--mask-heads", "Heads with masks of their own, for block-sparse patterns. (default: one a KV head)"),
-]
+@dataclass(frozen=True)
+class MaskOptions:
+    """The options of a mask, as the command line gives them. `takes_mask` adds them to a command.
+
+    `documents` has lengths separated by commas, or the path of a file of lengths. A text of digits, commas, signs and
+    spaces is a list. Any other text is a path.
+    """
+
+    seqlen: Annotated[
+        int | None,
+        typer.Option(
+            "--seqlen",
+            help="Number of queries, and of keys without --seqlen-k. "
+            f"(default: the sum of --documents, the last of --boundaries, or {SEQLEN})",
+        ),
+    ] = None
+    seqlen_k: Annotated[int | None, _option("--seqlen-k", "Number of keys, for patterns that allow Sq ≠ Sk.")] = None
+    lengths: Annotated[
+        str | None,
+        _option(
+            "--lengths",
+            "Draw document lengths from pile, prolong64k, prolong512k, mix or a file. (default: by the length)",
+            "NAME|FILE",
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn factors.")] = 0
+    documents: Annotated[
+        str | None,
+        _option(
+            "--documents",
+            "Exactly these document lengths: 1000,96,3000, or a file with one length a line.",
+            "LENGTHS|FILE",
+        ),
+    ] = None
+    window: Annotated[int | None, _option("--window", "Distance that a query sees, in tokens.")] = None
+    prefix: Annotated[int | None, _option("--prefix", "Tokens of the prefix.")] = None
+    block: Annotated[int | None, _option("--block", "Tokens of a block.")] = None
+    global_tokens: Annotated[
+        int | None, _option("--global-tokens", "Number of first tokens that see all tokens and are seen by all.")
+    ] = None
+    boundaries: Annotated[
+        str | None, _option("--boundaries", "Block bounds from 0 to the length: 0,100,4096.", "N,N,...")
+    ] = None
+    kept: Annotated[float | None, _option("--kept", "Share of the blocks that is kept, from 0 to 1.")] = None
+    mask_heads: Annotated[
+        int | None,
+        _option("--mask-heads", "Heads with masks of their own, for block-sparse patterns. (default: one a KV head)"),
+    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given and no suite takes, by their names."""
+        names = ("lengths", *_FACTORS, "mask_heads")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def factors(self) -> dict[str, Any]:
+        """The mask's factors that were given, by name.
+
+        Raises:
+            RequestError: A list that is not whole numbers separated by commas, or a file that is missing or has an
+                invalid line.
+        """
+        found = {name: value for name, value in self.given.items() if name in _FACTORS}
+        if self.documents is not None:
+            found["documents"] = _documents(self.documents)
+        if self.boundaries is not None:
+            found["boundaries"] = _integers("boundaries", self.boundaries, "0,100,4096")
+        return found
+
+    def tokens(self, seqlen: int | None = None) -> int:
+        """The length of the mask: the given length, the sum of its documents, the end of its boundaries, or SEQLEN.
+
+        Args:
+            seqlen: The given length. None takes the option's.
+
+        Raises:
+            RequestError: The documents sum to another length than the given one, or as in `factors`.
+        """
+        seqlen, factors = self.seqlen if seqlen is None else seqlen, self.factors()
+        if "documents" in factors:
+            total = sum(factors["documents"])
+            if seqlen not in (None, total):
+                from longca.errors import RequestError
+
+                raise RequestError(
+                    f"--documents sum to {total} tokens, and --seqlen is {seqlen}; leave out --seqlen, or make the "
+                    "lengths sum to it"
+                )
+            return total
+        if seqlen is not None:
+            return seqlen
+        return int(factors["boundaries"][-1]) if "boundaries" in factors else SEQLEN
+
+    def mask(self, pattern: str, heads: int | None = None) -> Mask:
+        """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
+
+        A file of lengths is described on standard error. With --seqlen-k, no factor is drawn and the window is 1024.
+
+        Args:
+            pattern: Name of the pattern.
+            heads: Heads with masks of their own, if --mask-heads does not say it. None means one head, and is the
+                value for patterns whose heads are all alike.
+
+        Raises:
+            UnknownNameError: The pattern or the distribution of lengths is unknown.
+            RequestError: Lengths that contradict each other, or a file of lengths that cannot be read.
+            MaskError: A length or a factor that does not fit the pattern.
+        """
+        from longca.masks import build, get_pattern, sample
+
+        kind = get_pattern(pattern)
+        factors = self.factors()
+        check_lengths(pattern, self.lengths, factors)
+        tokens = self.tokens()
+        if (own := self.mask_heads or heads) is not None:
+            factors["heads"] = own
+        if self.seqlen_k is None:
+            if self.lengths is not None:
+                say_lengths(self.lengths)
+            return sample(pattern, tokens, lengths=self.lengths, seed=self.seed, **factors)
+        if "window" in kind.factors:
+            factors.setdefault("window", 1024)
+        return build(pattern, tokens, seqlen_k=self.seqlen_k, **factors)
 
 
-def mask_factors(
-    *,
-    documents: str | None = None,
-    window: int | None = None,
-    prefix: int | None = None,
-    block: int | None = None,
-    global_tokens: int | None = None,
-    boundaries: str | None = None,
-    kept: float | None = None,
-) -> dict[str, Any]:
-    """The mask factors that a command was given, by name. Factors that were not given are left out.
+def takes_mask(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator for commands with a parameter `described`: the options of a mask take its place.
 
     Args:
-        documents: Lengths separated by commas, or the path of a file of lengths. A text of digits, commas, signs and
-            spaces is a list. Any other text is a path.
-        window: Distance that a query sees.
-        prefix: Tokens of the prefix.
-        block: Tokens of a block.
-        global_tokens: Number of first tokens that see all tokens and are seen by all.
-        boundaries: Block bounds separated by commas.
-        kept: Share of blocks kept.
-
-    Raises:
-        RequestError: A list that is not whole numbers separated by commas, or a file that is missing or has an invalid
-            line.
+        *without: Fields of `MaskOptions` that are no options of the command.
     """
-    given = {
-        "documents": None if documents is None else _documents(documents),
-        "window": window,
-        "prefix": prefix,
-        "block": block,
-        "global_tokens": global_tokens,
-        "boundaries": None if boundaries is None else _integers("boundaries", boundaries, "0,100,4096"),
-        "kept": kept,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    hints = get_type_hints(MaskOptions, include_extras=True)
+    options = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
+        for each in fields(MaskOptions)
+        if each.name not in without
+    ]
 
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(**values: Any) -> None:
+            mask = MaskOptions(**{option.name: values.pop(option.name) for option in options})
+            command(**values, described=mask)
 
-def total_tokens(seqlen: int | None, factors: Mapping[str, Any]) -> int:
-    """The length of a mask: the given length, the sum of its documents, the end of its boundaries, or SEQLEN.
+        signature = inspect.signature(command, eval_str=True)
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
+        place = list(signature.parameters).index("described")
+        called.__signature__ = signature.replace(parameters=[*own[:place], *options, *own[place + 1 :]])  # type: ignore[attr-defined]
+        return called
 
-    Raises:
-        RequestError: The documents sum to another length than the given one.
-    """
-    if "documents" in factors:
-        total = sum(factors["documents"])
-        if seqlen not in (None, total):
-            from longca.errors import RequestError
-
-            raise RequestError(
-                f"--documents sum to {total} tokens, and --seqlen is {seqlen}; leave out --seqlen, or make the lengths "
-                "sum to it"
-            )
-        return total
-    if seqlen is not None:
-        return seqlen
-    return int(factors["boundaries"][-1]) if "boundaries" in factors else SEQLEN
-
-
-def make_mask(
-    pattern: str,
-    *,
-    seqlen: int | None,
-    seqlen_k: int | None = None,
-    lengths: str | None = None,
-    seed: int = 0,
-    heads: int | None = None,
-    factors: Mapping[str, Any],
-) -> Mask:
-    """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
-
-    A file of lengths is described on standard error.
-
-    Args:
-        pattern: Name of the pattern.
-        seqlen: Queries, or None for `total_tokens`.
-        seqlen_k: Keys, or None for the number of queries. With a number, no factor is drawn and the window is 1024.
-        lengths: The source of document lengths, or None for the paper's choice for the length.
-        seed: Seed of the drawn factors.
-        heads: Heads with masks of their own. None means one head, and is the value for patterns whose heads are all
-            alike.
-        factors: The result of `mask_factors`.
-
-    Raises:
-        UnknownNameError: The pattern or the distribution of lengths is unknown.
-        RequestError: Lengths that contradict each other, or a file of lengths that cannot be read.
-        MaskError: A length or a factor that does not fit the pattern.
-    """
-    from longca.masks import build, get_pattern, sample
-
-    kind = get_pattern(pattern)
-    check_lengths(pattern, lengths, factors)
-    tokens = total_tokens(seqlen, factors)
-    given = dict(factors) if heads is None else {**factors, "heads": heads}
-    if seqlen_k is None:
-        if lengths is not None:
-            say_lengths(lengths)
-        return sample(pattern, tokens, lengths=lengths, seed=seed, **given)
-    if "window" in kind.factors:
-        given.setdefault("window", 1024)
-    return build(pattern, tokens, seqlen_k=seqlen_k, **given)
+    return decorate
 
 
 def check_lengths(pattern: str, lengths: str | None, factors: Mapping[str, Any]) -> None:

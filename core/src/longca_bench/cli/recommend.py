@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from longca_bench.cli.mask_options import (
-    Block,
-    Boundaries,
-    Documents,
-    GlobalTokens,
-    Kept,
-    LengthsFrom,
-    MaskHeads,
-    Prefix,
-    Seed,
-    Seqlen,
-    SeqlenK,
-    Window,
-    make_mask,
-    mask_factors,
-)
+from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
-
-if TYPE_CHECKING:
-    from longca.masks import Mask
 
 __all__ = ["parse_heads", "recommend"]
 
 
+@takes_mask()
 def recommend(
     context: typer.Context,
     pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
@@ -61,18 +44,7 @@ def recommend(
     why: Annotated[
         str | None, typer.Option(metavar="NAME", help="Explain the place of this kernel, pair or strategy.")
     ] = None,
-    seqlen: Seqlen = None,
-    seqlen_k: SeqlenK = None,
-    lengths: LengthsFrom = None,
-    seed: Seed = 0,
-    documents: Documents = None,
-    window: Window = None,
-    prefix: Prefix = None,
-    block: Block = None,
-    global_tokens: GlobalTokens = None,
-    boundaries: Boundaries = None,
-    kept: Kept = None,
-    mask_heads: MaskHeads = None,
+    described: MaskOptions = MaskOptions(),
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
@@ -83,29 +55,12 @@ def recommend(
 
     Example: longca recommend causal --seqlen 65536 --device h200 --gpus 8
     """
+    from longca.masks import get_pattern
     from longca_advice.recommend import recommend as ask
 
     shape = parse_heads(heads)
-    factors = mask_factors(
-        documents=documents,
-        window=window,
-        prefix=prefix,
-        block=block,
-        global_tokens=global_tokens,
-        boundaries=boundaries,
-        kept=kept,
-    )
-
-    def mask() -> Mask:
-        from longca.masks import get_pattern
-
-        own = mask_heads or (shape[1] if get_pattern(pattern).per_head else None)
-        return make_mask(
-            pattern, seqlen=seqlen, seqlen_k=seqlen_k, lengths=lengths, seed=seed, heads=own, factors=factors
-        )
-
     found = ask(
-        mask(),
+        described.mask(pattern, shape[1] if get_pattern(pattern).per_head else None),
         heads=shape,
         head_dim=head_dim,
         dtype=dtype,  # type: ignore[arg-type]  # Problem checks it

@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longca_bench.cli.mask_options import (
-    PANEL,
-    Block,
-    Boundaries,
-    Documents,
-    GlobalTokens,
-    Kept,
-    LengthsFrom,
-    MaskHeads,
-    Prefix,
-    Window,
-    say_lengths,
-)
+from longca_bench.cli.mask_options import PANEL, MaskOptions, say_lengths, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, count_workers, open_registry
 from longca_bench.cli.run_advised import advised, print_advised
 from longca_bench.cli.run_request import Described, Request
@@ -37,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
+@takes_mask("seqlen", "seqlen_k", "seed")
 def run(
     context: typer.Context,
     suite: Annotated[str, typer.Argument(help="A suite's name, a TOML file of one, or a mask pattern.")],
@@ -70,15 +59,7 @@ def run(
     nproc: Annotated[
         int | None, typer.Option(help="Number of ranks to start with torchrun. They share each case.", min=1, max=4096)
     ] = None,
-    documents: Documents = None,
-    lengths: LengthsFrom = None,
-    window: Window = None,
-    prefix: Prefix = None,
-    block: Block = None,
-    kept: Kept = None,
-    global_tokens: GlobalTokens = None,
-    boundaries: Boundaries = None,
-    mask_heads: MaskHeads = None,
+    described: MaskOptions = MaskOptions(),
     head_dim: Annotated[
         list[int] | None,
         typer.Option(help="Head dimension of a pattern's problem. Repeatable. (default: 128)", rich_help_panel=PANEL),
@@ -134,21 +115,12 @@ def run(
         strategies=tuple(strategy or ()),
         placements=tuple(placement or ()),
     )
-    factors = {
-        "documents": documents,
-        "window": window,
-        "prefix": prefix,
-        "block": block,
-        "kept": kept,
-        "global_tokens": global_tokens,
-        "boundaries": boundaries,
-    }
-    described = Described(factors, mask_heads, lengths, tuple(head_dim or ()), tuple(dtype or ()))
     disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
     limit = None if memory is None else int(memory * 2**30)
     options = Options(timeout, limit, fail_fast, disabled, interleave=ab is not None)
     about = device, nproc, out, resume, dry_run, as_json, ab, recommended
-    wanted = Request(suite, selection, described, options, *about)
+    problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
+    wanted = Request(suite, selection, problem, options, *about)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
@@ -197,8 +169,8 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
         suite, outcomes = advised(wanted, suite, where, registry, ranks)
     cases = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks)
     if leads:
-        if wanted.described.lengths is not None:
-            say_lengths(wanted.described.lengths)
+        if wanted.described.mask.lengths is not None:
+            say_lengths(wanted.described.mask.lengths)
         for name, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():
             typer.echo(f"{name} is left out: {advice}", err=True)
     if wanted.dry_run and outcomes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from longca_bench.cli.mask_options import MaskOptions
     from longca_bench.measuring.options import Options
     from longca_bench.suites.cases import Selection
 
@@ -20,31 +20,20 @@ class Described:
     """Options that describe one problem. No suite takes them.
 
     Attributes:
-        factors: The options of a mask, by the names of the parameters of
-            `longca_bench.cli.mask_options.mask_factors`.
-        mask_heads: Number of heads with masks of their own, or None for one mask for each KV head.
-        lengths: The source of document lengths.
+        mask: The options of a mask.
         head_dims: Head dimensions.
         dtypes: Data types.
     """
 
-    factors: Mapping[str, Any]
-    mask_heads: int | None
-    lengths: str | None
+    mask: MaskOptions
     head_dims: tuple[int, ...]
     dtypes: tuple[str, ...]
 
     @property
     def options(self) -> list[str]:
         """The given options, as a user writes them."""
-        given = {
-            **self.factors,
-            "mask_heads": self.mask_heads,
-            "lengths": self.lengths,
-            "head_dim": self.head_dims or None,
-            "dtype": self.dtypes or None,
-        }
-        return [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+        given = {**self.mask.given, "head_dim": self.head_dims, "dtype": self.dtypes}
+        return [f"--{name.replace('_', '-')}" for name, value in given.items() if value != ()]
 
 
 @dataclass(frozen=True)

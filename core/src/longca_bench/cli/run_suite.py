@@ -73,27 +73,28 @@ def _check_of_a_pattern(name: str, selection: Selection, ranks: int | None) -> N
 
 
 def _suite_of_pattern(name: str, selection: Selection, described: Described, ranks: int | None) -> Suite:
-    from longca_bench.cli.mask_options import check_lengths, mask_factors, total_tokens
+    from longca_bench.cli.mask_options import check_lengths
     from longca_bench.suites.one_problem import problem_suite
 
-    factors = mask_factors(**described.factors)
-    check_lengths(name, described.lengths, factors)
-    if described.mask_heads is not None:
-        factors["heads"] = described.mask_heads
+    mask = described.mask
+    factors = mask.factors()
+    check_lengths(name, mask.lengths, factors)
+    if mask.mask_heads is not None:
+        factors["heads"] = mask.mask_heads
     said: dict[str, Any] = {
         "heads": selection.heads,
         "head_dims": described.head_dims,
         "dtypes": described.dtypes,
         "directions": selection.directions,
         "kernels": selection.kernels,
-        "lengths": described.lengths,
+        "lengths": mask.lengths,
         "seeds": selection.seeds,
         "strategies": selection.strategies or (("*",) if ranks is not None else ()),
         "placements": selection.placements,
     }
     return problem_suite(
         name,
-        seqlens=[total_tokens(seqlen, factors) for seqlen in selection.seqlens or (None,)],
+        seqlens=[mask.tokens(seqlen) for seqlen in selection.seqlens or (None,)],
         factors=factors,
         **{key: value for key, value in said.items() if value},
     )

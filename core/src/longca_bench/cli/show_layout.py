@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longca_bench.cli.mask_options import (
-    Block,
-    Boundaries,
-    Documents,
-    GlobalTokens,
-    Kept,
-    LengthsFrom,
-    Prefix,
-    Seed,
-    Seqlen,
-    Window,
-    make_mask,
-    mask_factors,
-)
+from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
 from longca_bench.cli.recommend import parse_heads
 
@@ -36,6 +23,7 @@ __all__ = ["parse_mesh", "show_layout"]
 ALL = "all"
 
 
+@takes_mask("seqlen_k", "mask_heads")
 def show_layout(
     context: typer.Context,
     strategy: Annotated[str, typer.Argument(help="A strategy, such as ring_p2p. `longca plugins` lists them.")],
@@ -53,16 +41,7 @@ def show_layout(
     direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
     backend: Annotated[str, typer.Option(help="The library that moves tensors: nccl or gloo.")] = "nccl",
     out: Annotated[Path | None, typer.Option(help="Draw to this .png, .svg or .pdf, instead of numbers.")] = None,
-    seqlen: Seqlen = None,
-    lengths: LengthsFrom = None,
-    seed: Seed = 0,
-    documents: Documents = None,
-    window: Window = None,
-    prefix: Prefix = None,
-    block: Block = None,
-    global_tokens: GlobalTokens = None,
-    boundaries: Boundaries = None,
-    kept: Kept = None,
+    described: MaskOptions = MaskOptions(),
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
@@ -82,19 +61,9 @@ def show_layout(
     registry = open_registry(context, no_plugin)
     axes = registry.strategy(strategy).axes
     sizes = parse_mesh(mesh, axes, ranks)
-    factors = mask_factors(
-        documents=documents,
-        window=window,
-        prefix=prefix,
-        block=block,
-        global_tokens=global_tokens,
-        boundaries=boundaries,
-        kept=kept,
-    )
     heads_q, heads_kv = parse_heads(heads)
-    mask = make_mask(pattern, seqlen=seqlen, lengths=lengths, seed=seed, factors=factors)
     problem = Problem(
-        mask=mask,
+        mask=described.mask(pattern),
         heads_q=heads_q,
         heads_kv=heads_kv,
         device=Device("cpu"),

@@ -7,21 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca_bench.cli.mask_options import (
-    Block,
-    Boundaries,
-    Documents,
-    GlobalTokens,
-    Kept,
-    LengthsFrom,
-    Prefix,
-    Seed,
-    Seqlen,
-    SeqlenK,
-    Window,
-    make_mask,
-    mask_factors,
-)
+from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -30,19 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["show_mask"]
 
 
+@takes_mask("mask_heads")
 def show_mask(
     pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
-    seqlen: Seqlen = None,
-    seqlen_k: SeqlenK = None,
-    lengths: LengthsFrom = None,
-    seed: Seed = 0,
-    documents: Documents = None,
-    window: Window = None,
-    prefix: Prefix = None,
-    block: Block = None,
-    global_tokens: GlobalTokens = None,
-    boundaries: Boundaries = None,
-    kept: Kept = None,
+    described: MaskOptions = MaskOptions(),
     heads: Annotated[
         int | None, typer.Option("--mask-heads", "--heads", help="Heads with masks of their own. (default: 1)")
     ] = None,
@@ -58,19 +35,8 @@ def show_mask(
 
     Example: longca show-mask causal_document --seqlen 8192 --out mask.png
     """
-    factors = mask_factors(
-        documents=documents,
-        window=window,
-        prefix=prefix,
-        block=block,
-        global_tokens=global_tokens,
-        boundaries=boundaries,
-        kept=kept,
-    )
     _check_tile(tile)
-    mask = make_mask(
-        pattern, seqlen=seqlen, seqlen_k=seqlen_k, lengths=lengths, seed=seed, heads=heads, factors=factors
-    )
+    mask = described.mask(pattern, heads)
     if out is not None:
         from longca_bench.reports.mask_picture import draw_mask
 

@@ -4,7 +4,7 @@ import pytest
 
 from longca import masks
 from longca.errors import MaskError, RequestError, UnknownNameError
-from longca_bench.cli.mask_options import SEQLEN, check_lengths, make_mask, mask_factors, say_lengths, total_tokens
+from longca_bench.cli.mask_options import SEQLEN, MaskOptions, check_lengths, say_lengths
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def file(tmp_path, monkeypatch):
 
 
 def test_only_what_is_given_is_a_factor():
-    assert mask_factors() == {}
-    assert mask_factors(window=0, kept=0.5, boundaries="0, 10,64") == {
+    assert MaskOptions().factors() == {}
+    assert MaskOptions(window=0, kept=0.5, boundaries="0, 10,64").factors() == {
         "window": 0,
         "boundaries": [0, 10, 64],
         "kept": 0.5,
@@ -27,13 +27,13 @@ def test_only_what_is_given_is_a_factor():
 def test_documents_are_a_list_or_a_file_in_its_order(text, file):
     for name in ("own.txt", "lengths"):
         file(name, "1000\n\n96\n3000\n")
-    assert mask_factors(documents=text) == {"documents": [1000, 96, 3000]}
+    assert MaskOptions(documents=text).factors() == {"documents": [1000, 96, 3000]}
 
 
 def test_digits_are_a_list_even_where_a_file_is_named_so(file):
     file("96", "12\n")
-    assert mask_factors(documents="96") == {"documents": [96]}
-    assert mask_factors(documents="./96") == {"documents": [12]}
+    assert MaskOptions(documents="96").factors() == {"documents": [96]}
+    assert MaskOptions(documents="./96").factors() == {"documents": [12]}
 
 
 @pytest.mark.parametrize(
@@ -58,40 +58,40 @@ def test_documents_that_are_refused(text, said, file):
     file("negative.txt", "-7\n")
     file("empty.txt", "\n")
     with pytest.raises(RequestError, match=said):
-        mask_factors(documents=text)
+        MaskOptions(documents=text).factors()
 
 
 def test_boundaries_that_are_refused():
     with pytest.raises(RequestError, match="--boundaries is '0;5'; give integers separated by commas, such as 0,100"):
-        mask_factors(boundaries="0;5")
+        MaskOptions(boundaries="0;5").factors()
 
 
 def test_the_length_is_what_is_asked_or_what_the_factors_say():
-    assert total_tokens(None, {}) == SEQLEN
-    assert total_tokens(64, {"window": 8}) == 64
-    assert total_tokens(None, {"documents": [40, 24]}) == total_tokens(64, {"documents": [40, 24]}) == 64
-    assert total_tokens(None, {"boundaries": [0, 10, 80]}) == 80
+    assert MaskOptions().tokens() == SEQLEN
+    assert MaskOptions(seqlen=64, window=8).tokens() == 64
+    assert MaskOptions(documents="40,24").tokens() == MaskOptions(documents="40,24").tokens(64) == 64
+    assert MaskOptions(boundaries="0,10,80").tokens() == 80
     with pytest.raises(RequestError, match="--documents sum to 64 tokens, and --seqlen is 65; leave out --seqlen"):
-        total_tokens(65, {"documents": [40, 24]})
+        MaskOptions(seqlen=65, documents="40,24").tokens()
 
 
 def test_masks_are_built_of_what_is_given_and_drawn_of_the_rest():
     given = masks.build("causal_document", 64, documents=[40, 24])
-    assert make_mask("causal_document", seqlen=None, factors={"documents": [40, 24]}) == given
+    assert MaskOptions(documents="40,24").mask("causal_document") == given
     drawn = masks.sample("causal_document", 512, lengths="pile", seed=3)
-    assert make_mask("causal_document", seqlen=512, lengths="pile", seed=3, factors={}) == drawn
-    assert make_mask("uniform_block_sparse", seqlen=512, heads=2, factors={"block": 64}).heads == 2
-    short = make_mask("causal_sliding_window", seqlen=64, seqlen_k=4096, factors={})
+    assert MaskOptions(seqlen=512, lengths="pile", seed=3).mask("causal_document") == drawn
+    assert MaskOptions(seqlen=512, block=64).mask("uniform_block_sparse", 2).heads == 2
+    short = MaskOptions(seqlen=64, seqlen_k=4096).mask("causal_sliding_window")
     assert (short.seqlen_q, short.seqlen_k, short.factors["window"]) == (64, 4096, 1024)
 
 
 def test_masks_that_are_refused():
     with pytest.raises(UnknownNameError, match="unknown mask pattern 'casual'"):
-        make_mask("casual", seqlen=64, factors={})
+        MaskOptions(seqlen=64).mask("casual")
     with pytest.raises(MaskError, match="causal takes no factor 'documents'"):
-        make_mask("causal", seqlen=None, factors={"documents": [64]})
+        MaskOptions(documents="64").mask("causal")
     with pytest.raises(RequestError, match="--documents gives the documents, and --lengths draws them; leave out"):
-        make_mask("causal_document", seqlen=None, lengths="pile", factors={"documents": [64]})
+        MaskOptions(lengths="pile", documents="64").mask("causal_document")
 
 
 @pytest.mark.parametrize("pattern", ["full", "causal_sliding_window", "uniform_block_sparse", "block_causal_document"])
@@ -107,9 +107,9 @@ def test_a_file_of_lengths_is_named_once_and_said_to_be_drawn_from(file, capsys)
     file("own.txt", "12\n" * 1204)
     file("own.csv", "lower,upper,weight\n1,10,1\n10,20,1\n")
     for _ in range(2):
-        make_mask("causal_document", seqlen=64, lengths="own.txt", factors={})
-    make_mask("causal_document", seqlen=64, lengths="mix:own.csv", factors={})
-    make_mask("causal_document", seqlen=64, lengths="mix:pile", factors={})
+        MaskOptions(seqlen=64, lengths="own.txt").mask("causal_document")
+    MaskOptions(seqlen=64, lengths="mix:own.csv").mask("causal_document")
+    MaskOptions(seqlen=64, lengths="mix:pile").mask("causal_document")
     assert capsys.readouterr() == (
         "",
         "own.txt: 1,204 lengths, one a line; documents are drawn from it at random. "

@@ -4,6 +4,7 @@ import pytest
 
 from longca.errors import RequestError
 from longca.masks import PATTERNS, get_pattern
+from longca_bench.cli.mask_options import MaskOptions
 from longca_bench.cli.run_request import Described, Request
 from longca_bench.cli.run_suite import chosen_suite
 from longca_bench.measuring.options import Options
@@ -11,10 +12,8 @@ from longca_bench.suites.cases import Selection
 from longca_bench.suites.suite import load_suite
 
 
-def choose(
-    subject, selection=Selection(), ranks=None, *, mask_heads=None, lengths=None, head_dims=(), dtypes=(), **factors
-):
-    described = Described(factors, mask_heads, lengths, head_dims, dtypes)
+def choose(subject, selection=Selection(), ranks=None, *, head_dims=(), dtypes=(), **options):
+    described = Described(MaskOptions(**options), head_dims, dtypes)
     return chosen_suite(
         Request(subject, selection, described, Options(), None, ranks, None, False, False, False, None), ranks
     )
@@ -79,7 +78,7 @@ def test_strategies_are_those_that_are_named_or_all():
             {"documents": "64", "window": 0},
             "quick is a suite, which .* --documents, --window would; leave that",
         ),
-        ("mine.toml", {"lengths": "pile", "mask_heads": 2}, "mine.toml is a suite, .* --mask-heads, --lengths would"),
+        ("mine.toml", {"lengths": "pile", "mask_heads": 2}, "mine.toml is a suite, .* --lengths, --mask-heads would"),
         ("quick", {"head_dims": (64,), "dtypes": ("float16",)}, "--head-dim, --dtype would; .* give a mask pattern"),
         ("casual", {}, r"unknown suite or mask pattern 'casual'. Suites: .*quick.* \.toml file. Mask patterns: full, "),
         ("causal", {"selection": Selection(patterns=("full",))}, "causal is a mask pattern itself; leave out --mask"),
