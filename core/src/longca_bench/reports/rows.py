@@ -164,7 +164,8 @@ class Rows:
             return self._all["run_number"].map(facts.__getitem__)
         column = COLUMNS.get(name, Column(name))
         if column.derive is None:
-            raise UnknownNameError("column", name, [*self._all, *COLUMNS])
+            derived = (each.name for each in COLUMNS.values() if each.derive is not None)
+            raise UnknownNameError("column", name, list(dict.fromkeys((*self._all, *derived))))
         return column.derive(self.every)
 
 

@@ -58,6 +58,18 @@ def test_report_shows_a_view_of_several_runs(fakes, runs, tmp_path):
     assert (tmp_path / "folder" / "throughput.csv").read_text().startswith("table,mask,tiles,draws,naive,sdpa")
 
 
+def test_report_writes_one_page_and_refuses_a_view_of_it(fakes, runs, tmp_path):
+    page = tmp_path / "page.html"
+    ran = fakes.longca("report", *map(str, runs[:2]), "--format", "html", "--out", str(page))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "sdpa" in page.read_text(encoding="utf-8")
+    refused = fakes.longca("report", str(runs[0]), "--format", "html", "--view", "results", "--out", str(page))
+    assert refused.returncode == 2
+    assert "leave out --view" in refused.stderr
+    unknown = fakes.longca("report", str(runs[0]), "--where", "kernl=sdpa")
+    assert "unknown column 'kernl'. Did you mean kernel" in unknown.stderr
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_report_says_that_ranks_have_no_charts(fakes, tmp_path, more):
     run = write_run(tmp_path / "ranks", [record(strategy="usp", placement="auto", placed="zigzag", world_size=2)])
