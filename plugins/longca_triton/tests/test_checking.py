@@ -31,6 +31,13 @@ from .toy import IN_USE, WRONG, Toy
 PROBLEM = cpu_problem(masks.build("causal", seqlen=20), 2, 1)
 
 
+class Contiguous(Naive):
+    """Takes every q for a contiguous one."""
+
+    def forward(self, q, k, v, plan, **buffers):
+        return super().forward(q.as_strided(q.shape, torch.empty(q.shape).stride()), k, v, plan, **buffers)
+
+
 def test_what_is_right():
     results = check(PROBLEM, Toy())
     assert [x.shape for x in results] == [(20, 2, 64), (2, 20), (20, 2, 64), (20, 1, 64), (20, 1, 64)]
@@ -81,10 +88,6 @@ def test_a_backward_of_its_own_out_and_lse_alone_is_no_part():
 
 
 def test_strides_that_are_taken_for_others():
-    class Contiguous(Naive):
-        def forward(self, q, k, v, plan, **buffers):
-            return super().forward(q.as_strided(q.shape, torch.empty(q.shape).stride()), k, v, plan, **buffers)
-
     check_strides(PROBLEM, Naive())
     with pytest.raises(AssertionError, match=r"^out: "):
         check_strides(PROBLEM, Contiguous())
@@ -100,10 +103,6 @@ def test_a_file_runs_in_a_process_of_its_own(tmp_path, line, code):
 
 
 def test_layouts_change_nothing():
-    class Contiguous(Naive):
-        def forward(self, q, k, v, plan, **buffers):
-            return super().forward(q.as_strided(q.shape, torch.empty(q.shape).stride()), k, v, plan, **buffers)
-
     check_layouts(PROBLEM, Naive())
     with pytest.raises(AssertionError, match="not close"):
         check_layouts(PROBLEM, Contiguous())

@@ -78,14 +78,11 @@ def gather_dq(
     """One program: dq of a tile of BLOCK_M rows, queries of one block under `packed` heads that share a mask.
 
     Args:
-        q: [Tq, Hq, HEAD_DIM].
-        k: [Tk, Hkv, HEAD_DIM]. If TMA is set, k and v are descriptors, else pointers.
-        v: [Tk, Hkv, HEAD_DIM].
+        q: [Tq, Hq, HEAD_DIM]. The arguments are those of `forward.attend`, with this kernel's tiles and steps.
         dout: [Tq, Hq, HEAD_DIM].
         exponents: Exponents, from `longca_triton.prepare`: float32 [Hq, padded_q].
         deltas: Deltas, from `longca_triton.prepare`: float32 [Hq, padded_q].
         dq: [Tq, Hq, HEAD_DIM], written.
-        order: As in `attend`, with the rest of the tables, of this kernel's tiles and steps.
     """
     program_head, tile = program_of(order, num_tiles)
     head = program_head * packed

@@ -162,21 +162,10 @@ def gather_dq(
     """One program: dq of a block of BLOCK_M queries of one head.
 
     Args:
-        q: [Tq, Hq, HEAD_DIM]. If TMA is set, q, k, v and dout are descriptors, else pointers.
-        k: [Tk, Hkv, HEAD_DIM].
-        v: [Tk, Hkv, HEAD_DIM].
-        dout: [Tq, Hq, HEAD_DIM].
-        exponents: Exponents, from `longca_triton.prepare`: float32 [Hq, padded_q].
-        deltas: Deltas, from `longca_triton.prepare`: float32 [Hq, padded_q].
+        q: [Tq, Hq, HEAD_DIM]. The arguments are those of `gather_dkdv`, with exponents and deltas as pointers.
         dq: [Tq, Hq, HEAD_DIM], written.
-        starts: First key of each query's intervals: int32 [INTERVALS, Tq].
-        stops: One past its last key: int32 [INTERVALS, Tq].
-        rows_table: The `rows` of `tables.Tiles`, by block of queries: int32 [blocks, 4].
-        runs: Runs of key blocks: int32 [runs + 1, 2].
-        group: Query heads a KV head.
-        scale: Factor on the scores.
+        starts: The tables, as `forward.attend` takes them.
         PLAIN: Whether each block of queries sees one run of key blocks, all of it.
-        HEADS_FIRST: 1 if the grid is heads by blocks, 0 if it is blocks by heads.
     """
     entry = rows_table + tl.program_id(HEADS_FIRST) * 4
     head = tl.program_id(1 - HEADS_FIRST)

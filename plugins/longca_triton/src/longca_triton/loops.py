@@ -11,9 +11,14 @@ Triton functions which columns a program visits, and which of its pairs are hidd
 - `HIDE(walk, state, step, columns, values, other)` returns the values [rows, columns], with `other` at hidden pairs.
 - `ADVANCE(walk, state)` returns the next state.
 
+The three loops share their arguments. Blocks of the program's rows are [rows, HEAD_DIM], and `exponent` and `delta`
+are the rows' vectors. The sources k, v, q and dout are [tokens, heads, HEAD_DIM], and descriptors if TMA is set. The
+sources `exponents` and `deltas` are float32 [Hq, padded]. An offset is that of the KV head. `length` counts tokens of
+the sources. `scale` is the factor on the scores.
+
 Make the walk in the call itself: Triton turns the constants of a tuple that has a name into values.
 
-The compiler inlines these functions, so each kernel is compiled as if it had a loop of its own. No program adds to
+The compiler inlines the four functions, so each kernel is compiled as if it had a loop of its own. No program adds to
 another program's results, so equal inputs give equal bits.
 
 Source: FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2).
@@ -54,20 +59,6 @@ def attend_columns(
     TMA: tl.constexpr,
 ):
     """Attention of one block of queries to the keys of its walk.
-
-    Args:
-        q_block: [rows, HEAD_DIM].
-        k: A source of keys, [Tk, Hkv, HEAD_DIM].
-        v: A source of values, [Tk, Hkv, HEAD_DIM].
-        k_offset: Offset of the KV head in k.
-        v_offset: Offset of the KV head in v.
-        stride_kt: Elements from a key to the next.
-        stride_vt: Elements from a value to the next.
-        length: Tk.
-        scale: Factor on the scores.
-        walk: The walk.
-        num_steps: Steps of the walk.
-        TMA: Whether k and v are descriptors.
 
     Returns:
         The arguments of `softmax.normalize`: peak [rows], total [rows] and the weighted values [rows, HEAD_DIM].
@@ -114,13 +105,6 @@ def gather_dq_columns(
     """dq of one block of queries, from the keys of its walk: float32 [rows, HEAD_DIM], the scale not yet applied.
 
     A weight is computed again as 2^(score·log₂e − exponent). The log-sum-exp may be that of a larger softmax.
-
-    Args:
-        q_block: [rows, HEAD_DIM].
-        dout_block: [rows, HEAD_DIM].
-        exponent: The exponents of the rows: [rows].
-        delta: The deltas of the rows: [rows].
-        k: A source of keys, [Tk, Hkv, HEAD_DIM]. The arguments from here on are those of `attend_columns`.
     """
     factor = scale * LOG2E
     dq_sum = tl.zeros(q_block.shape, tl.float32)
@@ -173,26 +157,10 @@ def gather_dkdv_columns(
     registers. `ADVANCE` returns the next state, and 1 if the next step belongs to the next head, else 0.
 
     Args:
-        k_block: [rows, HEAD_DIM].
-        v_block: [rows, HEAD_DIM].
         dk_sum: The sums so far: float32 [rows, HEAD_DIM]. The scale is not yet applied to dk.
-        dv_sum: The sums so far: float32 [rows, HEAD_DIM].
-        q: A source of queries, [Tq, Hq, HEAD_DIM].
-        dout: A source of the output's gradients, [Tq, Hq, HEAD_DIM].
-        exponents: A source of the exponents, float32 [Hq, padded].
-        deltas: A source of the deltas, float32 [Hq, padded].
         head: The query head of the first step.
-        stride_qt: Elements of q from a token to the next.
-        stride_qh: Elements of q from a head to the next.
-        stride_gt: Elements of dout from a token to the next.
-        stride_gh: Elements of dout from a head to the next.
-        length: Tq.
-        padded: Numbers of a head in exponents and deltas.
-        scale: Factor on the scores.
-        walk: The walk.
         num_steps: Steps of the walk under all heads together.
         BOUNDED: Whether a step has queries past its last. Their exponents are +∞, so their weights are 0.
-        TMA: Whether q and dout are descriptors.
         VECTORS: Whether exponents and deltas are descriptors.
     """
     factor = scale * LOG2E
