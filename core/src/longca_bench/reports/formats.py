@@ -66,7 +66,7 @@ def _png(rows: Rows, view: str | None, path: Path) -> list[Path]:
 
     if view is not None:
         raise RequestError("charts have no views; leave out --view, or choose another --format")
-    return draw_charts(list(rows.records()), path)
+    return draw_charts(rows, path)
 
 
 FORMATS = {

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from longca_bench.reports import chart_axes
-from longca_bench.reports.chart_picture import _caption, _title
-from longca_bench.reports.charts import chart_files, charts, draw_charts
+from longca_bench.reports.charts import _caption, _title, chart_files, charts, draw_charts
+from longca_bench.reports.rows import Rows
 
 from .runs import record
 
@@ -21,41 +21,49 @@ SIGHTS = {
 }
 
 
+def of(*records):
+    """The charts of some records."""
+    return charts(Rows.of(records))
+
+
+@pytest.fixture
 def axes():
     return Figure().add_subplot()
 
 
-def words(target):
-    return [text.get_text() for text in target.texts]
-
-
 def test_a_chart_a_mask_and_direction():
-    found = charts(
-        record(kernel, n, pattern=pattern, direction=direction)
-        for pattern in ("causal", "full")
-        for direction in ("forward", "backward")
-        for kernel in ("naive", "sdpa")
-        for n in LENGTHS
+    found = of(
+        *(
+            record(kernel, n, pattern=pattern, direction=direction)
+            for pattern in ("causal", "full")
+            for direction in ("forward", "backward")
+            for kernel in ("naive", "sdpa")
+            for n in LENGTHS
+        )
     )
     assert chart_files(found) == [
         "causal-forward.png", "causal-backward.png", "full-forward.png", "full-backward.png",
     ]  # fmt: skip
-    assert {len(chart.records) for chart in found} == {6}
+    assert {len(chart) for chart in found} == {6}
 
 
 def test_names_tell_what_varies_and_hold_safe_characters_alone():
-    found = charts([record(seed=0), record(seed=1), record(seed=1, lengths="../mine: own.csv", pattern="../../x\n")])
-    names = chart_files(found)
+    names = chart_files(of(record(seed=0), record(seed=1), record(seed=1, lengths="../a: b.csv", pattern="../../x\n")))
     assert names[:2] == ["causal-forward-auto-seed0.png", "causal-forward-auto-seed1.png"]
     assert all(re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*\.png", name) for name in names)
-    same = charts([record(pattern="a b"), record(pattern="a/b"), record(pattern="A b")])
+    same = of(record(pattern="a b"), record(pattern="a/b"), record(pattern="A b"))
     assert chart_files(same) == ["a_b-forward.png", "a_b-forward-2.png", "a_b-forward-3.png"]
 
 
 def test_masks_of_other_factors_are_on_charts_of_their_own():
-    found = charts([record(mask_digest="a" * 16), record("sdpa", mask_digest="a" * 16), record(mask_digest="b" * 16)])
-    assert [len(chart.records) for chart in found] == [2, 1]
+    found = of(record(mask_digest="a" * 16), record("sdpa", mask_digest="a" * 16), record(mask_digest="b" * 16))
+    assert [len(chart) for chart in found] == [2, 1]
     assert len(set(chart_files(found))) == 2
+
+
+def test_the_last_record_of_a_case_counts():
+    (chart,) = of(record(time=1.0), record(), record("sdpa"))
+    assert list(chart["tflops"]) == [record().tflops] * 2
 
 
 def test_factors_have_charts_of_their_own_that_name_them():
@@ -64,45 +72,47 @@ def test_factors_have_charts_of_their_own_that_name_them():
         return record(pattern="uniform_block_sparse", seqlen=seqlen, factors=factors, mask_digest=f"{seqlen}-{kept}")
 
     # The second length was measured in the other order.
-    found = charts([sparse(0.2, 1024), sparse(0.5, 1024), sparse(0.5, 4096), sparse(0.2, 4096)])
-    assert [{each.factors["kept"] for each in chart.records} for chart in found] == [{0.2}, {0.5}]
+    found = of(sparse(0.2, 1024), sparse(0.5, 1024), sparse(0.5, 4096), sparse(0.2, 4096))
+    assert [{factors["kept"] for factors in chart["factors"]} for chart in found] == [{0.2}, {0.5}]
     assert chart_files(found)[0] == "uniform_block_sparse-forward-block_64_20_percent_kept.png"
-    assert _title(found[1].records[0]) == "Uniform block sparse, block 64, 50 % kept, forward"
+    assert _title(found[1]) == "Uniform block sparse, block 64, 50 % kept, forward"
 
 
-def test_a_line_breaks_where_a_length_failed_and_what_is_suspect_is_hollow():
-    records = [record(seqlen=1024), record(seqlen=4096, status="wrong"), record(seqlen=8192, status="suspect")]
-    target = axes()
-    chart_axes.draw_throughput(target, records, ["naive"], ("TFLOP/s", 1.0))
-    line = target.containers[0].lines[0]
+def test_a_line_breaks_where_a_length_failed_and_what_is_suspect_is_hollow(axes):
+    (chart,) = of(record(), record(seqlen=4096, status="wrong"), record(seqlen=8192, status="suspect"))
+    chart_axes.draw_throughput(axes, chart, ["naive"])
+    line = axes.containers[0].lines[0]
     assert [y == y for y in line.get_ydata()] == [True, False, False]
-    hollow = target.lines[-1]
+    hollow = axes.lines[-1]
     assert (list(hollow.get_xdata()), hollow.get_markerfacecolor()) == ([8192], "white")
 
 
-def test_error_bars_are_the_interval_of_the_median():
-    below, above = chart_axes._reach(record())
-    assert 0 < below < 0.01 * record().tflops
-    assert 0 < above < 0.01 * record().tflops
-    assert chart_axes._reach(record(samples=(1e-3,))) == (0.0, 0.0)
+@pytest.mark.parametrize(("samples", "known"), [(record().samples, True), ((1e-3,), False)])
+def test_error_bars_are_the_interval_of_the_median(axes, samples, known):
+    (chart,) = of(record(samples=samples))
+    chart_axes.draw_throughput(axes, chart, ["naive"])
+    (((_, low), (_, high)),) = axes.containers[0].lines[2][0].get_segments()
+    (height,) = axes.containers[0].lines[0].get_ydata()
+    assert (0.99 * height < low < height < high < 1.01 * height) if known else (low == height == high)
 
 
 @pytest.mark.parametrize(
     ("status", "shown"),
     [("oom", "OOM"), ("wrong", "WRONG"), ("timeout", "TIMEOUT"), ("crashed", "CRASHED"), ("error", "ERROR")],
 )  # fmt: skip
-def test_failures_are_drawn_with_their_word(status, shown):
-    target = axes()
-    chart_axes.draw_failures(target, [record(status=status)], ["naive"])
-    assert words(target) == [shown]
-    assert len(target.lines) == 1
+def test_failures_are_drawn_with_their_word(axes, status, shown):
+    chart_axes.draw_failures(axes, *of(record(status=status)), ["naive"])
+    assert [text.get_text() for text in axes.texts] == [shown]
+    assert len(axes.lines) == 1
 
 
 @pytest.mark.parametrize(("status", "told"), [("unsupported", "Unsupported: far"), ("skipped", "Skipped: far")])
-def test_what_was_not_tried_is_said_and_not_drawn(status, told):
-    records = [record(), record("far", status=status)]
-    assert chart_axes.failing(records) == []
-    assert told in " ".join(_caption(records))
+def test_what_was_not_tried_is_said_and_not_drawn(axes, status, told):
+    (chart,) = of(record(), record("far", status=status))
+    assert chart_axes.failures(chart).empty
+    chart_axes.draw_throughput(axes, chart, ["naive", "far"])
+    assert axes.get_legend_handles_labels()[1] == ["naive"]
+    assert told in " ".join(_caption(chart))
 
 
 def test_known_failures_have_markers_of_their_own():
@@ -136,13 +146,11 @@ def _oklab(linear):
     return np.array(lab) @ np.cbrt(np.array(cones) @ np.clip(linear, 0, 1))
 
 
-def test_memory_is_drawn_where_it_is_known():
-    known = [record(peak_bytes=2**20, metadata_bytes=2**10), record(seqlen=4096)]
-    assert chart_axes.has_memory(known)
-    assert not chart_axes.has_memory([record(), record(metadata_bytes=0)])
-    target = axes()
-    chart_axes.draw_memory(target, known, ["naive"])
-    assert [line.get_linestyle() for line in target.lines] == ["-", "--"]
+def test_memory_is_drawn_where_it_is_known(axes):
+    (chart,) = of(record(peak_bytes=2**20, metadata_bytes=2**10), record(seqlen=4096), record("sdpa", metadata_bytes=0))
+    chart_axes.draw_memory(axes, chart, ["naive", "sdpa"])
+    drawn = [line.get_linestyle() for line in axes.lines if len(line.get_xdata())]
+    assert drawn == ["-", "--"]
 
 
 @pytest.mark.parametrize(
@@ -157,5 +165,5 @@ def test_memory_is_drawn_where_it_is_known():
     ids=["one", "failed", "unsupported", "names", "many"],
 )
 def test_every_run_can_be_drawn(tmp_path, records):
-    (path,) = draw_charts(records, tmp_path, dpi=60)
+    (path,) = draw_charts(Rows.of(records), tmp_path, dpi=60)
     assert imread(path).shape[1] == round(4.6 * 60)
