@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from longca.errors import MaskError, RequestError
 from longca.masks import PATTERNS, Mask, sample
@@ -16,9 +16,8 @@ from longca_bench.reports.mask_raster import Raster
 from longca_bench.reports.mask_text import caption, mask_title, percent
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_Corner = Literal["upper center", "upper left"]
 
 __all__ = ["SUFFIXES", "check_block", "draw_contact_sheet", "draw_mask"]
 
@@ -28,8 +27,8 @@ SUFFIXES = (".png", ".svg", ".pdf")
 SIDE, MOST_HEADS = 3.0, 4
 #: A mask far from square is drawn at most this much longer than wide.
 _MOST_STRETCH = 4
-#: Inches: margins, between heads, a line of the caption, the legend.
-_LEFT, _RIGHT, _TOP, _BOTTOM, _GAP, _LINE, _LEGEND = 0.62, 0.3, 0.68, 0.1, 0.55, 0.14, 0.3
+#: Inches: beside a head, for title and legend, for a line of the caption.
+_BESIDE, _AROUND, _LINE = 0.7, 1.15, 0.14
 _FONT = 7.0
 
 #: The contact sheet's factors. Few documents and blocks show the structure of each pattern.
@@ -67,14 +66,12 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
         raise MaskError(f"there is nothing to draw of a {mask.label}: it has no queries or no keys")
     if block is not None:
         check_block(block)
-    figure, places, legend = _layout(mask, dpi)
-    for index, place in enumerate(places):
-        axes = figure.add_axes(place)
-        raster = draw_on_axes(axes, mask, index, cells=round(SIDE * dpi), block=block, font_size=_FONT)
-        axes.set_title(f"keys, head {index}" if mask.heads > 1 else "keys", fontsize=_FONT + 0.5, pad=5)
-        if index == 0:
-            axes.set_ylabel("queries", fontsize=_FONT + 0.5, labelpad=3)
-    _add_legend(figure, raster, legend, "upper center", columns=3)
+    figure, panels = _panels(mask, dpi)
+    for head, axes in enumerate(panels):
+        raster = draw_on_axes(axes, mask, head, cells=round(SIDE * dpi), block=block, font_size=_FONT)
+        axes.set_title(f"keys, head {head}" if mask.heads > 1 else "keys", fontsize=_FONT + 0.5, pad=5)
+    panels[0].set_ylabel("queries", fontsize=_FONT + 0.5, labelpad=3)
+    _add_legend(panels[0], raster, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=3)
     return save_figure(figure, target)
 
 
@@ -118,36 +115,30 @@ def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:
         axes.set_xlabel(_sheet_words(mask), fontsize=_FONT, labelpad=4, parse_math=False)
     for axes in places[len(patterns) :]:
         axes.set_axis_off()
-    corner = places[len(patterns)].get_position()
-    _add_legend(figure, raster, (corner.x0, corner.y1), "upper left", columns=1)
+    rest = places[len(patterns)]
+    _add_legend(rest, raster, loc="upper left", borderaxespad=0)
     note = f"{SHEET_SEQLEN:,} queries (down)\nand keys (across);\ndocuments outlined,\np prefix, g global tokens"
-    figure.text(corner.x0, corner.y1 - 0.1, note, fontsize=_FONT, va="top", linespacing=1.5)
+    rest.text(0, 0.55, note, fontsize=_FONT, va="top", linespacing=1.5)
     return save_figure(figure, target)
 
 
-def _layout(mask: Mask, dpi: float) -> tuple[Figure, list[tuple[float, float, float, float]], tuple[float, float]]:
-    """A figure with title and caption, a place for each head, and the middle of the legend's top."""
+def _panels(mask: Mask, dpi: float) -> tuple[Figure, list[Axes]]:
+    """A figure with title and caption, and axes for each head."""
     from matplotlib.figure import Figure
 
-    width, height = _sides(mask)
+    ratio = min(max(mask.seqlen_q / mask.seqlen_k, 1 / _MOST_STRETCH), _MOST_STRETCH)
+    width, height = (SIDE, SIDE * ratio) if ratio <= 1 else (SIDE / ratio, SIDE)
     heads = min(mask.heads, MOST_HEADS)
-    across = heads * width + (heads - 1) * _GAP
-    total_width = max(across, SIDE) + _LEFT + _RIGHT
-    lines = _caption_lines(mask, heads, total_width)
-    below = _BOTTOM + _LEGEND + _LINE * len(lines)
-    total_height = _TOP + height + below
-    figure = Figure(figsize=(total_width, total_height), dpi=dpi)
-    text: dict[str, Any] = {"ha": "center", "va": "top", "parse_math": False, "usetex": False}
-    middle = (total_width + _LEFT - _RIGHT) / 2
-    figure.text(middle / total_width, 1 - 0.12 / total_height, mask_title(mask), fontsize=10, **text)
-    top = (below - _LEGEND) / total_height
-    figure.text(middle / total_width, top, "\n".join(lines), fontsize=_FONT, linespacing=1.35, **text)
-    first = middle - across / 2
-    places = [
-        ((first + i * (width + _GAP)) / total_width, below / total_height, width / total_width, height / total_height)
-        for i in range(heads)
-    ]
-    return figure, places, (middle / total_width, (below - 0.06) / total_height)
+    across = max(heads * (width + _BESIDE), SIDE + _BESIDE)
+    lines = [*caption(mask), *([f"{heads} of {mask.heads} heads drawn"] if heads < mask.heads else [])]
+    lines = [part for line in lines for part in textwrap.wrap(line, round(across * 15))]
+    figure = Figure(figsize=(across, height + _AROUND + _LINE * len(lines)), dpi=dpi, layout="constrained")
+    figure.suptitle(mask_title(mask), fontsize=10, parse_math=False)
+    figure.supxlabel("\n".join(lines), fontsize=_FONT, linespacing=1.35, parse_math=False)
+    panels = list(figure.subplots(1, heads, squeeze=False).flat)
+    for axes in panels:
+        axes.set_box_aspect(height / width)
+    return figure, panels
 
 
 def _sheet_words(mask: Mask) -> str:
@@ -160,43 +151,16 @@ def _sheet_words(mask: Mask) -> str:
     return "\n".join([", ".join(words), density]) if len(words) > 1 else ", ".join([*words, density])
 
 
-def _sides(mask: Mask) -> tuple[float, float]:
-    """Width and height of a picture in inches."""
-    ratio = min(max(mask.seqlen_q / mask.seqlen_k, 1 / _MOST_STRETCH), _MOST_STRETCH)
-    return (SIDE, SIDE * ratio) if ratio <= 1 else (SIDE / ratio, SIDE)
-
-
-def _caption_lines(mask: Mask, heads: int, width: float) -> list[str]:
-    lines = caption(mask)
-    if heads < mask.heads:
-        lines.append(f"{heads} of {mask.heads} heads drawn")
-    return [part for line in lines for part in textwrap.wrap(line, round(width * 15))]
-
-
-def _add_legend(figure: Figure, raster: Raster, where: tuple[float, float], corner: _Corner, columns: int) -> None:
+def _add_legend(axes: Axes, raster: Raster, loc: Any, **where: Any) -> None:
     """Adds a legend of the shades if the picture has blocks."""
     if raster.block is None:
         return
     from matplotlib.patches import Patch
 
-    handles = [
-        Patch(facecolor=FULL, label=f"full block of {raster.block}"),
-        Patch(facecolor=PARTIAL, label="partial block: visible"),
-        Patch(facecolor=HIDDEN, label="partial block: hidden"),
-    ]
-    figure.legend(
-        handles=handles,
-        loc=corner,
-        bbox_to_anchor=where,
-        ncols=columns,
-        frameon=False,
-        fontsize=_FONT,
-        handlelength=1,
-        handleheight=1,
-        handletextpad=0.5,
-        columnspacing=1.2,
-        borderpad=0,
-    )
+    shades = {f"full block of {raster.block}": FULL, "partial block: visible": PARTIAL, "partial block: hidden": HIDDEN}
+    handles = [Patch(facecolor=shade, label=label) for label, shade in shades.items()]
+    look = {"handlelength": 1, "handleheight": 1, "handletextpad": 0.5, "columnspacing": 1.2, "borderpad": 0}
+    axes.legend(handles=handles, frameon=False, fontsize=_FONT, loc=loc, **look, **where)
 
 
 def checked_path(path: str | Path) -> Path:

@@ -75,7 +75,7 @@ def _texts(monkeypatch, tmp_path, mask):
     monkeypatch.setattr(mask_picture, "save_figure", lambda figure, target: figures.append(figure) or target)
     draw_mask(mask, tmp_path / "mask.png")
     (figure,) = figures
-    legends = [text for legend in figure.legends for text in legend.get_texts()]
+    legends = [text for axes in figure.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
     return [text.get_text() for text in (*figure.texts, *legends)], [axes.get_title() for axes in figure.axes]
 
 
