@@ -7,7 +7,6 @@ python results/make_evidence.py --check    # compare it with what is there; exit
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import Any
 
 from longca.plugins import registry
 from longca_advice.evidence import Row, to_lines
-from longca_advice.from_records import rows_of_folder, with_observed
+from longca_advice.from_records import verified, with_observed
 from longca_bench.suites.suite import load_suite
 
 RESULTS = Path(__file__).parent
-TABLE = RESULTS.parent / "core" / "src" / "longca" / "advice" / "evidence.jsonl"
+TABLE = RESULTS.parent / "core" / "src" / "longca_advice" / "evidence.jsonl"
 
 #: Runs that no prediction is to be learnt from, each with the reason.
 LEFT_OUT = {
@@ -36,18 +35,14 @@ FROM_SECONDS = {"h200/advice/short": 5e-4}
 def rows() -> Iterator[Row]:
     """The rows of all runs, run by run."""
     quick = load_suite("quick").sweep[0].factors
-    found: list[Row] = []
-    records: dict[str, dict[str, Any]] = {}
+    found: list[tuple[Row, dict[str, Any]]] = []
     for file in sorted(RESULTS.glob("h200/*/*/records.jsonl")):
         name = file.parent.relative_to(RESULTS).as_posix()
         if name not in LEFT_OUT:
             early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
             least = FROM_SECONDS.get(name, 0.0)
-            taken = rows_of_folder(file.parent, f"results/{name}", early)
-            found += (row for row in taken if row.seconds >= least)
-            parsed = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-            records |= {record["case"]: record for record in parsed if record["status"] == "ok"}
-    yield from with_observed(found, registry(), records)
+            found += (pair for pair in verified(file.parent, f"results/{name}", early) if pair[0].seconds >= least)
+    yield from with_observed(found, registry())
 
 
 def main() -> int:

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from longca import Problem, registry
+from longca import registry
 from longca_advice.asked import Asked
 from longca_advice.costs import CostModel
 from longca_advice.devices import DEVICES
 from longca_advice.evidence import Row, shipped
-from longca_advice.from_records import _drawn
-from longca_advice.links import network_of, rates_of
-from longca_advice.ways import Links, Way
+from longca_advice.from_records import layout_of
+from longca_advice.sources import Links, Sources
+from longca_advice.ways import Role, Way
 
 __all__ = ["Left", "errors", "leave_out", "regret", "report"]
 
@@ -72,7 +72,7 @@ def leave_out(rows: Sequence[Row], runs: Path = RUNS) -> list[Left]:
         ranks = record["world_size"]
         if ranks not in links:
             others = [row for row in rows if row.strategy is None or row.ranks != ranks]
-            links[ranks] = Links(network_of(others, DEVICE, None), rates_of(others, DEVICE), 8)
+            links[ranks] = Sources(tuple(others)).links(DEVICE, 8)
         found.append(_predicted(record, costs, links[ranks]))
     return found
 
@@ -86,20 +86,16 @@ def _records(runs: Path) -> Iterator[dict[str, Any]]:
 
 
 def _predicted(record: dict[str, Any], costs: CostModel, links: Links) -> Left:
-    sizes = {axis: int(size) for axis, size in (part.split("=") for part in record["mesh"].split(","))}
-    names = ("heads_q", "heads_kv", "head_dim", "dtype")
-    problem = Problem(mask=_drawn(record, {}), device=DEVICES["h200"], **{name: record[name] for name in names})
     kernel, direction, plugins = record["kernel"], record["direction"], registry()
+    problem, layout = layout_of(plugins, record, DEVICES["h200"])
     asked = Asked(problem, direction == "backward", plugins, costs, None, (kernel,))
-    layout = plugins.layout(record["strategy"], problem, sizes, record["placed"])
-    way = Way(asked, links, record["strategy"], sizes, record["placed"], layout)
-    call = way.call(direction)
-    exact = way.exact(kernel, "both" if direction == "backward" else "forward", direction)
-    rough = way.rough(kernel, direction)
-    if call is None or exact is None or rough is None:
+    way = Way(asked, links, layout)
+    roles: tuple[Role | None, ...] = ("both" if direction == "backward" else "forward", None)
+    found = [way.timeline(kernel, direction, role) for role in roles]
+    seconds = [timeline.seconds for timeline in found if timeline is not None]
+    if len(seconds) < len(roles):
         raise ValueError(f"there is no evidence of {kernel} with {way.strategy}")
-    totals = [call.takes(way.pairs.seconds(each), links.network, links.rates).seconds for each in (exact, rough)]
-    return Left(record, record["median"], *totals)
+    return Left(record, record["median"], *seconds)
 
 
 def errors(off: Iterable[float]) -> dict[str, float]:

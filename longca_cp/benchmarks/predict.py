@@ -25,7 +25,9 @@ import numpy as np
 from rich.console import Console
 
 from longca import Device, Problem, masks, registry
+from longca.manifests.schedule import MOVES
 from longca_advice.calls import StrategyCall, schedule_of
+from longca_advice.evidence import Collected
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.rates import Rates, fit_rates
 from longca_bench.measuring.records import Record, read_records
@@ -63,7 +65,7 @@ def fitted(calls: Sequence[Measured]) -> tuple[Network, Rates]:
         for record, _ in calls
         for row in transferred(
             str(record.mesh),
-            {kind: (int(x["calls"]), x["bytes"], x["seconds"]) for kind, x in record.communication.items()},
+            {kind: Collected.model_validate(x) for kind, x in record.communication.items() if kind in MOVES},
         )
     ]
     network = Network(fit_links(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from longca.manifests import Direction, Layout, Problem, Verdict, missing
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
+from longca_advice.choices import Choice, Proof, Seconds
 from longca_advice.costs import CostModel, Key
 from longca_advice.devices import evidence_name
+from longca_advice.memory import RankMemory, rank_bytes
 
 __all__ = ["Asked"]
 
@@ -74,10 +76,64 @@ class Asked:
         lacking = [text for text in needed if missing(text)]
         return tuple(dict.fromkeys(manifest.install or f"pip install '{text}'" for text in lacking))
 
-    def install_of(self, *kernels: str | None) -> tuple[str, ...]:
-        """The same for several kernels, by their manifests alone."""
-        found = (self.install(kernel, Verdict(kernel)) for kernel in kernels if kernel is not None)
-        return tuple(dict.fromkeys(command for commands in found for command in commands))
+    def memory(
+        self,
+        kernels: Sequence[str],
+        strategy: str | None = None,
+        sizes: Mapping[str, int] | None = None,
+        layout: Layout | None = None,
+    ) -> RankMemory:
+        """The bytes of a call on the rank that needs most.
+
+        Args:
+            kernels: The kernel of each direction.
+            strategy: The strategy, or None on one device. Its axes' sizes and its layout follow.
+        """
+        nccl = self.problem.device.kind == "cuda"
+        about = (strategy, sizes, layout, self.training, nccl, self.anywhere)
+        return rank_bytes(self.registry, self.problem, kernels[0], kernels[-1], *about)
+
+    def choice(
+        self,
+        kernels: Sequence[str],
+        seconds: Sequence[float],
+        interval: tuple[float, float],
+        memory: RankMemory,
+        ranks: int = 1,
+        intervals: tuple[tuple[float, float], ...] = (),
+        *,
+        proof: Proof,
+        call: str,
+        **shared: str,
+    ) -> Choice:
+        """A way to compute the problem.
+
+        Args:
+            kernels: The kernel of each direction.
+            seconds: The predicted time of each direction.
+            interval: The ends of the interval of their sum.
+            memory: The memory of a call.
+            ranks: Ranks that share the problem.
+            intervals: The interval of each direction, if known.
+            proof: The evidence behind the prediction.
+            call: The line to paste.
+            **shared: The strategy, its placement and its mesh, if ranks share the problem.
+        """
+        total, backward = sum(seconds), seconds[1] if self.training else None
+        installs = (self.install(kernel, Verdict(kernel)) for kernel in kernels)
+        return Choice(
+            forward=kernels[0],
+            backward=kernels[1] if self.training else None,
+            seconds=Seconds(seconds[0], backward, total, *interval, intervals),
+            bytes_per_rank=memory.total,
+            fits=self.fits(memory.total),
+            proof=proof,
+            call=call,
+            tflops=1e-12 * self.flops / total / ranks,
+            install=tuple(dict.fromkeys(command for commands in installs for command in commands)),
+            unknown=memory.unknown,
+            **shared,
+        )
 
     def as_json(self, ranks: int, per_node: int) -> dict[str, Any]:
         """The problem as plain data."""

@@ -23,11 +23,11 @@ from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.capacity import RESERVED, Capacity
 from longca_advice.choices import Choice as Predicted
-from longca_advice.choices import Proof
-from longca_advice.kernels import Candidate, choice_of, pair_candidates, single_candidates
-from longca_advice.recommend import cost_model
+from longca_advice.kernels import Candidate, pair_candidates, single_candidates
+from longca_advice.sources import sources
+from longca_advice.weighed import Weighed
 
-__all__ = ["Choice", "capacity_of", "choose", "interval", "log", "proven"]
+__all__ = ["Choice", "capacity_of", "choose", "explained", "interval", "log", "subject"]
 
 _log = logging.getLogger("longca")
 
@@ -72,21 +72,21 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
         UnsupportedError: No kernel takes it. The message gives the reasons for each kernel.
         RequestError: The table that is shipped with LongCA cannot be read.
     """
-    costs, wrong = cost_model()
-    sharded, training = verdicts is not None, problem.direction == "backward"
+    known, sharded, training = sources(), verdicts is not None, problem.direction == "backward"
     capacity = None if sharded else capacity_of(problem)
-    asked = Asked(problem, training, registry, costs, capacity, tuple(verdicts or registry.kernels), anywhere=False)
+    kernels = tuple(verdicts or registry.kernels)
+    asked = Asked(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
     alone = {name: registry.resolve(name, problem) for name in asked.kernels}
     valid = [name for name, verdict in (verdicts or alone).items() if verdict]
     candidates = single_candidates(asked, {name: alone[name] for name in valid})
     if not sharded:
         candidates = [*candidates, *pair_candidates(asked, candidates)]
     if not candidates:
-        return replace(_first(asked, verdicts or alone, valid), wrong=wrong)
+        return replace(_first(asked, verdicts or alone, valid), wrong=known.notes)
     fastest_first = sorted(candidates, key=lambda candidate: candidate.seconds)
     choice = _predicted(asked, _reference_last(fastest_first))
     about = ". Times are those of the whole mask on one device" if sharded else ""
-    return replace(choice, reason=choice.reason + about, wrong=wrong)
+    return replace(choice, reason=choice.reason + about)
 
 
 def log(choice: Choice) -> None:
@@ -124,7 +124,7 @@ def _first(asked: Asked, verdicts: Mapping[str, Verdict], valid: Sequence[str]) 
         f"the first valid kernel. No measurement on {asked.device_name} says how fast the valid kernels are; "
         "`longca run` measures them"
     )
-    return Choice(kernel, _subject(asked, kernel), reason)
+    return Choice(kernel, subject(asked.problem, kernel), reason)
 
 
 def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
@@ -132,21 +132,15 @@ def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
     too_large = _too_large(asked, ranked)
     fitting = ranked[len(too_large) :]
     winner, *others = fitting or ranked
-    proof = winner.proof
-    sentences = [
-        proven((winner.low, winner.high), winner.seconds, proof),
-        f"Next is {others[0].kernel} with {_interval(others[0])}" if others else "Nothing else has a prediction",
-    ]
+    after = "Nothing else has a prediction"
+    if others:
+        after = f"Next is {others[0].kernel} with {interval(others[0].seconds, *others[0].interval)}"
+    sentences = [after]
     if fitting:
         sentences += [f"{choice.kernel} is passed over: it needs {_memory(asked, choice)}" for choice in too_large]
     else:
         sentences.append(f"No choice fits into the memory. This one needs {_memory(asked, too_large[0])}")
-    if proof.outside:
-        sentences.append(f"The prediction extrapolates: {'; '.join(proof.outside)}")
-    if proof.versions:
-        sentences.append(f"The versions differ: {'; '.join(proof.versions)}")
-    level = logging.WARNING if proof.outside or not fitting else logging.INFO
-    return Choice(winner.kernel, _subject(asked, winner.kernel), ". ".join(sentences), level)
+    return explained(winner, subject(asked.problem, winner.kernel), sentences, bool(fitting))
 
 
 def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -160,8 +154,8 @@ def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
         return ranked
 
     def order(candidate: Candidate) -> tuple[bool, bool]:
-        tied = candidate.seconds <= first.high
-        return not tied, tied and any(half.kernel == "naive" for half in candidate.halves)
+        tied = candidate.seconds <= first.interval[1]
+        return not tied, tied and "naive" in candidate.kernels
 
     return sorted(ranked, key=order)
 
@@ -170,17 +164,13 @@ def _too_large(asked: Asked, ranked: Sequence[Candidate]) -> list[Predicted]:
     """The candidates that do not fit into the memory, up to the first one that does."""
     if asked.capacity is None:
         return []
-    choices = (choice_of(asked, candidate) for candidate in ranked)
+    choices = (candidate.choice(asked) for candidate in ranked)
     return list(takewhile(lambda choice: not choice.fits, choices))
 
 
-def _subject(asked: Asked, kernel: str) -> str:
-    training = " in training" if asked.training else ""
-    return f"{kernel} for {asked.problem.mask.label}{training}"
-
-
-def _interval(candidate: Candidate) -> str:
-    return interval(candidate.seconds, candidate.low, candidate.high)
+def subject(problem: Problem, title: str) -> str:
+    """A choice and the mask that it is for, in words."""
+    return f"{title} for {problem.mask.label}{' in training' * (problem.direction == 'backward')}"
 
 
 def interval(seconds: float, low: float, high: float) -> str:
@@ -188,16 +178,24 @@ def interval(seconds: float, low: float, high: float) -> str:
     return f"{_time(seconds)} ({_time(low)} to {_time(high)})"
 
 
-def proven(ends: tuple[float, float], seconds: float, proof: Proof) -> str:
-    """A predicted time and its evidence, in words.
+def explained(found: Candidate | Weighed, about: str, sentences: Sequence[str], fits: bool) -> Choice:
+    """A prediction as a choice with its reason: the time and its evidence, further sentences, and warnings.
 
     Args:
-        ends: The ends of its interval.
-        seconds: The time.
-        proof: The evidence behind it.
+        found: The prediction.
+        about: The subject of the choice.
+        sentences: The further sentences.
+        fits: Whether the choice fits into the memory.
     """
-    about = f"learnt from {proof.records} measured calls, the nearest in {proof.nearest}"
-    return f"predicted to take {interval(seconds, *ends)}, {about}"
+    proof = found.proof
+    learnt = f"learnt from {proof.records} measured calls, the nearest in {proof.nearest}"
+    said = [f"predicted to take {interval(found.seconds, *found.interval)}, {learnt}", *sentences]
+    if proof.outside:
+        said.append(f"The prediction extrapolates: {'; '.join(proof.outside)}")
+    if proof.versions:
+        said.append(f"The versions differ: {'; '.join(proof.versions)}")
+    level = logging.WARNING if proof.outside or not fits else logging.INFO
+    return Choice(found.kernel, about, ". ".join(said), level, sources().notes)
 
 
 def _time(seconds: float) -> str:

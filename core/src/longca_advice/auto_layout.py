@@ -13,27 +13,23 @@ kernel then comes from `longca_advice.auto_kernel`, and the placement from `long
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from longca.errors import UnknownNameError, UnsupportedError
 from longca.manifests import Direction, Layout, Problem, Reason, Verdict
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
-from longca_advice.auto_kernel import Choice, capacity_of, choose, interval, proven
+from longca_advice.auto_kernel import Choice, capacity_of, choose, explained, interval, subject
 from longca_advice.devices import evidence_name
-from longca_advice.meshes import mesh_text
-from longca_advice.placing import Laid, laid_out, place, predicted
-from longca_advice.recommend import cost_model
-from longca_advice.sharing import Shared
+from longca_advice.meshes import laid_out, mesh_text
+from longca_advice.placing import place, predicted
+from longca_advice.sources import sources
+from longca_advice.weighed import Weighed
 
 __all__ = ["AUTO", "Arrangement", "arrange", "arranged", "choose_kernel"]
 
 AUTO = "auto"
-
-#: The name of the placement if the caller gave a layout.
-_AS_GIVEN = "as given"
 
 #: The strategies that are taken first without evidence.
 _FIRST = ("ulysses", "ring_all_gather")
@@ -112,10 +108,9 @@ def arrange(
         raise UnknownNameError("placement", placement, _placements(registry))
     if one_host or len(wanted) == 1:
         named = () if placement == AUTO else (placement,)
-        laid = [one for name, sizes in wanted.items() for one in laid_out(registry, name, problem, sizes, named)]
-        found = _predicted(registry, problem, laid, kernel)
-        if found is not None:
-            return Arrangement(found.way.strategy, found.way.placement, _chosen(problem, found))
+        layouts = [one for name, sizes in wanted.items() for one in laid_out(registry, name, problem, sizes, named)]
+        if found := _predicted(registry, problem, layouts, kernel):
+            return Arrangement(found[0].way.strategy, found[0].way.placement, _chosen(found))
     return _in_order(registry, problem, wanted, kernel, placement, one_host)
 
 
@@ -131,49 +126,25 @@ def choose_kernel(registry: Registry, problem: Problem, layout: Layout) -> Choic
         UnsupportedError: No kernel takes every step. The message gives the reasons for each kernel.
         RequestError: The evidence cannot be read.
     """
-    if layout.strategy is not None:
-        laid = Laid(layout.strategy, dict(layout.axis_sizes), _AS_GIVEN, layout)
-        if (found := _predicted(registry, problem, [laid], AUTO)) is not None:
-            return _chosen(problem, found)
+    if layout.strategy is not None and (found := _predicted(registry, problem, [layout], AUTO)):
+        return _chosen(found)
     return choose(problem, registry, {name: registry.resolve(name, problem, layout) for name in registry.kernels})
 
 
-def _predicted(registry: Registry, problem: Problem, laid: list[Laid], kernel: str) -> Shared | None:
+def _predicted(registry: Registry, problem: Problem, layouts: Sequence[Layout], kernel: str) -> list[Weighed]:
     if kernel != AUTO:
         registry.manifests(kernel)  # an unknown one is refused as such
-    return predicted(registry, problem, laid, None if kernel == AUTO else kernel, capacity_of(problem))
+    return predicted(registry, problem, layouts, None if kernel == AUTO else kernel, capacity_of(problem))
 
 
-def _chosen(problem: Problem, found: Shared) -> Choice:
+def _chosen(found: Sequence[Weighed]) -> Choice:
     """The quickest prediction as a choice with its reason."""
-    sentences = [proven(found.interval, found.seconds, found.proof), _next(found)]
-    fits = found.fits()
-    if not fits:
-        sentences.append("No choice fits into the memory")
-    if found.proof.outside:
-        sentences.append(f"The prediction extrapolates: {'; '.join(found.proof.outside)}")
-    if found.proof.versions:
-        sentences.append(f"The versions differ: {'; '.join(found.proof.versions)}")
-    level = logging.WARNING if found.proof.outside or not fits else logging.INFO
-    title = _title(found.kernel, found.way.strategy, found.way.sizes, found.way.placement)
-    return Choice(found.kernel, _subject(problem, title), ". ".join(sentences), level, cost_model()[1])
-
-
-def _next(found: Shared) -> str:
-    if not found.others:
-        return "Nothing else was about as quick"
-    other = found.others[0]
-    way = other.way
-    name = _title(other.kernel, way.strategy, way.sizes, way.placement)
-    return f"Next is {name}: {interval(other.seconds, *other.interval)}"
-
-
-def _subject(problem: Problem, title: str) -> str:
-    return f"{title} for {problem.concrete_mask.label}{' in training' * (problem.direction == 'backward')}"
-
-
-def _title(kernel: str, strategy: str, sizes: Mapping[str, int], placement: str) -> str:
-    return f"{kernel} with {strategy} ({mesh_text(dict(sizes))}, {placement})"
+    best, *others = found
+    after = "Nothing else was about as quick"
+    if others:
+        after = f"Next is {others[0].title}: {interval(others[0].seconds, *others[0].interval)}"
+    sentences = [after] if best.fits else [after, "No choice fits into the memory"]
+    return explained(best, subject(best.way.asked.problem, best.title), sentences, best.fits)
 
 
 def _in_order(
@@ -192,9 +163,9 @@ def _in_order(
         except UnsupportedError as error:
             refusals[name] = error
             continue
-        subject = _subject(problem, _title(taken, name, wanted[name], found))
+        about = subject(problem, f"{taken} with {name} ({mesh_text(wanted[name])}, {found})")
         reason = _unranked(problem, len(wanted), one_host)
-        return Arrangement(name, found, Choice(taken, subject, reason, wrong=cost_model()[1]))
+        return Arrangement(name, found, Choice(taken, about, reason, wrong=sources().notes))
     if len(refusals) == 1:
         raise next(iter(refusals.values()))
     raise UnsupportedError(" ".join(f"{name}: {error}" for name, error in refusals.items()))

@@ -103,29 +103,10 @@ class Choice:
 
     def as_json(self) -> dict[str, Any]:
         """The choice as plain data."""
-        proof = self.proof
-        return {
-            "forward": self.forward,
-            "backward": self.backward,
-            "strategy": self.strategy,
-            "placement": self.placement,
-            "mesh": self.mesh,
-            "seconds": asdict(self.seconds),
-            "tflops": self.tflops,
-            "bytes_per_rank": self.bytes_per_rank,
-            "fits": self.fits,
-            "evidence": {
-                "records": proof.records,
-                "nearest": proof.nearest,
-                "extrapolates": proof.extrapolates,
-                "outside": list(proof.outside),
-                "versions": list(proof.versions),
-                "notes": list(proof.notes),
-            },
-            "call": self.call,
-            "installed": not self.install,
-            "install": " && ".join(self.install) or None,
-        }
+        found = asdict(self)
+        del found["unknown"]
+        evidence = {**found.pop("proof"), "extrapolates": self.proof.extrapolates}
+        return {**found, "evidence": evidence, **_install(self.install)}
 
 
 @dataclass(frozen=True)
@@ -146,13 +127,7 @@ class Unmeasured:
 
     def as_json(self) -> dict[str, Any]:
         """It as plain data."""
-        return {
-            "kernel": self.kernel,
-            "strategy": self.strategy,
-            "why": self.why,
-            "installed": not self.install,
-            "install": " && ".join(self.install) or None,
-        }
+        return {**asdict(self), **_install(self.install)}
 
 
 @dataclass(frozen=True)
@@ -173,12 +148,7 @@ class Refused:
 
     def as_json(self) -> dict[str, Any]:
         """It as plain data."""
-        return {
-            "kernel": self.kernel,
-            "strategy": self.strategy,
-            "reasons": list(self.reasons),
-            "advice": self.advice or None,
-        }
+        return {**asdict(self), "advice": self.advice or None}
 
 
 @dataclass(frozen=True)
@@ -231,3 +201,7 @@ class Recommendation:
             "refused": [one.as_json() for one in self.refused],
             "notes": list(self.notes),
         }
+
+
+def _install(commands: tuple[str, ...]) -> dict[str, Any]:
+    return {"installed": not commands, "install": " && ".join(commands) or None}

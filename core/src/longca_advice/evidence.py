@@ -22,7 +22,7 @@ from longca.masks import MAX_SEQLEN
 from longca_advice.devices import NO_DEVICE_REACHES, peak_tflops
 from longca_advice.work import Work
 
-__all__ = ["Collected", "Row", "Run", "parse", "shipped", "to_line", "to_lines"]
+__all__ = ["Collected", "Row", "Run", "parse", "said", "shipped", "to_line", "to_lines"]
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -161,7 +161,7 @@ class Row(BaseModel):
 def shipped() -> tuple[Row, ...]:
     """The rows of the table that comes with LongCA."""
     file = resources.files("longca_advice") / "evidence.jsonl"
-    return tuple(parse(file.read_text(encoding="utf-8").splitlines(), "longca/advice/evidence.jsonl"))
+    return tuple(parse(file.read_text(encoding="utf-8").splitlines(), "longca_advice/evidence.jsonl"))
 
 
 def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:
@@ -188,12 +188,15 @@ def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:
                 continue
             yield Row.model_validate({"run": run, **value} if run else value)
         except ValidationError as error:
-            found = error.errors()[0]
-            where = ".".join(map(str, found["loc"])) or "row"
-            said = found["msg"].removeprefix("Value error, ")
-            raise RequestError(f"{source}, line {number}: {where}: {said}. Correct or remove the line") from None
+            raise RequestError(f"{source}, line {number}: {said(error, 'row')}. Correct or remove the line") from None
         except (ValueError, RecursionError) as error:
             raise RequestError(f"{source}, line {number}: not JSON: {error}. Correct or remove the line") from None
+
+
+def said(error: ValidationError, whole: str) -> str:
+    """The first error of a model: its field, or the name of the whole, and the message."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def to_lines(rows: Iterable[Row]) -> Iterator[str]:

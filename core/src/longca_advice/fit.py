@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from longca_advice.work import Work
 
-__all__ = ["Call", "Fit", "Prediction", "non_negative"]
+__all__ = ["Call", "Fit", "Prediction", "non_negative", "robust"]
 
 _Floats = NDArray[np.float64]
 
@@ -36,6 +36,9 @@ _IRREGULAR = 1.5
 
 #: With fewer measured calls than this, only the time of a tile is fitted.
 _FEW = 4
+
+#: Rounds of a robust fit.
+_ROUNDS = 5
 
 #: Seconds that every call takes. Starting a call takes the same time for every problem.
 _LEAST = 1e-6
@@ -153,13 +156,7 @@ def _fit_sum(calls: Sequence[Call], seconds: _Floats, cells: bool = False) -> _S
     relative = _features(calls, cells) / seconds[:, None]
     if len(calls) < _FEW and not cells:
         relative[:, 1:] = 0  # tiles alone: the other features cannot be told apart
-    weight = np.ones(len(seconds))
-    for _ in range(5):
-        weights = non_negative(relative * weight[:, None], weight)
-        error = np.abs(relative @ weights - 1)
-        limit = max(1.5 * float(np.median(error)), _NOISE)
-        weight = np.sqrt(np.minimum(1, limit / np.maximum(error, 1e-12)))
-    return _Sum(weights, cells)
+    return _Sum(robust(relative, np.ones(len(seconds)), _NOISE), cells)
 
 
 def _features(calls: Sequence[Call], cells: bool) -> _Floats:
@@ -203,6 +200,17 @@ def _places(calls: Sequence[Call]) -> _Floats:
             )
         )
     return np.array(rows, np.float64)
+
+
+def robust(matrix: _Floats, wanted: _Floats, noise: float) -> _Floats:
+    """The same as `non_negative`, where large errors weigh less (Huber). Errors below the noise all weigh the same."""
+    weight = np.ones(len(wanted))
+    for _ in range(_ROUNDS):
+        x = non_negative(matrix * weight[:, None], wanted * weight)
+        error = np.abs(matrix @ x - wanted)
+        limit = max(1.5 * float(np.median(error)), noise)
+        weight = np.sqrt(np.minimum(1, limit / np.maximum(error, 1e-12)))
+    return x
 
 
 def non_negative(matrix: _Floats, wanted: _Floats) -> _Floats:

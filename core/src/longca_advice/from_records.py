@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from longca.errors import LongCAError, RequestError
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Layout, Problem
 from longca.masks import PATTERNS, Form, Mask, sample
 from longca.plugins import Registry
 from longca_advice.calls import StrategyCall, schedule_of
-from longca_advice.evidence import Collected, Row, Run
-from longca_advice.links import links_of
-from longca_advice.network import Network, Topology, fit_links
+from longca_advice.evidence import Collected, Row, Run, said
+from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.work import work_of
 
-__all__ = ["row_of", "rows_of_folder", "run_of", "strategy_call", "with_observed"]
+__all__ = ["layout_of", "row_of", "rows_of_folder", "run_of", "verified", "with_observed"]
+
+#: The device of problems that are laid out again. Layouts of a strategy do not depend on the device's model.
+_HOPPER = Device("cuda", (9, 0))
 
 #: The exceptions that a line of another shape raises.
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, Any] | None = None) -> Iterator[Row]:
-    """The verified measurements of a run.
+def rows_of_folder(folder: Path) -> Iterator[Row]:
+    """The verified measurements of a run. The arguments and errors are those of `verified`."""
+    return (row for row, _ in verified(folder))
+
+
+def verified(
+    folder: Path, name: str | None = None, factors: Mapping[str, Any] | None = None
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """The verified measurements of a run, each with its record.
 
     Args:
         folder: The run's folder, with `records.jsonl` and `environment.json`.
@@ -44,21 +53,21 @@ def rows_of_folder(folder: Path, name: str | None = None, factors: Mapping[str, 
         run = run_of(json.loads(environment.read_text(encoding="utf-8")), name or str(folder))
     except (OSError, ValueError) as error:
         raise RequestError(f"{folder} is no folder of a run: {error}. Give one that `longca run` wrote") from None
-    latest: dict[str, Row | None] = {}
+    latest: dict[str, tuple[Row, dict[str, Any]] | None] = {}
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
             if not isinstance(record, dict) or "status" not in record:
                 raise ValueError("it is no record")
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
-            latest[record["case"]] = row_of(record, run, given) if record["status"] == "ok" else None
+            latest[record["case"]] = (row_of(record, run, given), record) if record["status"] == "ok" else None
         except ValidationError as error:
-            first = error.errors()[0]
-            said = f"{'.'.join(map(str, first['loc'])) or 'record'}: {first['msg'].removeprefix('Value error, ')}"
-            raise RequestError(f"{records}, line {number}: {said}. Correct or remove the line") from None
+            raise RequestError(
+                f"{records}, line {number}: {said(error, 'record')}. Correct or remove the line"
+            ) from None
         except (*_WRONG, LongCAError) as error:
             raise RequestError(f"{records}, line {number}: {error}. Correct or remove the line") from None
-    yield from (row for row in latest.values() if row is not None)
+    yield from (found for found in latest.values() if found is not None)
 
 
 def run_of(environment: Mapping[str, Any], name: str) -> Run:
@@ -106,7 +115,6 @@ def row_of(
         kernel, form = (record[name].split("+")[half].strip() for name in ("kernel", "form"))
         values = vars(work_of(drawn, Form(form))).values()
         return Row(**{**about, "kernel": kernel}, work=tuple(values), run=run)
-    kinds = {kind: found for kind, found in record["communication"].items() if kind != "all"}
     return Row(
         **about,
         strategy=record["strategy"],
@@ -115,49 +123,50 @@ def row_of(
         compute=max(record["rank_compute_seconds"]),
         communication={
             kind: Collected(calls=found["calls"], bytes=found["bytes"], seconds=found["seconds"])
-            for kind, found in kinds.items()
+            for kind, found in record["communication"].items()
+            if kind != "all"
         },
         run=run,
     )
 
 
-def strategy_call(registry: Registry, record: Mapping[str, Any]) -> StrategyCall | None:
-    """The call of a strategy that a record measured, with its mask drawn again, or None if its schedule is unknown.
+def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> tuple[Problem, Layout]:
+    """The problem and the layout of a strategy that a record measured, with its mask drawn again.
 
     Args:
         registry: Knows the strategy.
         record: The record, of several ranks.
+        device: The device of the problem.
 
     Raises:
         ValueError: The drawn mask differs from the measured one.
         UnknownNameError: Nobody provides the strategy.
     """
     about = {name: record[name] for name in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}
-    problem = Problem(mask=_drawn(record, {}), device=Device("cuda", (9, 0)), **about)
+    problem = Problem(mask=_drawn(record, {}), device=device, **about)
     sizes = {axis: int(ranks) for axis, _, ranks in (part.partition("=") for part in record["mesh"].split(","))}
-    layout = registry.layout(record["strategy"], problem, sizes, record["placed"])
-    schedule = schedule_of(registry, problem, layout, nccl=True)
-    return None if schedule is None else StrategyCall(problem, layout, schedule, Topology(tuple(sizes.items())))
+    return problem, registry.layout(record["strategy"], problem, sizes, record["placed"])
 
 
-def with_observed(rows: Iterable[Row], registry: Registry, records: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows. A row under a strategy gets the values of its timeline, to which `Rates` are fitted.
+def with_observed(found: Iterable[tuple[Row, Mapping[str, Any]]], registry: Registry) -> Iterator[Row]:
+    """Rows. A row under a strategy gets the values of its timeline, to which `Rates` are fitted.
 
     Args:
-        rows: All rows of a device, since its network is fitted to them.
+        found: All rows of a device, since its network is fitted to them, each with its record.
         registry: Knows the strategies.
-        records: The records of the rows, by case.
     """
-    kept = list(rows)
-    network = Network(fit_links(list(links_of(kept))))
-    for row in kept:
-        call = strategy_call(registry, records[row.case]) if row.strategy is not None else None
-        if call is None:
-            yield row
-            continue
-        compute = call.by_step(records[row.case]["rank_compute_seconds"])
-        found = call.observed(row.seconds, compute, network)
-        yield row.model_copy(update={"observed": astuple(found)[1:]})
+    kept = list(found)
+    moved = (transferred(row.mesh, row.communication) for row, _ in kept if row.mesh is not None)
+    network = Network(fit_links(list(chain.from_iterable(moved))))
+    for row, record in kept:
+        if row.strategy is not None:
+            problem, layout = layout_of(registry, record, _HOPPER)
+            if (schedule := schedule_of(registry, problem, layout, nccl=True)) is not None:
+                call = StrategyCall(problem, layout, schedule, Topology(layout.axis_sizes))
+                seen = call.observed(row.seconds, call.by_step(record["rank_compute_seconds"]), network)
+                yield row.model_copy(update={"observed": seen[1:]})
+                continue
+        yield row
 
 
 def _drawn(record: Mapping[str, Any], factors: Mapping[str, Any]) -> Mask:

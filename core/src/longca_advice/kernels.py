@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from longca.manifests import Direction, Problem, Verdict
 from longca.manifests.pairs import halves, join
 from longca_advice.asked import Asked
-from longca_advice.choices import Choice, Proof, Refused, Seconds, Unmeasured
+from longca_advice.choices import Choice, Proof, Refused, Unmeasured
 from longca_advice.costs import Estimate
 from longca_advice.fit import Call
-from longca_advice.memory import RankMemory, rank_bytes
 from longca_advice.work import work_of
 
-__all__ = [
-    "Candidate",
-    "Half",
-    "Ranking",
-    "advise",
-    "choice_of",
-    "pair_candidates",
-    "proof_of",
-    "rank_kernels",
-    "single_candidates",
-]
+__all__ = ["Candidate", "Ranking", "advise", "pair_candidates", "proof_of", "rank_kernels", "single_candidates"]
 
 
 @dataclass(frozen=True)
@@ -46,52 +35,53 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Half:
-    """A kernel that is valid for one direction, and its prediction.
-
-    Attributes:
-        kernel: The kernel.
-        estimate: Its predicted seconds in that direction.
-    """
-
-    kernel: str
-    estimate: Estimate
-
-
-@dataclass(frozen=True)
 class Candidate:
     """A kernel or a pair of kernels that takes a problem and has a prediction.
 
     Attributes:
-        halves: The kernel of the forward, and in training that of the backward.
+        kernels: The kernel of the forward, and in training that of the backward.
+        estimates: The predicted seconds of each direction.
     """
 
-    halves: tuple[Half, ...]
+    kernels: tuple[str, ...]
+    estimates: tuple[Estimate, ...]
 
     @property
     def kernel(self) -> str:
         """The name of the kernel, or of the pair."""
-        return join(self.halves[0].kernel, self.halves[-1].kernel)
+        return join(self.kernels[0], self.kernels[-1])
 
     @property
     def seconds(self) -> float:
         """The predicted time of all directions."""
-        return sum(half.estimate.seconds for half in self.halves)
+        return sum(estimate.seconds for estimate in self.estimates)
 
     @property
-    def low(self) -> float:
-        """Lower end of the interval that holds the time with 90 %."""
-        return sum(half.estimate.low for half in self.halves)
-
-    @property
-    def high(self) -> float:
-        """Upper end."""
-        return sum(half.estimate.high for half in self.halves)
+    def interval(self) -> tuple[float, float]:
+        """The ends of the interval that holds the time with 90 %."""
+        low, high = (sum(ends) for ends in zip(*self._intervals, strict=True))
+        return low, high
 
     @property
     def proof(self) -> Proof:
         """The evidence behind the prediction."""
-        return proof_of([half.estimate for half in self.halves])
+        return proof_of(self.estimates)
+
+    @property
+    def _intervals(self) -> tuple[tuple[float, float], ...]:
+        return tuple((estimate.low, estimate.high) for estimate in self.estimates)
+
+    def choice(self, asked: Asked) -> Choice:
+        """The candidate as a choice for a problem that it takes, with its memory."""
+        return asked.choice(
+            self.kernels,
+            [estimate.seconds for estimate in self.estimates],
+            self.interval,
+            asked.memory(self.kernels),
+            intervals=self._intervals,
+            proof=self.proof,
+            call=f"longca.attention(q, k, v, mask, kernel={self.kernel!r})",
+        )
 
 
 def rank_kernels(asked: Asked) -> Ranking:
@@ -106,7 +96,7 @@ def rank_kernels(asked: Asked) -> Ranking:
     verdicts = {name: asked.resolve(name, problem) for name in asked.kernels}
     alone = single_candidates(asked, verdicts)
     measured = {candidate.kernel for candidate in alone}
-    choices = tuple(choice_of(asked, candidate) for candidate in (*alone, *pair_candidates(asked, alone)))
+    choices = tuple(candidate.choice(asked) for candidate in (*alone, *pair_candidates(asked, alone)))
     why = f"no evidence of such a call on {asked.device_name}"
     unmeasured = tuple(
         Unmeasured(name, why, None, asked.install(name, verdict))
@@ -126,10 +116,10 @@ def single_candidates(asked: Asked, verdicts: Mapping[str, Verdict]) -> list[Can
     """
     found = []
     for name, verdict in verdicts.items():
-        halves_of = (_half(asked, name, verdict, direction) for direction in asked.directions if verdict)
-        known = tuple(half for half in halves_of if half is not None)
+        estimates = (_estimate(asked, name, verdict, direction) for direction in asked.directions if verdict)
+        known = tuple(estimate for estimate in estimates if estimate is not None)
         if len(known) == len(asked.directions):
-            found.append(Candidate(known))
+            found.append(Candidate((name,) * len(known), known))
     return found
 
 
@@ -143,74 +133,35 @@ def pair_candidates(asked: Asked, alone: Iterable[Candidate]) -> Iterator[Candid
     if not asked.training:
         return
     seconds = {candidate.kernel: candidate.seconds for candidate in alone}
-    found: list[list[Half]] = []
+    found: list[list[tuple[str, Estimate]]] = []
     for half, direction in zip(halves(asked.problem), asked.directions, strict=True):
         measured = [name for name in asked.kernels if asked.costs.knows(asked.key(name, direction))]
         verdicts = ((name, asked.resolve(name, half)) for name in measured)
-        valid = (_half(asked, name, verdict, direction) for name, verdict in verdicts if verdict)
-        found.append([one for one in valid if one is not None])
+        valid = ((name, _estimate(asked, name, verdict, direction)) for name, verdict in verdicts if verdict)
+        found.append([(name, estimate) for name, estimate in valid if estimate is not None])
     for pair in product(*found):
-        candidate = Candidate(pair)
-        if pair[0].kernel != pair[1].kernel and candidate.seconds < min(
-            seconds.get(half.kernel, float("inf")) for half in pair
-        ):
+        names, estimates = zip(*pair, strict=True)
+        candidate = Candidate(names, estimates)
+        if len(set(names)) == 2 and candidate.seconds < min(seconds.get(name, float("inf")) for name in names):
             yield candidate
 
 
-def _half(asked: Asked, kernel: str, verdict: Verdict, direction: str) -> Half | None:
-    """A kernel with its prediction, or None without a prediction."""
+def _estimate(asked: Asked, kernel: str, verdict: Verdict, direction: str) -> Estimate | None:
+    """The predicted seconds of a valid kernel in one direction, or None without evidence."""
     assert verdict.offer is not None, "a kernel that is valid on one device has one offer"
     problem = asked.problem
     call = Call(work_of(problem.concrete_mask, verdict.offer.form), problem.heads_q, problem.num_heads_kv)
-    estimate = asked.costs.estimate(asked.key(kernel, direction), call)
-    return None if estimate is None else Half(kernel, estimate)
+    return asked.costs.estimate(asked.key(kernel, direction), call)
 
 
-def choice_of(asked: Asked, candidate: Candidate) -> Choice:
-    """A candidate as a choice, with its memory.
-
-    Args:
-        asked: What was asked.
-        candidate: A kernel or a pair that takes it.
-    """
-    estimates = [half.estimate for half in candidate.halves]
-    forward, backward = candidate.halves[0].kernel, candidate.halves[1].kernel if asked.training else None
-    memory = _memory(asked, forward, backward)
-    total = candidate.seconds
-    flops = asked.flops
-    return Choice(
-        forward=forward,
-        backward=backward,
-        seconds=Seconds(
-            forward=estimates[0].seconds,
-            backward=estimates[1].seconds if asked.training else None,
-            total=total,
-            low=candidate.low,
-            high=candidate.high,
-            intervals=tuple((estimate.low, estimate.high) for estimate in estimates),
-        ),
-        bytes_per_rank=memory.total,
-        fits=asked.fits(memory.total),
-        proof=candidate.proof,
-        call=f"longca.attention(q, k, v, mask, kernel={candidate.kernel!r})",
-        tflops=1e-12 * flops / total,
-        install=asked.install_of(forward, backward),
-        unknown=memory.unknown,
-    )
-
-
-def proof_of(estimates: list[Estimate]) -> Proof:
+def proof_of(estimates: Sequence[Estimate]) -> Proof:
     """The joint evidence behind several estimates."""
+    if not estimates:
+        return Proof(0, "")
     weakest = min(estimates, key=lambda estimate: estimate.records)
     outside = dict.fromkeys(text for estimate in estimates for text in estimate.outside)
     versions = dict.fromkeys(text for estimate in estimates for text in estimate.versions)
     return Proof(weakest.records, weakest.nearest, tuple(outside), tuple(versions))
-
-
-def _memory(asked: Asked, forward: str, backward: str | None) -> RankMemory:
-    return rank_bytes(
-        asked.registry, asked.problem, forward, backward, training=asked.training, anywhere=asked.anywhere
-    )
 
 
 def _refused(asked: Asked, name: str, verdict: Verdict) -> Refused:

@@ -1,11 +1,15 @@
-"""Meshes: the ways to split ranks into the axes of a strategy."""
+"""Meshes: the ways to split ranks into the axes of a strategy, and its layouts on a mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log2, prod
 
-__all__ = ["few_meshes", "left_out", "mesh_text", "meshes"]
+from longca.errors import UnsupportedError
+from longca.manifests import Layout, Problem
+from longca.plugins import Registry
+
+__all__ = ["few_meshes", "laid_out", "left_out", "mesh_text", "meshes"]
 
 #: The limit of ranks up to which every mesh is a candidate, and the number of candidate meshes beyond it.
 _EVERY, _FEW = 64, 4
@@ -54,7 +58,33 @@ def left_out(ranks: int, name: str, axes: Sequence[str], per_host: int) -> Itera
         yield f"{some} of the {every} meshes of {name} were looked at, with its axis {axes[-1]} within a host"
 
 
-def mesh_text(sizes: dict[str, int]) -> str:
+def laid_out(
+    registry: Registry,
+    strategy: str,
+    problem: Problem,
+    sizes: Mapping[str, int],
+    placements: Sequence[str] = (),
+    refusals: dict[str, list[str]] | None = None,
+) -> Iterator[Layout]:
+    """The layouts of a strategy on a mesh. Several placements may have equal layouts.
+
+    Args:
+        registry: Knows the strategy.
+        strategy: The strategy's name.
+        problem: The problem of all ranks together.
+        sizes: Ranks along each of the strategy's axes.
+        placements: The placements to lay out. Empty for all.
+        refusals: Receives the placements that have no layout, by the reason.
+    """
+    for placement in placements or registry.strategy(strategy).placements:
+        try:
+            yield registry.layout(strategy, problem, sizes, placement)
+        except UnsupportedError as error:
+            if refusals is not None:
+                refusals.setdefault(str(error), []).append(placement)
+
+
+def mesh_text(sizes: Mapping[str, int]) -> str:
     """A mesh as records have it: `ring=2,ulysses=4`."""
     return ",".join(f"{axis}={size}" for axis, size in sizes.items())
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests.schedule import MOVES, Move
+from longca_advice.evidence import Collected
 from longca_advice.fit import non_negative
 
 __all__ = ["Link", "Network", "Topology", "Transferred", "fit_links", "transferred"]
@@ -202,7 +203,7 @@ def fit_links(measured: Sequence[Transferred]) -> dict[str, dict[int, Link]]:
     return links
 
 
-def transferred(mesh: str, communication: Mapping[str, tuple[int, float, float]]) -> Iterator[Transferred]:
+def transferred(mesh: str, communication: Mapping[str, Collected]) -> Iterator[Transferred]:
     """The collectives of a measured call within a host, by kind.
 
     A record does not name the axis of a kind. If a strategy has several axes, a p2p counts along the last but one, and
@@ -211,11 +212,11 @@ def transferred(mesh: str, communication: Mapping[str, tuple[int, float, float]]
 
     Args:
         mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
-        communication: The calls, bytes and seconds of each kind. Kinds outside `MOVES` are left out.
+        communication: The collectives by kind. Kinds outside `MOVES` are left out.
     """
     sizes = [int(axis.partition("=")[2]) for axis in mesh.split(",")]
-    for kind, (calls, size, seconds) in communication.items():
+    for kind, moved in communication.items():
         if kind in MOVES:
             ranks = sizes[-2] if kind == "p2p" and len(sizes) > 1 else sizes[-1]
-            sent = size if kind == "p2p" else size * (ranks - 1) / ranks
-            yield Transferred(kind, ranks, calls, sent, seconds)
+            sent = moved.bytes if kind == "p2p" else moved.bytes * (ranks - 1) / ranks
+            yield Transferred(kind, ranks, moved.calls, sent, moved.seconds)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from longca_advice.fit import non_negative
+from longca_advice.fit import robust
 
 __all__ = ["Observed", "Rates", "fit_rates"]
 
 #: Relative errors below this are noise, and weigh all the same.
 _NOISE = 0.01
-_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class Rates:
     per_phase: float = 0.0
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(NamedTuple):
     """A measured call of a strategy, with the values of its timeline without rates.
 
     Attributes:
@@ -45,7 +44,7 @@ class Observed:
         touched: Bytes read and written for packing, casting and merging.
         beside: Seconds of collectives beside kernels.
         beside_p2p: Seconds of ring hops beside kernels.
-        count: Number of phases that launch anything.
+        phases: Number of phases that launch anything.
     """
 
     seconds: float
@@ -53,7 +52,7 @@ class Observed:
     touched: float
     beside: float
     beside_p2p: float
-    count: int
+    phases: float
 
 
 def fit_rates(observed: Sequence[Observed]) -> Rates:
@@ -66,13 +65,6 @@ def fit_rates(observed: Sequence[Observed]) -> Rates:
     """
     if not observed:
         return Rates()
-    seconds = np.array([call.seconds for call in observed])
-    wanted = np.array([call.seconds - call.expected for call in observed]) / seconds
-    table = np.array([(call.touched, call.beside, call.beside_p2p, call.count) for call in observed]) / seconds[:, None]
-    weight = np.ones(len(seconds))
-    for _ in range(_ROUNDS):
-        fitted = non_negative(table * weight[:, None], wanted * weight)
-        error = np.abs(table @ fitted - wanted)
-        limit = max(1.5 * float(np.median(error)), _NOISE)
-        weight = np.sqrt(np.minimum(1, limit / np.maximum(error, 1e-12)))
-    return Rates(*map(float, fitted))
+    values = np.array(observed, np.float64)
+    seconds, expected = values[:, 0], values[:, 1]
+    return Rates(*map(float, robust(values[:, 2:] / seconds[:, None], (seconds - expected) / seconds, _NOISE)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from longca.errors import RequestError, UnsupportedError
@@ -14,20 +13,16 @@ from longca.masks import Mask
 from longca.plugins import Registry, registry
 from longca_advice.asked import Asked
 from longca_advice.capacity import Capacity, fewest_ranks, longest_sequence
-from longca_advice.choices import Choice, Recommendation, Refused
-from longca_advice.costs import CostModel
+from longca_advice.choices import Recommendation, Refused
 from longca_advice.devices import evidence_name, named_device
-from longca_advice.evidence import Row, shipped
-from longca_advice.from_records import rows_of_folder
-from longca_advice.history import History, history
+from longca_advice.evidence import Row
 from longca_advice.kernels import Ranking, rank_kernels
-from longca_advice.links import network_of, rates_of
 from longca_advice.memory import gradient_bytes, tensor_bytes
 from longca_advice.network import Link
+from longca_advice.sources import Sources, sources
 from longca_advice.strategies import rank_strategies
-from longca_advice.ways import Links
 
-__all__ = ["MAX_RANKS", "cost_model", "evidence", "links_here", "recommend"]
+__all__ = ["MAX_RANKS", "recommend"]
 
 #: More ranks than anyone has.
 MAX_RANKS = 2**14
@@ -80,13 +75,11 @@ def recommend(
         UnknownNameError: A kernel or a strategy that nobody provides.
     """
     _check_ranks(ranks, per_node)
-    named = tuple(map(str, records))
-    (rows, notes), (costs, _) = evidence(named), cost_model(named)
+    known = sources(tuple(map(str, records)))
     if unseen:
-        rows = _of_others(rows, mask, heads, head_dim, ranks)
-        costs = CostModel(rows)
-    where = device if isinstance(device, Device) else named_device(device, costs.devices)
-    known = plugins or registry()
+        known = Sources(_of_others(known.rows, mask, heads, head_dim, ranks), known.notes)
+    where = device if isinstance(device, Device) else named_device(device, known.costs.devices)
+    provided = plugins or registry()
     problem = Problem(
         mask=mask,
         heads_q=heads[0],
@@ -97,84 +90,32 @@ def recommend(
         direction=Direction.FORWARD,
     )
     for name in kernels:
-        known.manifest(name)
+        provided.manifest(name)
     for name in strategies:
-        known.strategy(name)
-    asked = Asked(problem, training, known, costs, _capacity(memory, where), tuple(kernels or known.kernels))
+        provided.strategy(name)
+    chosen = tuple(kernels or provided.kernels)
+    asked = Asked(problem, training, provided, known.costs, _capacity(memory, where), chosen)
     about = asked.as_json(ranks, per_node)
     here = asked.device_name == evidence_name(current_device())
     too_large = _too_large(asked, ranks)
     if too_large is not None:
-        return Recommendation(about, str(where), ranks, (), (), (too_large,), notes, here)
+        return Recommendation(about, str(where), ranks, (), (), (too_large,), known.notes, here)
     if ranks == 1:
         found = rank_kernels(asked)
     else:
         between = None if network is None else Link.parse(network)
-        links = Links(network_of(rows, asked.device_name, between), rates_of(rows, asked.device_name), per_node)
-        found = rank_strategies(asked, ranks, links, tuple(strategies or known.strategies))
-    notes = (*notes, *found.notes, *_about_evidence(asked, found))
-    choices = _sorted(found.choices)
+        links = known.links(asked.device_name, per_node, between)
+        found = rank_strategies(asked, ranks, links, tuple(strategies or provided.strategies))
+    notes = (*known.notes, *found.notes, *_about_evidence(asked, found))
+    # The choices that fit come first, from fastest to slowest. The other choices follow.
+    choices = tuple(sorted(found.choices, key=lambda choice: (choice.fits is False, choice.seconds.total)))
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
-
-
-def evidence(records: tuple[str, ...] = ()) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    """All evidence (shipped, measured here, and in named folders), and the errors of this machine's lines.
-
-    Args:
-        records: Folders of runs.
-
-    Raises:
-        RequestError: A folder holds no run, or a line is no record.
-    """
-    here = history()
-    return _collected(here, records)[0], _wrong(here)
-
-
-def cost_model(records: tuple[str, ...] = ()) -> tuple[CostModel, tuple[str, ...]]:
-    """The cost model of all evidence, and the errors. It is cached with its fits until this machine's evidence changes.
-
-    Args:
-        records: Folders of runs.
-
-    Raises:
-        RequestError: A folder holds no run, or a line is no record.
-    """
-    here = history()
-    return _collected(here, records)[1], _wrong(here)
-
-
-def links_here(device: str, ranks: int) -> Links:
-    """The links of some devices on one host, and the overhead of calls beside kernels, from all evidence.
-
-    Args:
-        device: The device's name in the evidence.
-        ranks: Number of devices on the host.
-    """
-    return _links(history(), device, ranks)
-
-
-@lru_cache(maxsize=16)
-def _links(here: History, device: str, ranks: int) -> Links:
-    rows = _collected(here, ())[0]
-    return Links(network_of(rows, device, None), rates_of(rows, device), ranks)
-
-
-@lru_cache(maxsize=4)
-def _collected(here: History, records: tuple[str, ...]) -> tuple[tuple[Row, ...], CostModel]:
-    """All evidence, and its model."""
-    named = (row for folder in records for row in rows_of_folder(Path(folder)))
-    rows = (*shipped(), *here.rows, *named)
-    return rows, CostModel(rows)
 
 
 def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim: int, ranks: int) -> tuple[Row, ...]:
     """The evidence without measurements of a mask by as many heads and ranks, in any data type."""
     same = (mask.digest, *heads, head_dim, ranks)
     return tuple(row for row in rows if (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks) != same)
-
-
-def _wrong(here: History) -> tuple[str, ...]:
-    return tuple(f"left out of this machine's evidence: {text}" for text in here.wrong)
 
 
 def _check_ranks(ranks: int, per_node: int) -> None:
@@ -209,11 +150,6 @@ def _too_large(asked: Asked, ranks: int) -> Refused | None:
         f"{mask.seqlen_q} tokens on {ranks} {'device' if ranks == 1 else 'devices'}"
     )
     return Refused(None, None, (reason,), f"Take up to {tokens} tokens, or {others}")
-
-
-def _sorted(choices: Iterable[Choice]) -> tuple[Choice, ...]:
-    """The choices that fit come first, from fastest to slowest. The other choices follow."""
-    return tuple(sorted(choices, key=lambda choice: (choice.fits is False, choice.seconds.total)))
 
 
 def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:

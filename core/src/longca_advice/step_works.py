@@ -7,7 +7,6 @@ it is fast on any number of ranks. It ignores the tiles at the seams of chunks, 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from longca.manifests import Layout
 from longca.masks import Mask, SliceMask
+from longca.plan_cache import PlanCache
 from longca_advice.costs import CostModel, Key
 from longca_advice.fit import Call
 from longca_advice.pair_sums import Owned, pair_sums, tiles_before
@@ -25,10 +25,6 @@ __all__ = ["PairTiles", "Pairs", "pair_tiles", "pairs_of", "seconds_of"]
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
-
-#: Tables that are kept for strategies that place tokens alike.
-_KEPT = 32
-_MADE: OrderedDict[bytes, PairTiles] = OrderedDict()
 
 #: Layouts with up to this many pairs distinguish works that differ by 1 %. Larger layouts need 3 %.
 _FINE = 2**14
@@ -134,6 +130,10 @@ def seconds_of(costs: CostModel, key: Key, works: Sequence[Work | None], heads: 
     return found
 
 
+#: The latest tables, of strategies that place tokens alike.
+_TILES: PlanCache[PairTiles] = PlanCache(32)
+
+
 def pair_tiles(mask: Mask, layout: Layout, pairs: Pairs) -> PairTiles:
     """The tiles of each pair of a layout, from those of the whole mask.
 
@@ -145,35 +145,21 @@ def pair_tiles(mask: Mask, layout: Layout, pairs: Pairs) -> PairTiles:
         pairs: Its pairs.
     """
     assert isinstance(mask, SliceMask), "rings cut masks of slices alone"
-    digest = _digest(mask, layout.table.arrays, pairs.parts)
-    if digest not in _MADE:
-        if len(_MADE) >= _KEPT:
-            _MADE.popitem(last=False)
-        _MADE[digest] = _pair_tiles(mask, layout.table.arrays, pairs.parts)
-    _MADE.move_to_end(digest)
-    return _MADE[digest]
-
-
-def _coarser(tokens: int) -> int:
-    """How many times as wide tiles are taken of long masks, for there are to be no more rows of tiles than _ROWS."""
-    times = 1
-    while tokens > times * _ROWS * TILE:
-        times *= 2
-    return times
-
-
-def _digest(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> bytes:
-    found = hashlib.blake2b(f"{mask.key} {len(arrays)}".encode())
-    for array in (pairs, *arrays):
-        found.update(b"%d" % len(array) + array.tobytes())
-    return found.digest()
+    arrays = layout.table.arrays
+    about = hashlib.blake2b(b"%d" % len(arrays))
+    for array in (pairs.parts, *arrays):
+        about.update(b"%d" % len(array) + array.tobytes())
+    return _TILES.get(mask, about.digest(), lambda: _pair_tiles(mask, arrays, pairs.parts))
 
 
 def _pair_tiles(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> PairTiles:
     queries, q_of = np.unique(pairs[:, 0], return_inverse=True)
     keys, k_of = np.unique(pairs[:, 1], return_inverse=True)
     apart = len(pairs) == len(queries) == len(keys)  # each part meets one other part, for instance if keys are gathered
-    times = _coarser(max(mask.seqlen_q, mask.seqlen_k))
+    # Long masks get wider tiles, so that there are no more rows of tiles than _ROWS.
+    times = 1
+    while max(mask.seqlen_q, mask.seqlen_k) > times * _ROWS * TILE:
+        times *= 2
     size = times * TILE
     full, partial, longest = pair_sums(
         mask.blocks(size, size).by_query,

@@ -9,22 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-import numpy as np
-from numpy.typing import NDArray
-
 from longca.errors import UnsupportedError
 from longca_advice.asked import Asked
-from longca_advice.calls import StrategyCall
 from longca_advice.choices import Choice, Refused, Unmeasured
 from longca_advice.kernels import Ranking
-from longca_advice.meshes import left_out
-from longca_advice.timeline import Timeline
-from longca_advice.ways import Links, Role, Way, ways_of
-from longca_advice.weighed import Weighed, across, choice_of, name_of
+from longca_advice.meshes import few_meshes, laid_out, left_out, mesh_text
+from longca_advice.sources import Links
+from longca_advice.ways import Role, Way
+from longca_advice.weighed import Weighed, across, roles_of, weigh
 
-__all__ = ["rank_strategies"]
-
-_Floats = NDArray[np.float64]
+__all__ = ["rank_strategies", "ways_of"]
 
 #: Ways that are weighed exactly: the least number, if so many exist, and the greatest.
 _EXACT, _AT_MOST = 8, 12
@@ -54,11 +48,9 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
             continue
         try:
             rough.append(_roughly(way))
-        except _NotKnownError as error:
-            unmeasured.setdefault(way.strategy, Unmeasured("any kernel", str(error), way.strategy))
         except UnsupportedError as error:
             unmeasured.setdefault(way.strategy, Unmeasured("any kernel", str(error).rstrip("."), way.strategy))
-    left = sorted(rough, key=lambda one: one.total)
+    left = sorted(rough, key=lambda one: one.seconds)
     choices: list[Choice] = []
     exact: list[Weighed] = []
     blind: list[str] = []  # ways without evidence: valid, and not ranked
@@ -69,9 +61,9 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
         blind += (str(one.strategy) for one in more if not one.reasons)
         for one in found:
             try:
-                choices.append(choice_of(one))
+                choices.append(one.choice())
             except UnsupportedError as error:  # a step that was not checked may be refused
-                refused.append(Refused(None, name_of(one.way), (str(error),)))
+                refused.append(Refused(None, one.way.name, (str(error),)))
     known = {choice.strategy for choice in choices}
     without = tuple(one for name, one in unmeasured.items() if name not in known)
     manifests = [asked.registry.strategy(name) for name in strategies]
@@ -80,17 +72,37 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
     return Ranking(tuple(choices), without, tuple(refused), (*notes, *across(exact), *unranked))
 
 
-class _NotKnownError(UnsupportedError):
-    """There is no prediction, because evidence or the strategy's schedule is missing."""
+def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Iterator[Way | Refused]:
+    """Every distinct layout, once. A way without a layout is refused with the reason.
+
+    Args:
+        asked: The question.
+        ranks: Ranks, 2 or more.
+        links: The links between the ranks.
+        strategies: Strategies to choose from.
+    """
+    for name in strategies:
+        manifest = asked.registry.strategy(name)
+        sizes_of_all = few_meshes(ranks, manifest.axes, links.per_host)
+        if not sizes_of_all:
+            axes = " × ".join(manifest.axes)
+            yield Refused(None, name, (f"{ranks} devices cannot be split into {axes}, 2 or more along each",))
+        refusals: dict[str, list[tuple[str, str]]] = {}
+        for sizes in sizes_of_all:
+            here: dict[str, list[str]] = {}
+            layouts = laid_out(asked.registry, name, asked.problem, sizes, refusals=here)
+            yield from (Way(asked, links, layout) for layout in dict.fromkeys(layouts))
+            for reason, placements in here.items():
+                refusals.setdefault(reason, []).extend((mesh_text(sizes), placement) for placement in placements)
+        for reason, found in refusals.items():
+            yield Refused(None, _part_of(name, found, len(sizes_of_all), len(manifest.placements)), (reason,))
 
 
-def _calls(way: Way) -> list[StrategyCall]:
-    """The calls of all directions."""
-    calls = [way.call(direction) for direction in way.asked.directions]
-    found = [call for call in calls if call is not None]
-    if len(found) < len(calls):
-        raise _NotKnownError(f"{way.strategy} states no schedule, so its time is not predicted")
-    return found
+def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placements: int) -> str:
+    """The name of a strategy, with the affected meshes and placements unless all of them are affected."""
+    some, placed = dict.fromkeys(mesh for mesh, _ in found), dict.fromkeys(placement for _, placement in found)
+    on = "" if len(some) == meshes else f" on {len(some)} of {meshes} meshes"
+    return name + on + ("" if len(placed) == placements else f" placed {', '.join(placed)}")
 
 
 def _roughly(way: Way) -> Weighed:
@@ -99,17 +111,23 @@ def _roughly(way: Way) -> Weighed:
     Raises:
         UnsupportedError: There is no prediction.
     """
-    names, timelines = [], []
-    for call in _calls(way):
-        seconds = {name: way.rough(name, call.problem.direction) for name in way.asked.kernels}
-        steps = {name: way.pairs.seconds(taken) for name, taken in seconds.items() if taken is not None}
-        if not steps:
-            raise _NotKnownError(f"no evidence on {way.asked.device_name}")
-        # The fastest kernel on a layout is the one whose slowest rank computes least.
-        best = min(steps, key=lambda name: float(steps[name].sum(axis=1).max()))
-        names.append(best)
-        timelines.append(call.takes(steps[best], way.links.network, way.links.rates))
-    return Weighed(way, tuple(names), tuple(timelines))
+    if any(way.call(direction) is None for direction in way.asked.directions):
+        raise UnsupportedError(f"{way.strategy} states no schedule, so its time is not predicted")
+    # The fastest kernel on a layout is the one whose slowest rank computes least.
+    kernels = [min(each, key=lambda name: each[name], default="") for each in _slowest(way)]
+    found = weigh(way, kernels, exactly=False) if all(kernels) else None
+    if found is None:
+        raise UnsupportedError(f"no evidence on {way.asked.device_name}")
+    return found
+
+
+def _slowest(way: Way) -> list[dict[str, float]]:
+    """For each direction, the seconds that the slowest rank computes with each kernel that has evidence."""
+    found = []
+    for direction in way.asked.directions:
+        seconds = {name: way.slowest(name, direction) for name in way.asked.kernels}
+        found.append({name: each for name, each in seconds.items() if each is not None})
+    return found
 
 
 def _refined(rough: Sequence[Weighed]) -> tuple[list[Weighed], list[Refused], list[Weighed]]:
@@ -123,63 +141,38 @@ def _refined(rough: Sequence[Weighed]) -> tuple[list[Weighed], list[Refused], li
     for place, one in enumerate(rough):
         half = 2 if one.way.layout.world_size >= _MANY else 1
         least = _EXACT // half
-        enough = len(known) >= least and one.total > sorted(found.total for found in known)[least - 1]
+        enough = len(known) >= least and one.seconds > sorted(found.seconds for found in known)[least - 1]
         if enough or len(known) == _AT_MOST // half:
-            return sorted(known, key=lambda found: found.total), refused, list(rough[place:])
+            return sorted(known, key=lambda found: found.seconds), refused, list(rough[place:])
         found = _exactly(one.way)
         known += [] if isinstance(found, Refused) else [found]
         refused += [found] if isinstance(found, Refused) else []
-    return sorted(known, key=lambda found: found.total), refused, []
+    return sorted(known, key=lambda found: found.seconds), refused, []
 
 
 def _exactly(way: Way) -> Weighed | Refused:
     """A way with its fastest valid kernels, or the reasons why it has none. No evidence is no reason."""
-    calls = _calls(way)
     kernels = _promising(way)
-    roles: tuple[Role, ...] = ("forward", "backward", "both") if way.asked.training else ("forward",)
+    directions = way.asked.directions
+    roles: tuple[Role, ...] = ("forward", "backward", "both") if len(directions) > 1 else ("forward",)
     refusals = {(name, role): way.refusal(name, role) for name, role in product(kernels, roles)}
-    valid = {role: [name for name in kernels if refusals[name, role] is None] for role in roles}
-    timelines: dict[tuple[str, str, str], Timeline] = {}
-    for role, call in product(roles, calls):
-        direction = call.problem.direction
-        if role in ("both", direction):
-            for name in valid[role]:
-                if (taken := way.exact(name, role, direction)) is not None:
-                    steps = way.pairs.seconds(taken)
-                    timelines[name, role, direction] = call.takes(steps, way.links.network, way.links.rates)
-    found = list(_combinations(way, timelines))
+    valid = (
+        names
+        for names in product(kernels, repeat=len(directions))
+        if all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
+    )
+    found = [one for names in valid if (one := weigh(way, names)) is not None]
     if found:
-        return min(found, key=lambda one: one.total)
+        return min(found, key=lambda one: one.seconds)
     reasons = dict.fromkeys(
         f"{name}: {reason}" for (name, _), verdict in refusals.items() if verdict for reason in verdict.reasons
     )
-    return Refused(None, name_of(way), tuple(reasons))
+    return Refused(None, way.name, tuple(reasons))
 
 
 def _promising(way: Way) -> list[str]:
     """Kernels that may be the quickest in a direction: not much slower by the tiles of the whole mask."""
     found: dict[str, None] = {}
-    for direction in way.asked.directions:
-        taken = {name: way.rough(name, direction) for name in way.asked.kernels}
-        sums = {name: float(way.pairs.seconds(each).sum(1).max()) for name, each in taken.items() if each is not None}
-        found |= dict.fromkeys(name for name, total in sums.items() if total <= _SLOWER * min(sums.values()))
+    for seconds in _slowest(way):
+        found |= dict.fromkeys(name for name, total in seconds.items() if total <= _SLOWER * min(seconds.values()))
     return list(found)
-
-
-def _combinations(way: Way, timelines: dict[tuple[str, str, str], Timeline]) -> Iterator[Weighed]:
-    """A way with each kernel and each pair that takes it."""
-    directions = way.asked.directions
-    if len(directions) == 1:
-        for (name, _, _), timeline in timelines.items():
-            yield Weighed(way, (name,), (timeline,))
-        return
-    for name in dict.fromkeys(name for name, role, _ in timelines if role == "both"):
-        both = [timelines.get((name, "both", direction)) for direction in directions]
-        found = tuple(timeline for timeline in both if timeline is not None)
-        if len(found) == len(directions):
-            yield Weighed(way, (name, name), found)
-    firsts = [(name, timeline) for (name, role, _), timeline in timelines.items() if role == "forward"]
-    seconds = [(name, timeline) for (name, role, _), timeline in timelines.items() if role == "backward"]
-    for (forward, before), (backward, after) in product(firsts, seconds):
-        if forward != backward:
-            yield Weighed(way, (forward, backward), (before, after))

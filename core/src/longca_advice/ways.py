@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.errors import UnsupportedError
 from longca.manifests import Direction, Layout, Problem, Verdict
 from longca.manifests.pairs import halves
 from longca.manifests.steps import Steps
 from longca.masks import Form, SliceMask
 from longca_advice.asked import Asked
 from longca_advice.calls import StrategyCall, schedule_of
-from longca_advice.choices import Refused
-from longca_advice.meshes import few_meshes, mesh_text
-from longca_advice.network import Network, Topology
-from longca_advice.rates import Rates
+from longca_advice.meshes import mesh_text
+from longca_advice.network import Topology
+from longca_advice.sources import Links
 from longca_advice.step_works import Pairs, PairTiles, pair_tiles, pairs_of, seconds_of
+from longca_advice.timeline import Timeline
 from longca_advice.work import Work, work_of
 
-__all__ = ["Links", "Role", "Way", "of_role", "ways_of"]
+__all__ = ["Role", "Way", "of_role"]
 
 _Floats = NDArray[np.float64]
 
@@ -44,21 +43,6 @@ _SLICES = 64
 _GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN, Form.DENSE)
 
 
-@dataclass(frozen=True)
-class Links:
-    """The links between ranks.
-
-    Attributes:
-        network: Links within a host and between hosts.
-        rates: The overhead of a call beside its kernels and its collectives.
-        per_host: Ranks on a host.
-    """
-
-    network: Network
-    rates: Rates
-    per_host: int
-
-
 @dataclass(frozen=True, eq=False)
 class Way:
     """One strategy on one mesh with one placement.
@@ -66,23 +50,39 @@ class Way:
     Attributes:
         asked: The question.
         links: The links between the ranks.
-        strategy: The strategy.
-        sizes: Ranks along each of its axes.
-        placement: The placement.
-        layout: The layout: it assigns tokens and steps to ranks.
+        layout: The layout, as the registry made it: it assigns tokens and steps to ranks.
     """
 
     asked: Asked
     links: Links
-    strategy: str
-    sizes: dict[str, int]
-    placement: str
     layout: Layout
+    _calls: dict[str, StrategyCall | None] = field(default_factory=dict)
+    _timelines: dict[tuple[str, str, Role | None], Timeline | None] = field(default_factory=dict)
+
+    @property
+    def strategy(self) -> str:
+        """The strategy."""
+        return str(self.layout.strategy)
+
+    @property
+    def placement(self) -> str:
+        """The placement."""
+        return str(self.layout.placement)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Ranks along each of the strategy's axes."""
+        return dict(self.layout.axis_sizes)
 
     @property
     def mesh(self) -> str:
         """The mesh as records have it."""
         return mesh_text(self.sizes)
+
+    @property
+    def name(self) -> str:
+        """The name of the way in messages."""
+        return f"{self.strategy} ({self.mesh}, {self.placement})"
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -98,13 +98,44 @@ class Way:
     def topology(self) -> Topology:
         """Where the ranks are."""
         hosts = self.layout.world_size > self.links.per_host
-        return Topology(tuple(self.sizes.items()), self.links.per_host if hosts else None)
+        return Topology(self.layout.axis_sizes, self.links.per_host if hosts else None)
 
     def call(self, direction: str) -> StrategyCall | None:
         """The call in a direction, or None if the strategy states no schedule."""
-        problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
-        schedule = schedule_of(self.asked.registry, problem, self.layout, nccl=problem.device.kind == "cuda")
-        return None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
+        if direction not in self._calls:
+            problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
+            schedule = schedule_of(self.asked.registry, problem, self.layout, nccl=problem.device.kind == "cuda")
+            made = None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
+            self._calls[direction] = made
+        return self._calls[direction]
+
+    def timeline(self, kernel: str, direction: str, role: Role | None = None) -> Timeline | None:
+        """The breakdown of a direction's time with a kernel, or None without evidence or without a schedule.
+
+        Args:
+            kernel: The kernel.
+            direction: The direction.
+            role: The role in which the kernel takes each cut of the mask, to weigh the cuts. None to weigh the tiles of
+                the whole mask.
+
+        Raises:
+            UnsupportedError: The time of a collective is unknown.
+        """
+        key = kernel, direction, role
+        if key not in self._timelines:
+            call = self.call(direction)
+            taken = self.rough(kernel, direction) if role is None else self.exact(kernel, role, direction)
+            self._timelines[key] = (
+                None
+                if call is None or taken is None
+                else call.takes(self.pairs.seconds(taken), self.links.network, self.links.rates)
+            )
+        return self._timelines[key]
+
+    def slowest(self, kernel: str, direction: str) -> float | None:
+        """The seconds that the slowest rank computes by the tiles of the whole mask, or None without evidence."""
+        taken = self.rough(kernel, direction)
+        return None if taken is None else float(self.pairs.seconds(taken).sum(axis=1).max())
 
     def rough(self, kernel: str, direction: str) -> _Floats | None:
         """The seconds of each pair by the tiles of the whole mask, or None if the kernel does not take such masks."""
@@ -216,44 +247,6 @@ class Way:
 
     def _seconds(self, kernel: str, direction: str, works: Sequence[Work | None]) -> _Floats | None:
         return seconds_of(self.asked.costs, self.asked.key(kernel, direction), works, self.pairs.heads)
-
-
-def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Iterator[Way | Refused]:
-    """Every distinct layout, once. A way without a layout is refused with the reason.
-
-    Args:
-        asked: The question.
-        ranks: Ranks, 2 or more.
-        links: The links between the ranks.
-        strategies: Strategies to choose from.
-    """
-    for name in strategies:
-        manifest = asked.registry.strategy(name)
-        sizes_of_all = few_meshes(ranks, manifest.axes, links.per_host)
-        if not sizes_of_all:
-            axes = " × ".join(manifest.axes)
-            yield Refused(None, name, (f"{ranks} devices cannot be split into {axes}, 2 or more along each",))
-        refusals: dict[str, list[tuple[str, str]]] = {}
-        for sizes in sizes_of_all:
-            seen: set[Layout] = set()
-            for placement in manifest.placements:
-                try:
-                    layout = asked.registry.layout(name, asked.problem, sizes, placement)
-                except UnsupportedError as error:
-                    refusals.setdefault(str(error), []).append((mesh_text(sizes), placement))
-                    continue
-                if layout not in seen:
-                    seen.add(layout)
-                    yield Way(asked, links, name, sizes, placement, layout)
-        for reason, found in refusals.items():
-            yield Refused(None, _part_of(name, found, len(sizes_of_all), len(manifest.placements)), (reason,))
-
-
-def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placements: int) -> str:
-    """The name of a strategy, with the affected meshes and placements unless all of them are affected."""
-    some, placed = dict.fromkeys(mesh for mesh, _ in found), dict.fromkeys(placement for _, placement in found)
-    on = "" if len(some) == meshes else f" on {len(some)} of {meshes} meshes"
-    return name + on + ("" if len(placed) == placements else f" placed {', '.join(placed)}")
 
 
 def of_role(step: Problem, role: Role) -> Problem:

@@ -1,23 +1,23 @@
-"""Weighed ways: a strategy's layout with its fastest kernels, and the choice that it is."""
+"""Weighed ways: a strategy's layout with a kernel for each direction, its time, and the choice that it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from longca.manifests import Problem
 from longca.manifests.pairs import join
 from longca.masks import Form
-from longca_advice.choices import Choice, Proof, Seconds
+from longca_advice.choices import Choice, Proof
 from longca_advice.costs import Estimate
 from longca_advice.fit import Call
 from longca_advice.kernels import proof_of
-from longca_advice.memory import rank_bytes
+from longca_advice.memory import RankMemory
 from longca_advice.timeline import Timeline
-from longca_advice.ways import Way, of_role
+from longca_advice.ways import Role, Way, of_role
 from longca_advice.work import work_of
 
-__all__ = ["Weighed", "across", "choice_of", "known_of", "name_of", "span"]
+__all__ = ["Weighed", "across", "roles_of", "span", "weigh"]
 
 #: The factor by which predictions of strategies are wider than predictions of their kernels, on either side.
 _STRATEGY = 1.06
@@ -25,10 +25,13 @@ _STRATEGY = 1.06
 #: Share of the time spent waiting for other hosts, from which on a ring is advised against.
 _MUCH = 0.25
 
+#: The roles of the kernels of a pair.
+_HALVES: tuple[Role, Role] = ("forward", "backward")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Weighed:
-    """A way with its fastest kernels, and the breakdown of each direction's time.
+    """A way with its kernels, and the breakdown of each direction's time.
 
     Attributes:
         way: The strategy, its mesh and its placement.
@@ -41,66 +44,112 @@ class Weighed:
     timelines: tuple[Timeline, ...]
 
     @property
-    def total(self) -> float:
+    def kernel(self) -> str:
+        """The name of the kernel, or of the pair."""
+        return join(self.kernels[0], self.kernels[-1])
+
+    @property
+    def title(self) -> str:
+        """The kernel and the way in a few words."""
+        return f"{self.kernel} with {self.way.name}"
+
+    @property
+    def seconds(self) -> float:
         """Seconds of all directions."""
         return sum(timeline.seconds for timeline in self.timelines)
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the interval that holds the time with 90 %."""
+        low, high = span(self._estimates)
+        return self.seconds * low, self.seconds * high
 
-def name_of(way: Way) -> str:
-    """The name of a way in messages."""
-    return f"{way.strategy} ({way.mesh}, {way.placement})"
+    @property
+    def proof(self) -> Proof:
+        """The evidence behind the prediction."""
+        return proof_of(self._estimates)
+
+    @cached_property
+    def memory(self) -> RankMemory:
+        """The memory of a call."""
+        return self.way.asked.memory(self.kernels, self.way.strategy, self.way.sizes, self.way.layout)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rank that needs most has the memory, as far as it is known."""
+        asked = self.way.asked
+        return asked.capacity is None or asked.capacity.fits(self.memory.total)
+
+    def choice(self) -> Choice:
+        """The way as a choice, with its memory and the code to paste.
+
+        Raises:
+            UnsupportedError: A kernel does not take a step that was not checked before.
+        """
+        way, proof = self.way, self.proof
+        notes = (*proof.notes, *filter(None, [way.checked]))
+        return way.asked.choice(
+            self.kernels,
+            [timeline.seconds for timeline in self.timelines],
+            self.interval,
+            self.memory,
+            way.layout.world_size,
+            proof=Proof(proof.records, proof.nearest, (*_unseen(way), *proof.outside), proof.versions, notes),
+            call=self._call_text,
+            strategy=way.strategy,
+            placement=way.placement,
+            mesh=way.mesh,
+        )
+
+    @cached_property
+    def _estimates(self) -> list[Estimate]:
+        """The estimates of the kernels, each in its direction, by the largest step."""
+        way = self.way
+        largest = max((step for step in way.steps if step is not None), key=lambda step: step.area, default=None)
+        found = []
+        for kernel, direction, role in zip(self.kernels, way.asked.directions, _HALVES, strict=False):
+            if largest is not None:
+                offer = way.asked.resolve(kernel, of_role(largest, role)).offer
+                work = work_of(largest.concrete_mask, offer.form if offer else Form.ROW_INTERVALS)
+                found.append(way.asked.costs.estimate(way.asked.key(kernel, direction), Call(work, *way.pairs.heads)))
+        return [estimate for estimate in found if estimate is not None]
+
+    @property
+    def _call_text(self) -> str:
+        """The lines to paste."""
+        way = self.way
+        sizes = ", ".join(map(str, way.sizes.values()))
+        names = ", ".join(f'"{axis}"' for axis in way.sizes)
+        comma = "," if len(way.sizes) == 1 else ""
+        return (
+            "from torch.distributed.device_mesh import init_device_mesh\n"
+            f'mesh = init_device_mesh("{way.asked.problem.device.kind}", ({sizes}{comma}), '
+            f"mesh_dim_names=({names}{comma}))\n"
+            f"longca.attention(q, k, v, mask, kernel={self.kernel!r}, strategy={way.strategy!r}, mesh=mesh, "
+            f"placement={way.placement!r})"
+        )
 
 
-def choice_of(one: Weighed) -> Choice:
-    """A weighed way as a choice, with its memory and the code to paste."""
-    way, asked = one.way, one.way.asked
-    forward, backward = one.kernels[0], one.kernels[1] if asked.training else None
-    memory = rank_bytes(
-        asked.registry,
-        asked.problem,
-        forward,
-        backward,
-        way.strategy,
-        way.sizes,
-        way.layout,
-        asked.training,
-        nccl=asked.problem.device.kind == "cuda",
-        anywhere=True,
-    )
-    known = known_of(way, one.kernels)
-    low, high = span(known)
-    proof = proof_of(known) if known else Proof(0, "")
-    notes = (*proof.notes, *filter(None, [way.checked]))
-    return Choice(
-        forward=forward,
-        backward=backward,
-        seconds=Seconds(
-            forward=one.timelines[0].seconds,
-            backward=one.timelines[1].seconds if asked.training else None,
-            total=one.total,
-            low=one.total * low,
-            high=one.total * high,
-        ),
-        bytes_per_rank=memory.total,
-        fits=asked.fits(memory.total),
-        proof=Proof(proof.records, proof.nearest, (*_unseen(way), *proof.outside), proof.versions, notes),
-        call=_call_text(one),
-        tflops=1e-12 * asked.flops / one.total / way.layout.world_size,
-        strategy=way.strategy,
-        placement=way.placement,
-        mesh=way.mesh,
-        install=asked.install_of(forward, backward),
-        unknown=memory.unknown,
-    )
+def roles_of(kernels: Sequence[str]) -> tuple[Role, ...]:
+    """The role of each direction's kernel."""
+    return ("both", "both") if len(set(kernels)) < len(kernels) else _HALVES[: len(kernels)]
 
 
-def known_of(way: Way, kernels: Sequence[str]) -> list[Estimate]:
-    """The estimates of a way's kernels, each in its direction, by the largest step."""
-    largest = max((step for step in way.steps if step is not None), key=lambda step: step.area, default=None)
-    if largest is None:
-        return []
-    estimates = (_whole(way, largest, *each) for each in zip(kernels, way.asked.directions, strict=True))
-    return [estimate for estimate in estimates if estimate is not None]
+def weigh(way: Way, kernels: Sequence[str], exactly: bool = True) -> Weighed | None:
+    """A way with a kernel for each direction, or None if a time is unknown.
+
+    Args:
+        way: The way.
+        kernels: The kernel of each direction. Each one takes every step, if the way is weighed exactly.
+        exactly: Whether to weigh the cut of each step, or the tiles of the whole mask.
+
+    Raises:
+        UnsupportedError: The time of a collective is unknown.
+    """
+    each = zip(kernels, way.asked.directions, roles_of(kernels), strict=True)
+    found = [way.timeline(kernel, direction, role if exactly else None) for kernel, direction, role in each]
+    known = tuple(timeline for timeline in found if timeline is not None)
+    return Weighed(way, tuple(kernels), known) if len(known) == len(found) else None
 
 
 def span(known: Sequence[Estimate]) -> tuple[float, float]:
@@ -110,34 +159,11 @@ def span(known: Sequence[Estimate]) -> tuple[float, float]:
     return low / _STRATEGY, high * _STRATEGY
 
 
-def _whole(way: Way, largest: Problem, kernel: str, direction: str) -> Estimate | None:
-    verdict = way.asked.resolve(kernel, of_role(largest, "forward" if direction == "forward" else "backward"))
-    form = verdict.offer.form if verdict.offer else Form.ROW_INTERVALS
-    call = Call(work_of(largest.concrete_mask, form), *way.pairs.heads)
-    return way.asked.costs.estimate(way.asked.key(kernel, direction), call)
-
-
 def _unseen(way: Way) -> Iterator[str]:
     """In words, that collectives of as many ranks were not measured."""
     measured = max((ranks for kinds in way.links.network.inside.values() for ranks in kinds), default=1)
     if way.layout.world_size > measured:
         yield f"{way.layout.world_size} devices; measured up to {measured}"
-
-
-def _call_text(one: Weighed) -> str:
-    """The lines to paste."""
-    way = one.way
-    sizes = ", ".join(map(str, way.sizes.values()))
-    names = ", ".join(f'"{axis}"' for axis in way.sizes)
-    comma = "," if len(way.sizes) == 1 else ""
-    kernel = join(one.kernels[0], one.kernels[-1])
-    kind = way.asked.problem.device.kind
-    return (
-        "from torch.distributed.device_mesh import init_device_mesh\n"
-        f'mesh = init_device_mesh("{kind}", ({sizes}{comma}), mesh_dim_names=({names}{comma}))\n'
-        f"longca.attention(q, k, v, mask, kernel={kernel!r}, strategy={way.strategy!r}, mesh=mesh, "
-        f"placement={way.placement!r})"
-    )
 
 
 def across(weighed: Sequence[Weighed]) -> Iterator[str]:
@@ -146,17 +172,13 @@ def across(weighed: Sequence[Weighed]) -> Iterator[str]:
         yield "times between hosts are computed from the bandwidth that was given; none was measured (unverified)"
     for one in weighed:
         topology, last = one.way.topology, one.timelines[-1]
-        across = [axis for axis in topology.sizes if topology.shared(axis) < topology.sizes[axis]]
-        if across and last.exposed > _MUCH * last.seconds:
-            link = one.way.links.network.between
-            have = "" if link is None else f" of {link.bandwidth / 1e9:.0f} GB/s"
+        axes = [axis for axis in topology.sizes if topology.shared(axis) < topology.sizes[axis]]
+        link = one.way.links.network.between
+        if axes and link is not None and last.exposed > _MUCH * last.seconds:
             # Moves that now take the exposed time beside the kernels' would have to fit behind the kernels.
-            factor = (last.compute + last.exposed) / max(last.compute, 1e-12)
-            need = "" if link is None else f" It would wait little with {factor * link.bandwidth / 1e9:.0f} GB/s."
-            hybrid = (
-                "" if len(topology.sizes) > 1 else " A hybrid, such as usp with its inner axis in a host, waits less."
-            )
-            share = f"{last.exposed / last.seconds:.0%}"
-            yield f"{name_of(one.way)} waits {share} of the time for links between hosts{have}.{need}{hybrid}".rstrip(
-                "."
+            need = (last.compute + last.exposed) / max(last.compute, 1e-12) * link.bandwidth
+            hybrid = ". A hybrid, such as usp with its inner axis in a host, waits less" * (len(topology.sizes) == 1)
+            yield (
+                f"{one.way.name} waits {last.exposed / last.seconds:.0%} of the time for links between hosts of "
+                f"{link.bandwidth / 1e9:.0f} GB/s. It would wait little with {need / 1e9:.0f} GB/s{hybrid}"
             )

@@ -76,4 +76,4 @@ def test_a_call_takes_what_its_timeline_says(call):
     assert call.takes(call.by_step([6.0, 7.0]), NETWORK).seconds == 7
     observed = call.observed(11.0, call.by_step([6.0, 7.0]), NETWORK)
     assert (observed.seconds, observed.expected, observed.touched) == (11, 7, 16)
-    assert (observed.beside, observed.beside_p2p, observed.count) == (0, 1, 2)
+    assert (observed.beside, observed.beside_p2p, observed.phases) == (0, 1, 2)

@@ -9,7 +9,7 @@ from longca import masks
 from longca.errors import RequestError
 from longca.masks import Form
 from longca_advice.evidence import Run
-from longca_advice.from_records import row_of, rows_of_folder, run_of
+from longca_advice.from_records import row_of, rows_of_folder, run_of, verified
 from longca_advice.work import work_of
 
 ENVIRONMENT = {
@@ -68,8 +68,8 @@ def test_a_verified_record_is_a_row_with_the_work_of_its_mask(write):
     assert (row.seqlen, row.heads_q, row.heads_kv, row.head_dim, row.dtype) == (2048, 8, 2, 64, "bfloat16")
     run = Run(run=str(folder), device="Some GPU", capability=(9, 0), memory=80 * 10**9, packages={"torch": "2.0"})
     assert row.run == run
-    (named,) = rows_of_folder(folder, "its name")
-    assert named.run.run == "its name"
+    ((named, found),) = verified(folder, "its name")
+    assert (named.run.run, found) == ("its name", record())
 
 
 def test_what_was_not_verified_is_no_evidence(write):
@@ -141,11 +141,11 @@ def test_factors_of_old_records_are_given_by_pattern(write):
     old = record(pattern="causal_sliding_window", form="window", mask_digest=windowed.digest, density=windowed.density)
     assert "cannot be drawn again" in refused(write(old))
     given = {"causal_sliding_window": {"window": 100}}
-    (row,) = rows_of_folder(write(old), factors=given)
+    ((row, _),) = verified(write(old), factors=given)
     assert row.call_work == work_of(windowed, Form.WINDOW)
     # A record that names its factors has them all.
     new = {**old, "factors": {"window": 100}}
-    (row,) = rows_of_folder(write(new), factors={"causal_sliding_window": {"window": 7}})
+    ((row, _),) = verified(write(new), factors={"causal_sliding_window": {"window": 7}})
     assert row.mask == windowed.digest
 
 

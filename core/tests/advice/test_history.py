@@ -8,7 +8,7 @@ from longca import masks
 from longca.masks import Form
 from longca_advice.evidence import Row, Run, to_line
 from longca_advice.history import append, history, history_path
-from longca_advice.recommend import cost_model, evidence
+from longca_advice.sources import sources
 from longca_advice.work import work_of
 
 MASK = masks.build("causal_document", 1000, documents=[400, 600])
@@ -152,13 +152,12 @@ def test_without_the_variable_it_is_in_the_users_data_folder(tmp_path, monkeypat
 
 def test_the_model_is_kept_until_the_history_changes(path):
     append(row("of_this_test"))
-    model, wrong = cost_model()
-    assert cost_model()[0] is model
-    assert "of_this_test" in model.kernels
+    first = sources()
+    assert sources().costs is first.costs
+    assert "of_this_test" in first.costs.kernels
     path.write_text(path.read_text() + to_line(row("b_of_this_test")) + "\n{\n")
-    assert wrong == ()
-    changed, wrong = cost_model()
-    assert changed is not model
-    assert "b_of_this_test" in changed.kernels
-    assert [text.startswith("left out of this machine's evidence: ") for text in wrong] == [True]
-    assert evidence() == (evidence()[0], wrong)
+    assert first.notes == ()
+    changed = sources()
+    assert changed.costs is not first.costs
+    assert "b_of_this_test" in changed.costs.kernels
+    assert [text.startswith("left out of this machine's evidence: ") for text in changed.notes] == [True]

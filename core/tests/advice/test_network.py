@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests.schedule import MOVES, Move
+from longca_advice.evidence import Collected
 from longca_advice.network import Link, Network, Topology, Transferred, fit_links, transferred
 
 INSIDE = {kind: {4: Link(200e9, 50e-6)} for kind in MOVES}
@@ -134,7 +135,8 @@ def test_what_is_not_known_is_said():
 
 def test_measured_calls_give_collectives_by_axis():
     kinds = {"p2p": (3, 100, 2e-3), "all_to_all": (2, 100, 1e-3), "all": (5, 200, 3e-3)}
-    assert list(transferred("ring=2,ulysses=4", kinds)) == [
+    moved = {kind: Collected(calls=n, bytes=size, seconds=taken) for kind, (n, size, taken) in kinds.items()}
+    assert list(transferred("ring=2,ulysses=4", moved)) == [
         Transferred("p2p", 2, 3, 100, 2e-3),
         Transferred("all_to_all", 4, 2, 75, 1e-3),
     ]

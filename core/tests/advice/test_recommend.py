@@ -13,7 +13,8 @@ from longca_advice import recommend as module
 from longca_advice.capacity import RESERVED
 from longca_advice.devices import DEVICES
 from longca_advice.evidence import to_line
-from longca_advice.recommend import evidence, recommend
+from longca_advice.recommend import recommend
+from longca_advice.sources import sources
 
 from .rows import row
 
@@ -165,7 +166,7 @@ def test_what_is_measured_on_this_machine_is_evidence(history):
     assert [choice.kernel for choice in found.choices] == ["naive"]
     assert found.best.seconds.total == pytest.approx(0.082, rel=0.05)
     assert found.best.proof.nearest == "a run naive causal 8192 forward"
-    assert "a run" in {one.run.run for one in evidence()[0]}
+    assert "a run" in {one.run.run for one in sources().rows}
 
 
 def test_a_wrong_line_of_this_machines_evidence_is_left_out_and_said(history):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from longca_advice.choices import Refused
-from longca_advice.ways import Way, of_role, ways_of
+from longca_advice.strategies import ways_of
+from longca_advice.ways import Way, of_role
 
 from .crossed import links
 

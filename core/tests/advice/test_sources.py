@@ -1,11 +1,11 @@
-"""Links: what evidence of a device says of its hosts, and of what calls cost beside kernels and collectives."""
+"""Sources: what evidence of a device says of its hosts, and of what calls cost beside kernels and collectives."""
 
 import pytest
 
 from longca_advice.evidence import Collected
-from longca_advice.links import links_of, network_of, rates_of
 from longca_advice.network import Link
 from longca_advice.rates import Rates
+from longca_advice.sources import Sources
 
 from .rows import RUN, row
 
@@ -21,27 +21,31 @@ def shared(seconds=0.01, mesh="ring=2", kind="p2p", bandwidth=1e11, size=GB, **f
     return row(strategy="mine", mesh=mesh, communication=moved, seconds=seconds, **fields)
 
 
+def links(rows, device=RUN.device, between=None):
+    return Sources(tuple(rows)).links(device, 8, between)
+
+
 def test_rows_of_one_device_have_no_links():
-    assert list(links_of([row()])) == []
-    assert network_of([row()], RUN.device, None).inside == {}
+    assert links([row()]).network.inside == {}
 
 
 def test_links_are_of_what_rows_moved():
-    (moved,) = links_of([row(), shared(mesh="ulysses=4", kind="all_to_all")])
-    assert (moved.kind, moved.ranks, moved.calls, moved.sent) == ("all_to_all", 4, 1, 0.75 * GB)
+    found = links([row(), shared(mesh="ulysses=4", kind="all_to_all")]).network.inside
+    assert found["all_to_all"][4].bandwidth == pytest.approx(1e11)
+    assert list(found) == ["all_to_all"]
 
 
 def test_a_network_is_of_the_device_alone():
     rows = [shared(size=n * GB) for n in (1, 2, 4)] + [shared(run=OTHER, bandwidth=1e9, size=n * GB) for n in (1, 2)]
     for device, bandwidth in ((RUN.device, 1e11), (OTHER.device, 1e9)):
-        assert network_of(rows, device, None).inside["p2p"][2].bandwidth == pytest.approx(bandwidth)
-    assert network_of(rows, "a third GPU", None).inside == {}
+        assert links(rows, device).network.inside["p2p"][2].bandwidth == pytest.approx(bandwidth)
+    assert links(rows, "a third GPU").network.inside == {}
 
 
 def test_between_hosts_is_what_was_named():
     link = Link(50e9)
-    assert network_of([], RUN.device, None).between is None
-    assert network_of([shared()], RUN.device, link).between == link
+    assert links([]).network.between is None
+    assert links([shared()], between=link).network.between == link
 
 
 def test_rates_are_of_the_device_alone():
@@ -49,6 +53,6 @@ def test_rates_are_of_the_device_alone():
         return [shared(0.01 + n * per_phase, run=run, observed=(0.01, 0, 0, 0, n)) for n in (1, 4, 16)]
 
     rows = [*observed(RUN, 1e-4), *observed(OTHER, 1e-3), row()]
-    assert rates_of(rows, RUN.device).per_phase == pytest.approx(1e-4)
-    assert rates_of(rows, OTHER.device).per_phase == pytest.approx(1e-3)
-    assert rates_of(rows, "a third GPU") == Rates()
+    assert links(rows).rates.per_phase == pytest.approx(1e-4)
+    assert links(rows, OTHER.device).rates.per_phase == pytest.approx(1e-3)
+    assert links(rows, "a third GPU").rates == Rates()

@@ -1,0 +1,86 @@
+"""Sources: the evidence that answers a question, with its cost model and the links that it measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from longca_advice.costs import CostModel
+from longca_advice.evidence import Row, shipped
+from longca_advice.from_records import rows_of_folder
+from longca_advice.history import History, history
+from longca_advice.network import Link, Network, fit_links, transferred
+from longca_advice.rates import Observed, Rates, fit_rates
+
+__all__ = ["Links", "Sources", "sources"]
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links between ranks.
+
+    Attributes:
+        network: Links within a host and between hosts.
+        rates: The overhead of a call beside its kernels and its collectives.
+        per_host: Ranks on a host.
+    """
+
+    network: Network
+    rates: Rates
+    per_host: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """Evidence. An instance equals only itself, so that models can be cached by it.
+
+    Attributes:
+        rows: The evidence.
+        notes: Errors in this machine's evidence, in sentences.
+    """
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def costs(self) -> CostModel:
+        """The cost model of all rows. It keeps its fits."""
+        return CostModel(self.rows)
+
+    def links(self, device: str, per_host: int, between: Link | None = None) -> Links:
+        """The links of a device's ranks, from the collectives and the calls that rows measured on such devices.
+
+        Args:
+            device: The device's name in the evidence.
+            per_host: Ranks on a host.
+            between: The link of each device to other hosts, or None if none was named.
+        """
+        return _links(self, device, per_host, between)
+
+
+@lru_cache(maxsize=16)
+def _links(found: Sources, device: str, per_host: int, between: Link | None) -> Links:
+    rows = [row for row in found.rows if row.run.device == device]
+    moved = [one for row in rows if row.mesh is not None for one in transferred(row.mesh, row.communication)]
+    rates = fit_rates([Observed(row.seconds, *row.observed) for row in rows if row.observed])
+    return Links(Network(fit_links(moved), between), rates, per_host)
+
+
+def sources(records: tuple[str, ...] = ()) -> Sources:
+    """All evidence: shipped, measured here, and in named folders. It is cached until this machine's evidence changes.
+
+    Args:
+        records: Folders of runs.
+
+    Raises:
+        RequestError: A folder holds no run, or a line is no record.
+    """
+    return _collected(history(), records)
+
+
+@lru_cache(maxsize=4)
+def _collected(here: History, records: tuple[str, ...]) -> Sources:
+    named = (row for folder in records for row in rows_of_folder(Path(folder)))
+    notes = tuple(f"left out of this machine's evidence: {text}" for text in here.wrong)
+    return Sources((*shipped(), *here.rows, *named), notes)
