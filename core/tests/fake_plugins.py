@@ -77,6 +77,7 @@ class FakePlugins:
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LONGCA_")},
             "LONGCA_CACHE_DIR": str(root / "cache"),
+            "LONGCA_HISTORY": str(root / "history.jsonl"),
             "COLUMNS": "100",
         }
 
@@ -109,6 +110,21 @@ class FakePlugins:
     def longca(self, *arguments, **env):
         """Runs the command line."""
         return self.python("-m", "longca", *arguments, **env)
+
+    def says(self, *arguments, without=(), **env):
+        """The output of a command that ends well and has no complaint, in a Python that lacks some modules."""
+        run = (
+            f"import runpy, sys; sys.modules.update(dict.fromkeys({without!r})); sys.argv = {['longca', *arguments]!r}"
+        )
+        ran = self.python("-c", f"{run}; runpy.run_module('longca', run_name='__main__')", **env)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
+    def refuses(self, *arguments, **env):
+        """The message of a command that is refused, which is one line."""
+        ran = self.longca(*arguments, **env)
+        assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+        return ran.stderr
 
     def plugins(self, *arguments, **env):
         """What `longca plugins --json` says, by distribution; the core's and installed ones are left out."""

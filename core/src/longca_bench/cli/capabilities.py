@@ -101,35 +101,21 @@ def _as_json(
 ) -> dict[str, Any]:
     import longca
 
-    kernels = {
-        name: {
-            "family": manifest.family,
-            "title": manifest.title,
-            "upstream": manifest.upstream,
-            "license": manifest.license,
-            "requires": list(manifest.requires),
-            "distribution": registry.provider(name).distribution,
+    provider = {name: each.distribution for each in registry.plugins for name in (*each.kernels, *each.strategies)}
+
+    def about(kind: Mapping[str, Any], *further: str) -> dict[str, Any]:
+        said = {"title", "upstream", "license", "requires", *further}
+        return {
+            name: {**manifest.model_dump(mode="json", include=said), "distribution": provider[name]}
+            for name, manifest in kind.items()
         }
-        for name, manifest in manifests.items()
-    }
-    strategies = {
-        name: {
-            "title": manifest.title,
-            "upstream": manifest.upstream,
-            "license": manifest.license,
-            "requires": list(manifest.requires),
-            "distribution": next(plugin.distribution for plugin in registry.plugins if name in plugin.strategies),
-            "axes": list(manifest.axes),
-            "placements": list(manifest.placements),
-        }
-        for name, manifest in registry.strategies.items()
-    }
+
     return {
         "longca": longca.__version__,
         "device": vars(question.device),
         "asked": {"dtype": question.dtype, "heads": question.heads, "head_dim": question.head_dim},
-        "kernels": kernels,
-        "strategies": strategies,
+        "kernels": about(manifests, "family"),
+        "strategies": about(registry.strategies, "axes", "placements"),
         "cells": [cell.as_json() for cells in matrix.values() for cell in cells],
     }
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, print_json
-
-if TYPE_CHECKING:
-    from longca.masks import Mask
 
 __all__ = ["show_mask"]
 
@@ -35,51 +32,19 @@ def show_mask(
 
     Example: longca show-mask causal_document --seqlen 8192 --out mask.png
     """
-    _check_tile(tile)
+    from longca_bench.reports.mask_picture import check_block, draw_mask
+    from longca_bench.reports.mask_text import text_picture
+    from longca_bench.reports.text import console, printable
+
+    if tile is not None:
+        check_block(tile)
     mask = described.mask(pattern, heads)
     if out is not None:
-        from longca_bench.reports.mask_picture import draw_mask
-
         draw_mask(mask, out, block=tile)
     if as_json:
-        print_json(_as_json(mask))
-    elif out is None:
-        _print_picture(mask)
-    else:
-        _say_written(out)
-
-
-def _check_tile(tile: int | None) -> None:
-    if tile is not None:
-        from longca_bench.reports.mask_picture import check_block
-
-        check_block(tile)
-
-
-def _print_picture(mask: Mask) -> None:
-    from longca_bench.reports.mask_text import text_picture
-    from longca_bench.reports.text import console
-
-    out = console()
-    side = max(8, min(64, out.width - 4))
-    out.print(text_picture(mask, width=side, height=side // 2), markup=False, soft_wrap=True)
-
-
-def _say_written(file: Path) -> None:
-    from longca_bench.reports.text import console, safe
-
-    console().print(f"wrote {safe(file)}", soft_wrap=True)
-
-
-def _as_json(mask: Mask) -> dict[str, Any]:
-    return {
-        "pattern": mask.pattern,
-        "seqlen_q": mask.seqlen_q,
-        "seqlen_k": mask.seqlen_k,
-        "heads": mask.heads,
-        "factors": dict(mask.factors),
-        "area": mask.area,
-        "density": mask.density,
-        "tile_efficiency": mask.tile_efficiency(),
-        "digest": mask.digest,
-    }
+        names = ("pattern", "seqlen_q", "seqlen_k", "heads", "factors", "area", "density", "digest")
+        print_json({name: getattr(mask, name) for name in names} | {"tile_efficiency": mask.tile_efficiency()})
+        return
+    side = max(8, min(64, console().width - 4))
+    said = text_picture(mask, width=side, height=side // 2) if out is None else f"wrote {printable(str(out))}"
+    console().print(said, markup=False, soft_wrap=True)

@@ -41,6 +41,8 @@ def verify(
     Example: longca verify --kernel sdpa
     """
     from longca_bench.conformance.offers import verify_kernels
+    from longca_bench.reports.text import console
+    from longca_bench.reports.verify_table import print_verification
 
     registry = open_registry(context, no_plugin)
     where = chosen_device(device)
@@ -51,7 +53,7 @@ def verify(
     for name, checks in verify_kernels(registry, names, where, jobs):
         found[name] = checks
         if not as_json:
-            _print(name, checks)
+            print_verification(console(), name, checks)
     if as_json:
         print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
     if any(not check.passed and not check.skipped for checks in found.values() for check in checks):
@@ -67,13 +69,6 @@ def _refuse_nothing(found: Mapping[str, list[OfferCheck]], named: Collection[str
     missed = [name for name in nothing if name in named] or nothing
     reasons = dict.fromkeys(check.skipped.rstrip(".") for name in missed for check in found[name])
     raise VerificationError(f"nothing of {', '.join(missed)} was verified here: {'; '.join(reasons)}")
-
-
-def _print(name: str, checks: list[OfferCheck]) -> None:
-    from longca_bench.reports.text import console
-    from longca_bench.reports.verify_table import print_verification
-
-    print_verification(console(), name, checks)
 
 
 def _as_json(check: OfferCheck) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from rich.columns import Columns
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -104,12 +105,7 @@ def _print_legend(console: Console) -> None:
 def _print_columns(console: Console, short: Mapping[str, str]) -> None:
     """Prints the abbreviations in columns."""
     entries = [f"[bold]{safe(head)}[/] {safe(name)}" for name, head in short.items()]
-    across = max(1, min(3, console.width // 27))
-    rows = -(-len(entries) // across)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for row in range(rows):
-        grid.add_row(*entries[row::rows])
-    console.print(grid)
+    console.print(Columns(entries, padding=(0, 2), column_first=True))
 
 
 def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix: Matrix, question: Question) -> None:

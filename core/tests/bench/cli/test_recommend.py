@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from longca.errors import RequestError
+from longca_bench.cli.recommend import parse_heads
+
 from ...fake_plugins import STRATEGY, FakePlugins
 
 QUICK = Path(__file__).parents[4] / "results" / "cpu" / "quick"
@@ -21,38 +24,18 @@ ANSWER = {"problem", "device", "ranks", "choices", "unmeasured", "refused", "not
 
 @pytest.fixture(scope="module")
 def fakes(tmp_path_factory):
-    made = FakePlugins(tmp_path_factory.mktemp("recommend"))
-    made.env["LONGCA_HISTORY"] = str(made.root / "history.jsonl")
-    return made
+    return FakePlugins(tmp_path_factory.mktemp("recommend"))
 
 
 @pytest.fixture(scope="module")
 def ask(fakes):
     """Asks for an H200, unless said otherwise, and gives what is printed."""
-
-    def asked(*arguments, device="h200", **env):
-        ran = fakes.longca("recommend", *arguments, *(("--device", device) if device else ()), **env)
-        assert (ran.returncode, ran.stderr) == (0, "")
-        return ran.stdout
-
-    return asked
+    return lambda *arguments, device="h200": fakes.says("recommend", *arguments, "--device", device)
 
 
 @pytest.fixture(scope="module")
 def answer(ask):
     return lambda *arguments, **more: json.loads(ask(*arguments, "--json", **more))
-
-
-@pytest.fixture
-def refused(fakes):
-    """What is said of a request that is none."""
-
-    def asked(*arguments):
-        ran = fakes.longca("recommend", *arguments)
-        assert (ran.returncode, ran.stdout) == (2, "")
-        return ran.stderr
-
-    return asked
 
 
 @pytest.fixture(scope="module")
@@ -104,23 +87,12 @@ def test_the_quickest_is_named_first_and_ties_are_called_ties(causal, printed):
     assert printed.splitlines()[-1] == f"    {best['call']}"
 
 
-def test_how_much_longer_the_next_one_takes_is_said_where_it_is_no_tie(answer, ask):
-    options = (*LONG, "--kernel", "fa3", "--kernel", "sdpa")
-    first, second, *_ = answer(*options)["choices"]
-    gain = second["seconds"]["total"] / first["seconds"]["total"] - 1
-    assert f" sdpa takes {gain:.0%} longer." in ask(*options).splitlines()[0]
-
-
 @pytest.mark.parametrize("columns", ["80", "40"])
-def test_no_cell_is_cut_on_a_narrow_terminal(ask, causal, columns):
-    text = ask(*LONG, COLUMNS=columns)
+def test_a_narrow_terminal_shows_every_choice(fakes, causal, columns):
+    text = fakes.says("recommend", *LONG, "--device", "h200", COLUMNS=columns)
     assert "…" not in text
-    for choice in causal["choices"][:8]:
-        kernel = choice["forward"] if choice["forward"] == choice["backward"] else None
-        assert kernel is None or f"\n{kernel} " in text
-        assert f"{choice['bytes_per_rank'] / 2**30:.1f}" in text or columns == "40"
-    if columns == "80":
-        assert all(len(line) <= 80 for line in text.splitlines() if " to " in line and line.startswith(" "))
+    assert all(f"\n{choice['forward']}" in text for choice in causal["choices"][:8])
+    assert all(len(line) <= int(columns) for line in text.splitlines() if " to " in line and line.startswith(" "))
 
 
 def test_everything_is_listed_where_all_is_asked_for(answer, ask):
@@ -130,11 +102,7 @@ def test_everything_is_listed_where_all_is_asked_for(answer, ask):
     short, everything = ask(*options), ask(*options, "--all")
     assert "--all lists them" in short
     assert "--all lists them" not in everything
-    for refused in found["refused"]:
-        assert refused["kernel"] in everything
-        offered, asked = refused["reasons"][0].removeprefix(f"{refused['kernel']} ").rstrip(".").split("; ")
-        assert everything.count(f": {offered}\n") == 1
-        assert asked in everything
+    assert all(refused["kernel"] in everything for refused in found["refused"])
     assert sum(f"\n{c['forward']}" in everything for c in found["choices"]) == len(found["choices"])
 
 
@@ -144,14 +112,6 @@ def test_why_says_where_a_kernel_stands(ask, causal):
     assert text.startswith(f"sdpa: place {place} of {len(causal['choices'])}, ")
     assert "the most similar is results/h200/" in text
     assert "vsa: takes block_sparse" in ask(*LONG, "--why", "vsa")
-    assert "naive is valid and not ranked: " in ask(*LONG, "--why", "naive")
-    assert (
-        ask(*LONG, "--why", "nobody") == "nobody was not examined; --all lists all kernels and strategies that were\n"
-    )
-    pair = ask(*LONG, "--why", "fa2+sdpa")
-    assert pair.startswith("fa2+sdpa is not listed: ")
-    assert "\nfa2: place " in pair
-    assert "\nsdpa: place " in pair
 
 
 def test_the_forward_alone_has_no_backward_and_no_pairs(answer, ask):
@@ -222,11 +182,11 @@ def test_a_run_of_ones_own_is_evidence(answer, own_run):
 
 
 @pytest.mark.parametrize("median", ["NaN", "-0.5", "0", "1e-12", '"quick"'])
-def test_records_that_were_edited_are_refused_by_their_line(refused, own_run, median):
+def test_records_that_were_edited_are_refused_by_their_line(fakes, own_run, median):
     lines = (own_run / "records.jsonl").read_text("utf-8").splitlines()
     lines[2] = json.dumps({**json.loads(lines[2]), "median": "HERE"}).replace('"HERE"', median)
     (own_run / "records.jsonl").write_text("\n".join(lines), "utf-8")
-    said = refused(*LONG, "--records", str(own_run))
+    said = fakes.refuses("recommend", *LONG, "--records", str(own_run))
     assert said.startswith(f"error: {own_run / 'records.jsonl'}, line 3: ")
     assert said.endswith(". Correct or remove the line\n")
 
@@ -238,9 +198,6 @@ def test_records_that_were_edited_are_refused_by_their_line(refused, own_run, me
         (["--dtype", "float7"], "unknown dtype 'float7'. "),
         (["--heads", "7:3"], "7 query heads do not divide among 3 KV heads"),
         (["--heads", "text"], "--heads is 'text'; give query heads and KV heads, such as 64:8"),
-        (["--heads", "8:"], "--heads is '8:'"),
-        (["--heads", "-8"], "--heads is '-8'"),
-        (["--heads", "9" * 5000], "--heads is '999"),
         (["--heads", "0"], "heads_q is 0"),
         (["--head-dim", "0"], "head_dim is 0"),
         (["--memory", "lots"], "'lots' is no size of memory. Give a number and a unit, such as 80GB"),
@@ -250,48 +207,32 @@ def test_records_that_were_edited_are_refused_by_their_line(refused, own_run, me
         (["--records", "nowhere"], "nowhere is no folder of a run"),
         (["--seqlen", "0"], "seqlen is 0"),
         (["--window", "5"], "causal takes no factor 'window'"),
-    ],
-    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
-)
-def test_mistakes_are_told_in_one_line(refused, options, said):
-    device = [] if "--device" in options else ["--device", "h200"]
-    message = refused("causal", *options, *device)
-    assert message.startswith(f"error: {said}")
-    assert message.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--network", "fast"], "'fast' "),
-        (["--network", "0Gb"], ""),
-        (["--strategy", "nobody"], "unknown strategy 'nobody'"),
+        (["--gpus", "2", "--network", "fast"], "'fast' "),
+        (["--gpus", "2", "--network", "0Gb"], ""),
+        (["--gpus", "2", "--strategy", "nobody"], "unknown strategy 'nobody'"),
         (["--gpus", "20000"], "ranks is 20000"),
-        (["--per-node", "20000"], "per_node is 20000"),
+        (["--gpus", "2", "--per-node", "20000"], "per_node is 20000"),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_of_several_devices_are_told_in_one_line(refused, options, said):
-    message = refused("causal", "--seqlen", "64", "--device", "h200", "--gpus", "2", *options)
-    assert message.startswith(f"error: {said}")
-    assert message.count("\n") == 1
+def test_mistakes_are_told_in_one_line(fakes, options, said):
+    assert fakes.refuses("recommend", "causal", "--device", "h200", *options).startswith(f"error: {said}")
+
+
+@pytest.mark.parametrize("text", ["8:", "-8", "9" * 5000, ":8", "8:8:8"])
+def test_heads_that_are_refused(text):
+    with pytest.raises(RequestError, match=r"--heads is .*; give query heads and KV heads, such as 64:8"):
+        parse_heads(text)
 
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory):
     """Asks of 2 devices, where one strategy is installed, which states no schedule."""
     made = FakePlugins(tmp_path_factory.mktemp("a strategy"))
-    made.env |= {"LONGCA_HISTORY": str(made.root / "history.jsonl"), "LONGCA_PLUGINS": "rounds"}
+    made.env["LONGCA_PLUGINS"] = "rounds"
     made.add("rounds", STRATEGY)
-
-    def asked(*options):
-        ran = made.longca(
-            "recommend", "causal", "--seqlen", "64", "--heads", "4:4", "--device", "h200", "--gpus", "2", *options
-        )
-        assert (ran.returncode, ran.stderr) == (0, "")
-        return ran.stdout
-
-    return asked
+    problem = ("recommend", "causal", "--seqlen", "64", "--heads", "4:4", "--device", "h200", "--gpus", "2")
+    return lambda *options: made.says(*problem, *options)
 
 
 def test_a_strategy_that_does_not_say_what_it_moves_is_not_ranked(on_two):
@@ -313,30 +254,6 @@ def test_why_tells_what_is_refused_of_a_strategy(on_two):
     assert "round placed nowhere: too many." in text
 
 
-def test_documents_that_do_not_sum_are_refused(refused):
-    said = refused("causal_document", "--documents", "10,20", "--seqlen", "40", "--device", "h200")
-    assert said.startswith("error: --documents sum to 30 tokens, and --seqlen is 40")
-
-
-@pytest.mark.parametrize("length", ["ten", "0", "-4", "1.5"])
-@pytest.mark.parametrize("option", ["--documents", "--lengths"])
-def test_a_file_that_holds_no_lengths_is_refused_by_its_line(refused, tmp_path, option, length):
-    file = tmp_path / "own.txt"
-    file.write_text(f"10\n{length}\n", "utf-8")
-    said = refused("causal_document", option, str(file), "--device", "h200")
-    assert said.startswith(f"error: {file}, line 2: '{length}' is not a document length")
-
-
-def test_no_torch_is_imported(fakes):
-    block = (
-        "import runpy, sys\n"
-        "class Block:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        assert name.partition('.')[0] not in {'torch', 'triton', 'matplotlib'}, name\n"
-        "sys.meta_path.insert(0, Block())\n"
-        f"sys.argv = {['longca', 'recommend', *LONG, '--device', 'h200']!r}\n"
-        "runpy.run_module('longca', run_name='__main__')\n"
-    )
-    ran = fakes.python("-c", block)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "is predicted fastest" in ran.stdout
+def test_neither_torch_nor_matplotlib_is_imported(fakes):
+    said = fakes.says("recommend", *LONG, "--device", "h200", without=("torch", "triton", "matplotlib"))
+    assert "is predicted fastest" in said

@@ -11,8 +11,8 @@ FEW = (*SMALL, "--kernel", "naive", "--kernel", "sdpa")
 
 
 @pytest.fixture
-def fakes(fakes, tmp_path):
-    fakes.env |= {"LONGCA_PLUGINS": "", "LONGCA_HISTORY": str(tmp_path / "history.jsonl")}
+def fakes(fakes):
+    fakes.env["LONGCA_PLUGINS"] = ""
     return fakes
 
 
@@ -43,24 +43,18 @@ def test_the_number_may_be_left_out(given, read):
     ],
 )
 def test_what_is_refused(fakes, arguments, said):
-    ran = fakes.longca("run", *arguments, "--dry-run")
-    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
-    assert said in ran.stderr
+    assert said in fakes.refuses("run", *arguments, "--dry-run")
 
 
 def test_choices_are_predicted_measured_and_kept(fakes, tmp_path):
     for seqlen in ("64", "128"):
         assert fakes.longca("run", "causal", "--seqlen", seqlen, *FEW, "--out", str(tmp_path / seqlen)).returncode == 0
     ask = ("run", "causal", "--seqlen", "96", *FEW, "--recommended", "1")
-    ran = fakes.longca(*ask, "--dry-run", "--json")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    (planned,) = json.loads(ran.stdout)
+    (planned,) = json.loads(fakes.says(*ask, "--dry-run", "--json"))
     assert (planned["ranked"], len(planned["ways"]), planned["regret"]) == (True, 1, None)
     assert not (tmp_path / "runs").exists()
 
-    ran = fakes.longca(*ask, "--out", str(tmp_path / "run"), "--json")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    (outcome,) = json.loads(ran.stdout)
+    (outcome,) = json.loads(fakes.says(*ask, "--out", str(tmp_path / "run"), "--json"))
     assert json.loads((tmp_path / "run" / "advice.json").read_text("utf-8")) == [outcome]
     (way,) = outcome["ways"]
     (record,) = map(json.loads, (tmp_path / "run" / "records.jsonl").read_text("utf-8").splitlines())
@@ -72,9 +66,8 @@ def test_choices_are_predicted_measured_and_kept(fakes, tmp_path):
     assert (ran.returncode, ran.stderr) == (0, "1 cases were measured before and are kept\n")
     assert "Its regret is 0 %." in ran.stdout
     for other in ((*ask[:-1], "2"), (*ask[:3], "97", *ask[4:])):
-        ran = fakes.longca(*other, "--out", str(tmp_path / "run"), "--resume")
-        assert (ran.returncode, ran.stdout) == (2, "")
-        assert "is of another problem, device or number of choices" in ran.stderr
+        said = fakes.refuses(*other, "--out", str(tmp_path / "run"), "--resume")
+        assert "is of another problem, device or number of choices" in said
 
 
 def test_without_evidence_kernels_are_measured_in_their_order(fakes, tmp_path):

@@ -8,6 +8,8 @@ from longca_bench.conformance.offers import verify_kernels, verify_subject
 from longca_bench.conformance.subject import Subject, subjects
 from longca_builtin.naive import Naive
 
+from .bad_kernels import KERNELS
+
 CPU = Device("cpu")
 
 
@@ -98,13 +100,7 @@ def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):
 
 
 def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
-    class Misplanned(Naive):
-        def plan(self, problem):
-            plan = super().plan(problem)
-            plan.form = "dense"
-            return plan
-
-    monkeypatch.setattr(core, "load", lambda name: Misplanned())
+    monkeypatch.setattr(core, "load", lambda name: KERNELS["plans_another_form"]())
     assert "the plan's form is dense" in first(core, "naive").error
 
 
