@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plan_costs import attempted, clocked, plan_costs, repeated, write_rows
+from plan_costs import attempted, clocked, planned, repeated, training, write_rows
 
 from longca import choose_blocks, masks, registry
-from longca.kernels.base import Plan
-from longca.manifests import Device, Direction, Problem, Verdict
+from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask
 from longca_bench.measuring.environment import surroundings
@@ -35,59 +35,12 @@ LENGTHS = (2**13, 2**14, 2**15, 2**16, 2**17)
 CHOOSING = "choose_blocks"
 
 
-def problem_of(mask: BlockSparseMask, heads: str, device: Device) -> Problem:
-    """A training step's attention on a mask."""
-    heads_q, heads_kv = map(int, heads.split(":"))
-    return Problem(
-        mask=mask,
-        heads_q=heads_q,
-        heads_kv=heads_kv,
-        head_dim=128,
-        dtype="bfloat16" if device.kind == "cuda" else "float32",
-        device=device,
-        direction=Direction.BACKWARD,
-    )
-
-
-def fresh(mask: BlockSparseMask) -> BlockSparseMask:
-    """The same mask with nothing worked out."""
-    return BlockSparseMask.from_bits(mask.bits, mask.q_bounds, mask.k_bounds)
-
-
-def planned(kernel: str, problem: Problem) -> dict[str, Any]:
-    """What a kernel needs to plan a problem: its backward, or its forward where it has no more."""
-    asked, verdict = _widest(kernel, problem)
-    if verdict.offer is None:
-        return {"status": "unsupported", "message": " ".join(map(str, verdict.reasons))}
-    instance, mask = registry().load(kernel), problem.concrete_mask
-    assert isinstance(mask, BlockSparseMask)
-
-    def plan() -> Plan:
-        made: Plan = instance.plan(asked.with_mask(fresh(mask)))
-        return made
-
-    about = {"direction": asked.direction, "form": str(verdict.offer.form)}
-    return {**about, **attempted(lambda: plan_costs(plan, problem.device), problem.device)}
-
-
-def _widest(kernel: str, problem: Problem) -> tuple[Problem, Verdict]:
-    """The backward, or the forward where a kernel has no more; and why not, where it takes neither."""
-    verdict = registry().resolve(kernel, problem)
-    if verdict:
-        return problem, verdict
-    forward = replace(problem, direction=Direction.FORWARD)
-    return forward, registry().resolve(kernel, forward)
-
-
 def chosen(problem: Problem, block: int, kept: float) -> dict[str, Any]:
     """What choosing as many blocks takes."""
 
     def costs() -> dict[str, Any]:
         inputs = draw_inputs(problem, seed=0)
-
-        def choose() -> BlockSparseMask:
-            return choose_blocks(inputs.q, inputs.k, block=block, kept=kept)
-
+        choose = partial(choose_blocks, inputs.q, inputs.k, block=block, kept=kept)
         first, mask, _ = clocked(choose, problem.device)
         return {"first_seconds": first, **repeated(choose, problem.device), "metadata_bytes": mask.nbytes}
 
@@ -100,9 +53,10 @@ def measure(seqlen: int, heads: str, asked: argparse.Namespace, device: Device) 
     factors = {"block": asked.block, "kept": asked.kept}
     mask = masks.build("uniform_block_sparse", seqlen, heads=heads_kv, **factors)
     assert isinstance(mask, BlockSparseMask)
-    problem = problem_of(mask, heads, device)
+    problem = training(mask, heads, device)
+    forward = replace(problem, direction=Direction.FORWARD)  # for kernels without a backward
     about = {"seqlen": seqlen, "heads": heads, **factors, "mask_bytes": mask.nbytes}
-    rows = [{"kernel": kernel, **about, **planned(kernel, problem)} for kernel in asked.kernels]
+    rows = [{"kernel": kernel, **about, **planned(kernel, problem, forward)} for kernel in asked.kernels]
     return [*rows, {"kernel": CHOOSING, **about, **chosen(problem, asked.block, asked.kept)}]
 
 

@@ -16,21 +16,20 @@ counted steps run; warmed-up kernels should have none, however the masks differ.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from plan_costs import attempted, clocked, fresh, training, write_rows
 
 from longca import registry
 from longca.kernels.base import Kernel, Plan
-from longca.manifests import Device, Direction, Problem
+from longca.manifests import Device, Problem
 from longca.manifests.devices import current_device
-from longca.masks import SliceMask, sample
+from longca.masks import Mask, sample
 from longca_bench.measuring.environment import surroundings
 from longca_bench.verification.inputs import draw_inputs
 
@@ -73,10 +72,9 @@ class Step:
         self.kernel, self.problem, self.layers = kernel, problem, layers
         self.inputs = draw_inputs(problem, seed=0)
 
-    def plan(self, mask: SliceMask) -> Plan:
+    def plan(self, mask: Mask) -> Plan:
         """A plan for a mask of which nothing but the slices is known."""
-        fresh = SliceMask(mask.array, mask.seqlen_q, mask.seqlen_k)
-        return self.kernel.plan(self.problem.with_mask(fresh))
+        return self.kernel.plan(self.problem.with_mask(fresh(mask)))
 
     def run(self, plan: Plan) -> None:
         """Every layer's forward, then every layer's backward."""
@@ -92,70 +90,50 @@ def measure(
 ) -> dict[str, Any]:
     """What steps of one kernel and pattern take, in seconds."""
     about = {"kernel": kernel, "pattern": pattern, "seqlen": seqlen, "layers": asked.layers, "heads": asked.heads}
-    heads_q, heads_kv = map(int, asked.heads.split(":"))
     masks = [sample(pattern, seqlen, lengths="auto", seed=seed) for seed in range(WARM_UP + asked.steps)]
-    problem = Problem(
-        mask=masks[0],
-        heads_q=heads_q,
-        heads_kv=heads_kv,
-        head_dim=asked.head_dim,
-        dtype="bfloat16" if device.kind == "cuda" else "float32",
-        device=device,
-        direction=Direction.BACKWARD,
-    )
+    problem = training(masks[0], asked.heads, device, asked.head_dim)
     verdicts = [registry().resolve(kernel, problem.with_mask(mask)) for mask in masks]
     refused = next((verdict for verdict in verdicts if not verdict), None)
     if refused is not None:
         return {**about, "status": "unsupported", "message": " ".join(map(str, refused.reasons))}
-    step = Step(registry().load(kernel), problem, asked.layers)
-    try:
+
+    def steps() -> dict[str, Any]:
+        step = Step(registry().load(kernel), problem, asked.layers)
         for mask in masks[:WARM_UP]:
             _take(step, mask, device)
-        compiled = compilations.count
+        before = compilations.count
         taken = [_take(step, mask, device) for mask in masks[WARM_UP:]]
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        return {**about, "status": "oom", "message": str(error)}
-    planning, planned, reused = zip(*taken, strict=True)
-    means = {"plan": statistics.fmean(planning), "step": statistics.fmean(planned), "reused": statistics.fmean(reused)}
+        return {**_figures(*zip(*taken, strict=True)), "compilations": compilations.count - before}
+
+    return {**about, **attempted(steps, device)}
+
+
+def _figures(planning: Sequence[float], planned: Sequence[float], reused: Sequence[float]) -> dict[str, Any]:
+    """The means of steps, and what planning takes of them."""
+    plan, step, kept = map(statistics.fmean, (planning, planned, reused))
     return {
-        **about,
-        "status": "ok",
-        "steps": len(taken),
-        "plan_seconds": means["plan"],
-        "step_seconds": means["step"],
-        "reused_seconds": means["reused"],
-        "plan_share": means["plan"] / means["step"],
-        "overhead": means["step"] / means["reused"] - 1,
-        "compilations": compilations.count - compiled,
+        "steps": len(planned),
+        "plan_seconds": plan,
+        "step_seconds": step,
+        "reused_seconds": kept,
+        "plan_share": plan / step,
+        "overhead": step / kept - 1,
         "samples": {"plan": planning, "step": planned, "reused": reused},
     }
 
 
-def _take(step: Step, mask: Any, device: Device) -> tuple[float, float, float]:
+def _take(step: Step, mask: Mask, device: Device) -> tuple[float, float, float]:
     """Seconds of planning alone, of the step with planning, and of the step on a plan that is there."""
-    plans: list[Plan] = []
 
-    def whole() -> None:
-        plans[:] = [step.plan(mask)]
-        step.run(plans[0])
+    def whole() -> Plan:
+        plan = step.plan(mask)
+        step.run(plan)
+        return plan
 
-    alone = _clocked(lambda: step.plan(mask), device)
-    planned = _clocked(whole, device)
-    return alone, planned, _clocked(lambda: step.run(plans[0]), device)
-
-
-def _clocked(call: Callable[[], object], device: Device) -> float:
-    """Seconds by the host's clock, from an idle device until it is idle again."""
-    _synchronize(device)
-    start = time.perf_counter()
-    call()
-    _synchronize(device)
-    return time.perf_counter() - start
-
-
-def _synchronize(device: Device) -> None:
-    if device.kind == "cuda":
-        torch.cuda.synchronize()
+    alone, *_ = clocked(lambda: step.plan(mask), device)
+    planned, plan, _ = clocked(whole, device)
+    reused, *_ = clocked(lambda: step.run(plan), device)
+    return alone, planned, reused
 
 
 def line(row: dict[str, Any]) -> str:
@@ -190,12 +168,8 @@ def main() -> None:
             for kernel in asked.kernels:
                 rows.append(measure(kernel, pattern, seqlen, device, asked, compilations))
                 print(line(rows[-1]), flush=True)
-                if device.kind == "cuda":
-                    torch.cuda.empty_cache()
     if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        record = {"environment": surroundings(registry(), device), "rows": rows}
-        asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_rows(asked.out, {"environment": surroundings(registry(), device)}, rows)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from longca.manifests.devices import cpu_device
 from longca.masks import PATTERNS, SliceMask, sample
 
 SEQLENS = (2**16, 2**18, 2**20, 2**22)
@@ -203,18 +204,11 @@ def environment() -> dict[str, str]:
     """What the numbers depend on."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "cpu": cpu_model(),
+        "cpu": cpu_device().name,
         "platform": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-
-
-def cpu_model() -> str:
-    """The processor's name, as the kernel says it where there is a Linux one."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from longca import registry
 from longca.kernels.base import Plan, torch_device
-from longca.manifests import Device
+from longca.manifests import Device, Direction, Problem
+from longca.masks import BlockSparseMask, Mask, SliceMask
 
 SAMPLES = 5
 BUDGET = 2.0  # seconds of samples after which a case gets no further one
@@ -44,6 +46,44 @@ def repeated(make: Callable[[], Any], device: Device) -> dict[str, Any]:
         seconds, _, peak = clocked(make, device)
         samples.append(seconds)
     return {"seconds": statistics.median(samples), "samples": samples, "peak_bytes": peak}
+
+
+def fresh(mask: Mask) -> Mask:
+    """The same mask with nothing worked out."""
+    if isinstance(mask, BlockSparseMask):
+        return BlockSparseMask.from_bits(mask.bits, mask.q_bounds, mask.k_bounds)
+    assert isinstance(mask, SliceMask)
+    return SliceMask(mask.array, mask.seqlen_q, mask.seqlen_k)
+
+
+def training(mask: Mask, heads: str, device: Device, head_dim: int = 128) -> Problem:
+    """The attention of a training step, in bfloat16, or in float32 on a CPU."""
+    heads_q, heads_kv = map(int, heads.split(":"))
+    return Problem(
+        mask=mask,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        head_dim=head_dim,
+        dtype="bfloat16" if device.kind == "cuda" else "float32",
+        device=device,
+        direction=Direction.BACKWARD,
+    )
+
+
+def planned(kernel: str, *problems: Problem) -> dict[str, Any]:
+    """The costs of a kernel's plan for the first problem that it takes. The plan starts from a fresh mask."""
+    verdicts = [registry().resolve(kernel, problem) for problem in problems]
+    place = next((index for index, verdict in enumerate(verdicts) if verdict), -1)
+    problem, verdict = problems[place], verdicts[place]
+    if verdict.offer is None:
+        return {"status": "unsupported", "message": " ".join(map(str, verdict.reasons))}
+
+    def costs() -> dict[str, Any]:
+        instance = registry().load(kernel)
+        return plan_costs(lambda: instance.plan(problem.with_mask(fresh(problem.concrete_mask))), problem.device)
+
+    about = {"direction": problem.direction, "form": str(verdict.offer.form)}
+    return {**about, **attempted(costs, problem.device)}
 
 
 def plan_costs(plan: Callable[[], Plan], device: Device) -> dict[str, Any]:

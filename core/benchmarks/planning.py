@@ -19,13 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plan_costs import attempted, plan_costs, write_rows
+from plan_costs import planned, training, write_rows
 
 from longca import registry
-from longca.kernels.base import Plan
-from longca.manifests import Device, Direction, Problem
+from longca.manifests import Device
 from longca.manifests.devices import current_device
-from longca.manifests.offers import DType
 from longca.masks import PATTERNS, SliceMask, sample
 from longca_bench.measuring.environment import surroundings
 from longca_bench.reports.chart_axes import look_of
@@ -43,29 +41,7 @@ def measure(kernel: str, pattern: str, seqlen: int, device: Device) -> dict[str,
     drawn = sample(pattern, seqlen, lengths="auto", seed=0)
     assert isinstance(drawn, SliceMask)
     about = {"kernel": kernel, "pattern": pattern, "seqlen": seqlen, "slices": len(drawn.array)}
-    verdict = registry().resolve(kernel, _problem(drawn, device))
-    if verdict.offer is None:
-        return {**about, "status": "unsupported", "message": " ".join(map(str, verdict.reasons))}
-    kept = {"form": str(verdict.offer.form)}
-    return {**about, **attempted(lambda: {**kept, **_planned(kernel, drawn, device)}, device)}
-
-
-def _planned(kernel: str, drawn: SliceMask, device: Device) -> dict[str, Any]:
-    instance = registry().load(kernel)
-
-    def plan() -> Plan:
-        fresh = SliceMask(drawn.array, drawn.seqlen_q, drawn.seqlen_k)
-        made: Plan = instance.plan(_problem(fresh, device))
-        return made
-
-    return plan_costs(plan, device)
-
-
-def _problem(mask: SliceMask, device: Device) -> Problem:
-    dtype: DType = "bfloat16" if device.kind == "cuda" else "float32"
-    return Problem(
-        mask=mask, heads_q=64, heads_kv=8, head_dim=128, dtype=dtype, device=device, direction=Direction.BACKWARD
-    )
+    return {**about, **planned(kernel, training(drawn, "64:8", device))}
 
 
 def worst(rows: Sequence[dict[str, Any]], kernel: str, field: str) -> Iterator[tuple[int, float]]:
@@ -98,15 +74,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 style: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": marker, "label": kernel}
                 axes.plot(lengths, [value * factor for value in values], markersize=3.5, linewidth=1.2, **style)
     time_axes.plot(list(LIMITS), list(LIMITS.values()), "v", color="black", markersize=5, markerfacecolor="none")
+    where: dict[str, Any] = {"textcoords": "offset points", "xytext": (-6, 0), "ha": "right", "va": "center"}
     for seqlen, limit in LIMITS.items():
-        where: dict[str, Any] = {
-            "textcoords": "offset points",
-            "xytext": (-6, 0),
-            "ha": "right",
-            "va": "center",
-            "fontsize": 6,
-        }
-        time_axes.annotate(f"limit {limit:g} ms", (seqlen, limit), **where)
+        time_axes.annotate(f"limit {limit:g} ms", (seqlen, limit), fontsize=6, **where)
     _finish(time_axes, "plan, ms: the worst mask", rows)
     _finish(size_axes, "on the device, MiB: block lists dashed, the rest solid", rows)
     time_axes.legend(frameon=False, fontsize=6)
