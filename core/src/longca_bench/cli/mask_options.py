@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache, wraps
 from pathlib import Path
@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from longca.masks import Mask
 
-__all__ = ["PANEL", "SEQLEN", "MaskOptions", "check_lengths", "say_lengths", "takes_mask"]
+__all__ = ["PANEL", "SEQLEN", "MaskOptions", "say_lengths", "takes_mask"]
 
 #: Tokens of a mask if no option gives its length.
 SEQLEN = 4096
@@ -125,6 +125,21 @@ class MaskOptions:
             return seqlen
         return int(factors["boundaries"][-1]) if "boundaries" in factors else SEQLEN
 
+    def check_lengths(self, pattern: str) -> None:
+        """Refuses --lengths if no document is drawn from them.
+
+        Raises:
+            UnknownNameError: The pattern is unknown.
+            RequestError: The documents are given, or the pattern draws none.
+        """
+        from longca.errors import RequestError
+        from longca.masks.sampling import draws_lengths
+
+        if self.lengths is not None and self.documents is not None:
+            raise RequestError("--documents gives the documents, and --lengths draws them; leave out one of them")
+        if self.lengths is not None and not draws_lengths(pattern):
+            raise RequestError(f"{pattern} draws no documents from --lengths; leave it out, or take another pattern")
+
     def mask(self, pattern: str, heads: int | None = None) -> Mask:
         """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
 
@@ -143,9 +158,8 @@ class MaskOptions:
         from longca.masks import build, get_pattern, sample
 
         kind = get_pattern(pattern)
-        factors = self.factors()
-        check_lengths(pattern, self.lengths, factors)
-        tokens = self.tokens()
+        self.check_lengths(pattern)
+        factors, tokens = self.factors(), self.tokens()
         if (own := self.mask_heads or heads) is not None:
             factors["heads"] = own
         if self.seqlen_k is None:
@@ -183,24 +197,6 @@ def takes_mask(*without: str) -> Callable[[Callable[..., None]], Callable[..., N
         return called
 
     return decorate
-
-
-def check_lengths(pattern: str, lengths: str | None, factors: Mapping[str, Any]) -> None:
-    """Refuses --lengths if no document is drawn from them.
-
-    Raises:
-        UnknownNameError: The pattern is unknown.
-        RequestError: The documents are given, or the pattern draws none.
-    """
-    from longca.errors import RequestError
-    from longca.masks.sampling import draws_lengths
-
-    if lengths is None:
-        return
-    if "documents" in factors:
-        raise RequestError("--documents gives the documents, and --lengths draws them; leave out one of them")
-    if not draws_lengths(pattern):
-        raise RequestError(f"{pattern} draws no documents from --lengths; leave it out, or take another pattern")
 
 
 @cache

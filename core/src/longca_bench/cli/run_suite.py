@@ -73,12 +73,11 @@ def _check_of_a_pattern(name: str, selection: Selection, ranks: int | None) -> N
 
 
 def _suite_of_pattern(name: str, selection: Selection, described: Described, ranks: int | None) -> Suite:
-    from longca_bench.cli.mask_options import check_lengths
     from longca_bench.suites.one_problem import problem_suite
 
     mask = described.mask
+    mask.check_lengths(name)
     factors = mask.factors()
-    check_lengths(name, mask.lengths, factors)
     if mask.mask_heads is not None:
         factors["heads"] = mask.mask_heads
     said: dict[str, Any] = {

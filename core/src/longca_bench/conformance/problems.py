@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from longca.manifests import Device, Offer, Problem
-from longca.manifests.offers import DType
-from longca.manifests.problem import Direction
+from longca.manifests import Offer, Problem
 from longca.masks import Mask
 from longca_bench.conformance.masks import long_blocks, long_masks, small_masks
+
+if TYPE_CHECKING:
+    from longca_bench.conformance.subject import Subject
 
 __all__ = ["Labelled", "few", "head_dims", "long_problems", "problems_for", "small_problems"]
 
@@ -19,48 +21,42 @@ _LONG_HEAD_DIM = 128
 Labelled = tuple[str, Problem]
 
 
-def small_problems(offer: Offer, dtype: DType, direction: Direction, device: Device) -> Iterator[list[Labelled]]:
+def small_problems(subject: Subject) -> Iterator[list[Labelled]]:
     """For each head dimension, the problems of the small masks. The offer may not cover all of them."""
-    blocks = tuple(sorted({16, 64, 128, *(offer.block_sizes or ())}))
-    for head_dim in head_dims(offer):
-        yield list(problems_for(offer, dtype, direction, device, small_masks(blocks), head_dim))
+    blocks = tuple(sorted({16, 64, 128, *(subject.offer.block_sizes or ())}))
+    for head_dim in head_dims(subject.offer):
+        yield list(problems_for(subject, small_masks(blocks), head_dim))
 
 
-def long_problems(offer: Offer, dtype: DType, direction: Direction, device: Device) -> Iterator[Labelled]:
+def long_problems(subject: Subject) -> Iterator[Labelled]:
     """The problems of the long masks on CUDA devices, with a head dimension near 128. None on a CPU."""
-    if device.kind != "cuda":
+    if subject.device.kind != "cuda":
         return
+    offer = subject.offer
     head_dim = min((*head_dims(offer), *_ruled(offer, _LONG_HEAD_DIM)), key=lambda dim: abs(dim - _LONG_HEAD_DIM))
-    yield from problems_for(offer, dtype, direction, device, long_masks(), head_dim, _heads(offer)[:1])
-    blocks = tuple(sorted({64, 128, *(offer.block_sizes or ())}))
-    yield from problems_for(offer, dtype, direction, device, long_blocks(blocks))
+    yield from problems_for(subject, long_masks(), head_dim, _heads(offer)[:1])
+    yield from problems_for(subject, long_blocks(tuple(sorted({64, 128, *(offer.block_sizes or ())}))))
 
 
 def problems_for(
-    offer: Offer,
-    dtype: DType,
-    direction: Direction,
-    device: Device,
+    subject: Subject,
     masks: Iterable[tuple[str, Mask]],
     head_dim: int | None = None,
     heads: Sequence[tuple[int, int]] = (),
 ) -> Iterator[Labelled]:
-    """Labelled problems for an offer. The offer may not cover all of them.
+    """Labelled problems for a subject. Its offer may not cover all of them.
 
     Args:
-        offer: The offer.
-        dtype: Data type.
-        direction: Direction.
-        device: The device.
+        subject: The subject.
         masks: Labelled masks.
         head_dim: Head dimension, or None for the first of `head_dims`.
         heads: Pairs of query heads and KV heads. If empty: 3:3, and 8:1 if the offer takes GQA. A mask of two heads
             gets 4:2.
     """
-    first = head_dims(offer)[0]
+    first = head_dims(subject.offer)[0]
     dim = head_dim or first
     for label, mask in masks:
-        for heads_q, heads_kv in heads or _heads(offer, mask.heads):
+        for heads_q, heads_kv in heads or _heads(subject.offer, mask.heads):
             if mask.heads not in (1, heads_q, heads_kv):
                 continue
             problem = Problem(
@@ -68,9 +64,9 @@ def problems_for(
                 heads_q=heads_q,
                 heads_kv=heads_kv,
                 head_dim=dim,
-                dtype=dtype,
-                device=device,
-                direction=direction,
+                dtype=subject.dtype,
+                device=subject.device,
+                direction=subject.direction,
             )
             yield f"{label}, {heads_q}:{heads_kv} heads" + (f" of {dim}" if dim != first else ""), problem
 

@@ -70,16 +70,15 @@ class Subject:
         Raises:
             NotApplicableError: The offer covers none of the problems on this device.
         """
-        about = (self.offer, self.dtype, self.direction, self.device)
         if masks is not None:
-            found, refusal = self._covered(problems_for(*about, masks))
+            found, refusal = self._covered(problems_for(self, masks))
         else:
             found, refusal = [], ""
-            for asked in small_problems(*about):
+            for asked in small_problems(self):
                 of_dim, reason = self._covered(asked)
                 refusal = refusal or reason
                 found += few(of_dim) if found else of_dim
-            found += self._covered(long_problems(*about))[0]
+            found += self._covered(long_problems(self))[0]
         if not found:
             raise NotApplicableError(refusal)
         return found

@@ -13,7 +13,7 @@ from longca.errors import MaskError
 from longca.masks import PATTERNS, Mask
 from longca_bench.reports.mask_raster import rasterize
 
-__all__ = ["caption", "describe_factors", "factor_words", "mask_title", "percent", "text_picture", "token_count"]
+__all__ = ["caption", "factor_words", "mask_title", "percent", "text_picture", "token_count"]
 
 #: Characters by the share that the upper and the lower half show: 0 nothing, 1 some, 2 all.
 _GLYPHS = np.array([[" ", "░", "▄"], ["░", "▒", "▓"], ["▀", "▓", "█"]])
@@ -26,7 +26,7 @@ def caption(mask: Mask) -> list[str]:
         size = f"{_counted(mask.seqlen_q, 'query', 'queries')} × {_counted(mask.seqlen_k, 'key', 'keys')}"
     over = f" over {mask.heads} heads" if mask.heads > 1 else ""
     return [
-        ", ".join([size, *describe_factors(mask)]),
+        ", ".join([size, *factor_words(mask.factors)]),
         f"area {mask.area:,}{over}",
         f"density {percent(mask.density)}, tile efficiency at 128: {percent(mask.tile_efficiency(128, 128))}",
     ]
@@ -38,14 +38,9 @@ def mask_title(mask: Mask) -> str:
     return pattern.title if pattern else mask.pattern or "Mask"
 
 
-def describe_factors(mask: Mask) -> list[str]:
-    """Each factor of a mask in a few words."""
-    return factor_words(mask.factors)
-
-
 def factor_words(factors: Mapping[str, Any]) -> list[str]:
-    """Each factor of a mask in a few words, from its factors alone."""
-    return [_WORDS.get(name, _plain(name))(value) for name, value in factors.items()]
+    """Each factor of a mask in a few words."""
+    return [_WORDS[name](value) if name in _WORDS else _plain(name, value) for name, value in factors.items()]
 
 
 def token_count(tokens: int) -> str:
@@ -111,21 +106,13 @@ def _listed(lengths: tuple[int, ...], noun: str) -> str:
     return count if len(lengths) == 1 else f"{count} of {min(lengths):,} to {max(lengths):,}"
 
 
-def _boundaries(bounds: tuple[int, ...]) -> str:
-    return _listed(tuple(b - a for a, b in pairwise(bounds)), "block")
-
-
-def _plain(name: str) -> Callable[[Any], str]:
-    def words(value: Any) -> str:
-        shown = f"{value:,}" if isinstance(value, int) else str(value)
-        return f"{name.replace('_', ' ')} {shown}"
-
-    return words
+def _plain(name: str, value: Any) -> str:
+    return f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int) else f"{name.replace('_', ' ')} {value}"
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {
     "documents": lambda lengths: _listed(lengths, "document"),
-    "boundaries": _boundaries,
+    "boundaries": lambda bounds: _listed(tuple(b - a for a, b in pairwise(bounds)), "block"),
     "kept": lambda share: f"{share * 100:g} % kept",
     "heads": lambda heads: _counted(heads, "head", "heads"),
     "seed": lambda seed: f"seed {seed}",

@@ -4,7 +4,7 @@ import pytest
 
 from longca import masks
 from longca.errors import MaskError, RequestError, UnknownNameError
-from longca_bench.cli.mask_options import SEQLEN, MaskOptions, check_lengths, say_lengths
+from longca_bench.cli.mask_options import SEQLEN, MaskOptions, say_lengths
 
 
 @pytest.fixture
@@ -96,10 +96,10 @@ def test_masks_that_are_refused():
 
 @pytest.mark.parametrize("pattern", ["full", "causal_sliding_window", "uniform_block_sparse", "block_causal_document"])
 def test_lengths_of_which_nothing_is_drawn_are_refused(pattern):
-    check_lengths(pattern, None, {})
-    check_lengths("causal_document", "pile", {})
+    MaskOptions().check_lengths(pattern)
+    MaskOptions(lengths="pile").check_lengths("causal_document")
     with pytest.raises(RequestError, match=f"{pattern} draws no documents from --lengths; leave it out"):
-        check_lengths(pattern, "pile", {})
+        MaskOptions(lengths="pile").check_lengths(pattern)
 
 
 def test_a_file_of_lengths_is_named_once_and_said_to_be_drawn_from(file, capsys):

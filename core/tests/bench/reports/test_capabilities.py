@@ -4,7 +4,6 @@ import pytest
 
 from longca import masks
 from longca.manifests import Device, Offer
-from longca.plugins import Registry
 from longca_bench.reports.capabilities import Question, Reach, examine
 
 from ...fake_manifests import fake_manifest
@@ -14,13 +13,6 @@ FULL = masks.get_pattern("full")
 ON_CPU = {"cpu": True}
 ON_GPU = {"cuda": ">=8.0", "head_dim_multiple": 8}
 AHEAD = {"cuda": ">=8.0", "backward": "none"}
-
-
-@pytest.fixture
-def core(monkeypatch):
-    """The registry with the core's plugin alone."""
-    monkeypatch.setenv("LONGCA_PLUGINS", "")
-    return Registry()
 
 
 def cell(registry, offers, question, direction="backward"):
