@@ -1,4 +1,4 @@
-"""What tests of advice get: a question of a strategy that is not there."""
+"""What tests of advice get: an empty history, and a question of a strategy that is not there."""
 
 import sys
 
@@ -11,6 +11,14 @@ from longca_advice.costs import CostModel
 from ..fake_plugins import provides
 from .crossed import CPU, RUN, STRATEGY
 from .rows import row
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path, monkeypatch):
+    """The file of this machine's evidence, of which there is none."""
+    path = tmp_path / "history" / "evidence.jsonl"
+    monkeypatch.setenv("LONGCA_HISTORY", str(path))
+    return path
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """kernel="auto": the cost model decides where something was measured, else a stated order."""
 
-import json
 import logging
 
 import pytest
@@ -10,7 +9,6 @@ from longca.errors import UnsupportedError
 from longca.manifests import Backward, Device, Problem, Reason, Verdict
 from longca.masks import Form
 from longca_advice.auto_kernel import choose, log
-from longca_advice.history import history as read_history
 
 from ..core_alone import *  # noqa: F403  # fixtures
 from ..core_alone import _core_alone, _one_thread  # noqa: F401
@@ -197,19 +195,6 @@ def test_a_kernel_that_is_not_installed_is_not_taken():
     assert chosen(toys=Toys(lacking, manifest("lean"))) == "lean"
 
 
-def test_the_history_is_read_anew():
-    assert chosen() == "forward_only"
-    here("naive", 1.0)
-    assert chosen() == "naive"
-
-
-def test_a_later_measurement_of_the_same_case_replaces_the_earlier():
-    here("naive", 1.0, case="a")
-    here("lean", 2.0, case="b")
-    here("naive", 3.0, case="a")
-    assert chosen() == "lean"
-
-
 def test_an_empty_mask_is_no_stumbling_block():
     empty = problem(MASK.cut([(0, 10)], [(500, 510)]))
     here("naive", 1.0, empty)
@@ -289,33 +274,6 @@ def test_what_does_not_fit_is_passed_over_unless_nothing_fits():
     alone = choose(asked, Toys(fast))
     assert (alone.kernel, alone.level) == ("fast", logging.WARNING)
     assert "No choice fits into the memory. This one needs 1024.0 GiB" in alone.reason
-
-
-# The history's lines
-
-
-def test_torn_lines_do_not_count(history):
-    here("quadratic", 1.0)
-    here("naive", 0.1)
-    text = history.read_text()
-    history.write_text("{\n" + text[:-20])  # the last measurement lost its end
-    choice = choose(problem(), TOYS)
-    assert choice.kernel == "quadratic"
-    assert len(choice.wrong) == 2
-
-
-@pytest.mark.parametrize("seconds", [1e-12, float("nan"), float("inf"), 0.0, -1.0, 1e9])
-def test_impossible_times_do_not_count(history, seconds):
-    here("naive", 1.0)
-    here("lean", 2.0)
-    first, second = map(json.loads, history.read_text().splitlines())
-    history.write_text(f"{json.dumps({**first, 'seconds': seconds})}\n{json.dumps(second)}\n")
-    choice = choose(problem(), TOYS)
-    assert choice.kernel == "lean"
-    (said,) = choice.wrong
-    assert said.startswith("left out of this machine's evidence: ")
-    assert f"{history}, line 1" in said
-    assert [row.kernel for row in read_history().rows] == ["lean"]
 
 
 # Under a layout

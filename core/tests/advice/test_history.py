@@ -1,45 +1,22 @@
 """The history: one line a measurement, which nothing that is wrong with the file can take down."""
 
 import json
+import math
 
 import pytest
 
-from longca import masks
-from longca.masks import Form
-from longca_advice.evidence import Row, Run, to_line
+from longca_advice.evidence import Run, to_line
 from longca_advice.history import append, history, history_path
 from longca_advice.sources import sources
-from longca_advice.work import work_of
 
-MASK = masks.build("causal_document", 1000, documents=[400, 600])
+from . import rows
+
 CPU = Run(run="this machine", device="Some CPU")
-
-
-@pytest.fixture(autouse=True)
-def path(tmp_path, monkeypatch):
-    """An empty history of the test's own."""
-    path = tmp_path / "history" / "evidence.jsonl"
-    monkeypatch.setenv("LONGCA_HISTORY", str(path))
-    return path
 
 
 def row(kernel="a", seconds=1.0, **changes):
     """A measurement of a forward."""
-    facts = {
-        "kernel": kernel,
-        "direction": "forward",
-        "seconds": seconds,
-        "pattern": MASK.pattern,
-        "seqlen": MASK.seqlen_q,
-        "density": MASK.density,
-        "heads_q": 8,
-        "heads_kv": 2,
-        "head_dim": 64,
-        "dtype": "bfloat16",
-        "work": tuple(vars(work_of(MASK, Form.VARLEN)).values()),
-        "run": CPU,
-    }
-    return Row(**{**facts, **changes})
+    return rows.row(kernel, "causal", 1024, **{"seconds": seconds, "case": "", "run": CPU, **changes})
 
 
 def test_what_is_appended_is_read_back_in_order(path):
@@ -65,14 +42,7 @@ def test_the_file_is_read_again_only_when_it_has_changed():
 
 def test_a_later_measurement_of_a_case_replaces_the_earlier_one():
     other = Run(run="this machine", device="Another CPU")
-    written = [
-        row(case="1", seconds=1.0),
-        row(case="2"),
-        row(case="1", seconds=3.0),
-        row(case="1", run=other),
-        row(),
-        row(),
-    ]
+    written = [row(case="1"), row(case="2"), row(case="1", seconds=3.0), row(case="1", run=other), row(), row()]
     for one in written:
         append(one)
     assert history().rows == tuple(written[1:])
@@ -113,8 +83,7 @@ def test_empty_lines_are_nothing(path, junk):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"seconds": float("nan")}, "seconds"),
-        ({"seconds": -1.0}, "seconds"),
+        *(({"seconds": value}, "seconds") for value in (math.nan, math.inf, 0.0, -1.0, 1e9)),
         ({"seconds": 1e-12}, "more than the device can do"),
         ({"more": 1}, "more"),
         ({"work": []}, "work has 0 values"),

@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from longca import masks, plugins
+from longca import masks
 from longca.manifests import Device, Problem, Verdict
 from longca_advice.asked import Asked
 from longca_advice.costs import CostModel, Estimate
 from longca_advice.evidence import Run
 from longca_advice.kernels import advise, proof_of, rank_kernels
 
+from ..core_alone import core  # noqa: F401  # a fixture
 from .rows import row
 
 CPU = Device("cpu", None, 2**40, "Some CPU")
@@ -18,16 +19,8 @@ RUN = Run(run="a run", device="Some CPU", memory=2**40)
 KERNELS = ("naive", "sdpa")
 
 
-@pytest.fixture(scope="module")
-def core():
-    """The registry with the core's plugin alone, whatever else is installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LONGCA_PLUGINS", "")
-        return plugins.Registry()
-
-
 @pytest.fixture
-def rank(core):
+def rank(core):  # noqa: F811
     """The ranking of a causal mask by kernels that take so many times what they are expected to, in each direction."""
 
     def ranked(forward, backward, *, training=True, kernels=KERNELS):

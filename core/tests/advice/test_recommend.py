@@ -22,14 +22,6 @@ CAUSAL = masks.build("causal", 8192)
 SPARSE = masks.sample("uniform_block_sparse", 8192, block=64, kept=0.2, heads=8)
 
 
-@pytest.fixture(autouse=True)
-def history(tmp_path, monkeypatch):
-    """This machine's evidence, of which there is none."""
-    path = tmp_path / "history.jsonl"
-    monkeypatch.setenv("LONGCA_HISTORY", str(path))
-    return path
-
-
 def ask(mask=CAUSAL, **options):
     return recommend(mask, **{"heads": (32, 8), "device": "h200", **options})
 
@@ -159,9 +151,10 @@ def test_ranks_that_none_has_are_refused(ranks):
         ask(per_node=ranks)
 
 
-def test_what_is_measured_on_this_machine_is_evidence(history):
+def test_what_is_measured_on_this_machine_is_evidence(path):
+    path.parent.mkdir()
     rows = [row("naive", "causal", length, seconds=length / 1e5) for length in (2048, 4096, 8192, 16384)]
-    history.write_text("".join(to_line(one) + "\n" for one in rows), "utf-8")
+    path.write_text("".join(to_line(one) + "\n" for one in rows), "utf-8")
     found = ask(device="Some GPU", heads=(8, 2), training=False)
     assert [choice.kernel for choice in found.choices] == ["naive"]
     assert found.best.seconds.total == pytest.approx(0.082, rel=0.05)
@@ -169,10 +162,11 @@ def test_what_is_measured_on_this_machine_is_evidence(history):
     assert "a run" in {one.run.run for one in sources().rows}
 
 
-def test_a_wrong_line_of_this_machines_evidence_is_left_out_and_said(history):
-    history.write_text("nonsense\n", "utf-8")
+def test_a_wrong_line_of_this_machines_evidence_is_left_out_and_said(path):
+    path.parent.mkdir()
+    path.write_text("nonsense\n", "utf-8")
     (note,) = [text for text in ask().notes if "this machine" in text]
-    assert f"{history}, line 1" in note
+    assert f"{path}, line 1" in note
 
 
 def test_a_named_device_and_a_device_are_the_same():
