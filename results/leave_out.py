@@ -11,7 +11,6 @@ evidence at all, so that figure is reported apart.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections import defaultdict
@@ -20,16 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 
 from longca_advice.costs import CostModel, Key
 from longca_advice.evidence import Row, shipped
 from longca_advice.fit import Call
 
-__all__ = [
-    "Left", "by_kernel", "coverage", "errors", "leave_out", "pattern", "points", "regret", "regrets", "structure",
-    "usual",
-]  # fmt: skip
-
+__all__ = ["Left", "by_kernel", "coverage", "errors", "leave_out", "points", "regret", "regrets", "structure", "usual"]
 
 #: A run of what other runs have none of: 1 K to 4 K tokens, and blocks of 32, 96 and 256. Without a call's own kind
 #: hardly anything like it is left to predict it from, so that its figures are apart.
@@ -53,11 +49,6 @@ class Left(NamedTuple):
 def structure(row: Row) -> Hashable:
     """A dense mask's pattern; a block-sparse mask's pattern, block size and kept share."""
     return (row.pattern, row.call_work.path, round(row.density, 2)) if _sparse(row) else row.pattern
-
-
-def pattern(row: Row) -> Hashable:
-    """A mask's pattern."""
-    return row.pattern
 
 
 def leave_out(rows: Iterable[Row], group: Callable[[Row], Hashable] = structure) -> list[Left]:
@@ -172,10 +163,9 @@ def _sparse(row: Row) -> bool:
 def points(left: Iterable[Left]) -> Iterator[dict[str, object]]:
     """A row for each call: what it is, and its measured and predicted milliseconds with four digits."""
     for one in left:
-        row, seconds = one.record, (one.record.seconds, one.predicted, one.low, one.high)
-        times = (f"{1e3 * value:.4g}" for value in seconds)
-        about = {"kernel": row.kernel, "direction": row.direction, "pattern": row.pattern, "seqlen": row.seqlen}
-        yield {**about, **dict(zip(("measured", "predicted", "low", "high"), times, strict=True))}
+        times = {"measured": one.record.seconds, "predicted": one.predicted, "low": one.low, "high": one.high}
+        about = {name: getattr(one.record, name) for name in ("kernel", "direction", "pattern", "seqlen")}
+        yield {**about, **{name: f"{1e3 * value:.4g}" for name, value in times.items()}}
 
 
 def report(left: Sequence[Left] | None = None) -> dict[str, Any]:
@@ -185,7 +175,7 @@ def report(left: Sequence[Left] | None = None) -> dict[str, Any]:
         left: The predictions; None for those of every call of the evidence that comes with LongCA.
     """
     left = leave_out(shipped()) if left is None else left
-    whole = [one for one in leave_out(shipped(), pattern) if _sparse(one.record)]
+    whole = [one for one in leave_out(shipped(), lambda row: row.pattern) if _sparse(one.record)]
     return {
         "errors": by_kernel(left),
         "coverage": coverage(left),
@@ -205,15 +195,7 @@ def main() -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        _write_points(out.with_suffix(".csv"), left)
-
-
-def _write_points(path: Path, left: Iterable[Left]) -> None:
-    rows = list(points(left))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        pandas.DataFrame(points(left)).to_csv(out.with_suffix(".csv"), index=False, lineterminator="\n")
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

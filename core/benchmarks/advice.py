@@ -122,11 +122,11 @@ class _OutOfTimeError(Exception):
 
 @dataclass
 class Board:
-    """What is known so far: a problem, and its outcome or why there is none.
+    """The results so far: each problem, and its outcome or the reason why there is none.
 
     Attributes:
         path: The file that it is written to.
-        head: What else is in the file.
+        head: The other content of the file.
         predicted: Outcomes without measurements, or messages, by problem.
         records: Records by their case.
     """
@@ -243,7 +243,7 @@ def say(text: str) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the records and problems.json")
     parser.add_argument("--most", type=int, default=4, help="choices to measure of each problem")

@@ -1,4 +1,4 @@
-"""What block-sparse masks cost before attention begins: each kernel's plan, its bytes, and choosing the blocks.
+"""The cost of block-sparse masks before attention begins: each kernel's plan, its bytes, and choosing the blocks.
 
     python core/benchmarks/block_metadata.py [--kernels bsa flashinfer_fa3] [--heads 64:8 64:64] [--block 64]
         [--kept 0.5] [--seqlens 8192 131072] [--out results/h200/sparse/block_metadata.json]
@@ -11,7 +11,7 @@ planning.
 
 `choose_blocks` chooses as many blocks by the scores of pooled queries and keys; its bytes are the mask's, on the host.
 
-What is unsupported, runs out of memory (`oom`) or fails (`error`) is kept as what it is.
+Rows that are unsupported, run out of memory (`oom`) or fail (`error`) are kept with that status.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHOOSING = "choose_blocks"
 
 
 def chosen(problem: Problem, block: int, kept: float) -> dict[str, Any]:
-    """What choosing as many blocks takes."""
+    """The cost of choosing as many blocks."""
 
     def costs() -> dict[str, Any]:
         inputs = draw_inputs(problem, seed=0)

@@ -5,9 +5,9 @@
 
 A step is the attention of all layers: one plan, then every layer's forward, then every layer's backward. Its mask is
 drawn from the step's own seed. Each step is taken three times: planning alone, the whole with planning, and the same
-with the plan that is there; each from an idle device until the device is done, by the host's clock. What the second
-takes beyond the third is what planning costs a training run, which may be less than planning alone, because a host that
-is ahead of its device plans for nothing.
+with the plan that is there; each from an idle device until the device is done, by the host's clock. The second
+minus the third is the cost of planning in a training run. It may be less than planning alone, because a host that is
+ahead of its device plans for nothing.
 
 The first steps warm up and are not counted. (Re)compilations are those that torch.compile and Triton report while
 counted steps run; warmed-up kernels should have none, however the masks differ.
@@ -64,7 +64,7 @@ class Step:
 
     Args:
         kernel: The kernel.
-        problem: What every step asks, but for the mask.
+        problem: The problem of every step, apart from the mask.
         layers: Layers that share a plan.
     """
 
@@ -88,7 +88,7 @@ class Step:
 def measure(
     kernel: str, pattern: str, seqlen: int, device: Device, asked: argparse.Namespace, compilations: Compilations
 ) -> dict[str, Any]:
-    """What steps of one kernel and pattern take, in seconds."""
+    """The seconds of steps of one kernel and pattern."""
     about = {"kernel": kernel, "pattern": pattern, "seqlen": seqlen, "layers": asked.layers, "heads": asked.heads}
     masks = [sample(pattern, seqlen, lengths="auto", seed=seed) for seed in range(WARM_UP + asked.steps)]
     problem = training(masks[0], asked.heads, device, asked.head_dim)
@@ -109,7 +109,7 @@ def measure(
 
 
 def _figures(planning: Sequence[float], planned: Sequence[float], reused: Sequence[float]) -> dict[str, Any]:
-    """The means of steps, and what planning takes of them."""
+    """The means of steps, and the share of planning."""
     plan, step, kept = map(statistics.fmean, (planning, planned, reused))
     return {
         "steps": len(planned),

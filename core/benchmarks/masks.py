@@ -1,4 +1,4 @@
-"""What masks cost on one CPU core, from 64 K to 4 M tokens: `python core/benchmarks/masks.py [--out FILE.json]`.
+"""The cost of masks on one CPU core, from 64 K to 4 M tokens: `python core/benchmarks/masks.py [--out FILE.json]`.
 
 Every static pattern is sampled with documents of `prolong512k` and taken through each step that a case of the
 benchmark may ask of it. A step starts from a mask that has nothing cached, so that its time is its own and that of
@@ -49,7 +49,7 @@ Step = Callable[[str, SliceMask], object]
 
 
 class Cost(NamedTuple):
-    """What one step of one pattern costs."""
+    """The cost of one step of one pattern."""
 
     pattern: str
     seqlen: int
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def measure(pattern: str, seqlen: int) -> list[Cost]:
-    """What each step costs for one pattern at one length."""
+    """The cost of each step for one pattern at one length."""
     drawn = draw(pattern, seqlen)
     costs = []
     for name, step in STEPS.items():
@@ -201,7 +201,7 @@ def size(seqlen: int) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What the numbers depend on."""
+    """The machine and the versions of the measurements."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpu": cpu_device().name,

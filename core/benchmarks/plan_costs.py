@@ -1,4 +1,4 @@
-"""What planning a mask costs on a device, for the scripts beside this one: seconds, bytes and the allocator's peak."""
+"""The cost of planning a mask on a device, for the scripts here: seconds, bytes and the allocator's peak."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def planned(kernel: str, *problems: Problem) -> dict[str, Any]:
 
 
 def plan_costs(plan: Callable[[], Plan], device: Device) -> dict[str, Any]:
-    """The first planning, which compiles, and its bytes; and what it takes after that."""
+    """The first planning, which compiles, and its bytes. Then the seconds of later plannings."""
     first, made, _ = clocked(plan, device)
     metadata, lists = made.metadata_bytes, made.list_bytes
     workspace = getattr(made, "workspace_bytes", 0)  # of kernels that keep scratch memory with their plans
@@ -103,7 +103,7 @@ def plan_costs(plan: Callable[[], Plan], device: Device) -> dict[str, Any]:
 
 
 def attempted(make: Callable[[], dict[str, Any]], device: Device) -> dict[str, Any]:
-    """What something gives; or that memory ran out, or what else was raised, so that other rows are measured still."""
+    """The result, or the error, so that other rows are still measured. `oom` says that memory ran out."""
     try:
         return {"status": "ok", **make()}
     except (torch.OutOfMemoryError, MemoryError) as error:

@@ -67,7 +67,7 @@ class Way:
     @property
     def placement(self) -> str:
         """The placement."""
-        return str(self.layout.placement)
+        return self.layout.placement or "as given"
 
     @property
     def sizes(self) -> dict[str, int]:
