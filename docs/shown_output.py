@@ -93,21 +93,21 @@ def output(command: str) -> str:
 def _parts(text: str) -> dict[str, list[str]]:
     """The lines of what is printed, part by part, without those of a machine."""
     found: dict[str, list[str]] = {}
-    part = "sentence"
+    part, last = "sentence", ""
     for line in map(str.rstrip, text.splitlines()):
-        part = _part(line, part)
+        part, last = _part(line, part, after_gap=not last), line
         if line and not _OF_A_MACHINE.fullmatch(line):
             found.setdefault(part, []).append(line)
     return found
 
 
-def _part(line: str, before: str) -> str:
-    """The part that a line belongs to, by how it begins and by the part of the line before."""
-    if line.startswith(" kernel "):
+def _part(line: str, before: str, *, after_gap: bool) -> str:
+    """The part that a line belongs to, by its beginning, the part of the line before, and an empty line between."""
+    if line.startswith("kernel "):
         return "table"
     if line == "refused:":
         return "refused"
-    if line.startswith("    ") and before != "table":
+    if line.startswith("    ") and (after_gap or before == "call"):
         return "call"
     says = line.startswith(("Note: ", "Outside ", "Valid, but ", "Not ranked: ")) or "--all lists" in line
     return "notes" if says and before != "refused" else before

@@ -65,16 +65,16 @@ def test_there_are_questions_of_every_kind():
 
 
 def test_what_is_left_out_is_marked():
-    table = [" kernel  time", " ───────────", " a  1 ms", " b  2 ms"]
+    table = ["kernel  time", "──────────", "a       1 ms", "b       2 ms"]
     notes = ["2 more choices: --all lists them", "Note: measured with torch 2; 3 is installed."]
     call = ["    pip install d", "    call(q)"]
-    lines = ["x is fastest.", "", *table, "", *notes, "", "refused:", "  c: no.", "", *call]
+    lines = ["x is fastest.", "", *table, "", *notes, "", "refused:", "  both are none of these:", "    c: no.", "", *call]
     parts = shown()._parts("\n".join(lines))
     assert {name: len(found) for name, found in parts.items()} == {
-        "sentence": 1, "table": 4, "notes": 1, "refused": 2, "call": 1,
+        "sentence": 1, "table": 4, "notes": 1, "refused": 3, "call": 1,
     }  # fmt: skip
     assert shown()._shortened(parts, ("sentence", "table:1", "call")) == [
-        "x is fastest.", "", " kernel  time", " ───────────", " a  1 ms", "…", "", "    call(q)",
+        "x is fastest.", "", "kernel  time", "──────────", "a       1 ms", "…", "", "    call(q)",
     ]  # fmt: skip
     assert "…" not in shown()._shortened(parts, ())
 

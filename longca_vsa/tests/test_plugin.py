@@ -97,10 +97,6 @@ def test_nothing_is_said_of_other_kernels():
     assert supports_mask("bsa", asked(uniform(64), softmax_scale=0.1)) is None
 
 
-def test_what_was_not_verified_says_so_where_it_is_listed():
-    assert "unverified" in FA2_SPARSE.title
-
-
 def test_the_extra_is_what_the_manifests_require():
     extra = tuple(PYPROJECT["project"]["optional-dependencies"]["fastvideo"])
     assert extra == VSA.requires == VSA_TRITON.requires[:-1]

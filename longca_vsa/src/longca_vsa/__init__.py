@@ -65,7 +65,7 @@ VSA_TRITON = KernelManifest(
 FA2_SPARSE = KernelManifest(
     name="fa2_sparse",
     family="vsa",
-    title="Block-Sparse-Attention on FlashAttention-2 (unverified)",
+    title="Block-Sparse-Attention on FlashAttention-2",
     upstream="https://github.com/mit-han-lab/Block-Sparse-Attention",
     license="BSD-3-Clause",
     requires=("block-sparse-attn==0.0.2",),

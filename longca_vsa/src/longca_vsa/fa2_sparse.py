@@ -1,6 +1,6 @@
 """FlashAttention-2 with block masks: the `block_sparse_attn` package, blocks of 128, forward and backward.
 
-Unverified: the package is published as source alone, and was not built. The adapter is written from that source.
+The package is published as source alone. It was built for compute capability 9.0. Every offer was verified on an H200.
 
 A mask lists the kept blocks of each of its heads and rows of blocks, in descending order and followed by −1. The
 backward has the same by columns. Another list has the number of each head's mask, from 1, so heads share masks without
@@ -70,7 +70,7 @@ class FA2Sparse:
         return FA2SparsePlan(
             problem,
             Form.BLOCK_SPARSE,
-            "block_sparse_attn 0.0.2, unverified",
+            "block_sparse_attn 0.0.2",
             rows=_descending(kept)[None],
             columns=_descending(kept.mT)[None] if problem.direction == "backward" else None,
             masks=heads // (problem.heads_q // mask.heads) + 1,

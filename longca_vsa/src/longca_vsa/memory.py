@@ -4,7 +4,7 @@ Lists whose length depends on the mask's blocks are counted from `longca.kernels
 
 Source: `bsa/plan.py` and `bsa/launches.py`, `fastvideo.py` and `fa2_sparse.py` beside this file, csrc/attention and
 triton_kernels of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2. A test compares these bytes with the
-records in results/h200. The bytes of `fa2_sparse` are unverified, like its kernel.
+records in results/h200.
 """
 
 from __future__ import annotations
