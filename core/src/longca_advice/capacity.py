@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests import Device, Problem
-from longca_advice.memory import gradient_bytes, tensor_bytes
+from longca_advice.memory import held_bytes
 
 __all__ = ["RESERVED", "Capacity", "fewest_ranks", "longest_sequence"]
 
@@ -90,7 +90,7 @@ def longest_sequence(problem: Problem, capacity: Capacity, *, ranks: int = 1, tr
         ranks: Ranks that share the tokens evenly.
         training: Whether a backward follows.
     """
-    return ranks * (capacity.usable // _token_bytes(problem, training))
+    return ranks * (capacity.usable // held_bytes(problem, 1, 1, training=training))
 
 
 def fewest_ranks(problem: Problem, capacity: Capacity, *, training: bool = False) -> int:
@@ -107,12 +107,6 @@ def fewest_ranks(problem: Problem, capacity: Capacity, *, training: bool = False
     mask = problem.concrete_mask
     each = longest_sequence(problem, capacity, training=training)
     if each == 0:
-        needed = _token_bytes(problem, training)
+        needed = held_bytes(problem, 1, 1, training=training)
         raise UnsupportedError(f"one token takes {needed} bytes, and a device has {capacity.usable} to give")
     return max(1, -(-max(mask.seqlen_q, mask.seqlen_k) // each))
-
-
-def _token_bytes(problem: Problem, training: bool) -> int:
-    """Bytes of one token's query, key and value, and of their results."""
-    held = tensor_bytes(problem, 1, 1, training=training)
-    return held + gradient_bytes(problem, 1, 1) if training else held

@@ -23,7 +23,7 @@ from longca.manifests.step_cuts import rank_areas, rank_problems, step_problems
 from longca.masks import Form
 from longca.plugins import Registry
 
-__all__ = ["RankMemory", "dtype_bytes", "gradient_bytes", "rank_bytes", "tensor_bytes"]
+__all__ = ["RankMemory", "gradient_bytes", "held_bytes", "rank_bytes", "tensor_bytes"]
 
 
 #: The limit of steps for finding the rank with the largest area. In larger layouts the last rank counts as that rank.
@@ -104,7 +104,7 @@ def rank_bytes(
     second = _calls(registry, backward or forward, after, layout, anywhere) if training else _Calls()
     around = _around(registry, strategy, problem, sizes, nccl)
     tensors, gradients = tensor_bytes(problem, *tokens, training=training), gradient_bytes(problem, *tokens)
-    out = tokens[0] * problem.heads_q * problem.head_dim * dtype_bytes(problem)
+    out = tokens[0] * problem.heads_q * problem.head_dim * DTYPE_BYTES[problem.dtype]
     held = {"tensors": tensors, "plan": first.plan + second.plan}
     kept = around.kept if around and training else 0
     moments = [_moment(held, 0, first.workspace, around.forward - out if around else 0, kept)]
@@ -125,8 +125,8 @@ def tensor_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bo
         tokens_k: Keys on the rank.
         training: Whether a backward follows.
     """
-    row = problem.head_dim * dtype_bytes(problem)
-    queries = (3 if training else 2) * row + max(4, dtype_bytes(problem))
+    row = problem.head_dim * DTYPE_BYTES[problem.dtype]
+    queries = (3 if training else 2) * row + max(4, DTYPE_BYTES[problem.dtype])
     return tokens_q * problem.heads_q * queries + 2 * tokens_k * problem.num_heads_kv * row
 
 
@@ -138,13 +138,14 @@ def gradient_bytes(problem: Problem, tokens_q: int, tokens_k: int) -> int:
         tokens_q: Queries on the rank.
         tokens_k: Keys on the rank.
     """
-    row = problem.head_dim * dtype_bytes(problem)
+    row = problem.head_dim * DTYPE_BYTES[problem.dtype]
     return row * (tokens_q * problem.heads_q + 2 * tokens_k * problem.num_heads_kv)
 
 
-def dtype_bytes(problem: Problem) -> int:
-    """Bytes of an element of q."""
-    return DTYPE_BYTES[problem.dtype]
+def held_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool) -> int:
+    """Bytes of all tensors, and in training also of the gradients. The arguments are those of `tensor_bytes`."""
+    gradients = gradient_bytes(problem, tokens_q, tokens_k) if training else 0
+    return tensor_bytes(problem, tokens_q, tokens_k, training=training) + gradients
 
 
 def _forward(problem: Problem) -> Problem:

@@ -17,7 +17,7 @@ from longca_advice.choices import Recommendation, Refused
 from longca_advice.devices import evidence_name, named_device
 from longca_advice.evidence import Row
 from longca_advice.kernels import Ranking, rank_kernels
-from longca_advice.memory import gradient_bytes, tensor_bytes
+from longca_advice.memory import held_bytes
 from longca_advice.network import Link
 from longca_advice.sources import Sources, sources
 from longca_advice.strategies import rank_strategies
@@ -136,8 +136,7 @@ def _too_large(asked: Asked, ranks: int) -> Refused | None:
         return None
     mask = asked.problem.concrete_mask
     shares = -(-mask.seqlen_q // ranks), -(-mask.seqlen_k // ranks)
-    needed = tensor_bytes(asked.problem, *shares, training=asked.training)
-    needed += gradient_bytes(asked.problem, *shares) if asked.training else 0
+    needed = held_bytes(asked.problem, *shares, training=asked.training)
     if asked.fits(needed):
         return None
     tokens = longest_sequence(asked.problem, asked.capacity, ranks=ranks, training=asked.training)

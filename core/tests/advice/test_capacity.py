@@ -6,7 +6,7 @@ from longca import masks
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests import Device, Problem
 from longca_advice.capacity import RESERVED, Capacity, fewest_ranks, longest_sequence
-from longca_advice.memory import gradient_bytes, tensor_bytes
+from longca_advice.memory import held_bytes
 
 PROBLEM = Problem(
     mask=masks.build("causal", seqlen=10**9), heads_q=64, heads_kv=8, device=Device("cuda", (9, 0)), head_dim=128
@@ -50,13 +50,8 @@ def test_a_device_whose_memory_is_known():
 def test_the_longest_sequence_fits_and_one_more_token_a_rank_does_not(ranks, training):
     capacity = Capacity.parse("80GB")
     tokens = longest_sequence(PROBLEM, capacity, ranks=ranks, training=training) // ranks
-
-    def size(count):
-        gradients = gradient_bytes(PROBLEM, count, count) if training else 0
-        return tensor_bytes(PROBLEM, count, count, training=training) + gradients
-
-    assert capacity.fits(size(tokens))
-    assert not capacity.fits(size(tokens + 1))
+    assert capacity.fits(held_bytes(PROBLEM, tokens, tokens, training=training))
+    assert not capacity.fits(held_bytes(PROBLEM, tokens + 1, tokens + 1, training=training))
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -8,7 +8,7 @@ from longca import masks, registry
 from longca.errors import UnknownNameError, UnsupportedError
 from longca.manifests import Device, Problem
 from longca.masks import Form
-from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
+from longca_advice.memory import gradient_bytes, held_bytes, rank_bytes, tensor_bytes
 
 HOPPER = Device("cuda", (9, 0))
 
@@ -25,6 +25,9 @@ def test_tensors_are_counted_one_by_one():
     assert tensor_bytes(problem, 4096, 4096) == 2 * q + 2 * k + lse
     assert tensor_bytes(problem, 4096, 4096, training=True) == 3 * q + 2 * k + lse
     assert gradient_bytes(problem, 4096, 4096) == q + 2 * k
+    assert [held_bytes(problem, 4096, 4096, training=both) for both in (False, True)] == [
+        2 * q + 2 * k + lse, 4 * q + 4 * k + lse,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
