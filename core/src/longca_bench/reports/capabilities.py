@@ -26,18 +26,25 @@ _DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32", "float64")
 
 
 class Reach(StrEnum):
-    """The distance of a kernel from running a problem. The first is the nearest."""
+    """The distance of a kernel from running a problem. The first is the nearest.
 
-    HERE = "here"
-    """It runs on the device, as installed."""
-    PACKAGE = "package"
-    """A package is missing."""
-    DEVICE = "device"
-    """It runs on other devices."""
-    OPTIONS = "options"
-    """It takes the pattern, but not with the heads, data type or head dimension asked."""
-    NONE = "none"
-    """It does not take the pattern, or not in this direction."""
+    Attributes:
+        meaning: The words for people. The subject is the kernel.
+    """
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Reach:
+        """A member with its meaning."""
+        member = str.__new__(cls, value)
+        member._value_, member.meaning = value, meaning
+        return member
+
+    HERE = "here", "runs here"
+    PACKAGE = "package", "would run here; a package is missing"
+    DEVICE = "device", "runs on other devices, not on this one"
+    OPTIONS = "options", "takes the mask, but not with these heads, dtype or head dimension"
+    NONE = "none", "not offered"
 
     @property
     def distance(self) -> int:

@@ -22,7 +22,7 @@ __all__ = ["Matrix", "abbreviations", "print_matrix", "print_notes", "print_stra
 Matrix = Mapping[tuple[str, str], Sequence[Cell]]
 """The cells of each kernel and pattern, one for each direction listed."""
 
-_STYLES = {Reach.HERE: "bold green", Reach.PACKAGE: "yellow", Reach.DEVICE: "dim", Reach.OPTIONS: "red"}
+_STYLES = dict(zip(Reach, ("bold green", "yellow", "dim", "red", "dim"), strict=True))
 
 
 def abbreviations(patterns: Iterable[str]) -> dict[str, str]:
@@ -82,23 +82,17 @@ def _symbol(cells: Sequence[Cell]) -> Text:
         letter = cell.problem.direction[0]
         shown = {Reach.HERE: letter.upper(), Reach.OPTIONS: "x", Reach.NONE: ""}.get(cell.reach, letter)
         if not (shown == "x" and text.plain == "x"):
-            text.append(shown, _STYLES.get(cell.reach))
+            text.append(shown, _STYLES[cell.reach])
     if any(cell.reach is Reach.PACKAGE for cell in cells):
         text.append("+", _STYLES[Reach.PACKAGE])
     return text if text.plain else Text(marks()[2], "dim")
 
 
 def _print_legend(console: Console) -> None:
-    entries = [
-        (Text("FB", _STYLES[Reach.HERE]), "forward and backward run on this device; F forward alone"),
-        (Text("fb+", _STYLES[Reach.PACKAGE]), "they would run if a package were installed (see below)"),
-        (Text("fb", _STYLES[Reach.DEVICE]), "they run on other devices, not on this one"),
-        (Text("x", _STYLES[Reach.OPTIONS]), "takes the mask, but not with these heads, dtype or head dimension"),
-        (Text(marks()[2], "dim"), "not offered"),
-    ]
+    more = {Reach.HERE: ", forward (F) and backward (B)", Reach.PACKAGE: " (see below)"}
     legend = Table.grid(padding=(0, 2, 0, 0))
-    for symbol, meaning in entries:
-        legend.add_row(symbol, meaning)
+    for reach, symbol in zip(Reach, ("FB", "fb+", "fb", "x", marks()[2]), strict=True):
+        legend.add_row(Text(symbol, _STYLES[reach]), f"{reach.meaning}{more.get(reach, '')}")
     console.print(legend)
 
 

@@ -13,14 +13,6 @@ from longca_bench.reports.text import marks, safe
 
 __all__ = ["describe_offer", "print_explanation"]
 
-_HEADLINES = {
-    Reach.HERE: "runs here",
-    Reach.PACKAGE: "would run here; a package is missing",
-    Reach.DEVICE: "runs on other devices, not on this one",
-    Reach.OPTIONS: "takes the mask, but not with these heads, dtype or head dimension",
-    Reach.NONE: "not offered",
-}
-
 
 def print_explanation(
     console: Console,
@@ -47,7 +39,7 @@ def print_explanation(
     for cell in cells:
         direction = cell.problem.direction
         mark = marks()[0] if cell.reach is Reach.HERE else marks()[1]
-        grid.add_row(f"[bold]{direction}[/]", f"{mark} {_HEADLINES[cell.reach]}")
+        grid.add_row(f"[bold]{direction}[/]", f"{mark} {cell.reach.meaning}")
         details = _details(cell)
         again = "covered by the same offer" if cell.verdict.offer else "for the same reasons"
         for line in [again] if details == told else details:

@@ -50,7 +50,8 @@ def find_machine() -> Iterator[Fact]:
     cpu = cpu_device()
     yield Fact("Python", f"{platform.python_version()} at {sys.executable}")
     yield Fact("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
-    yield Fact("CPU", f"{cpu.name}, {_cores()} cores")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Fact("CPU", f"{cpu.name}, {cores} cores")
     yield Fact("memory", _gib(cpu.memory))
     driver = driver_version()
     yield Fact("NVIDIA driver", driver or "none", True if driver else None)
@@ -59,11 +60,6 @@ def find_machine() -> Iterator[Fact]:
     if driver and not cuda_devices():
         hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')!r}"
         yield Fact("GPU", "none visible", False, f"the driver is there; is it hidden by {hidden}?")
-
-
-def _cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _gib(size: int | None) -> str:
@@ -93,11 +89,9 @@ def _extras() -> Iterator[Fact]:
         if marker is None or marker.evaluate({"extra": ""}) or "extra" not in str(marker):
             continue
         bare = f"{requirement.name}{requirement.specifier}"
-        yield Fact(requirement.name, installed_version(requirement.name) or "none", *_optional(bare))
-
-
-def _optional(requirement: str) -> tuple[bool | None, str]:
-    return (None, f"optional: pip install '{requirement}'") if missing(requirement) else (True, "")
+        found = installed_version(requirement.name) or "none"
+        about = (None, f"optional: pip install '{bare}'") if missing(bare) else (True, "")
+        yield Fact(requirement.name, found, *about)
 
 
 def _cache() -> Fact:

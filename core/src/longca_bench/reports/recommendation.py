@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from longca_bench.reports.reasons import by_reason
 from longca_bench.reports.render_terminal import print_tables
-from longca_bench.reports.table import Cell, Head, Table
+from longca_bench.reports.table import Head, Table, table
 from longca_bench.reports.text import printable
 
 if TYPE_CHECKING:
@@ -130,25 +130,23 @@ def _table(found: Recommendation, choices: Iterable[Choice]) -> Table:
     shared = ("strategy", "mesh", "placement") if found.ranks > 1 else ()
     heads = ("kernel", *shared, "time", "interval", "TFLOP/s", "GiB", "fits", "evidence")
     left = {"kernel", *shared, "evidence"}
-    rows = []
-    for choice in choices:
-        seconds, texts = choice.seconds, {"kernel": choice.kernel, "evidence": _evidence(choice)}
-        texts |= {name: getattr(choice, name) or "" for name in shared}
-        texts |= {
-            "time": time_text(seconds.total),
-            "interval": f"{time_text(seconds.low)} to {time_text(seconds.high)}",
-        }
-        texts |= {"TFLOP/s": f"{choice.tflops:.0f}", "GiB": f"{choice.bytes_per_rank / 2**30:.1f}"}
-        texts |= {"fits": {True: "yes", False: "no", None: "?"}[choice.fits]}
-        rows.append(tuple(Cell(texts[name]) for name in heads))
-    made = (Head(name, left=name in left, wrap=name == "evidence", drop=_DROPPED.get(name, 0)) for name in heads)
-    return Table(tuple(made), tuple(rows))
+    made = [Head(name, left=name in left, wrap=name == "evidence", drop=_DROPPED.get(name, 0)) for name in heads]
+    return table(made, [_cells(choice, shared) for choice in choices])
 
 
-def _evidence(choice: Choice) -> str:
-    """The evidence of a choice in a few words."""
-    text = f"{choice.proof.records} records"
-    return f"{text}, extrapolated" if choice.proof.extrapolates else text
+def _cells(choice: Choice, shared: Iterable[str]) -> list[str]:
+    """The texts of a choice."""
+    seconds, proof = choice.seconds, choice.proof
+    return [
+        choice.kernel,
+        *(getattr(choice, name) or "" for name in shared),
+        time_text(seconds.total),
+        f"{time_text(seconds.low)} to {time_text(seconds.high)}",
+        f"{choice.tflops:.0f}",
+        f"{choice.bytes_per_rank / 2**30:.1f}",
+        {True: "yes", False: "no", None: "?"}[choice.fits],
+        f"{proof.records} records{', extrapolated' if proof.extrapolates else ''}",
+    ]
 
 
 def _unmeasured(found: Recommendation) -> Iterator[str]:
