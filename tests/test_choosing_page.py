@@ -68,7 +68,8 @@ def test_what_is_left_out_is_marked():
     table = ["kernel  time", "──────────", "a       1 ms", "b       2 ms"]
     notes = ["2 more choices: --all lists them", "Note: measured with torch 2; 3 is installed."]
     call = ["    pip install d", "    call(q)"]
-    lines = ["x is fastest.", "", *table, "", *notes, "", "refused:", "  both are none of these:", "    c: no.", "", *call]
+    refused = ["refused:", "  both are none of these:", "    c: no."]
+    lines = ["x is fastest.", "", *table, "", *notes, "", *refused, "", *call]
     parts = shown()._parts("\n".join(lines))
     assert {name: len(found) for name, found in parts.items()} == {
         "sentence": 1, "table": 4, "notes": 1, "refused": 3, "call": 1,
