@@ -20,7 +20,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="A run's folder, its records.jsonl, a folder of runs, or a benchmark's JSON."
+            metavar="RUN", help="A run's folder, its records.jsonl, a folder of runs, or a benchmark's JSON."
         ),
     ],
     view: Annotated[
