@@ -25,7 +25,6 @@ import numpy as np
 from rich.console import Console
 
 from longca import Device, Problem, masks, registry
-from longca.manifests.schedule import MOVES
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected
 from longca_advice.network import Network, Topology, fit_links, transferred
@@ -61,12 +60,7 @@ def call_of(record: Record) -> StrategyCall:
 def fitted(calls: Sequence[Measured]) -> tuple[Network, Rates]:
     """The network and the overhead of a call, fitted to some calls."""
     found = [
-        row
-        for record, _ in calls
-        for row in transferred(
-            str(record.mesh),
-            {kind: Collected.model_validate(x) for kind, x in record.communication.items() if kind in MOVES},
-        )
+        row for record, _ in calls for row in transferred(str(record.mesh), Collected.of_record(record.communication))
     ]
     network = Network(fit_links(found))
     observed = (call.observed(measured(record), computed(record, call), network) for record, call in calls)

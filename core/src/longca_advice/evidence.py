@@ -8,10 +8,10 @@ measured on its device, with its package versions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -69,6 +69,12 @@ class Collected(BaseModel):
     calls: Annotated[int, Field(ge=1)]
     bytes: Annotated[int, Field(ge=0)]
     seconds: Seconds
+
+    @classmethod
+    def of_record(cls, communication: Mapping[str, Mapping[str, Any]]) -> dict[str, Collected]:
+        """The collectives by kind, from a record's `communication`. Bandwidths and the sum of all are left out."""
+        kinds = ((kind, found) for kind, found in communication.items() if kind != "all")
+        return {kind: cls(**{name: found[name] for name in cls.model_fields}) for kind, found in kinds}
 
 
 class Row(BaseModel):

@@ -121,11 +121,7 @@ def row_of(
         placed=record["placed"],
         mesh=record["mesh"],
         compute=max(record["rank_compute_seconds"]),
-        communication={
-            kind: Collected(calls=found["calls"], bytes=found["bytes"], seconds=found["seconds"])
-            for kind, found in record["communication"].items()
-            if kind != "all"
-        },
+        communication=Collected.of_record(record["communication"]),
         run=run,
     )
 
