@@ -20,6 +20,7 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
+import in_place
 import typer.main
 from pydantic import BaseModel
 
@@ -277,14 +278,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 def main(arguments: list[str]) -> int:
     """Writes the stale blocks of all pages, or only names them with `--check`. Returns the exit code."""
-    old = [(page, name) for page in sorted(DOCS.glob("*.md")) for name in stale(page.read_text(encoding="utf-8"))]
-    for page, name in old:
-        print(f"{page.name}: {name}")
-    if arguments == ["--check"]:
-        return bool(old)
-    for page in dict.fromkeys(page for page, _ in old):
-        page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
+    return in_place.write(DOCS, sorted(DOCS.glob("*.md")), stale, rewritten, arguments)
 
 
 if __name__ == "__main__":

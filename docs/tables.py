@@ -29,6 +29,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import in_place
+
 from longca_bench.reports.render_markdown import markdown_of
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.view import Value
@@ -133,15 +135,8 @@ def stale(page: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the blocks of all pages, or with `--check` names those that are stale; returns the exit code."""
-    old = [(page, words) for page in PAGES for words in stale(page.read_text(encoding="utf-8"))]
-    for page, words in old:
-        print(f"{page.relative_to(ROOT)}: {words}")
-    if arguments == ["--check"]:
-        return bool(old)
-    for page in dict.fromkeys(page for page, _ in old):
-        page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
+    """Writes the stale blocks of all pages, or only names them with `--check`. Returns the exit code."""
+    return in_place.write(ROOT, PAGES, stale, rewritten, arguments)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or name == "condition":
             raise RequestError(f"--where {text} is no condition; give COLUMN=VALUE, such as kernel=fa3")
+        if rows[name].map(lambda each: isinstance(each, dict | list | tuple)).any():
+            raise RequestError(f"--where {text}: {name} has nested values; give another column, such as mask")
         values = {str(each): each for each in rows[name].unique()}
         found.setdefault(name, []).append(values.get(value, value))
     return found

@@ -35,16 +35,29 @@ def points(rows: Rows) -> DataFrame:
         rows: Records of one length and one shape of heads.
 
     Raises:
-        RequestError: Nothing was measured, or records have several lengths or shapes.
+        RequestError: As in `title_of`.
     """
-    measured = rows.where(status="ok", strategy=None)
-    shapes = measured.frame(("seqlen", "heads", "head_dim", "dtype", "environment.device.name")).drop_duplicates()
-    if len(shapes) != 1:
-        raise RequestError(f"a chart by mask takes records of one length, shape and device; {len(shapes)} were given")
-    found = measured.frame(("direction", "pattern_place", "mask", "kernel", "tflops", "share_of_limit"))
+    title_of(rows)
+    found = rows.where(status="ok", strategy=None).frame(
+        ("direction", "pattern_place", "mask", "kernel", "tflops", "share_of_limit")
+    )
     found["limit"] = found["tflops"] / found["share_of_limit"]
     keys = ["direction", "pattern_place", "mask", "kernel"]
     return found.groupby(keys, sort=True)[["tflops", "limit"]].median().reset_index()
+
+
+def title_of(rows: Rows) -> str:
+    """The length, shape and device that all records have.
+
+    Raises:
+        RequestError: Nothing was measured, or records have several lengths, shapes or devices.
+    """
+    about = ("seqlen", "heads", "head_dim", "dtype", "environment.device.name")
+    shapes = rows.where(status="ok", strategy=None).frame(about).drop_duplicates()
+    if len(shapes) != 1:
+        raise RequestError(f"a chart by mask takes records of one length, shape and device; {len(shapes)} were given")
+    seqlen, heads, head_dim, dtype, device = shapes.iloc[0]
+    return printable(f"{device}: {tokens(seqlen)} tokens, {heads} heads of {head_dim}, {dtype}")
 
 
 def draw_by_mask(rows: Rows, path: Path, *, dpi: float = 160, metadata: dict[str, str] | None = None) -> None:
@@ -57,7 +70,7 @@ def draw_by_mask(rows: Rows, path: Path, *, dpi: float = 160, metadata: dict[str
         metadata: Text to keep in the file.
 
     Raises:
-        RequestError: As in `points`.
+        RequestError: As in `title_of`.
     """
     from matplotlib.figure import Figure
 
@@ -73,7 +86,7 @@ def draw_by_mask(rows: Rows, path: Path, *, dpi: float = 160, metadata: dict[str
         _panel(axes, found[found["direction"] == direction], masks, kernels)
         axes.set_title(direction, fontsize=_FONT, loc="left", pad=4)
         axes.set_yticklabels([printable(mask) for mask in masks] if place == 0 else [])
-    _words(figure, rows, found, kernels, height)
+    _words(figure, title_of(rows), found, kernels, height)
     figure.savefig(path, metadata=metadata)
 
 
@@ -98,16 +111,11 @@ def _panel(axes: Axes, found: DataFrame, masks: Sequence[str], kernels: Sequence
         axes.spines[side].set_visible(False)
 
 
-def _words(figure: Any, rows: Rows, found: DataFrame, kernels: Sequence[str], height: float) -> None:
+def _words(figure: Any, title: str, found: DataFrame, kernels: Sequence[str], height: float) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    some = rows.where(status="ok", strategy=None).frame(
-        ("seqlen", "heads", "head_dim", "dtype", "environment.device.name")
-    )
-    seqlen, heads, head_dim, dtype, device = some.iloc[0]
-    title = f"{device}: {tokens(seqlen)} tokens, {heads} heads of {head_dim}, {dtype}"
-    figure.text(0.012, 1 - 0.08 / height, printable(title), fontsize=_FONT + 1.5, va="top", parse_math=False)
+    figure.text(0.012, 1 - 0.08 / height, title, fontsize=_FONT + 1.5, va="top", parse_math=False)
     handles: list[Any] = []
     for kernel in (name for name in kernels if name in set(found["kernel"])):
         colour, marker = look_of(kernel, kernels)

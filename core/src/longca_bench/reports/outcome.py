@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.recommendation import time_text
 from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.text import printable
-from longca_bench.reports.words import mask_name
+from longca_bench.reports.words import mask_name, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console

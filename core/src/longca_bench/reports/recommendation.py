@@ -9,13 +9,14 @@ from longca_bench.reports.reasons import by_reason
 from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.table import Head, Table, table
 from longca_bench.reports.text import printable
+from longca_bench.reports.words import time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from longca_advice.choices import Choice, Recommendation, Refused
 
-__all__ = ["print_recommendation", "print_why", "time_text"]
+__all__ = ["print_recommendation", "print_why"]
 
 #: The number of choices and of reasons without --all.
 _SHOWN = 8
@@ -68,14 +69,6 @@ def print_why(console: Console, found: Recommendation, kernel: str) -> None:
         lines = [f"{kernel} is not listed: a pair is listed if both take the problem and it is faster than each alone"]
         lines += [line for half in kernel.split("+") for line in _about(found, half.strip())]
     _say(console, *(lines or [f"{kernel} was not examined; --all lists all kernels and strategies that were"]))
-
-
-def time_text(seconds: float) -> str:
-    """A time with three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.9995 * size:
-            return f"{seconds / size:{'.3g' if seconds < 999.5 * size else '.0f'}} {unit}"
-    return f"{seconds * 1e6:.2g} µs"
 
 
 def _sentence(found: Recommendation) -> str:

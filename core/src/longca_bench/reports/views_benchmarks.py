@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.table import Table
 from longca_bench.reports.view import Value, View
-from longca_bench.reports.words import percent_of, three_digits, times
+from longca_bench.reports.words import brief_percent, percent_of, three_digits, times
 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
@@ -22,16 +23,8 @@ def _milliseconds(seconds: float) -> str:
     return three_digits(seconds * 1e3)
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("-0.0%", "0.0%")
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _figure(column: str, head: str, format_: object = times) -> Value:
-    return Value(column, "first", head, format_)  # type: ignore[arg-type]
+def _figure(column: str, head: str, text: Callable[[float], str] | None = times) -> Value:
+    return Value(column, "first", head, text)
 
 
 #: Rows of any benchmark; whoever asks for it gives `rows` and `values`.
@@ -58,13 +51,13 @@ STEPS = View(
     title="{layers} layers, {heads} heads",
     rows=("pattern", "seqlen", "kernel"),
     values=(
-        _figure("steps", "steps", _count),
+        _figure("steps", "steps", None),
         _figure("step_seconds", "ms a step", _milliseconds),
         _figure("reused_seconds", "plan kept", _milliseconds),
         _figure("plan_seconds", "plan alone", _milliseconds),
-        _figure("plan_share", "share", _percent),
-        _figure("overhead", "overhead", _percent),
-        _figure("compilations", "compiled", _count),
+        _figure("plan_share", "share", brief_percent),
+        _figure("overhead", "overhead", brief_percent),
+        _figure("compilations", "compiled", None),
     ),
     failures=True,
 )
@@ -72,7 +65,7 @@ _LAYERS = View(
     "the time of several calls that are merged, over the time of one call of fa4",
     rows=("pattern", "seqlen"),
     apart=("seed",),
-    values=(_figure("layers", "layers", _count),),
+    values=(_figure("layers", "layers", None),),
     counts=(),
 )
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from longca_bench.reports.recommendation import time_text
 from longca_bench.reports.table import Cell, Head, Table
-from longca_bench.reports.words import three_digits
+from longca_bench.reports.words import brief_percent, three_digits, time_text
 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
 
 __all__ = ["figures", "problems", "worst"]
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if abs(share) < 1 else f"{share:.0%}"
 
 
 #: The figures of a record, each with its head and how it reads.
@@ -25,23 +20,23 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "problems": ("problems", "{:.0f}".format),
     "calls": ("calls", "{:.0f}".format),
     "unpredicted": ("without a prediction", "{:.0f}".format),
-    "median": ("median error", _percent),
-    "p90": ("90th percentile", _percent),
-    "mean": ("mean", _percent),
-    "p95": ("95th percentile", _percent),
-    "max": ("worst", _percent),
+    "median": ("median error", brief_percent),
+    "p90": ("90th percentile", brief_percent),
+    "mean": ("mean", brief_percent),
+    "p95": ("95th percentile", brief_percent),
+    "max": ("worst", brief_percent),
     "ways_compared": ("measured choices", str),
     "errors.calls": ("calls", "{:.0f}".format),
     "errors.unpredicted": ("without a prediction", str),
-    "errors.median": ("median error", _percent),
-    "errors.p90": ("90th percentile", _percent),
-    "median_error": ("median error", _percent),
-    "p90_error": ("90th percentile", _percent),
-    "coverage": ("times in their interval", _percent),
-    "totals_inside": ("times in their interval", _percent),
-    "fastest_was_first": ("first choice was the fastest", _percent),
-    "mean_regret": ("mean regret", _percent),
-    "worst_regret": ("worst regret", _percent),
+    "errors.median": ("median error", brief_percent),
+    "errors.p90": ("90th percentile", brief_percent),
+    "median_error": ("median error", brief_percent),
+    "p90_error": ("90th percentile", brief_percent),
+    "coverage": ("times in their interval", brief_percent),
+    "totals_inside": ("times in their interval", brief_percent),
+    "fastest_was_first": ("first choice was the fastest", brief_percent),
+    "mean_regret": ("mean regret", brief_percent),
+    "worst_regret": ("worst regret", brief_percent),
 }
 
 

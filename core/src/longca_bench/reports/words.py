@@ -10,6 +10,7 @@ from longca_bench.measuring.status import Status
 
 __all__ = [
     "brief_error",
+    "brief_percent",
     "counted",
     "mask_name",
     "percent_of",
@@ -18,6 +19,7 @@ __all__ = [
     "status_counts",
     "three_digits",
     "throughput_unit",
+    "time_text",
     "times",
     "tokens",
     "word",
@@ -52,6 +54,19 @@ def ratio_text(value: float) -> str:
 def percent_of(value: float) -> str:
     """A share as a whole percentage."""
     return f"{value:.0%}"
+
+
+def brief_percent(share: float) -> str:
+    """A share as a percentage: with one decimal below 100 %, and without above."""
+    return f"{share:.1%}".replace("-0.0%", "0.0%") if abs(share) < 1 else f"{share:.0%}"
+
+
+def time_text(seconds: float) -> str:
+    """A time with three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:{'.3g' if seconds < 999.5 * size else '.0f'}} {unit}"
+    return f"{seconds * 1e6:.2g} µs"
 
 
 def brief_error(value: float) -> str:

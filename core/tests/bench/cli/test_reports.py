@@ -54,6 +54,9 @@ def test_report_writes_one_page_and_refuses_a_view_of_it(fakes, runs, tmp_path):
     refused = fakes.longca("report", str(runs[0]), "--format", "html", "--view", "results", "--out", str(page))
     assert refused.returncode == 2
     assert "leave out --view" in refused.stderr
+    nested = fakes.longca("report", str(runs[0]), "--where", "factors=x")
+    assert nested.returncode == 2
+    assert "factors has nested values; give another column, such as mask" in " ".join(nested.stderr.split())
     unknown = fakes.longca("report", str(runs[0]), "--where", "kernl=sdpa")
     assert "unknown column 'kernl'. Did you mean kernel" in unknown.stderr
 

@@ -1,9 +1,13 @@
 """Small runs made by hand, for tests of what is made of them."""
 
 import json
+import re
+from pathlib import Path
 
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
+from longca_bench.reports.rows import Rows
+from longca_bench.reports.run_source import Run
 
 ENVIRONMENT = {"python": "3.11.7", "device": {"kind": "cpu", "name": "Some CPU"}, "packages": {"torch": "2.13.0"}}
 
@@ -30,3 +34,14 @@ def write_run(folder, records, environment=ENVIRONMENT):
     if environment is not None:
         (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
     return folder
+
+
+def rows_of(*runs, environment=None):
+    """The rows of runs in memory, each a list of records."""
+    return Rows.of_runs([Run(Path(f"run{n}"), tuple(records), environment) for n, records in enumerate(runs)])
+
+
+def cells(text, first):
+    """The cells of a Markdown table's line that begins with a name."""
+    (row,) = re.findall(rf"^\| {re.escape(first)} \| (.*) \|$", text, re.MULTILINE)
+    return row.split(" | ")

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from longca_advice.choices import Choice, Proof, Recommendation, Refused, Seconds, Unmeasured
-from longca_bench.reports.recommendation import print_recommendation, print_why, time_text
+from longca_bench.reports.recommendation import print_recommendation, print_why
+from longca_bench.reports.words import time_text
 
 PROBLEM = {"memory": 80 * 2**30}
 

@@ -16,6 +16,8 @@ from longca_bench.reports.render_markdown import markdown_of
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.views import tables
 
+from .runs import cells, rows_of
+
 #: TFLOP/s on full and on documents; no figure where a kernel does not take the mask.
 SPEEDS = {"fa3": (600.0, 400.0), "flex": (400.0, 300.0), "sdpa": (500.0, None)}
 TILES = {"full": 1.0, "causal_document": 0.8}
@@ -46,14 +48,9 @@ def matrix(**fields: Any) -> list[Record]:
     ]
 
 
-def part(view: str, folder: Path, *runs: list[Record]) -> str:
+def part(view: str, *runs: list[Record]) -> str:
     """A view of runs as Markdown."""
-    for number, records in enumerate(runs):
-        run = folder / f"run{number}"
-        run.mkdir(parents=True)
-        (run / "records.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in records), encoding="utf-8")
-        (run / "environment.json").write_text(json.dumps({"packages": {"torch": "2.11.0"}}), encoding="utf-8")
-    return markdown_of(tables(view, Rows.read(folder)))
+    return markdown_of(tables(view, rows_of(*runs)))
 
 
 def benchmark(view: str, folder: Path, **file: Any) -> str:
@@ -63,23 +60,17 @@ def benchmark(view: str, folder: Path, **file: Any) -> str:
     return markdown_of(tables(view, Rows.read(path)))
 
 
-def cells(text: str, first: str) -> list[str]:
-    """The cells of the row that begins with a name."""
-    (row,) = re.findall(rf"^\| {re.escape(first)} \| (.*) \|$", text, re.MULTILINE)
-    return row.split(" | ")
-
-
-def test_throughput_is_the_median_over_draws_with_the_best_in_bold(tmp_path):
-    text = part("throughput", tmp_path / "x", matrix())
+def test_throughput_is_the_median_over_draws_with_the_best_in_bold():
+    text = part("throughput", matrix())
     assert "### forward, 8 K tokens, 64:8 heads of 128" in text
     assert cells(text, "mask") == ["tiles", "draws", "`fa3`", "`flex`", "`sdpa`"]
     assert cells(text, "`full`") == ["100%", "1", "**600**", "400", "500"]
     assert cells(text, "`causal_document`") == ["80%", "2", "**420**", "315", "–"]
 
 
-def test_a_table_a_direction_length_and_shape(tmp_path):
+def test_a_table_a_direction_length_and_shape():
     more = [*matrix(direction="backward"), *matrix(seqlen=32768), *matrix(heads_kv=64), *matrix()]
-    titles = re.findall(r"^### (.*)$", part("throughput", tmp_path / "x", more), re.MULTILINE)
+    titles = re.findall(r"^### (.*)$", part("throughput", more), re.MULTILINE)
     assert titles == [
         "forward, 8 K tokens, 64:8 heads of 128",
         "forward, 32 K tokens, 64:8 heads of 128",
@@ -88,47 +79,47 @@ def test_a_table_a_direction_length_and_shape(tmp_path):
     ]
 
 
-def test_figures_of_some_draws_say_so_and_failures_have_their_word(tmp_path):
+def test_figures_of_some_draws_say_so_and_failures_have_their_word():
     records = [*matrix(), record("sdpa", "full", None, seed=1, status="oom")]
     records += [record("fa3", "causal_document", None, seed=2, status="wrong")]
-    text = part("throughput", tmp_path / "x", records)
+    text = part("throughput", records)
     assert cells(text, "`causal_document`")[2] == "**420 (2 of 3)**"
     assert cells(text, "`full`")[-1] == "500 (1 of 2)"
-    alone = part("throughput", tmp_path / "y", [*matrix()[1:], record("fa3", "full", None, status="oom", case="x")])
+    alone = part("throughput", [*matrix()[1:], record("fa3", "full", None, status="oom", case="x")])
     assert cells(alone, "`full`")[2] == "OOM"
 
 
-def test_ratios_are_taken_on_a_draw_of_one_run(tmp_path):
+def test_ratios_are_taken_on_a_draw_of_one_run():
     faster = [record("fa3", "full", 1200.0), record("flex", "full", 300.0)]
-    text = part("over-baseline", tmp_path / "x", matrix(), faster)
+    text = part("over-baseline", matrix(), faster)
     assert cells(text, "`full`") == ["**2.75**", "1.25"], "of ratios 1.5 and 4 the median, not one of medians"
     assert cells(text, "`causal_document`") == ["1.33", "–"]
     assert cells(text, "*geometric mean (masks)*") == ["*1.91 (2)*", "*1.25 (1)*"]
 
 
-def test_the_limit_is_full_attention_on_the_draws_tiles(tmp_path):
+def test_the_limit_is_full_attention_on_the_draws_tiles():
     no_limit = [record("fa3", "causal_document", 500.0, direction="backward")]
-    text = part("near-limit", tmp_path / "x", matrix(), no_limit)
+    text = part("near-limit", matrix(), no_limit)
     assert cells(text, "mask") == ["forward, 8 K"], "the limit is of the same run"
     assert cells(text, "`full`") == ["fa3 100%"]
     assert cells(text, "`causal_document`") == ["fa3 88%"], "420 of 600 × 0.8, of the median draw"
 
 
-def test_costs_by_length(tmp_path):
-    text = part("costs", tmp_path / "x", matrix(direction="backward", seqlen=32768))
+def test_costs_by_length():
+    text = part("costs", matrix(direction="backward", seqlen=32768))
     assert cells(text, "kernel") == ["32 K"]
     assert cells(text, "`flex`") == ["2.00 / 1.00 / 1.00"]
 
 
-def test_what_was_not_measured_is_counted_by_reason(tmp_path):
+def test_what_was_not_measured_is_counted_by_reason():
     failed = [
         record("fa3", "full", None, seed=n, status="oom", message=f"Tried to allocate {n}.50 GiB | sorry")
         for n in (1, 2)
     ]
-    text = part("not-measured", tmp_path / "x", [*matrix(), *failed])
+    text = part("not-measured", [*matrix(), *failed])
     assert cells(text, "oom") == ["`fa3`", "`full`", "2", r"Tried to allocate 1.50 GiB \| sorry"]
     assert cells(text, "unsupported")[:3] == ["`sdpa`", "`causal_document`", "2"]
-    assert part("not-measured", tmp_path / "y", [record("fa3", "full", 1.0)]) == ""
+    assert part("not-measured", [record("fa3", "full", 1.0)]) == ""
 
 
 def test_planning_is_that_of_the_worst_mask(tmp_path):

@@ -10,29 +10,18 @@ import pytest
 from matplotlib.image import imread
 
 from longca.errors import RequestError
-from longca_bench.measuring.records import Record
 from longca_bench.reports.chart_by_kept import draw_by_kept
 from longca_bench.reports.render_markdown import markdown_of
-from longca_bench.reports.rows import Rows
-from longca_bench.reports.run_source import Run
 from longca_bench.reports.views import tables
 
+from .runs import cells, rows_of
 from .sparse_records import curve, half, record
 
 SPARSE = {"pattern": ["uniform_block_sparse", "variable_block_sparse"]}
 
 
-def rows_of(*runs: list[Record]) -> Rows:
-    return Rows.of_runs([Run(Path(f"run{n}"), tuple(records), None) for n, records in enumerate(runs)])
-
-
 def part(view, *runs, **changes):
     return markdown_of(tables(view, rows_of(*runs), **changes))
-
-
-def cells(text, first):
-    (row,) = re.findall(rf"^\| {re.escape(first)} \| (.*) \|$", text, re.MULTILINE)
-    return row.split(" | ")
 
 
 def test_throughput_of_masks_per_head():
