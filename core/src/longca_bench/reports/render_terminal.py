@@ -7,7 +7,8 @@ A table that is too wide is narrowed in steps, until it fits:
 3. Spread columns become lines (`stacked`).
 4. Each row becomes a list of lines, which are broken at the terminal's width.
 
-A row is never split over tables. A line below the table names the columns that are left out.
+A sentence takes at most a few lines of a row; a form in which it takes more does not fit. Sentences are not broken at
+hyphens, so that a command can be copied. A row is never split over tables. A line below the table names the columns that are left out.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["print_tables", "stacked"]
 
 _GAP, _LEAST = 2, 16  # columns between two columns of a table, and the least width of a column of sentences
+_MOST = 4  # lines that a sentence may take in one row; a longer one stands better in a list
 _FIRST_ALONE = "Each cell has its first figure alone."
 _STYLES = {Mark.BEST: "bold green", Mark.FAILED: "red", Mark.QUIET: "dim", Mark.ASIDE: "italic", Mark.NONE: ""}
 
@@ -114,7 +116,7 @@ class _Sheet:
     def _row(self, cells: Sequence[Cell], style: str = "") -> Iterator[Text]:
         """The lines of one row. A long sentence needs several."""
         parts = [
-            textwrap.wrap(cell.text, width) if cell_len(cell.text) > width else [cell.text]
+            textwrap.wrap(cell.text, width, break_on_hyphens=False) if cell_len(cell.text) > width else [cell.text]
             for cell, width in zip(cells, self.widths, strict=True)
         ]
         for number in range(max(map(len, parts))):
@@ -191,7 +193,7 @@ def _widths(table: Table, width: int) -> tuple[int, ...]:
     room = width - _GAP * (len(wanted) - 1) - sum(wanted) + sum(wanted[place] for place in sentences)
     for number, place in enumerate(sorted(sentences, key=wanted.__getitem__)):
         share = room // (len(sentences) - number)
-        if share < min(wanted[place], _LEAST):
+        if share < min(wanted[place], _LEAST) or wanted[place] > _MOST * share:
             return ()
         wanted[place] = min(wanted[place], share)
         room -= wanted[place]
@@ -206,5 +208,11 @@ def _lists(table: Table, width: int) -> Iterator[Text]:
         yield from (Text(line, style="bold") for line in textwrap.wrap(names, width))
         for head, cell in cells:
             if head.wrap or not head.left:
-                text = textwrap.wrap(f"{head.text}: {cell.text}", width, initial_indent="  ", subsequent_indent="    ")
+                text = textwrap.wrap(
+                    f"{head.text}: {cell.text}",
+                    width,
+                    initial_indent="  ",
+                    subsequent_indent="    ",
+                    break_on_hyphens=False,
+                )
                 yield from (Text(line, style=_STYLES[cell.mark]) for line in text)
