@@ -8,7 +8,8 @@ A table that is too wide is narrowed in steps, until it fits:
 4. Each row becomes a list of lines, which are broken at the terminal's width.
 
 A sentence takes at most a few lines of a row; a form in which it takes more does not fit. Sentences are not broken at
-hyphens, so that a command can be copied. A row is never split over tables. A line below the table names the columns that are left out.
+hyphens, so that a command can be copied. A row is never split over tables. A line below the table names the columns
+that are left out.
 """
 
 from __future__ import annotations
