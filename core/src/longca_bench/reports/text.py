@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import sys
-import unicodedata
 
 from rich.console import Console
 from rich.markup import escape
 
+from longca.plain_text import printable
+
 __all__ = ["console", "marks", "printable", "safe"]
-
-# Cc: control characters, C0 and C1; Cf: invisible ones, bidirectional overrides among them; Cs: lone surrogates;
-# Zl and Zp: line and paragraph separators.
-_HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-
-
-def printable(text: str) -> str:
-    """The text with every character that could move a cursor, hide or reorder text written as \\xNN or \\uNNNN."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(char) if unicodedata.category(char) in _HARMFUL else char for char in text)
 
 
 def safe(text: object) -> str:
     """Text of somebody else's, printable and with rich's markup escaped: `[red]` is shown, not obeyed."""
     return escape(printable(str(text)))
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def console() -> Console:
