@@ -1,7 +1,10 @@
-"""Testing kernels: the door of `longca_bench.conformance` for a plugin's own tests.
+"""Testing kernels: the door of `longca_bench.conformance` for a plugin's own tests, and for other harnesses.
 
 `conformance` applies every check to every offer of a plugin's kernels, in two lines of pytest. `verify` holds one
 kernel against float64 attention on one mask, with or without pytest.
+
+`MISBEHAVING` lists kernels that misbehave, each in one respect, and says what a record of each must say.
+`misbehaving_plugin` writes a distribution that provides them all, so that a harness can be held to the list.
 """
 
 from longca_bench.conformance import (
@@ -13,5 +16,18 @@ from longca_bench.conformance import (
     conformance,
     verify,
 )
+from longca_bench.conformance.misbehaving.plugin import misbehaving_plugin
+from longca_bench.conformance.misbehaving.table import MISBEHAVING, Misbehaviour
 
-__all__ = ["CHECKS", "KERNEL_CHECKS", "PLUGIN_CHECKS", "NotApplicableError", "Subject", "conformance", "verify"]
+__all__ = [
+    "CHECKS",
+    "KERNEL_CHECKS",
+    "MISBEHAVING",
+    "PLUGIN_CHECKS",
+    "Misbehaviour",
+    "NotApplicableError",
+    "Subject",
+    "conformance",
+    "misbehaving_plugin",
+    "verify",
+]

@@ -1,0 +1,182 @@
+"""Kernels that do not return as others do: they raise, end or stop their process, hang, or leave processes behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from longca.kernels.base import Plan
+from longca.manifests import Problem
+from longca_bench.conformance.misbehaving.honest import Call, Honest, Tensors, backward, beside, computes
+
+__all__: list[str] = []  # manifests name the classes
+
+
+def raises(error: Callable[[], BaseException]) -> type[Honest]:
+    """A kernel that raises a new exception in each call."""
+
+    def results(kernel: Any, call: Call) -> NoReturn:
+        raise error()
+
+    return computes(results)
+
+
+class Bare(BaseException):
+    """An exception that `except Exception` misses."""
+
+
+class UnprintableError(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("this error has no text")
+
+    __repr__ = __str__
+
+
+class ExitsWhenPrintedError(Exception):
+    """An exception whose text ends the process."""
+
+    def __str__(self) -> str:
+        os._exit(0)
+
+
+class UnpicklableError(Exception):
+    """An exception that holds a lock."""
+
+    def __init__(self) -> None:
+        super().__init__("it holds a lock", threading.Lock())
+
+
+class HangsInPlan(Honest):
+    """Never plans."""
+
+    def plan(self, problem: Problem) -> Plan:
+        """Waits."""
+        hang()
+
+
+class RaisesInPlan(Honest):
+    """Raises when it plans."""
+
+    def plan(self, problem: Problem) -> Plan:
+        """Raises."""
+        raise Bare("no plan")
+
+
+def hang() -> NoReturn:
+    """Sleeps forever."""
+    while True:
+        time.sleep(60)
+
+
+def spin() -> NoReturn:
+    """Computes nothing forever."""
+    while True:
+        pass
+
+
+def hang_whatever() -> NoReturn:
+    """Sleeps forever, and heeds no signal that can be ignored."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+    hang()
+
+
+def recurse() -> None:
+    """Calls itself until Python stops it."""
+    recurse()
+
+
+def take_all_memory() -> None:
+    """Asks for 2⁵⁰ bytes."""
+    torch.empty(2**50, dtype=torch.int8)
+
+
+def hang_later(kernel: Any, call: Call) -> Tensors:
+    """Right results of five calls. The sixth one hangs."""
+    if kernel.calls > 5:
+        hang()
+    return call.right()
+
+
+def garbage_everywhere() -> None:
+    """Writes to each open file descriptor."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.set_blocking(int(name), False)
+            os.write(int(name), b'{"status": "ok"}\n\x00\xff' * 9)
+        except OSError:
+            continue
+
+
+def leave_a_daemon() -> None:
+    """Starts a process in a session of its own that stays for a day."""
+    subprocess.Popen(["sleep", "86397"], start_new_session=True)
+
+
+def leave_a_stopped_daemon() -> None:
+    """Starts a process that is stopped, so that it heeds no signal but SIGKILL."""
+    code = "import os, signal; os.setsid(); os.kill(os.getpid(), signal.SIGSTOP)"
+    subprocess.Popen([sys.executable, "-S", "-c", code, "86396"])
+
+
+def much_output() -> None:
+    """Prints 100 MB."""
+    for _ in range(100):
+        print("x" * 10**6)  # noqa: T201
+
+
+# It raises.
+Raises = raises(lambda: RuntimeError("no such tile"))
+RaisesBackward = backward(Raises)
+RaisesBare = raises(lambda: Bare("not an Exception"))
+RaisesSystemExit = raises(lambda: SystemExit(0))
+RaisesInterrupt = raises(KeyboardInterrupt)
+RaisesGeneratorExit = raises(GeneratorExit)
+RaisesStopIteration = raises(StopIteration)
+RaisesEof = raises(lambda: EOFError("the other end is closed"))
+RaisesGroup = raises(lambda: BaseExceptionGroup("two", [Bare("first"), SystemExit(0)]))
+RaisesUnprintable = raises(UnprintableError)
+RaisesExitsWhenPrinted = raises(ExitsWhenPrintedError)
+RaisesLongMessage = raises(lambda: ValueError("long " * 2_000_000))
+RaisesEscapes = raises(lambda: ValueError("\x1b[2Jgone\r\x00\n\u2028 \ud800"))
+RaisesUnpicklable = raises(UnpicklableError)
+RaisesOddName = raises(lambda: type("\x1b[31mRed\nName", (Exception,), {})("odd"))
+RaisesMemoryError = raises(lambda: MemoryError("no memory for the tile"))
+Recurses = beside(recurse)
+TakesAllMemory = beside(take_all_memory)
+
+# Its process ends.
+Exits = beside(lambda: os._exit(0))
+ExitsWith3 = beside(lambda: os._exit(3))
+ExitsBackward = backward(Exits)
+Aborts = beside(os.abort)
+Segfaults = beside(lambda: ctypes.string_at(0))
+KillsItself = beside(lambda: os.kill(os.getpid(), signal.SIGKILL))
+TerminatesItself = beside(lambda: os.kill(os.getpid(), signal.SIGTERM))
+KillsItsParent = beside(lambda: os.kill(os.getppid(), signal.SIGKILL))
+ClosesFiles = beside(lambda: os.closerange(0, 4096))
+WritesToAllFiles = beside(garbage_everywhere)
+Forks = beside(os.fork)
+
+# It does not end.
+StopsItself = beside(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+Spins = beside(spin)
+IgnoresSignals = beside(hang_whatever)
+WaitsForChild = beside(lambda: subprocess.run(["sleep", "86398"], check=True))
+HangsLater = computes(hang_later)
+
+# It leaves something.
+LeavesDaemon = beside(leave_a_daemon)
+LeavesStoppedDaemon = beside(leave_a_stopped_daemon)
+PrintsMuch = beside(much_output)

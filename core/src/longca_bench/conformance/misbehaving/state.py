@@ -1,0 +1,96 @@
+"""Kernels that are right, and change the state of their process in each call."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from longca.kernels.base import Plan
+from longca.manifests import Problem
+from longca_bench.conformance.misbehaving.honest import Honest, backward, beside
+
+__all__: list[str] = []  # manifests name the classes
+
+#: Contexts that were entered. A context may end when nothing refers to it.
+ENTERED: list[AbstractContextManager[Any]] = []
+
+
+class PassOn(TorchDispatchMode):
+    """A dispatch mode that changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls the operator."""
+        return func(*args, **(kwargs or {}))
+
+
+def enter(context: AbstractContextManager[Any]) -> None:
+    """Enters a context, and does not leave it."""
+    context.__enter__()
+    ENTERED.append(context)
+
+
+def seed_numpy() -> None:
+    """Seeds numpy's global generator."""
+    np.random.seed(0)
+
+
+def leave_a_thread() -> None:
+    """Starts a thread that never ends."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+def busy_thread() -> None:
+    """Starts a thread that never rests."""
+
+    def spin() -> None:
+        while True:
+            pass
+
+    threading.Thread(target=spin, daemon=True).start()
+
+
+class ChangesInPlan(Honest):
+    """Changes the default dtype when it plans."""
+
+    def plan(self, problem: Problem) -> Plan:
+        """Plans."""
+        torch.set_default_dtype(torch.float64)
+        return super().plan(problem)
+
+
+DefaultDtype = beside(lambda: torch.set_default_dtype(torch.float64))
+DefaultDtypeBackward = backward(DefaultDtype)
+DefaultDevice = beside(lambda: torch.set_default_device("meta"))
+Threads = beside(lambda: torch.set_num_threads(torch.get_num_threads() + 1))
+GradMode = beside(lambda: torch._C._set_grad_enabled(not torch.is_grad_enabled()))
+InferenceMode = beside(lambda: enter(torch.inference_mode()))
+Deterministic = beside(lambda: torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled()))
+MatmulPrecision = beside(lambda: torch.set_float32_matmul_precision("medium"))
+SeedsTorch = beside(lambda: torch.manual_seed(0))
+DrawsFromTorch = beside(lambda: torch.rand(1))
+SeedsRandom = beside(lambda: random.seed(0))
+SeedsNumpy = beside(seed_numpy)
+ThreadsVariable = beside(lambda: os.environ.update(OMP_NUM_THREADS="7"))
+DevicesVariable = beside(lambda: os.environ.update(CUDA_VISIBLE_DEVICES=""))
+DropsPath = beside(lambda: os.environ.pop("PATH", None))
+WorkingDirectory = beside(lambda: os.chdir("/"))
+InterruptHandler = beside(lambda: signal.signal(signal.SIGINT, lambda *_: None))
+AlarmHandler = beside(lambda: signal.signal(signal.SIGALRM, lambda *_: None))
+Affinity = beside(lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+DispatchMode = beside(lambda: enter(PassOn()))  # type: ignore[no-untyped-call]
+Umask = beside(lambda: os.umask(0o777))
+RecursionLimit = beside(lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1))
+ModulePath = beside(lambda: sys.path.insert(0, "/"))
+CollectorOff = beside(gc.disable)
+LeavesThread = beside(leave_a_thread)
+LeavesBusyThread = beside(busy_thread)

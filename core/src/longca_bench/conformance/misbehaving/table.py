@@ -1,0 +1,288 @@
+"""The table of misbehaving kernels: what each does, and what its record must say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+from longca.manifests import Direction
+from longca_bench.measuring.status import Status
+
+__all__ = ["MISBEHAVING", "Misbehaviour"]
+
+_OK, _WRONG, _ERROR, _OOM = Status.OK, Status.WRONG, Status.ERROR, Status.OOM
+_CRASHED, _TIMEOUT = Status.CRASHED, Status.TIMEOUT
+
+
+@dataclass(frozen=True)
+class Misbehaviour:
+    """A kernel that misbehaves in one respect and in one direction, and is right otherwise.
+
+    Attributes:
+        module: The module of `longca_bench.conformance.misbehaving` that has the kernel. An empty text if the
+            distribution of `misbehaving_plugin` has it.
+        name: The kernel's name. It ends with `_backward` if the backward is the direction.
+        what: What the kernel does, as one sentence.
+        status: The status of its record.
+        says: A regular expression that is found in the message of its record.
+        seconds: The least time that its record may have. 0 for no such bound.
+        device: The kind of device on which it misbehaves: `cpu` or `cuda`, or an empty text for both.
+    """
+
+    module: str
+    name: str
+    what: str
+    status: Status
+    says: str = ""
+    seconds: float = 0.0
+    device: str = ""
+
+    @property
+    def kernel(self) -> str:
+        """The import string of the kernel's class."""
+        if self.module == "":  # the distribution has a module for it
+            return f"longca_misbehaving_{self.name}:Kernel"
+        return f"{__package__}.{self.module}:{re.sub('(?:^|_)(.)', lambda found: found[1].upper(), self.name)}"
+
+    @property
+    def direction(self) -> Direction:
+        """The direction in which it misbehaves."""
+        return Direction.BACKWARD if self.name.endswith("_backward") else Direction.FORWARD
+
+    def runs_on(self, kind: str) -> bool:
+        """Whether it misbehaves on a kind of device."""
+        return self.device in ("", kind)
+
+    def holds(self, status: str, message: str, seconds: float | None = None) -> bool:
+        """Whether a record says what it must say.
+
+        Args:
+            status: The record's status.
+            message: The record's message.
+            seconds: The record's median, or None without a time.
+        """
+        slow = seconds is None or seconds >= self.seconds
+        return status == self.status and bool(re.search(self.says, message)) and slow
+
+
+_fast, _late, _odd, _state, _ends, _cuda, _import = (
+    partial(Misbehaviour, module) for module in ("fast", "late", "odd", "state", "ends", "cuda", "")
+)
+
+
+def _state_of(name: str, what: str, state: str, device: str = "") -> Misbehaviour:
+    """A kernel that changes a global state, which its record names."""
+    return _state(name, what, _WRONG, f"changes global state: .*{state}", device=device)
+
+
+_OUT, _LSE, _GRADS = r"\b(out|lse|counts)\b", r"\b(lse|counts)\b", r"\bd[qkv]\b"  # counts are of lse
+_CONTRACT = "contract"
+
+#: Every misbehaving kernel.
+MISBEHAVING: tuple[Misbehaviour, ...] = (
+    # It computes nothing.
+    _fast("zeros", "It returns zeros.", _WRONG, _OUT),
+    _fast("zeros_backward", "It returns zeros.", _WRONG, _GRADS),
+    _fast("garbage", "It returns numbers between -2 and 2.", _WRONG, _OUT),
+    _fast("unwritten", "It returns memory to which it did not write.", _WRONG, _OUT),
+    _fast("unwritten_backward", "It returns memory to which it did not write.", _WRONG, _GRADS),
+    _fast("leaves_buffers", "It returns the caller's buffers, and writes nothing to them.", _WRONG, _OUT),
+    _fast("input_as_output", "It returns q as its output.", _WRONG, _OUT),
+    _fast("inputs_as_gradients_backward", "It returns q, k and v as their gradients.", _WRONG, _GRADS),
+    # It gives an earlier answer.
+    _fast("cached_by_pointer", "It computes once for each triple of addresses.", _WRONG, _OUT),
+    _fast("cached_by_pointer_backward", "It computes once for each tuple of addresses.", _WRONG, _GRADS),
+    _fast("cached_by_version", "It computes once for each triple of addresses and versions.", _WRONG, _OUT),
+    _fast("cached_by_identity", "It computes once for each triple of tensor objects.", _WRONG, _OUT),
+    _fast("cached_by_shape", "It computes once for each triple of shapes.", _WRONG, _OUT),
+    _fast("cached_by_shape_backward", "It computes once for each tuple of shapes.", _WRONG, _GRADS),
+    _fast("cached_by_plan", "It computes once for each plan.", _WRONG, _OUT),
+    _fast("cached_by_first_element", "It computes once for each triple of magnitudes of first elements.", _WRONG, _OUT),
+    _fast("cached_by_queries", "It computes once for the content of q, and ignores new k and v.", _WRONG, _OUT),
+    _fast("cached_by_keys", "It computes once for the content of k, and ignores new q and v.", _WRONG, _OUT),
+    _fast("cached_by_norms", "It computes once for the norms of q, k and v.", _WRONG, _OUT),
+    _fast("cached_by_norms_backward", "It computes once for the norms of all inputs.", _WRONG, _GRADS),
+    _fast("every_second", "It computes in every second call, and else repeats itself.", _WRONG, _OUT),
+    _fast("until_the_sixth", "It computes in five calls, and then repeats itself.", _WRONG, _OUT),
+    _fast("into_buffers_only", "It computes if it gets buffers, and else repeats itself.", _WRONG, _OUT),
+    _fast("into_poison_only", "It computes if its buffer holds NaN, and else repeats itself.", _WRONG, _OUT),
+    _fast("into_new_memory_only", "It computes if it gets no buffer, and else repeats itself.", _WRONG, _OUT),
+    _fast("one_late", "It returns the results of the call before.", _WRONG, _OUT),
+    _fast("one_late_backward", "It returns the gradients of the call before.", _WRONG, _GRADS),
+    _fast("stale_lse", "It computes out, and repeats its first lse.", _WRONG, _LSE),
+    _fast("stale_dk_backward", "It computes dq and dv, and repeats its first dk.", _WRONG, r"\bdk\b"),
+    _fast("stale_dv_backward", "It computes dq and dk, and repeats its first dv.", _WRONG, r"\bdv\b"),
+    # It looks at the harness.
+    _fast("for_counts_only", "It computes if q is 0.", _WRONG, _OUT),
+    _fast("when_verified_only", "It computes if a caller's name begins with check or verify.", _WRONG, _OUT),
+    _fast("guesses_in_plan", "It computes with tensors that it finds when it plans.", _WRONG, _OUT),
+    _late("copies_reference", "It copies the reference of the harness.", _WRONG, _OUT),
+    _odd("plans_less", "Its plan is for half of the keys.", _WRONG, "plan"),
+    _odd("plans_forward_backward", "Its plan for a backward is for a forward.", _WRONG, "plan"),
+    # It leaves a part out.
+    _fast("skips_last_head", "It leaves the last head at zero.", _WRONG, _OUT),
+    _fast("skips_inner_heads", "It computes the first and the last head.", _WRONG, _OUT),
+    _fast("skips_last_row", "It leaves the last query at zero.", _WRONG, _OUT),
+    _fast("skips_last_element", "It leaves one element at zero.", _WRONG, _OUT),
+    _fast("skips_a_tile", "It leaves 16 queries at zero.", _WRONG, _OUT),
+    _fast("every_seventh_row", "It computes each seventh query.", _WRONG, _OUT),
+    _fast("repeats_half", "It computes half of the queries, and returns them twice.", _WRONG, _OUT),
+    _fast("skips_dq_row_backward", "It leaves dq of the last query at zero.", _WRONG, r"\bdq\b"),
+    _fast("skips_dk_tile_backward", "It leaves dk of 16 keys at zero.", _WRONG, r"\bdk\b"),
+    _fast("skips_dv_head_backward", "It leaves dv of the last head at zero.", _WRONG, r"\bdv\b"),
+    _fast("skips_last_keys", "It ignores the last 16 keys.", _WRONG, _OUT),
+    _fast("skips_last_keys_backward", "It ignores the last 16 keys.", _WRONG, _GRADS),
+    _fast("ignores_mask", "It attends to all keys.", _WRONG, _OUT),
+    _fast("slightly_off", "Its output is too large by a thousandth.", _WRONG, _OUT),
+    _fast("slightly_off_lse", "Its lse is too large by a thousandth.", _WRONG, _LSE),
+    _fast("slightly_off_dk_backward", "Its dk is too large by a thousandth.", _WRONG, r"\bdk\b"),
+    _fast("in_bfloat16", "It rounds its inputs to bfloat16.", _WRONG, _OUT),
+    _fast("in_float16", "It rounds its inputs to float16.", _WRONG, _OUT),
+    _fast("in_bfloat16_backward", "It rounds its inputs to bfloat16.", _WRONG, _GRADS),
+    # It returns before it is done.
+    _late("late_thread", "A thread writes its results after it returned.", _WRONG, f"{_OUT}|threads"),
+    _late("late_thread_backward", "A thread writes its results after it returned.", _WRONG, f"{_GRADS}|threads"),
+    _late("late_process", "A process writes its results after it returned.", _WRONG, _OUT, device="cpu"),
+    _cuda("side_stream", "A stream for which it does not wait writes its results.", _WRONG, _OUT, device="cuda"),
+    _cuda("side_stream_backward", "A stream for which it does not wait writes them.", _WRONG, _GRADS, device="cuda"),
+    _cuda("late_host_copy", "Its results come from pinned memory after it returned.", _WRONG, _OUT, device="cuda"),
+    _cuda("graph_of_old_inputs", "It replays a CUDA graph of its first inputs.", _WRONG, _OUT, device="cuda"),
+    # It changes clocks and checks.
+    _late("hides_from_perf_counter", "It sleeps 20 ms and sets perf_counter back.", _OK, seconds=0.02),
+    _late("hides_from_monotonic", "It sleeps 20 ms and sets the monotonic clock back.", _OK, seconds=0.02),
+    _late("hides_from_all_clocks", "It sleeps 20 ms and sets each clock of Python back.", _OK, seconds=0.02),
+    _late("patches_median", "It sleeps 20 ms and makes each median a nanosecond.", _OK, seconds=0.02),
+    _late("patches_verification", "It returns zeros, and LongCA's findings pass in its process.", _WRONG, _OUT),
+    _late("patches_equal", "It returns zeros, and torch.equal says yes.", _WRONG, _OUT),
+    _late("patches_allclose", "It returns zeros, and torch.allclose says yes.", _WRONG, _OUT),
+    _late("patches_norm", "It returns zeros, and each norm is 0.", _WRONG, _OUT),
+    _late("patches_isfinite", "It returns nothing, and each value is finite.", _WRONG, _OUT),
+    _late("patches_subtraction", "It returns zeros, and each difference is 0.", _WRONG, _OUT),
+    _cuda("hides_from_events", "It takes 10 ms more, and events say a thousandth.", _OK, seconds=0.005, device="cuda"),
+    # Its results are odd.
+    _odd("returns_none", "It returns None.", _WRONG, _CONTRACT),
+    _odd("returns_generator", "It returns a generator.", _WRONG, _CONTRACT),
+    _odd("returns_dict", "It returns a dict.", _WRONG, _CONTRACT),
+    _odd("returns_text", "It returns a text.", _WRONG, _CONTRACT),
+    _odd("out_alone", "It returns out alone.", _WRONG, _CONTRACT),
+    _odd("too_short", "It returns a tuple of out.", _WRONG, "instead of 2"),
+    _odd("too_long", "It returns three tensors.", _WRONG, "instead of 2"),
+    _odd("gradients_too_short_backward", "It returns two gradients.", _WRONG, "instead of 3"),
+    _odd("out_twice", "It returns out in the place of lse.", _WRONG, _LSE),
+    _odd("swapped", "It returns lse and then out.", _WRONG, _OUT),
+    _odd("lazy_tensor", "It returns tensors that compute when they are read.", _WRONG, _OUT),
+    _odd("lying_tensor", "It returns zeros that are equal to anything.", _WRONG, _OUT),
+    _odd("numpy_array", "It returns arrays of numpy.", _WRONG, _CONTRACT),
+    _odd("duck_tensor", "It returns an object with the attributes of a tensor.", _WRONG, _CONTRACT),
+    _odd("float64_out", "It returns out in float64.", _WRONG, _OUT),
+    _odd("bfloat16_out", "It returns out in bfloat16.", _WRONG, _OUT),
+    _odd("complex_out", "It returns out as complex numbers.", _WRONG, _OUT),
+    _odd("half_lse", "It returns lse in float16.", _WRONG, _LSE),
+    _odd("float64_dq_backward", "It returns dq in float64.", _WRONG, r"\bdq\b"),
+    _odd("flat_out", "It returns out as a matrix.", _WRONG, _OUT),
+    _odd("batched_out", "It returns out with a dimension more.", _WRONG, _OUT),
+    _odd("transposed_lse", "It returns lse as [Tq, Hq].", _WRONG, _LSE),
+    _odd("base2_lse", "It returns lse to base 2.", _WRONG, _LSE),
+    _odd("expanded_out", "It returns the first row of out for all rows, with a stride of 0.", _WRONG, _OUT),
+    _odd("meta_out", "It returns out without memory.", _WRONG, _OUT),
+    _odd("sparse_out", "It returns out as a sparse tensor.", _WRONG, _OUT),
+    _odd("out_with_grad", "It returns an out that requires gradients.", _WRONG, _OUT),
+    _odd("out_is_queries", "It returns out in the memory of q.", _WRONG, r"\bq\b"),
+    _cuda("cpu_results", "It returns tensors on the CPU.", _WRONG, _OUT, device="cuda"),
+    _odd("changes_queries", "It doubles q.", _WRONG, r"q: the kernel changed this input"),
+    _odd("changes_values", "It doubles v.", _WRONG, r"v: the kernel changed this input"),
+    _odd("changes_dout_backward", "It doubles dout.", _WRONG, r"dout: the kernel changed this input"),
+    _odd("changes_lse_backward", "It doubles lse.", _WRONG, r"lse: the kernel changed this input"),
+    # Its plan is odd.
+    _odd("no_plan", "Its plan is None.", _WRONG, "plan"),
+    _odd("dict_plan", "Its plan is a dict.", _WRONG, "plan"),
+    _odd("wrong_form", "Its plan is in a form that no offer has.", _WRONG, "form"),
+    _odd("unknown_form", "Its plan is in a form that does not exist.", _WRONG, "form"),
+    _odd("long_backend", "Its backend is a text of 10 MB.", _OK),
+    _odd("backend_with_escapes", "Its backend has control characters and half a surrogate pair.", _OK),
+    _odd("number_as_backend", "Its backend is a number.", _WRONG, "backend"),
+    _odd("negative_bytes", "Its metadata takes -1 bytes.", _WRONG, "metadata_bytes"),
+    _odd("huge_bytes", "Its metadata takes a number of bytes with 5000 digits.", _WRONG, "metadata_bytes"),
+    _odd("nan_bytes", "Its metadata takes NaN bytes.", _WRONG, "metadata_bytes"),
+    _odd("text_as_bytes", "Its metadata takes a text as bytes.", _WRONG, "metadata_bytes"),
+    _odd("bytes_raise", "Its metadata_bytes raises.", _ERROR, "does not know its size"),
+    # It changes the state of its process.
+    _state_of("default_dtype", "It makes float64 the default dtype.", "default dtype"),
+    _state_of("default_dtype_backward", "It makes float64 the default dtype.", "default dtype"),
+    _state_of("changes_in_plan", "It makes float64 the default dtype when it plans.", "default dtype"),
+    _state_of("default_device", "It makes meta the default device.", "default device"),
+    _state_of("threads", "It gives torch one thread more.", "threads of torch"),
+    _state_of("grad_mode", "It switches gradients on or off.", "grad mode"),
+    _state_of("inference_mode", "It enters inference mode.", "grad mode"),
+    _state_of("deterministic", "It switches deterministic algorithms on or off.", "deterministic algorithms"),
+    _state_of("matmul_precision", "It lowers the precision of products.", "float32 matmul precision"),
+    _state_of("seeds_torch", "It seeds torch.", "random state of torch"),
+    _state_of("draws_from_torch", "It draws a random number of torch.", "random state of torch"),
+    _state_of("seeds_random", "It seeds the module random.", "random state of random"),
+    _state_of("seeds_numpy", "It seeds numpy.", "random state of numpy"),
+    _state_of("threads_variable", "It sets OMP_NUM_THREADS.", "environment: OMP_NUM_THREADS"),
+    _state_of("devices_variable", "It sets CUDA_VISIBLE_DEVICES.", "environment: CUDA_VISIBLE_DEVICES"),
+    _state_of("drops_path", "It unsets PATH.", "environment: PATH"),
+    _state_of("working_directory", "It changes the working directory.", "working directory"),
+    _state_of("interrupt_handler", "It handles SIGINT.", "signal handlers"),
+    _state_of("alarm_handler", "It handles SIGALRM.", "signal handlers"),
+    _state_of("affinity", "It binds its process to one core.", "affinity"),
+    _state_of("dispatch_mode", "It leaves a dispatch mode of torch on.", "dispatch modes"),
+    _state_of("umask", "It forbids all access to new files.", "umask"),
+    _state_of("recursion_limit", "It raises the limit of recursion.", "recursion limit"),
+    _state_of("module_path", "It puts a folder before all others on sys.path.", "sys.path"),
+    _state_of("collector_off", "It switches the garbage collector off.", "garbage collector"),
+    _state_of("leaves_thread", "It leaves a thread that waits.", "threads"),
+    _state_of("leaves_busy_thread", "It leaves a thread that never rests.", "threads"),
+    _cuda("current_stream", "It makes a new stream the current one.", _WRONG, "current stream", device="cuda"),
+    _cuda("tensor_float32", "It switches TF32 on or off.", _WRONG, "float32 matmul precision", device="cuda"),
+    # It raises.
+    _ends("raises", "It raises an exception.", _ERROR, "RuntimeError: no such tile"),
+    _ends("raises_backward", "It raises an exception.", _ERROR, "RuntimeError: no such tile"),
+    _ends("raises_in_plan", "It raises a BaseException when it plans.", _ERROR, "Bare: no plan"),
+    _ends("raises_bare", "It raises a BaseException.", _ERROR, "Bare: not an Exception"),
+    _ends("raises_system_exit", "It calls sys.exit(0).", _ERROR, "SystemExit"),
+    _ends("raises_interrupt", "It raises KeyboardInterrupt.", _ERROR, "KeyboardInterrupt"),
+    _ends("raises_generator_exit", "It raises GeneratorExit.", _ERROR, "GeneratorExit"),
+    _ends("raises_stop_iteration", "It raises StopIteration.", _ERROR, "StopIteration"),
+    _ends("raises_eof", "It raises EOFError.", _ERROR, "EOFError"),
+    _ends("raises_group", "It raises a group of exceptions.", _ERROR, "BaseExceptionGroup"),
+    _ends("raises_unprintable", "It raises an exception whose text raises.", _ERROR, "UnprintableError"),
+    _ends("raises_exits_when_printed", "It raises an exception whose text ends the process.", _CRASHED, "code 0"),
+    _ends("raises_long_message", "It raises an exception with a text of 10 MB.", _ERROR, "ValueError: long"),
+    _ends("raises_escapes", "It raises an exception with escapes in its text.", _ERROR, "ValueError"),
+    _ends("raises_unpicklable", "It raises an exception that holds a lock.", _ERROR, "UnpicklableError"),
+    _ends("raises_odd_name", "It raises an exception with a line break in its name.", _ERROR, "odd"),
+    _ends("raises_memory_error", "It raises MemoryError.", _OOM, "no memory for the tile"),
+    _ends("recurses", "It calls itself until Python stops it.", _ERROR, "RecursionError"),
+    _ends("takes_all_memory", "It asks for a petabyte.", _OOM, "memory"),
+    _cuda("takes_all_gpu_memory", "It fills the device's memory.", _OOM, "memory", device="cuda"),
+    # Its process ends.
+    _ends("exits", "It ends its process with code 0.", _CRASHED, "code 0"),
+    _ends("exits_backward", "It ends its process with code 0.", _CRASHED, "code 0"),
+    _ends("exits_with3", "It ends its process with code 3.", _CRASHED, "code 3"),
+    _import("exits_at_import", "Its module ends the process at its import.", _CRASHED, "code 0"),
+    _import("raises_at_import", "Its module raises SystemExit at its import.", _ERROR, "SystemExit"),
+    _ends("aborts", "It aborts its process.", _CRASHED, "SIGABRT"),
+    _ends("segfaults", "It reads address 0.", _CRASHED, "SIGSEGV"),
+    _ends("kills_itself", "It sends SIGKILL to its process.", _CRASHED, "SIGKILL"),
+    _ends("terminates_itself", "It sends SIGTERM to its process.", _CRASHED, "SIGTERM"),
+    _ends("kills_its_parent", "It sends SIGKILL to the process that started its own.", _CRASHED),
+    _ends("closes_files", "It closes all files of its process.", _CRASHED),
+    _ends("writes_to_all_files", "It writes to all open files of its process.", _CRASHED),
+    _ends("forks", "It forks, and both processes return.", _CRASHED),
+    _cuda("loses_the_context", "It reads behind a tensor, and the device stops.", _ERROR, device="cuda"),
+    # It does not end.
+    _import("hangs_at_import", "Its module never ends its import.", _TIMEOUT, "load"),
+    _ends("hangs_in_plan", "It never plans.", _TIMEOUT, "plan"),
+    _ends("hangs_later", "It hangs in the sixth call.", _TIMEOUT, "phase"),
+    _ends("spins", "It loops forever.", _TIMEOUT, "phase"),
+    _ends("stops_itself", "It sends SIGSTOP to its process.", _TIMEOUT, "phase"),
+    _ends("ignores_signals", "It sleeps forever, and ignores signals.", _TIMEOUT, "phase"),
+    _ends("waits_for_child", "It waits for a child that sleeps for a day.", _TIMEOUT, "phase"),
+    # It leaves something behind, which must be gone after the run.
+    _ends("leaves_daemon", "It leaves `sleep 86397` in a session of its own.", _OK),
+    _ends("leaves_stopped_daemon", "It leaves a stopped process, with 86396 in its command line.", _OK),
+    _ends("prints_much", "It prints 100 MB.", _OK),
+)
