@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from longca_bench.cli.options import AsJson, print_json
+from longca_bench.cli.options import AsJson, print_json, say_complaints
 
 __all__ = ["compare"]
 
@@ -28,7 +28,8 @@ def compare(
     comparison = compare_runs(open_run(a), open_run(b), force=force)
     if as_json:
         print_json(comparison_json(comparison))
-        return
-    from longca_bench.reports.text import console
+    else:
+        from longca_bench.reports.text import console
 
-    print_comparison(console(), comparison)
+        print_comparison(console(), comparison)
+    say_complaints(comparison.complaints)

@@ -24,6 +24,7 @@ __all__ = [
     "count_workers",
     "open_registry",
     "print_json",
+    "say_complaints",
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -124,6 +125,18 @@ def chosen_device(name: str | None) -> Device:
     if name != "cuda":
         raise UnknownNameError("device", str(name), ("cpu", "cuda"))
     raise RequestError(f"this machine has no CUDA device, only {here}. Take --device cpu")
+
+
+def say_complaints(complaints: Sequence[str]) -> None:
+    """Says on stderr which lines of runs are wrong or missing, after the results. The exit code is then 1.
+
+    Raises:
+        typer.Exit: There are complaints.
+    """
+    for complaint in complaints:
+        typer.echo(complaint, err=True)
+    if complaints:
+        raise typer.Exit(1)
 
 
 def count_workers(device: Device) -> int:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca_bench.cli.options import AsJson, print_json
+from longca_bench.cli.options import AsJson, print_json, say_complaints
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from longca_bench.reports.rows import Rows
 
 __all__ = ["report"]
@@ -49,6 +51,7 @@ def report(
     from longca.errors import UnknownNameError
     from longca_bench.reports.formats import checked_formats, write_reports
     from longca_bench.reports.rows import Rows
+    from longca_bench.reports.run_source import complaints
     from longca_bench.reports.views import VIEWS
 
     formats = checked_formats(format_ or ["terminal"])
@@ -60,15 +63,21 @@ def report(
     files = write_reports(chosen, out or _folder(rows, runs) / "report", formats, view)
     if "png" in formats and not any(file.suffix == ".png" for file in files):
         typer.echo("no chart is drawn: charts are of one device's cases, and this run has none", err=True)
+    wrong = complaints(rows.runs)
     if as_json:
-        print_json({**_data(chosen, view), "files": [str(file) for file in files]})
-        return
+        print_json({**_data(chosen, view), "complaints": wrong, "files": [str(file) for file in files]})
+    else:
+        _print(chosen, view, files, tables="terminal" in formats)
+    say_complaints(wrong)
+
+
+def _print(rows: Rows, view: str | None, files: Sequence[Path], tables: bool) -> None:
     from longca_bench.reports.summary import print_summary, print_view
     from longca_bench.reports.text import console, safe
 
     target = console()
-    if "terminal" in formats:
-        print_summary(target, chosen) if view is None else print_view(target, chosen, view)
+    if tables:
+        print_summary(target, rows) if view is None else print_view(target, rows, view)
     for file in files:
         target.print(f"wrote {safe(file)}", soft_wrap=True)
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
 from longca.manifests import Device
+from longca.plain_text import plain_text
 from longca.plugins import Registry
 from longca_advice.devices import peak_tflops
+from longca_advice.evidence import said
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
@@ -76,7 +81,7 @@ def unmeasured_record(about: dict[str, Any], status: Status, message: str) -> Re
 
 
 def measured_record(about: dict[str, Any], task: Task, result: Result) -> Record:
-    """The record of a measured case, with advice if it failed.
+    """The record of a measured case, with advice if it failed. A result that no record can hold is an `error`.
 
     Args:
         about: Its identity.
@@ -85,7 +90,13 @@ def measured_record(about: dict[str, Any], task: Task, result: Result) -> Record
     """
     fields = {"placed": task.placed, "form": None if task.placed else task.form, **result.fields}
     advice = result.status.advise(task.case.kernel, result.message, fields["form"])
-    return _record({**about, **fields, "advice": advice}, result.status, result.message)
+    try:
+        record = _record({**about, **fields, "advice": advice}, result.status, result.message)
+        record.model_dump_json()
+    except (ValidationError, PydanticSerializationError) as error:
+        why = said(error, "record") if isinstance(error, ValidationError) else plain_text(error)
+        return unmeasured_record(about, Status.ERROR, f"the result cannot be recorded: {why}")
+    return record
 
 
 def judged(result: Result, device: Device, case: Case) -> Result:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from longca.errors import RequestError
+from longca_advice.evidence import said
+from longca_advice.record_checks import check_times, check_verified, checked_finding
+from longca_advice.record_lines import LINK, MOST_OF_LINE, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
-__all__ = ["SCHEMA", "Record", "parse_records", "read_records"]
+__all__ = ["SCHEMA", "Record", "parsed", "read_records"]
 
 #: Version of the record's fields.
 SCHEMA = 1
+
+_POSITIVE, _NOT_NEGATIVE = Field(gt=0), Field(ge=0)
+_Times = tuple[Annotated[float, _POSITIVE], ...]
+_Findings = tuple[Annotated[dict[str, Any], AfterValidator(checked_finding)], ...]
 
 
 class Record(BaseModel):
@@ -61,6 +68,8 @@ class Record(BaseModel):
         median: Median of the samples, in seconds.
         tflops: flops over median for each rank, in 10¹² a second.
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
+        clocks: Seconds of the samples by the worker's clock and by the judge's, their median distance, and the largest
+            that is allowed. Empty for several ranks.
         verified_kv_heads: KV heads that were verified, with their query heads. None for all heads.
         findings: The worst row of each verified tensor.
         strategy: Name of the context-parallel strategy. None on one device, like all fields below but `finished`.
@@ -88,9 +97,11 @@ class Record(BaseModel):
         rank_abreast_seconds: Each rank's own median of that.
         alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
         finished: Time of the record, in UTC, as ISO 8601.
+        previous: Number and digest of the line before, as in `41:9c1f…`. The first line has 0 and the digest of
+            `environment.json`. None in records of earlier versions.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     schema_version: int = SCHEMA
     case: str
@@ -121,25 +132,26 @@ class Record(BaseModel):
     density: float
     tile_efficiency: float
     flops: int
-    plan_seconds: float | None = None
-    first_seconds: float | None = None
+    plan_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
+    first_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     metadata_bytes: int | None = None
     peak_bytes: int | None = None
-    samples: tuple[float, ...] = ()
-    wall: tuple[float, ...] = ()
-    warm_up: tuple[float, ...] = ()
-    median: float | None = None
-    tflops: float | None = None
+    samples: _Times = ()
+    wall: _Times = ()
+    warm_up: _Times = ()
+    median: Annotated[float | None, _POSITIVE] = None
+    tflops: Annotated[float | None, _NOT_NEGATIVE] = None
     gpu: dict[str, Any] | None = None
+    clocks: dict[str, float] = {}
     verified_kv_heads: tuple[int, ...] | None = None
-    findings: tuple[dict[str, Any], ...] = ()
+    findings: _Findings = ()
     strategy: str | None = None
     placement: str | None = None
     placed: str | None = None
     world_size: int | None = None
     mesh: str | None = None
-    layout_seconds: float | None = None
-    rank_samples: tuple[tuple[float, ...], ...] = ()
+    layout_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
+    rank_samples: tuple[_Times, ...] = ()
     rank_peak_bytes: tuple[int, ...] = ()
     sent_bytes: dict[str, tuple[int, ...]] = {}
     communication: dict[str, dict[str, int | float]] = {}
@@ -147,11 +159,19 @@ class Record(BaseModel):
     hidden: float | None = None
     area_imbalance: float | None = None
     time_imbalance: float | None = None
-    alone_seconds: float | None = None
-    abreast_seconds: float | None = None
+    alone_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
+    abreast_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_abreast_seconds: tuple[float, ...] = ()
-    alone_findings: tuple[dict[str, Any], ...] = ()
+    alone_findings: _Findings = ()
     finished: str
+    previous: Annotated[str | None, Field(pattern=LINK)] = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Record:
+        check_times(self.samples, self.median, self.tflops, self.flops, self.world_size)
+        if self.status is Status.OK:
+            check_verified(self.samples, self.median, self.findings)
+        return self
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -161,30 +181,38 @@ def read_records(path: Path) -> Iterator[Record]:
         path: The run's folder, or its file of records.
 
     Raises:
-        RequestError: The file cannot be read, or a line is no record. The message names the line.
+        RequestError: The file cannot be read, a line is no record, or a line contradicts the chain of lines. The
+            message names the line.
     """
-    file = path / "records.jsonl" if path.is_dir() else path
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"cannot read records from {file}: {error}") from None
-    yield from {record.case: record for record in parse_records(lines, file)}.values()
+    records, notes = parsed(read_lines(path))
+    if notes:
+        raise RequestError(notes[0])
+    yield from {record.case: record for record in records}.values()
 
 
-def parse_records(lines: Iterable[str], source: Path) -> Iterator[Record]:
-    """Records from lines.
+def parsed(held: RecordLines) -> tuple[list[Record], list[str]]:
+    """The records of lines, without the lines that are no record or that contradict the chain.
 
     Args:
-        lines: Lines with one record each.
-        source: The file of the lines, for messages.
+        held: The lines.
 
-    Raises:
-        RequestError: A line is no record. The message names the line.
+    Returns:
+        The records, in the order of their lines, and a sentence about each line that is wrong or missing.
     """
-    for number, line in enumerate(lines, 1):
+    found: dict[int, Record] = {}
+    notes: list[str] = []
+    for number, line in enumerate(held.lines, 1):
         try:
-            yield Record.model_validate_json(line)
+            if len(line) > MOST_OF_LINE:
+                raise ValueError(f"it has {len(line)} bytes, and a record has at most {MOST_OF_LINE}")
+            found[number] = Record.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "line"
-            raise RequestError(f"{source}, line {number}: {where}: {first['msg']}") from None
+            torn = "it is torn, without an end: " if held.torn and number == len(held.lines) else ""
+            notes.append(held.named(number, torn + said(error, "record")))
+        except ValueError as error:
+            notes.append(held.named(number, error))
+    for out, note in held.breaks({number: record.previous for number, record in found.items()}):
+        notes.append(note)
+        if out is not None:
+            del found[out]
+    return list(found.values()), notes

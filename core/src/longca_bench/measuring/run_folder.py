@@ -1,16 +1,21 @@
-"""The folder of a run: `environment.json`, written once, and `records.jsonl`, with one flushed line for each record."""
+"""The folder of a run: `environment.json`, written once, `records.jsonl`, with one flushed line for each record, and
+`seal.json`, which says where the lines ended. One process at a time writes to it."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from longca.errors import RecordError, RequestError
-from longca_bench.measuring.records import Record, parse_records
+from longca.regular_files import open_regular, write_all, write_whole
+from longca_advice.record_lines import ENVIRONMENT, MOST_OF_LINE, RECORDS, SEAL, link_to, read_beside, read_lines
+from longca_bench.measuring.records import Record, parsed
 from longca_bench.measuring.status import Status
 
 __all__ = ["RunFolder"]
@@ -19,10 +24,12 @@ __all__ = ["RunFolder"]
 _SAME = ("suite", "python", "device", "cuda", "packages", "plugins", "git_revision")
 #: Differences that a message names.
 _NAMED = 5
+#: The file for the records of a run whose file was taken away.
+_RESCUED = "records.rescued.jsonl"
 
 
 class RunFolder:
-    """The folder of one run.
+    """The folder of one run. It is locked until it is closed or the process ends, on file systems that have locks.
 
     Args:
         path: The folder. It is made if it is missing.
@@ -31,7 +38,8 @@ class RunFolder:
 
     Raises:
         RequestError: The folder has records, and `resume` is false. Or the records are from another suite, machine or
-            version of the code, or were edited. Or the folder cannot be written to.
+            version of the code, or were edited. Or another run writes to the folder, or it cannot be written to. The
+            folder's records are then as they were.
 
     Attributes:
         path: The folder.
@@ -41,25 +49,21 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool = False) -> None:
-        self.path, self.records = path, path / "records.jsonl"
+        self.path, self.records = path, path / RECORDS
         self.earlier: list[Record] = []
         self.torn = False
-        if self.records.exists():
-            if not resume:
-                raise RequestError(
-                    f"{path} holds the records of another run; choose another folder with --out, "
-                    "or continue that run with --resume"
-                )
-            self._check_environment(environment)
-            self._read_earlier(environment["suite"]["digest"])
+        self._count, self._size, self._last, self._link = 0, 0, b"", ""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if not self.earlier:
-                text = json.dumps(environment, indent=2) + "\n"
-                (path / "environment.json").write_text(text, encoding="utf-8")
-            self._file = self.records.open("ab")
+            self._file = open_regular(self.records, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         except OSError as error:
-            raise RequestError(f"cannot write to {path}: {error.strerror}. Choose another folder with --out") from None
+            raise self._unwritable(error) from None
+        try:
+            self._lock()
+            self._begin(environment, resume)
+        except BaseException:
+            os.close(self._file)
+            raise
 
     @property
     def done(self) -> set[str]:
@@ -72,35 +76,107 @@ class RunFolder:
         Raises:
             RecordError: The record could not be written. The records before it are intact.
         """
-        size = self._file.tell()
+        line = record.model_copy(update={"previous": self._link}).model_dump_json().encode()
+        if len(line) > MOST_OF_LINE:
+            raise RecordError(f"a record of {len(line)} bytes cannot be written; a line has at most {MOST_OF_LINE}")
+        if not self._is_there():
+            raise RecordError(f"{self.records} was removed or replaced during the run. {self._rescue(line)}")
+        if change := self._change():
+            raise RecordError(
+                f"{self.records} {change}: another process wrote to it. `longca report` says which lines are intact"
+            )
         try:
-            self._file.write(record.model_dump_json().encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            write_all(self._file, line + b"\n")
         except OSError as error:
-            self._drop_after(size)
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
             raise RecordError(
                 f"cannot write to {self.records}: {error.strerror}. The records before it are intact; "
                 "make room and continue with --resume"
             ) from None
-
-    def _drop_after(self, size: int) -> None:
-        """Drops a record that was written in part. Closing the file would try to write the rest of it."""
-        with suppress(OSError):
-            self._file.raw.close()
-        with suppress(OSError):
-            os.truncate(self.records, size)
+        self._follow(line)
 
     def close(self) -> None:
-        """Closes the file."""
-        with suppress(OSError, ValueError):
-            self._file.close()
+        """Seals the records, closes the file and gives the lock back."""
+        if self._file < 0:
+            return
+        if self._count:
+            with suppress(OSError):
+                write_whole(self.path / SEAL, json.dumps({"last": self._link}).encode() + b"\n")
+        os.close(self._file)
+        self._file = -1
+
+    def _unwritable(self, error: OSError) -> RequestError:
+        return RequestError(f"cannot write to {self.path}: {error.strerror}. Choose another folder with --out")
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RequestError(
+                f"another run writes to {self.path}; wait until it has ended, or choose another folder with --out"
+            ) from None
+        except OSError:
+            return  # This file system has no locks. A second run is then found by its lines.
+
+    def _begin(self, environment: dict[str, Any], resume: bool) -> None:
+        """Checks the earlier run, and only then writes: the environment of a first run, or the end of a torn line."""
+        size = os.fstat(self._file).st_size
+        if size and not resume:
+            raise RequestError(
+                f"{self.path} holds the records of another run; choose another folder with --out, "
+                "or continue that run with --resume"
+            )
+        if resume and (size or os.path.lexists(self.path / SEAL)):
+            self._check_environment(environment)
+            self._read_earlier(environment["suite"]["digest"])
+        try:
+            if not self.earlier:
+                (self.path / SEAL).unlink(missing_ok=True)
+                write_whole(self.path / ENVIRONMENT, json.dumps(environment, indent=2).encode() + b"\n")
+                self._link = link_to(0, read_beside(self.path / ENVIRONMENT) or b"")
+            if self.torn:
+                os.ftruncate(self._file, self._size)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _follow(self, line: bytes) -> None:
+        """Takes a line as the last one."""
+        self._count, self._size, self._last = self._count + 1, self._size + len(line) + 1, line + b"\n"
+        self._link = link_to(self._count, line)
+
+    def _change(self) -> str:
+        """The change that another process made to the file since the last record, as a clause, or an empty text."""
+        held = os.fstat(self._file)
+        if held.st_size != self._size:
+            return f"had {self._size} bytes after the last record and was changed to {held.st_size} bytes"
+        last = os.pread(self._file, len(self._last), self._size - len(self._last))
+        return "" if last == self._last else "was changed in its last line"
+
+    def _is_there(self) -> bool:
+        """Whether the name in the folder still stands for the file that is open."""
+        held = os.fstat(self._file)
+        with suppress(OSError):
+            there = os.stat(self.records, follow_symlinks=False)
+            return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+        return False
+
+    def _rescue(self, line: bytes) -> str:
+        """Writes the records beside a file that was taken away. Returns how to go on, as a sentence."""
+        kept = self.path / _RESCUED
+        try:
+            write_whole(kept, os.pread(self._file, self._size, 0) + line + b"\n")
+        except OSError as error:
+            return f"Its records cannot be written to {kept} either: {error.strerror}"
+        return f"Its records are in {kept}: name that {RECORDS} and continue with --resume"
 
     def _check_environment(self, environment: dict[str, Any]) -> None:
-        file = self.path / "environment.json"
+        file = self.path / ENVIRONMENT
         try:
-            there = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            there = json.loads(read_beside(file) or b"null")
+            if not isinstance(there, dict):
+                raise ValueError("it is missing, or holds no environment")
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"cannot resume: {file}: {error}") from None
         now = json.loads(json.dumps(environment))
         differing = [said for key in _SAME for said in _differences(there.get(key), now.get(key), key)]
@@ -110,17 +186,21 @@ class RunFolder:
             raise RequestError(f"cannot resume {self.path}: {said}{more}. Start another run with --out")
 
     def _read_earlier(self, digest: str) -> None:
-        raw = self.records.read_bytes()
-        whole, newline, rest = raw.rpartition(b"\n")
-        self.torn = bool(rest)
-        if self.torn:
-            os.truncate(self.records, len(whole) + len(newline))
-        self.earlier = list(parse_records(whole.decode("utf-8", "replace").splitlines(), self.records))
+        held = read_lines(self.path)
+        self.torn = held.torn
+        if held.torn:
+            held = replace(held, lines=held.lines[:-1], torn=False)
+        self.earlier, notes = parsed(held)
+        if notes:
+            more = f"; and {len(notes) - 1} more complaints" if len(notes) > 1 else ""
+            raise RequestError(f"cannot resume: {notes[0]}{more}. Start another run with --out")
         for number, record in enumerate(self.earlier, 1):
             if record.suite_digest != digest:
                 raise RequestError(
-                    f"{self.records}, line {number}: this record is from another suite, or from another version of it"
+                    held.named(number, "this record is from another suite, or from another version of it")
                 )
+        for line in held.lines:
+            self._follow(line)
 
 
 def _differences(then: Any, now: Any, name: str) -> Iterator[str]:

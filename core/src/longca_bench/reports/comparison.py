@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
-from longca_bench.reports.run_source import Run, flatten
+from longca_bench.reports.run_source import Run, complaints, flatten
 
 if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
@@ -75,6 +75,7 @@ class Comparison:
         only_b: Cases of B alone.
         mean: Geometric mean of the ratios. None without ratios.
         differences: The facts that differ between their environments.
+        complaints: Sentences about wrong and missing lines of the runs.
     """
 
     pairs: tuple[Pair, ...]
@@ -82,6 +83,7 @@ class Comparison:
     only_b: tuple[Record, ...]
     mean: Interval | None
     differences: tuple[Difference, ...]
+    complaints: tuple[str, ...] = ()
 
     @property
     def compared(self) -> list[Pair]:
@@ -122,6 +124,7 @@ def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
         only_b=tuple(record for key, record in of_b.items() if key not in of_a),
         mean=mean,
         differences=tuple(differences),
+        complaints=tuple(complaints((a, b))),
     )
 
 

@@ -78,6 +78,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "differences": [
             {"name": d.name, "a": d.a, "b": d.b, "forbids": d.forbids} for d in comparison.differences
         ],
+        "complaints": list(comparison.complaints),
     }  # fmt: skip
 
 

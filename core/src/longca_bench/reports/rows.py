@@ -57,7 +57,7 @@ class Rows:
             *paths: The folder of each run, its records.jsonl or a folder of runs. Alone, the JSON file of a benchmark.
 
         Raises:
-            RequestError: There are no records, a line is no record, or other paths stand beside a benchmark's.
+            RequestError: There are no records, a file cannot be read, or other paths stand beside a benchmark's.
         """
         if any(path.suffix in SUFFIXES for path in paths):
             if len(paths) > 1:

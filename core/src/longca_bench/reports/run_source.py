@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
+from longca.plain_text import printable
 
 if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
 
-__all__ = ["Run", "flatten", "open_run"]
+__all__ = ["Run", "complaints", "flatten", "open_run"]
+
+_MOST_NAMED = 10  # wrong lines that are named before they are only counted
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,13 @@ class Run:
         folder: Where it lies.
         records: Its records. There is at least one.
         environment: Its environment. None without environment.json.
+        notes: Sentences about lines that are wrong or missing. Wrong lines are left out of the records.
     """
 
     folder: Path
     records: tuple[Record, ...]
     environment: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
 
     @property
     def suites(self) -> list[str]:
@@ -41,19 +47,31 @@ def open_run(path: Path) -> Run:
     """A run from its folder, or from the records in it.
 
     Raises:
-        RequestError: There are no records, or a line is not one.
+        RequestError: There are no records, or a file cannot be read.
     """
-    from longca_bench.measuring.records import read_records
+    from longca_advice.record_lines import RECORDS, read_lines
+    from longca_bench.measuring.records import parsed
 
     if not path.exists():
         raise RequestError(f"{path} does not exist; give the folder of a run, or its records.jsonl")
-    if path.is_dir() and not (path / "records.jsonl").exists():
-        raise RequestError(f"{path} has no records.jsonl; give the folder that `longca run` wrote")
-    records = tuple(read_records(path))
-    if not records:
-        raise RequestError(f"{path} holds no records yet")
+    if path.is_dir() and not os.path.lexists(path / RECORDS):
+        raise RequestError(f"{path} has no {RECORDS}; give the folder that `longca run` wrote")
+    held = read_lines(path)
+    records, notes = parsed(held)
+    latest = tuple({record.case: record for record in records}.values())
+    if not latest:
+        raise RequestError(notes[0] if notes else f"{path} holds no records yet")
     folder = path if path.is_dir() else path.parent
-    return Run(folder, records, _environment(folder / "environment.json"))
+    return Run(folder, latest, _environment(folder, held.environment), tuple(notes))
+
+
+def complaints(runs: Iterable[Run]) -> list[str]:
+    """Sentences about the wrong and missing lines of runs, for people. Empty if all lines are intact."""
+    notes = [printable(note) for run in runs for note in run.notes]
+    if not notes:
+        return []
+    more = [f"{len(notes) - _MOST_NAMED} more lines are wrong or missing"] if len(notes) > _MOST_NAMED else []
+    return [*notes[:_MOST_NAMED], *more, "Results leave out the wrong lines, and have all intact ones."]
 
 
 def flatten(environment: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -66,13 +84,13 @@ def flatten(environment: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield name, value if isinstance(value, str) else json.dumps(value)
 
 
-def _environment(file: Path) -> dict[str, Any] | None:
-    if not file.exists():
+def _environment(folder: Path, content: bytes | None) -> dict[str, Any] | None:
+    if content is None:
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read {file}: {error}") from None
-    if not isinstance(found, dict):
-        raise RequestError(f"{file} holds no environment: a JSON object was expected")
+        found = json.loads(content)
+        if not isinstance(found, dict):
+            raise ValueError("it holds no environment: a JSON object was expected")
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"cannot read {folder / 'environment.json'}: {error}") from None
     return found

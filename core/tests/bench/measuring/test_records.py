@@ -15,7 +15,9 @@ def record(**fields):
         "dtype": "float32", "direction": "forward", "mask_digest": "2" * 16, "area": 4096, "density": 1.0,
         "tile_efficiency": 0.25, "flops": 1, "finished": "2026-01-01T00:00:00+00:00",
     }  # fmt: skip
-    return Record(**{**about, **fields})
+    findings = ({"tensor": "out", "passed": True, "error": 1e-3},)
+    measured = {"samples": (0.1, 0.3, 0.2), "median": 0.2, "findings": findings}
+    return Record(**{**about, **(measured if fields.get("status", "ok") == "ok" else {}), **fields})
 
 
 def test_round_trip(tmp_path):
@@ -25,7 +27,9 @@ def test_round_trip(tmp_path):
         folder.append(each)
         assert len(list(read_records(tmp_path / "run"))) == written.index(each) + 1, "flushed as it comes"
     folder.close()
-    assert list(read_records(tmp_path / "run")) == written
+    read = list(read_records(tmp_path / "run"))
+    assert [each.model_copy(update={"previous": None}) for each in read] == written
+    assert [each.previous.partition(":")[0] for each in read] == ["0", "1"]
     assert json.loads((tmp_path / "run" / "environment.json").read_text()) == {"python": "3"}
 
 

@@ -25,7 +25,8 @@ TILES = {"full": 1.0, "causal_document": 0.8}
 
 def record(kernel: str, pattern: str, tflops: float | None, seed: int = 0, **fields: Any) -> Record:
     flops = 10**12
-    measured = {"tflops": tflops, "median": 1 / tflops, "samples": (1 / tflops,)} if tflops else {}
+    verified = {"findings": ({"tensor": "out", "passed": True, "error": None},)}
+    measured = verified | {"tflops": tflops, "median": 1 / tflops, "samples": (1 / tflops,)} if tflops else {}
     about = {
         "case": f"{kernel}-{pattern}-{seed}-{fields}", "suite": "dense", "suite_version": 1, "suite_digest": "1" * 16,
         "status": "ok" if tflops else "unsupported", "message": "" if tflops else f"no form; a {pattern} is none.",

@@ -13,7 +13,7 @@ from longca_bench.reports.html.limits import keeps_samples, kept, sentences
 from longca_bench.reports.html.rerun import rerun
 from longca_bench.reports.intervals import median_bounds
 from longca_bench.reports.mask_text import factor_words
-from longca_bench.reports.run_source import Run, flatten
+from longca_bench.reports.run_source import Run, complaints, flatten
 from longca_bench.reports.text import printable
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def payload(rows: Rows) -> dict[str, Any]:
         "texts": texts.all,
         "textColumns": text_columns,
         "columns": columns,
-        "leftOut": sentences(len(pairs), len(shown)),
+        "leftOut": [*complaints(runs), *sentences(len(pairs), len(shown))],
     }
 
 

@@ -1,0 +1,101 @@
+"""Regular files: opened and read without waiting, and within a limit.
+
+A name may stand for a FIFO that nobody writes to, for a link to another run's file, or for a file larger than the
+memory. All functions refuse such a name with an `OSError` whose `strerror` is a clause for a message.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+__all__ = ["open_regular", "read_regular", "write_all", "write_whole"]
+
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+_WRONG_KINDS = {errno.ELOOP: "a symbolic link", errno.EISDIR: "a folder"}
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
+    """Opens a regular file, and returns its descriptor.
+
+    Args:
+        path: The file.
+        flags: The flags of `os.open`.
+        follow: Whether the name may be a symbolic link to a regular file.
+
+    Raises:
+        OSError: The file cannot be opened, or is no regular file.
+    """
+    try:
+        opened = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), 0o666)
+    except OSError as error:
+        if error.errno not in _WRONG_KINDS:
+            raise
+        raise _wrong_kind(_WRONG_KINDS[error.errno], path) from None
+    mode = os.fstat(opened).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(opened)
+        kind = next((name for matches, name in _KINDS if matches(mode)), "a special file")
+        raise _wrong_kind(kind, path)
+    return opened
+
+
+def _wrong_kind(kind: str, path: Path) -> OSError:
+    return OSError(errno.EINVAL, f"it is {kind}, and a regular file is needed", str(path))
+
+
+def read_regular(path: Path, most: int, *, follow: bool = False) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: The file.
+        most: Bytes that the file may have.
+        follow: Whether the name may be a symbolic link to a regular file.
+
+    Raises:
+        OSError: The file cannot be read, is no regular file, or has more bytes.
+    """
+    with os.fdopen(open_regular(path, follow=follow), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1) if size <= most else b""
+    if size > most or len(content) > most:
+        raise OSError(errno.EFBIG, f"it has {max(size, len(content))} bytes, and at most {most} are read", str(path))
+    return content
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Writes all of some content, and flushes it to the disk."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    os.fsync(descriptor)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a regular file. A reader sees the former content or all of the new content.
+
+    Raises:
+        OSError: The file cannot be written, or the name stands for something else than a regular file.
+    """
+    if os.path.lexists(path):
+        os.close(open_regular(path))
+    new = path.with_name(f"{path.name}.new")
+    descriptor = open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(descriptor, content)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)

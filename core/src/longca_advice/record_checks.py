@@ -1,0 +1,71 @@
+"""What the fields of a measured record must say together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median as median_of
+from typing import Any
+
+__all__ = ["check_times", "check_verified", "checked_finding"]
+
+#: Relative difference between a number and the same number computed from other fields.
+_ROUNDING = 1e-6
+
+
+def check_times(
+    samples: Sequence[float], median: float | None, tflops: float | None, flops: int, ranks: int | None
+) -> None:
+    """Checks that the median is the median of the samples, and that the throughput is the throughput of the median.
+
+    Args:
+        samples: Seconds of each timed call.
+        median: The median, or None without one.
+        tflops: Throughput of each rank in 10¹² operations a second, or None without one.
+        flops: Operations of the call.
+        ranks: Number of ranks, or None on one device.
+
+    Raises:
+        ValueError: A number contradicts the others.
+    """
+    if median is None:
+        if tflops is not None:
+            raise ValueError("tflops is given without a median")
+        return
+    found = median_of(samples) if samples else math.nan
+    if not math.isclose(median, found, rel_tol=_ROUNDING):
+        raise ValueError(f"the median is {median}, and the median of the samples is {found}")
+    reached = 1e-12 * flops / median / (ranks or 1)
+    if tflops is not None and not math.isclose(tflops, reached, rel_tol=_ROUNDING):
+        raise ValueError(f"tflops is {tflops}, and {flops} operations in {median} seconds are {reached}")
+
+
+def check_verified(samples: Sequence[float], median: float | None, findings: Sequence[Mapping[str, Any]]) -> None:
+    """Checks that a record with the status `ok` was measured and verified.
+
+    Args:
+        samples: Seconds of each timed call.
+        median: The median, or None without one.
+        findings: The worst row of each verified tensor.
+
+    Raises:
+        ValueError: There is no time, or no finding, or a finding that did not pass.
+    """
+    if not samples or median is None:
+        raise ValueError("the status is ok, and there is no time; a verified case has samples and a median")
+    if not findings:
+        raise ValueError("the status is ok, and there are no findings; a verified case has one for each tensor")
+    if failed := [str(found.get("tensor")) for found in findings if found.get("passed") is not True]:
+        raise ValueError(f"the status is ok, and the finding of {failed[0]} did not pass")
+
+
+def checked_finding(found: dict[str, Any]) -> dict[str, Any]:
+    """A finding, if it says what reports read.
+
+    Raises:
+        ValueError: It does not name its tensor, its error, or whether it passed.
+    """
+    error = found.get("error", "")
+    if not isinstance(found.get("tensor"), str) or not isinstance(found.get("passed"), bool) or isinstance(error, str):
+        raise ValueError("a finding has a tensor, passed as true or false, and an error, which is a number or null")
+    return found

@@ -1,0 +1,178 @@
+"""The lines of a run's records, held against their chain.
+
+Each line of `records.jsonl` has the field `previous`: the number and the digest of the line before, as in `41:9c1f…`.
+The first line has 0 and the digest of `environment.json`. `seal.json` has the last line's link, and is written when a
+run stops. A line that was changed, dropped, doubled, inserted or moved contradicts the links of other lines. Lines of
+earlier versions have no link, and nothing speaks for or against them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from longca.errors import RequestError
+from longca.regular_files import read_regular
+
+__all__ = [
+    "ENVIRONMENT",
+    "LINK",
+    "MOST_OF_LINE",
+    "RECORDS",
+    "SEAL",
+    "RecordLines",
+    "link_to",
+    "read_beside",
+    "read_lines",
+]
+
+RECORDS, ENVIRONMENT, SEAL = "records.jsonl", "environment.json", "seal.json"
+#: A link: the number and the digest of a line.
+LINK = r"^\d{1,9}:[0-9a-f]{32}$"
+#: Bytes that one line, all lines, and a file beside the records may have.
+MOST_OF_LINE, _MOST_OF_FILE, _MOST_BESIDE = 2**23, 2**29, 2**24
+
+
+def link_to(number: int, line: bytes) -> str:
+    """The link to a line.
+
+    Args:
+        number: The line's number, or 0 for the environment.
+        line: The line without its newline, or the content of `environment.json`.
+    """
+    return f"{number}:{hashlib.sha256(line).hexdigest()[:32]}"
+
+
+@dataclass(frozen=True)
+class RecordLines:
+    """The lines of a file of records.
+
+    Attributes:
+        file: The file.
+        lines: The lines without their newlines.
+        torn: Whether the last line has no newline.
+        environment: The content of `environment.json`, or None without one.
+        seal: The link to the last line when the run last stopped, or None without `seal.json`. Empty if that holds no
+            link.
+    """
+
+    file: Path
+    lines: tuple[bytes, ...]
+    torn: bool
+    environment: bytes | None
+    seal: str | None
+
+    def named(self, number: int, said: object) -> str:
+        """A sentence about a line."""
+        return f"{self.file}, line {number}: {said}"
+
+    def breaks(self, previous: Mapping[int, str | None]) -> Iterator[tuple[int | None, str]]:
+        """The lines that contradict the chain, each with a sentence. A number is missing if its line is not there.
+
+        Args:
+            previous: The link of each line that could be read, by the line's number.
+        """
+        if self.seal == "":
+            yield None, f"{self.file.with_name(SEAL)} has no link to a last line; it was changed"
+        links = {link for link in (*previous.values(), self.seal) if link}
+        places = _places(previous)
+        own = {line: link_to(place, self.lines[line - 1]) for line, place in places.items() if place}
+        vouched = {place: own[line] for line, place in places.items() if own.get(line) in links}
+        spoken_of = {_number(link) for link in links}
+        unread = set(range(1, len(self.lines) + 1)) - set(places)
+        first: dict[str, int] = {}
+        highest = 0
+        for line, place in places.items():
+            if place is None:
+                said = "it was inserted: it has no link to a line before it"
+            elif own[line] in first:
+                said = f"it doubles line {first[own[line]]}"
+            elif own[line] not in links and place in vouched:
+                said = "it was inserted, or it is a changed copy: another line has its place"
+            elif own[line] not in links and place in spoken_of:
+                said = "it was changed after it was written"
+            elif vouched.get(place - 1, previous[line]) != previous[line]:
+                said = "it was inserted: it follows no line of the run"
+            else:
+                if place < highest:
+                    yield None, self.named(line, f"it was moved: it was written as line {place}")
+                first[own[line]], highest = line, max(highest, place)
+                continue
+            unread.add(line)
+            yield line, self.named(line, said)
+        yield from ((None, said) for said in self._gaps({place or 0 for place in places.values()} | unread, spoken_of))
+        if self.environment is not None and 0 in spoken_of and link_to(0, self.environment) not in links:
+            yield None, f"{self.file.with_name(ENVIRONMENT)} was changed after the run began"
+
+    def _gaps(self, there: set[int], spoken_of: set[int]) -> Iterator[str]:
+        """Sentences about the lines that others link to, or that come between others, and that are not there."""
+        ends = sorted(there | {0} | {number + 1 for number in spoken_of if number and number not in there})
+        for low, high in pairwise(ends):
+            if missing := range(low + 1, high):
+                which = f"line {missing[0]} is" if len(missing) == 1 else f"lines {missing[0]} to {missing[-1]} are"
+                yield f"{self.file}: {which} missing; a written line was dropped"
+
+
+def read_lines(path: Path) -> RecordLines:
+    """The lines of a run, and what is beside them.
+
+    Args:
+        path: The run's folder, in which links are refused, or a file of records.
+
+    Raises:
+        RequestError: A file cannot be read, is no regular file or is too large.
+    """
+    folder, file = (path, path / RECORDS) if path.is_dir() else (path.parent, path)
+    try:
+        content = read_regular(file, _MOST_OF_FILE, follow=not path.is_dir())
+    except OSError as error:
+        raise RequestError(f"cannot read records from {file}: {error.strerror}") from None
+    *lines, rest = content.split(b"\n")
+    whole = (*lines, rest) if rest else tuple(lines)
+    return RecordLines(file, whole, bool(rest), read_beside(folder / ENVIRONMENT), _seal(folder / SEAL))
+
+
+def read_beside(file: Path) -> bytes | None:
+    """The content of a file beside the records, or None without one.
+
+    Raises:
+        RequestError: The file cannot be read, is no regular file or is too large.
+    """
+    try:
+        return read_regular(file, _MOST_BESIDE)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RequestError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _seal(file: Path) -> str | None:
+    """The link in a seal, or an empty text for a seal that holds none."""
+    content = read_beside(file)
+    if content is None:
+        return None
+    try:
+        link = json.loads(content)["last"]
+        return link if re.match(LINK, link) else ""
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+
+
+def _places(previous: Mapping[int, str | None]) -> dict[int, int | None]:
+    """The number that each line was written as. A line without a link has none after the first line with a link."""
+    places: dict[int, int | None] = {}
+    linked = False
+    for line, link in previous.items():
+        linked = linked or link is not None
+        unlinked = None if linked else line
+        places[line] = unlinked if link is None else _number(link) + 1
+    return places
+
+
+def _number(link: str) -> int:
+    return int(link.partition(":")[0])

@@ -1,0 +1,379 @@
+"""A run's folder: one writer, regular files, and a chain of lines in which every change shows."""
+
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from longca.errors import RecordError, RequestError
+from longca_advice.record_lines import MOST_OF_LINE, read_lines
+from longca_bench.measuring.records import parsed, read_records
+from longca_bench.measuring.run_folder import RunFolder
+
+from .test_records import SURROUNDINGS, record
+
+COUNT = 5
+
+
+def write(path, count=COUNT, **options):
+    """A run that has ended, with some records."""
+    folder = RunFolder(path, SURROUNDINGS, **options)
+    start = len(folder.earlier)
+    for number in range(start, start + count):
+        folder.append(record(case=f"{number:016x}"))
+    folder.close()
+    return path / "records.jsonl"
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def file(run):
+    return write(run)
+
+
+def lines(file):
+    return file.read_bytes().split(b"\n")[:-1]
+
+
+def rewrite(file, changed):
+    file.write_bytes(b"".join(line + b"\n" for line in changed))
+
+
+def found(path):
+    """The cases that are intact, and what is said about the other lines."""
+    records, notes = parsed(read_lines(path))
+    return [int(each.case, 16) for each in records], [note.replace(str(path), "") for note in notes]
+
+
+def without_link(line):
+    return json.dumps({**json.loads(line), "previous": None}).encode()
+
+
+def other_samples(line):
+    return line.replace(b"[0.1,", b"[0.15,")
+
+
+#: What is done to five lines, the cases whose records are intact, and what must be said.
+CHANGES = {
+    "changed": (lambda x: [*x[:2], other_samples(x[2]), *x[3:]], [0, 1, 3, 4], ["line 3: it was changed"]),
+    "changed first": (lambda x: [other_samples(x[0]), *x[1:]], [1, 2, 3, 4], ["line 1: it was changed"]),
+    "changed last": (lambda x: [*x[:4], other_samples(x[4])], [0, 1, 2, 3], ["line 5: it was changed"]),
+    "dropped": (lambda x: [*x[:2], *x[3:]], [0, 1, 3, 4], ["line 3 is missing"]),
+    "dropped first": (lambda x: x[1:], [1, 2, 3, 4], ["line 1 is missing"]),
+    "dropped last": (lambda x: x[:4], [0, 1, 2, 3], ["line 5 is missing"]),
+    "three dropped": (lambda x: [x[0], x[4]], [0, 4], ["lines 2 to 4 are missing"]),
+    "all dropped": (lambda _: [], [], ["lines 1 to 5 are missing"]),
+    "doubled": (lambda x: [*x[:3], *x[2:]], [0, 1, 2, 3, 4], ["line 4: it doubles line 3"]),
+    "doubled at the end": (lambda x: [*x, x[1]], [0, 1, 2, 3, 4], ["line 6: it doubles line 2"]),
+    "inserted copy": (lambda x: [*x[:3], other_samples(x[2]), *x[3:]], [0, 1, 2, 3, 4], ["line 4: it was inserted"]),
+    "inserted before": (lambda x: [*x[:2], other_samples(x[2]), *x[2:]], [0, 1, 2, 3, 4], ["line 3: it was inserted"]),
+    "inserted at the end": (
+        lambda x: [*x, x[4].replace(b'"4:', b'"5:')],
+        [0, 1, 2, 3, 4],
+        ["line 6: it was inserted: it follows no line"],
+    ),
+    "inserted without a link": (
+        lambda x: [*x[:2], without_link(x[0]), *x[2:]],
+        [0, 1, 2, 3, 4],
+        ["line 3: it was inserted: it has no link"],
+    ),
+    "moved": (
+        lambda x: [x[0], x[2], x[1], *x[3:]],
+        [0, 2, 1, 3, 4],
+        ["line 3: it was moved: it was written as line 2"],
+    ),
+    "no record": (lambda x: [*x[:2], b"{", *x[3:]], [0, 1, 3, 4], ["line 3: record: Invalid JSON"]),
+    "too long": (
+        lambda x: [*x[:2], b"1" * 20_000_000, *x[3:]],
+        [0, 1, 3, 4],
+        ["line 3: it has 20000000 bytes, and a record has at most 8388608"],
+    ),
+    "nothing": (lambda x: x, [0, 1, 2, 3, 4], []),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_of_a_line_is_named_and_the_intact_part_is_read(run, file, change):
+    make, intact, said = CHANGES[change]
+    rewrite(file, make(lines(file)))
+    records, notes = found(run)
+    assert records == intact
+    assert len(notes) == len(said)
+    assert all(text in note for text, note in zip(said, notes, strict=True)), notes
+    if said:
+        with pytest.raises(RequestError, match=r"line|lines"):
+            list(read_records(run))
+        before = file.read_bytes()
+        with pytest.raises(RequestError, match="cannot resume"):
+            RunFolder(run, SURROUNDINGS, resume=True)
+        assert file.read_bytes() == before
+
+
+def test_records_of_earlier_versions_have_no_chain_and_are_continued_with_one(run, file):
+    (run / "seal.json").unlink()
+    rewrite(file, [without_link(line) for line in lines(file)])
+    assert found(run) == ([0, 1, 2, 3, 4], [])
+    write(run, 2, resume=True)
+    assert found(run) == ([0, 1, 2, 3, 4, 5, 6], [])
+    rewrite(file, [*lines(file)[:4], other_samples(lines(file)[4]), *lines(file)[5:]])
+    assert found(run)[0] == [0, 1, 2, 3, 5, 6]
+
+
+def test_a_changed_environment_and_a_changed_seal_are_named(run, file):
+    environment, seal = run / "environment.json", run / "seal.json"
+    text = environment.read_text()
+    environment.write_text(text.replace("H200", "B200"))
+    assert found(run)[1] == ["/environment.json was changed after the run began"]
+    environment.write_text(text)
+    seal.write_text("{}")
+    assert "seal.json has no link to a last line" in found(run)[1][0]
+
+
+def test_a_run_that_was_killed_is_continued_after_its_last_whole_line(run, file):
+    (run / "seal.json").unlink()  # a process that is killed writes no seal
+    with file.open("ab") as torn:
+        torn.write(b'{"case": "torn')
+    folder = RunFolder(run, SURROUNDINGS, resume=True)
+    assert folder.torn
+    folder.append(record(case="f" * 16))
+    folder.close()
+    assert found(run) == ([0, 1, 2, 3, 4, 2**64 - 1], [])
+
+
+def test_nothing_is_written_before_everything_is_checked(run, file):
+    with file.open("ab") as torn:
+        torn.write(b'{"case": "torn')
+    rewritten = file.read_bytes().replace(b'"status":"ok"', b'"status":"fine"', 1)
+    file.write_bytes(rewritten)
+    with pytest.raises(RequestError, match="line 1: status"):
+        RunFolder(run, SURROUNDINGS, resume=True)
+    assert file.read_bytes() == rewritten
+    with pytest.raises(RequestError, match="python was"):
+        RunFolder(run, {**SURROUNDINGS, "python": "4"}, resume=True)
+    assert file.read_bytes() == rewritten
+
+
+def test_a_torn_last_line_is_named_where_it_is_reported(run, file):
+    (run / "seal.json").unlink()
+    file.write_bytes(file.read_bytes()[:-30])
+    records, (note,) = found(run)
+    assert records == [0, 1, 2, 3]
+    assert "line 5: it is torn" in note
+
+
+@pytest.mark.parametrize("break_", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c", "\r"])
+def test_only_newlines_end_lines(run, break_):
+    folder = RunFolder(run, SURROUNDINGS)
+    folder.append(record(status="error", message=f"one{break_}two"))
+    folder.close()
+    assert [each.message for each in read_records(run)] == [f"one{break_}two"]
+    RunFolder(run, SURROUNDINGS, resume=True).close()
+
+
+def hold(path, held, ended):
+    folder = RunFolder(path, SURROUNDINGS, resume=True)
+    folder.append(record(case="a" * 16))
+    held.set()
+    ended.wait(60)
+
+
+def test_a_second_writer_is_refused_until_the_first_has_died(run, file):
+    context = multiprocessing.get_context("spawn")
+    held, ended = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(run, held, ended))
+    other.start()
+    try:
+        assert held.wait(60)
+        before = file.read_bytes()
+        for resume in (True, False):
+            with pytest.raises(RequestError, match="another run writes to"):
+                RunFolder(run, SURROUNDINGS, resume=resume)
+        assert file.read_bytes() == before
+    finally:
+        other.kill()
+        other.join()
+    again = RunFolder(run, SURROUNDINGS, resume=True)
+    assert len(again.earlier) == COUNT + 1
+    again.close()
+
+
+def test_a_folder_in_which_nothing_was_recorded_is_taken(run):
+    RunFolder(run, {**SURROUNDINGS, "python": "2"}).close()
+    write(run)
+    assert found(run) == ([0, 1, 2, 3, 4], [])
+
+
+def in_time(call):
+    """The result of a call, or its error; a call that hangs fails the test."""
+    results = []
+
+    def run():
+        try:
+            results.append(call())
+        except (RequestError, RecordError) as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "the call hangs"
+    return results[0]
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "environment.json", "seal.json"])
+@pytest.mark.parametrize("kind", ["FIFO", "symbolic link", "folder"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(run, file, tmp_path, name, kind):
+    (run / name).rename(tmp_path / name)
+    make = {
+        "FIFO": os.mkfifo,
+        "symbolic link": lambda path: path.symlink_to(tmp_path / name),
+        "folder": lambda path: path.mkdir(),
+    }
+    make[kind](run / name)
+    for call in (
+        lambda: RunFolder(run, SURROUNDINGS, resume=True),
+        lambda: list(read_records(run)),
+    ):
+        said = str(in_time(call))
+        assert f"it is a {kind}, and a regular file is needed" in said
+        assert str(run) in said
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "environment.json"])
+def test_a_new_run_does_not_write_through_a_link_or_into_a_fifo(run, tmp_path, name):
+    target = tmp_path / "precious"
+    target.write_text("")
+    run.mkdir()
+    (run / name).symlink_to(target)
+    assert "symbolic link" in str(in_time(lambda: RunFolder(run, SURROUNDINGS)))
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    assert "FIFO" in str(in_time(lambda: RunFolder(run, SURROUNDINGS)))
+    assert target.read_text() == ""
+
+
+def test_a_linked_folder_and_a_named_link_are_followed(run, file, tmp_path):
+    (tmp_path / "latest").symlink_to(run)
+    assert len(list(read_records(tmp_path / "latest"))) == COUNT
+    (tmp_path / "link.jsonl").symlink_to(file)
+    assert len(list(read_records(tmp_path / "link.jsonl"))) == COUNT
+    write(tmp_path / "latest", 1, resume=True)
+    assert len(list(read_records(run))) == COUNT + 1
+
+
+def test_a_file_beyond_the_memory_is_refused_at_once(run, file):
+    with file.open("ab") as sparse:
+        sparse.truncate(2**40)
+    assert "1099511627776 bytes" in str(in_time(lambda: list(read_records(run))))
+
+
+def append_elsewhere(file):
+    with file.open("ab") as other:
+        other.write(b"{}\n")
+
+
+def truncate(file):
+    os.truncate(file, 100)
+
+
+def change_the_last_line(file):
+    with file.open("r+b") as other:
+        other.seek(-5, os.SEEK_END)
+        other.write(b"x")
+
+
+def replace(file):
+    copy = file.with_name("copy")
+    copy.write_bytes(file.read_bytes())
+    copy.replace(file)
+
+
+def remove(file):
+    file.unlink()
+
+
+@pytest.mark.parametrize("change", [append_elsewhere, truncate, change_the_last_line, replace, remove])
+def test_a_file_that_changes_under_a_run_is_found_at_the_next_record(run, change):
+    folder = RunFolder(run, SURROUNDINGS)
+    for number in range(COUNT):
+        folder.append(record(case=f"{number:016x}"))
+    change(folder.records)
+    left = folder.records.read_bytes() if folder.records.exists() else b""
+    with pytest.raises(RecordError, match=r"records\.jsonl"):
+        folder.append(record(case="f" * 16))
+    folder.close()
+    assert not left or folder.records.read_bytes() == left, "nothing of another writer is touched"
+    if change in (replace, remove):
+        (run / "records.rescued.jsonl").replace(folder.records)
+        assert found(run) == ([0, 1, 2, 3, 4, 2**64 - 1], [])
+        RunFolder(run, SURROUNDINGS, resume=True).close()
+    else:
+        assert found(run)[1]
+
+
+def test_a_folder_that_vanishes_is_found_at_the_next_record(run):
+    folder = RunFolder(run, SURROUNDINGS)
+    folder.append(record())
+    shutil.rmtree(run)
+    with pytest.raises(RecordError, match=r"removed or replaced.*cannot be written to"):
+        folder.append(record())
+    folder.close()
+    assert not run.exists()
+
+
+@pytest.fixture
+def small_files():
+    """A limit on the size of files, so that a write ends in the middle as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_ends_in_the_middle_leaves_the_records_before_it(run, small_files):
+    folder = RunFolder(run, SURROUNDINGS)
+    for number in range(COUNT):
+        folder.append(record(case=f"{number:016x}"))
+    small_files(folder.records.stat().st_size + 100)
+    with pytest.raises(RecordError, match="make room and continue with --resume"):
+        folder.append(record(case="f" * 16))
+    folder.close()
+    assert found(run) == ([0, 1, 2, 3, 4], [])
+    small_files(2**30)
+    write(run, 1, resume=True)
+    assert found(run) == ([0, 1, 2, 3, 4, 5], [])
+
+
+def test_a_seal_that_cannot_be_written_leaves_the_earlier_one(run, file, small_files):
+    folder = RunFolder(run, SURROUNDINGS, resume=True)
+    folder.append(record(case="f" * 16))
+    small_files(1)
+    folder.close()
+    assert found(run) == ([0, 1, 2, 3, 4, 2**64 - 1], [])
+    assert sorted(path.name for path in run.iterdir()) == ["environment.json", "records.jsonl", "seal.json"]
+
+
+def test_a_file_system_that_takes_no_files_is_a_sentence():
+    with pytest.raises(RequestError, match=r"cannot write to /proc/longca: .*Choose another folder with --out"):
+        RunFolder(Path("/proc/longca"), SURROUNDINGS)
+
+
+def test_a_record_that_is_too_long_is_not_written(run):
+    folder = RunFolder(run, SURROUNDINGS)
+    with pytest.raises(RecordError, match="cannot be written"):
+        folder.append(record(status="error", message="x" * MOST_OF_LINE))
+    folder.append(record())
+    folder.close()
+    assert found(run) == ([0], [])
