@@ -1,0 +1,182 @@
+"""Noise: the load of other processes, the clocks and the drift of a measurement, and the wait for a quiet machine.
+
+A watch looks at the machine before and after the timed calls, and never between them. A look takes some 0.1 ms, and up
+to 3 ms beside another process on the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from longca_bench.measuring.drift import drift
+from longca_bench.measuring.gpu_state import gpu_clock, gpu_used_by_others
+from longca_bench.measuring.processor import allowed_cores, process_tree, read_processor
+from longca_bench.measuring.world import World
+
+__all__ = ["BUSY_CORES", "BUSY_GPU", "DRIFT", "REPEATS", "Noise", "quietly", "wait_idle"]
+
+#: Cores that other processes may use beside a measurement on a CPU, or the share of all cores if that is more.
+BUSY_CORES, BUSY_SHARE = 0.25, 0.02
+#: Cores that a measurement on a GPU needs: one launches kernels, and one is for the rest.
+_LAUNCHING = 2
+#: Seconds by which the system's count of busy time may be off: it counts ticks of 10 ms.
+_TICKS = 0.03
+#: Share of the GPU's time that other processes may use.
+BUSY_GPU = 0.05
+#: Seconds before a watch in which others count too. NVML samples processes every 0.2 s.
+_BEFORE = 0.25
+#: Share of the median by which samples may drift.
+DRIFT = 0.05
+#: Throttle reasons that are a fault. A GPU at its power limit is as it should be.
+_FAULTS = {"HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown"}
+#: Times that a disturbed measurement is repeated.
+REPEATS = 3
+#: Seconds without own work in which a machine shows whether it is quiet.
+_LOOK = 0.5
+
+
+class _Timed(Protocol):
+    @property
+    def samples(self) -> Sequence[float]: ...
+
+
+_T = TypeVar("_T", bound=_Timed)
+
+
+class Noise:
+    """A watch over the machine during a measurement. It begins when it is made.
+
+    Args:
+        kind: `cpu` or `cuda`. The GPU is the current device of torch.
+        own: Our own processes. This process, and the descendants of all of these, are ours too.
+    """
+
+    def __init__(self, kind: str, own: Iterable[int] = ()) -> None:
+        self._on_gpu, self._own = kind == "cuda", {os.getpid(), *own}
+        self._since = time.time() - _BEFORE
+        self._clock = _clock() if self._on_gpu else {}
+        self._begin = read_processor(self._own)
+
+    def stop(self, samples: Sequence[float] = ()) -> dict[str, Any]:
+        """Ends the watch.
+
+        Args:
+            samples: Seconds of the timed calls, in order. Empty if nothing of ours ran.
+
+        Returns:
+            Plain data. None stands for a number that the system does not tell. `other_cores` is the number of cores
+            that other processes used, and `mhz` the frequency of cores at the beginning and at the end. `drift` is the
+            change from the first to the last sample as a share of the median, and 0 if chance explains it. `busy` says
+            whether a number is beyond its limit, and `why` names each such number. A GPU has three more numbers:
+            `other_gpu` is the share of its time that other processes used, `sm_clock` its MHz at the beginning and at
+            the end, and `throttle` the reasons for low clocks at the end.
+        """
+        end = read_processor(self._own)
+        found: dict[str, Any] = {
+            "other_cores": _rounded(end.other_cores(self._begin)),
+            "mhz": [_rounded(self._begin.mhz), _rounded(end.mhz)],
+            "drift": _rounded(drift(samples)),
+        }
+        if self._on_gpu:
+            clock = _clock()
+            found["other_gpu"] = self._used_by_others(worked=bool(samples))
+            found["sm_clock"] = [self._clock.get("sm_clock"), clock.get("sm_clock")]
+            found["throttle"] = clock.get("throttle", [])
+        why = "; ".join(_reasons(found, end.at - self._begin.at))
+        return {**found, "busy": bool(why), "why": why}
+
+    def _used_by_others(self, *, worked: bool) -> float | None:
+        from pynvml import NVMLError  # type: ignore[import-untyped]
+
+        try:
+            return gpu_used_by_others(process_tree(self._own), self._since, worked=worked)
+        except NVMLError:
+            return None
+
+
+def wait_idle(kind: str, seconds: float, own: Iterable[int] = ()) -> bool:
+    """Waits until other processes leave the machine alone. None of our own may work meanwhile.
+
+    Args:
+        kind: `cpu` or `cuda`.
+        seconds: The longest time to wait. The machine is looked at once in any case, for half a second.
+        own: Our own processes.
+
+    Returns:
+        Whether the machine is quiet.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        watch = Noise(kind, own)
+        time.sleep(_LOOK)
+        if not watch.stop()["busy"]:
+            return True
+        if time.monotonic() >= end:
+            return False
+
+
+def quietly(
+    measure: Callable[[], _T], world: World, own: Iterable[int] = (), wait: float = 0.0
+) -> tuple[_T, dict[str, Any]]:
+    """Measures under a watch. All ranks of a world do so together.
+
+    Args:
+        measure: Makes the timed calls.
+        world: The ranks.
+        own: Our own processes beside this one.
+        wait: Seconds to wait for a quiet machine before measuring. A measurement that was disturbed all the same is
+            repeated after another wait, as long as these seconds last. 0 measures once, at once.
+
+    Returns:
+        The last measurement, and its noise as `Noise.stop` gives it: that of the first rank that was disturbed, or of
+        the first rank.
+    """
+    kind, left = world.device.type, wait
+    ours = {pid for some in world.everyone((os.getpid(), *own)) for pid in some}
+    for again in range(REPEATS + 1):
+        if wait:
+            start = time.monotonic()
+            wait_idle(kind, left, ours)
+            left -= time.monotonic() - start
+        watch = Noise(kind, ours)
+        timing = measure()
+        everyone = world.everyone((watch.stop(timing.samples), left))
+        noise = next((each for each, _ in everyone if each["busy"]), everyone[0][0])
+        if not noise["busy"] or again == REPEATS or min(each for _, each in everyone) <= 0:
+            break
+    return timing, noise
+
+
+def _reasons(found: dict[str, Any], seconds: float) -> Iterator[str]:
+    """The numbers beyond their limits, in words."""
+    cores, gpu = found["other_cores"], found.get("other_gpu")
+    if cores is not None and cores > _most_cores(on_gpu="sm_clock" in found) + _TICKS / seconds:
+        yield f"{cores:.1f} cores of other processes"
+    if gpu is not None and gpu > BUSY_GPU:
+        yield f"another process used {100 * gpu:.0f} % of the GPU"
+    if faults := sorted(_FAULTS.intersection(found.get("throttle", ()))):
+        yield f"the GPU lowers its clocks: {', '.join(faults)}"
+    if abs(found["drift"]) > DRIFT:
+        yield f"samples drift by {100 * found['drift']:+.0f} %"
+
+
+def _most_cores(*, on_gpu: bool) -> float:
+    """The number of cores that others may use. A GPU's time suffers only if no core is left to launch from."""
+    cores = len(allowed_cores())
+    return max(BUSY_CORES, cores - _LAUNCHING if on_gpu else BUSY_SHARE * cores)
+
+
+def _clock() -> dict[str, Any]:
+    from pynvml import NVMLError
+
+    try:
+        return gpu_clock()
+    except NVMLError:
+        return {}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,205 @@
+"""Noise: a neighbour, a hot GPU and a drift are named, and a measurement beside them is repeated if asked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from longca_bench.measuring import noise
+from longca_bench.measuring.noise import REPEATS, Noise, quietly, wait_idle
+from longca_bench.measuring.processor import Reading, read_processor
+from longca_bench.measuring.timing import time_calls
+from longca_bench.measuring.world import World
+
+CPU = World(torch.device("cpu"))
+STEADY, RISING = [0.01] * 20, [0.01 + 0.0001 * n for n in range(20)]
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Sets the number of cores, of 8, that other processes use: always, or once until the next look a second later."""
+    now = SimpleNamespace(cores=0.0, once=0.0, worked=0.0, looks=0)
+
+    def read(own):
+        now.looks += 1
+        if now.cores is None:
+            return Reading(now.looks, None, 0.0, None)
+        now.worked, now.once = now.worked + max(now.cores, now.once), 0.0
+        return Reading(now.looks, now.worked, 0.0, 2600.0)
+
+    monkeypatch.setattr(noise, "read_processor", read)
+    monkeypatch.setattr(noise, "allowed_cores", lambda: set(range(8)))
+    monkeypatch.setattr(noise, "_LOOK", 0.0)
+    return now
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Sets the numbers of a GPU."""
+    now = SimpleNamespace(used=0.0, clock={"sm_clock": 1980, "throttle": ["SwPowerCap"]}, worked=None)
+
+    def used(own, since, *, worked):
+        now.worked = worked
+        return now.used
+
+    monkeypatch.setattr(noise, "gpu_used_by_others", used)
+    monkeypatch.setattr(noise, "gpu_clock", lambda: now.clock)
+    return now
+
+
+def test_a_quiet_machine_is_not_busy_and_its_numbers_are_plain_data(others, gpu):
+    found = Noise("cuda").stop(STEADY)
+    assert json.loads(json.dumps(found)) == found
+    assert found == {
+        "other_cores": 0.0, "mhz": [2600.0, 2600.0], "drift": 0.0, "other_gpu": 0.0, "sm_clock": [1980, 1980],
+        "throttle": ["SwPowerCap"], "busy": False, "why": "",
+    }  # fmt: skip
+    assert gpu.worked
+    assert "other_gpu" not in Noise("cpu").stop(STEADY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "why"),
+    [
+        ("cpu", 0.25, ""),  # of 8 cores, or an error of the count
+        ("cpu", 2.3, "2.3 cores of other processes"),
+        ("cpu", None, ""),
+        ("cuda", 5.0, ""),  # three cores are left to launch from
+        ("cuda", 7.0, "7.0 cores of other processes"),
+    ],
+)
+def test_other_processes_on_the_cores(others, gpu, kind, cores, why):
+    others.cores = cores
+    found = Noise(kind).stop(STEADY)
+    assert (found["other_cores"], found["busy"], found["why"]) == (cores, bool(why), why)
+
+
+@pytest.mark.parametrize(
+    ("used", "throttle", "why"),
+    [
+        (0.4, [], "another process used 40 % of the GPU"),
+        (0.04, [], ""),
+        (None, [], ""),
+        (0.0, ["SwPowerCap", "SwThermalSlowdown"], "the GPU lowers its clocks: SwThermalSlowdown"),
+    ],
+)
+def test_other_processes_on_the_gpu_and_its_faults(others, gpu, used, throttle, why):
+    gpu.used, gpu.clock = used, {"sm_clock": 1500, "throttle": throttle}
+    found = Noise("cuda").stop(STEADY)
+    assert (found["other_gpu"], found["why"]) == (used, why)
+
+
+def test_samples_that_drift(others):
+    assert Noise("cpu").stop(RISING)["why"] == "samples drift by +17 %"
+    small = [0.01 + 0.00001 * n for n in range(20)]
+    found = Noise("cpu").stop(small)
+    assert (found["drift"], found["busy"]) == (pytest.approx(0.0188, abs=1e-4), False)
+
+
+def test_a_gpu_that_nvml_does_not_know_is_not_busy(others, monkeypatch):
+    from pynvml import NVMLError, NVMLError_Uninitialized
+
+    def fails(*args, **options):
+        raise NVMLError(NVMLError_Uninitialized().value)
+
+    monkeypatch.setattr(noise, "gpu_clock", fails)
+    monkeypatch.setattr(noise, "gpu_used_by_others", fails)
+    found = Noise("cuda").stop(STEADY)
+    assert (found["other_gpu"], found["sm_clock"], found["throttle"], found["busy"]) == (None, [None, None], [], False)
+
+
+def test_a_real_neighbour_is_seen_and_our_own_child_is_not_one():
+    spin = f"{sys.executable} -c 'while True: pass'"
+    # The shell ends at once, so that the neighbour is no descendant of this process.
+    neighbour = int(subprocess.check_output(["sh", "-c", f"{spin} >/dev/null 2>&1 & echo $!"]))
+    try:
+        watch, same, start = Noise("cpu"), Noise("cpu", [neighbour]), time.monotonic()
+        before = read_processor([neighbour]).own
+        while read_processor([neighbour]).own - before < 0.5:
+            time.sleep(0.05)
+        beside, as_ours = watch.stop(), same.stop()
+        seconds = time.monotonic() - start
+    finally:
+        os.kill(neighbour, signal.SIGKILL)
+    assert beside["busy"]
+    assert (beside["other_cores"] - as_ours["other_cores"]) * seconds > 0.3
+
+
+def measures(others, *busy, samples=STEADY):
+    """A measurement whose neighbours use this many cores, each time that it is made."""
+    made = []
+
+    def measure():
+        others.once = busy[min(len(made), len(busy) - 1)]
+        made.append(len(made))
+        return SimpleNamespace(samples=samples, number=len(made))
+
+    return measure, made
+
+
+def test_a_measurement_is_made_once_unless_it_may_wait(others):
+    measure, made = measures(others, 3.0)
+    timing, found = quietly(measure, CPU)
+    assert (timing.number, found["busy"], len(made)) == (1, True, 1)
+    assert others.looks == 2
+
+
+def test_a_disturbed_measurement_is_repeated_until_it_is_quiet(others):
+    measure, made = measures(others, 3.0, 3.0, 0.0)
+    timing, found = quietly(measure, CPU, wait=60.0)
+    assert (timing.number, found["busy"], len(made)) == (3, False, 3)
+
+
+def test_repeating_ends(others):
+    measure, made = measures(others, 0.0, samples=RISING)  # a drift of its own
+    _, found = quietly(measure, CPU, wait=60.0)
+    assert (len(made), found["why"]) == (1 + REPEATS, "samples drift by +17 %")
+
+
+def test_waiting_ends_in_time_and_when_the_machine_is_quiet(others):
+    assert wait_idle("cpu", 5.0)
+    assert others.looks == 2
+    others.cores = 3.0
+    start = time.monotonic()
+    assert not wait_idle("cpu", 0.2)
+    assert time.monotonic() - start >= 0.2
+
+
+def test_a_case_that_waited_in_vain_is_measured_once(others):
+    others.cores = 3.0
+    measure, made = measures(others, 3.0)
+    _, found = quietly(measure, CPU, wait=0.01)
+    assert (found["busy"], len(made)) == (True, 1)
+
+
+class Ranks(World):
+    """Two ranks, of which the other one has answers of its own."""
+
+    def __init__(self, *answers):
+        super().__init__(torch.device("cpu"))
+        self.answers = iter(answers)
+
+    def everyone(self, value):
+        return [value, next(self.answers)]
+
+
+def test_ranks_repeat_together_and_the_disturbed_one_is_recorded(others):
+    busy, quiet = ({"busy": each, "why": "rank 1's" if each else ""} for each in (True, False))
+    ranks = Ranks((11,), (busy, 60.0), (quiet, 60.0))
+    measure, made = measures(others, 0.0)
+    _, found = quietly(measure, ranks, wait=60.0)
+    assert (found["busy"], len(made)) == (False, 2)
+    _, found = quietly(measure, Ranks((11,), (busy, 0.0)))
+    assert found == busy
+
+
+def test_real_calls_under_a_watch():
+    timing, found = quietly(lambda: time_calls(lambda: time.sleep(0.001), CPU, 0.01), CPU)
+    assert len(timing.samples) >= 3
+    assert set(found) == {"other_cores", "mhz", "drift", "busy", "why"}
