@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-COMMANDS = ("--version", "list-capabilities", "list-capabilities --json", "plugins", "doctor")
+COMMANDS = ("--version", "list-capabilities", "list-capabilities --json", "plugins", "doctor --no-timing")
 
 
 def run(command: str) -> tuple[float, float]:

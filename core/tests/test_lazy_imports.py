@@ -29,8 +29,8 @@ sys.meta_path.insert(0, Block())
         ["list-capabilities", "--why", "sdpa", "causal", "--device", "cuda:9.0"],
         ["plugins"],
         ["plugins", "--json"],
-        ["doctor"],
-        ["doctor", "--json"],
+        ["doctor", "--no-timing"],
+        ["doctor", "--json", "--no-timing"],
     ],
     ids=" ".join,
 )

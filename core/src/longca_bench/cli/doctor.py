@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 
-def doctor(context: typer.Context, as_json: AsJson = False, no_plugin: NoPlugin = None) -> None:
-    """Shows the state of this machine: hardware, software, plugins and the kernels that run on it."""
+def doctor(
+    context: typer.Context,
+    no_timing: Annotated[
+        bool, typer.Option("--no-timing", help="Do not time the same work twice to see by how much results differ.")
+    ] = False,
+    as_json: AsJson = False,
+    no_plugin: NoPlugin = None,
+) -> None:
+    """Shows the state of this machine: hardware, software, plugins, the kernels that run on it, and whether its times
+    can be trusted.
+    """
     from longca.manifests.devices import current_device
     from longca_bench.reports.capabilities import Question
     from longca_bench.reports.machine import find_kernels, find_machine, find_plugins, find_software
@@ -32,8 +41,11 @@ def doctor(context: typer.Context, as_json: AsJson = False, no_plugin: NoPlugin 
         "plugins": list(find_plugins(registry)),
         "kernels": list(find_kernels(registry, Question(current_device()))),
     }
+    measured: dict[str, Any] = {}
+    if not no_timing:
+        found["timing"], measured = _timing()
     if as_json:
-        print_json({name: [asdict(fact) for fact in facts] for name, facts in found.items()})
+        print_json({**{name: [asdict(fact) for fact in facts] for name, facts in found.items()}, **measured})
         return
     from longca_bench.reports.reasons import by_reason
     from longca_bench.reports.text import console, safe
@@ -49,6 +61,24 @@ def doctor(context: typer.Context, as_json: AsJson = False, no_plugin: NoPlugin 
     for command, kernels in commands.items():
         out.print(f"  [yellow]{safe(command)}[/]", soft_wrap=True)
         out.print(f"    brings {safe(', '.join(kernels))}")
+
+
+def _timing() -> tuple[list[Fact], dict[str, Any]]:
+    """The facts of two runs of the same work, and their numbers for JSON."""
+    from longca.errors import LongCAError
+    from longca.manifests.devices import current_device
+    from longca_bench.measuring.repeatability import measure_repeatability
+    from longca_bench.reports.machine import Fact
+    from longca_bench.reports.timing_facts import find_governor, find_timing
+
+    typer.echo("timing the same work twice, which takes some ten seconds; --no-timing leaves it out", err=True)
+    facts = [find_governor()]
+    try:
+        runs = measure_repeatability(list(dict.fromkeys(("cpu", current_device().kind))))
+    except LongCAError as error:
+        return [*facts, Fact("timing", str(error), False)], {"repeatability": {}}
+    facts += [fact for kind, found in runs.items() for fact in find_timing(kind, found)]
+    return facts, {"repeatability": {kind: found.as_json() for kind, found in runs.items()}}
 
 
 def _table(facts: Iterable[Fact]) -> Table:

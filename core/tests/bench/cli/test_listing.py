@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from longca import masks
+from longca_bench.measuring.same_work import FEWEST
+from longca_bench.reports.words import brief_percent
 
 from ...fake_plugins import FakePlugins
 
@@ -157,7 +159,7 @@ def test_version(fakes):
 
 
 def test_doctor_says_what_is_here_and_what_is_missing(fakes):
-    found = json.loads(fakes.longca("doctor", "--json", CUDA_VISIBLE_DEVICES="").stdout)
+    found = json.loads(fakes.longca("doctor", "--json", "--no-timing", CUDA_VISIBLE_DEVICES="").stdout)
     assert {"machine", "software", "plugins", "kernels"} == set(found)
     named = {finding["name"]: finding for findings in found.values() for finding in findings}
     assert named["Python"]["found"].startswith(sys.version.split()[0])
@@ -165,21 +167,45 @@ def test_doctor_says_what_is_here_and_what_is_missing(fakes):
     assert named["naive"]["found"] == "runs 14 of 14 masks here, 14 of them backward too"
     assert (named["lacking"]["ok"], named["lacking"]["advice"]) == (False, "Install it: pip install 'not-there>=2'")
     assert (named["far"]["ok"], named["cache"]["ok"]) == (None, True)
-    assert "pip install 'not-there>=2'" in " ".join(fakes.longca("doctor").stdout.split())
+    assert "pip install 'not-there>=2'" in " ".join(fakes.longca("doctor", "--no-timing").stdout.split())
 
 
 def test_doctor_says_that_the_cache_cannot_be_written(fakes):
     (fakes.root / "file").touch()
-    found = json.loads(fakes.longca("doctor", "--json", LONGCA_CACHE_DIR=str(fakes.root / "file" / "x")).stdout)
+    elsewhere = str(fakes.root / "file" / "x")
+    found = json.loads(fakes.longca("doctor", "--json", "--no-timing", LONGCA_CACHE_DIR=elsewhere).stdout)
     (cache,) = (finding for finding in found["software"] if finding["name"] == "cache")
     assert cache["ok"] is False
     assert "LONGCA_CACHE_DIR" in cache["advice"]
 
 
-@pytest.mark.parametrize("command", ["list-capabilities", "plugins", "doctor"])
+@pytest.mark.slow
+def test_doctor_times_the_same_work_twice(fakes):
+    ran = fakes.longca("doctor", "--json", CUDA_VISIBLE_DEVICES="")
+    found = json.loads(ran.stdout)
+    assert [fact["name"] for fact in found["timing"]] == ["frequency", "CPU timing", "CPU noise"]
+    cpu = found["repeatability"]["cpu"]
+    assert found["timing"][1]["found"].startswith(f"results must differ by more than {brief_percent(cpu['needed'])}")
+    assert all(len(run) >= FEWEST for run in cpu["medians"])
+    assert [each["other_cores"] is None or each["other_cores"] >= 0 for each in cpu["noise"]] == [True, True]
+    assert "--no-timing" in ran.stderr
+
+
+def test_doctor_says_why_there_is_no_timing(fakes):
+    fakes.folders[0].joinpath("torch.py").write_text("raise ImportError('this torch is broken')", "utf-8")
+    try:
+        ran = fakes.longca("doctor", "--json")
+    finally:
+        fakes.folders[0].joinpath("torch.py").unlink()
+    fact = json.loads(ran.stdout)["timing"][-1]
+    assert (ran.returncode, fact["ok"]) == (0, False)
+    assert fact["found"].endswith("code 1, and its last words are: ImportError: this torch is broken")
+
+
+@pytest.mark.parametrize("command", [["list-capabilities"], ["plugins"], ["doctor", "--no-timing"]], ids=" ".join)
 def test_a_terminal_that_knows_ascii_alone_gets_ascii(fakes, command):
-    assert fakes.says(command, PYTHONIOENCODING="ascii").isascii()
-    assert "✓" in fakes.longca("doctor", PYTHONIOENCODING="utf-8").stdout
+    assert fakes.says(*command, PYTHONIOENCODING="ascii").isascii()
+    assert "✓" in fakes.longca("doctor", "--no-timing", PYTHONIOENCODING="utf-8").stdout
 
 
 def test_a_reader_who_has_seen_enough_is_not_told_off(fakes):
