@@ -16,11 +16,12 @@ class Options:
 
     Attributes:
         deadline: Seconds that a case may take.
-        memory: Bytes of address space for each worker, or None for no limit.
+        memory: Bytes of address space for each worker process, or None for no limit.
         fail_fast: Whether the first failure skips all later cases.
         disabled: Plugins to leave out.
         workers: Worker processes on one device each. A job of ranks ignores this.
         interleave: Whether the suite's two kernels take turns on each case, each in a worker of its own.
+        wait_idle: Seconds that a case may wait for a quiet machine, beyond its deadline. 0 measures at once.
     """
 
     deadline: float = DEADLINE
@@ -29,3 +30,4 @@ class Options:
     disabled: frozenset[str] = frozenset()
     workers: int = 1
     interleave: bool = False
+    wait_idle: float = 0.0
