@@ -4,7 +4,7 @@
 kernel against float64 attention on one mask, with or without pytest.
 
 `MISBEHAVING` lists kernels that misbehave, each in one respect, and says what a record of each must say.
-`misbehaving_plugin` writes a distribution that provides them all, so that a harness can be held to the list.
+`misbehaving_plugins` writes distributions that provide them, so that a harness can be held to the list.
 """
 
 from longca_bench.conformance import (
@@ -16,7 +16,7 @@ from longca_bench.conformance import (
     conformance,
     verify,
 )
-from longca_bench.conformance.misbehaving.plugin import misbehaving_plugin
+from longca_bench.conformance.misbehaving.plugin import misbehaving_plugins
 from longca_bench.conformance.misbehaving.table import MISBEHAVING, Misbehaviour
 
 __all__ = [
@@ -28,6 +28,6 @@ __all__ = [
     "NotApplicableError",
     "Subject",
     "conformance",
-    "misbehaving_plugin",
+    "misbehaving_plugins",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""A distribution of all misbehaving kernels, so that any harness finds them by an entry point."""
+"""Distributions of all misbehaving kernels, so that any harness finds them by their entry points."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from longca.manifests import Backward, KernelManifest, Offer
 from longca.masks import Form
 from longca_bench.conformance.misbehaving.table import MISBEHAVING, Misbehaviour
 
-__all__ = ["misbehaving_plugin"]
-
-_NAME, _VERSION = "longca-misbehaving", "1.0"
-_MODULE = _NAME.replace("-", "_")
+__all__ = ["misbehaving_plugins"]
 
 _PROVIDES = '''"""Kernels that misbehave, each in one respect."""
 
@@ -35,10 +32,10 @@ _AT_IMPORT = {
 }
 
 
-def misbehaving_plugin(folder: Path) -> Path:
-    """Writes the distribution `longca-misbehaving`, which provides each kernel of `MISBEHAVING` under its name.
+def misbehaving_plugins(folder: Path) -> Path:
+    """Writes the distributions that `MISBEHAVING` names. They provide each kernel under its name.
 
-    A Python that has the folder on its path (`PYTHONPATH`) sees the distribution as installed.
+    A Python that has the folder on its path (`PYTHONPATH`) sees the distributions as installed.
 
     Args:
         folder: The folder. It is made if it is missing.
@@ -46,16 +43,18 @@ def misbehaving_plugin(folder: Path) -> Path:
     Returns:
         The folder.
     """
-    info = folder / f"{_MODULE}-{_VERSION}.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    manifests = [_manifest(each).model_dump_json(exclude_defaults=True) for each in MISBEHAVING]
-    modules = {_MODULE: _PROVIDES.format(manifests=pformat(manifests, width=120))}
-    modules |= {f"{_MODULE}_{name}": code for name, code in _AT_IMPORT.items()}
-    for module, code in modules.items():
-        (folder / f"{module}.py").write_text(code, "utf-8")
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: {_VERSION}\n", "utf-8")
-    (info / "entry_points.txt").write_text(f"[longca]\nmisbehaving = {_MODULE}\n", "utf-8")
-    (info / "RECORD").write_text("".join(f"{module}.py,,\n" for module in modules), "utf-8")
+    for distribution in dict.fromkeys(kernel.distribution for kernel in MISBEHAVING):
+        kernels = [kernel for kernel in MISBEHAVING if kernel.distribution == distribution]
+        manifests = pformat([_manifest(kernel).model_dump_json(exclude_defaults=True) for kernel in kernels], width=120)
+        module = distribution.replace("-", "_")
+        info = folder / f"{module}-1.0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        (folder / f"{module}.py").write_text(_PROVIDES.format(manifests=manifests), "utf-8")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8")
+        (info / "entry_points.txt").write_text(f"[longca]\n{module} = {module}\n", "utf-8")
+        (info / "RECORD").write_text(f"{module}.py,,\n", "utf-8")
+    for name, code in _AT_IMPORT.items():
+        (folder / f"misbehaving_{name}.py").write_text(code, "utf-8")
     return folder
 
 

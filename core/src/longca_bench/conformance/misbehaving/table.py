@@ -20,8 +20,8 @@ class Misbehaviour:
     """A kernel that misbehaves in one respect and in one direction, and is right otherwise.
 
     Attributes:
-        module: The module of `longca_bench.conformance.misbehaving` that has the kernel. An empty text if the
-            distribution of `misbehaving_plugin` has it.
+        module: The module of `longca_bench.conformance.misbehaving` that has the kernel. An empty text if
+            `misbehaving_plugins` writes a module for it.
         name: The kernel's name. It ends with `_backward` if the backward is the direction.
         what: What the kernel does, as one sentence.
         status: The status of its record.
@@ -41,9 +41,19 @@ class Misbehaviour:
     @property
     def kernel(self) -> str:
         """The import string of the kernel's class."""
-        if self.module == "":  # the distribution has a module for it
-            return f"longca_misbehaving_{self.name}:Kernel"
+        if self.module == "":
+            return f"misbehaving_{self.name}:Kernel"
         return f"{__package__}.{self.module}:{re.sub('(?:^|_)(.)', lambda found: found[1].upper(), self.name)}"
+
+    @property
+    def distribution(self) -> str:
+        """The distribution that provides it.
+
+        A kernel that patches its process has one of its own. A harness may have one process for a distribution, and
+        what such a kernel does to it says nothing about another kernel.
+        """
+        part = self.name if self.module == "late" else self.module or "import"
+        return f"longca-misbehaving-{part.replace('_', '-')}"
 
     @property
     def direction(self) -> Direction:
