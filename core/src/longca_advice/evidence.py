@@ -22,12 +22,14 @@ from longca.masks import MAX_SEQLEN
 from longca_advice.devices import NO_DEVICE_REACHES, peak_tflops
 from longca_advice.work import Work
 
-__all__ = ["Collected", "Row", "Run", "parse", "said", "shipped", "to_line", "to_lines"]
+__all__ = ["Collected", "Moment", "Name", "Row", "Run", "Version", "parse", "said", "shipped", "to_line", "to_lines"]
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2**16)]
+Version = Annotated[str, Field(max_length=400)]
+Moment = Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00)?$")]
 
 
 class Run(BaseModel):
@@ -101,6 +103,8 @@ class Row(BaseModel):
         communication: The collectives by kind.
         observed: The values of `Observed` after the seconds: the call's timeline without rates. Empty if the strategy's
             schedule is unknown.
+        version: Distribution of the kernel and its version, or empty if unknown. The history has it, like the time.
+        finished: Time of the measurement, in UTC, as ISO 8601, or empty if unknown.
         run: The run that the row comes from.
     """
 
@@ -125,6 +129,8 @@ class Row(BaseModel):
     compute: Seconds | None = None
     communication: dict[str, Collected] = {}
     observed: tuple[Amount, ...] = ()
+    version: Version = ""
+    finished: Moment = ""
     run: Run = Run(run="this machine", device="unknown")
 
     @model_validator(mode="after")
@@ -133,9 +139,8 @@ class Row(BaseModel):
             raise ValueError(f"work has {len(self.work)} values; it needs {len(Work.__dataclass_fields__)}")
         if [isinstance(value, str) for value in self.work] != [place == 0 for place in range(len(self.work))]:
             raise ValueError("work is a path and then numbers")
-        rate = 1e-12 * self.flops / self.seconds / self.ranks
-        if rate > (peak_tflops(self.run.device, self.dtype) or NO_DEVICE_REACHES):
-            raise ValueError(f"{self.seconds} seconds would be {rate:.0f} TFLOP/s, more than the device can do")
+        if self.tflops > (peak_tflops(self.run.device, self.dtype) or NO_DEVICE_REACHES):
+            raise ValueError(f"{self.seconds} seconds would be {self.tflops:.0f} TFLOP/s, more than the device can do")
         return self
 
     @property
@@ -153,6 +158,11 @@ class Row(BaseModel):
         return forward if self.direction == "forward" else 2.5 * forward
 
     @property
+    def tflops(self) -> float:
+        """Throughput of each rank, in 10¹² operations a second."""
+        return 1e-12 * self.flops / self.seconds / self.ranks
+
+    @property
     def call_work(self) -> Work:
         """The call's work, on one device."""
         return Work(*self.work)  # type: ignore[arg-type]  # the validator counts them
@@ -167,7 +177,7 @@ class Row(BaseModel):
 def shipped() -> tuple[Row, ...]:
     """The rows of the table that comes with LongCA."""
     file = resources.files("longca_advice") / "evidence.jsonl"
-    return tuple(parse(file.read_text(encoding="utf-8").splitlines(), "longca_advice/evidence.jsonl"))
+    return tuple(parse(file.read_text(encoding="utf-8").split("\n"), "longca_advice/evidence.jsonl"))
 
 
 def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
@@ -18,9 +19,11 @@ from longca.plugins import Registry
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected, Row, Run, said
 from longca_advice.network import Network, Topology, fit_links, transferred
+from longca_advice.record_checks import check_times, check_verified
+from longca_advice.record_lines import LINK, MOST_OF_LINE, link_to, read_lines
 from longca_advice.work import work_of
 
-__all__ = ["layout_of", "row_of", "rows_of_folder", "run_of", "verified", "with_observed"]
+__all__ = ["half_of", "layout_of", "row_of", "rows_of_folder", "run_of", "verified", "with_observed"]
 
 #: The device of problems that are laid out again. Layouts of a strategy do not depend on the device's model.
 _HOPPER = Device("cuda", (9, 0))
@@ -47,27 +50,44 @@ def verified(
     Raises:
         RequestError: A file cannot be read, or a line is no record. The message names the line.
     """
-    records, environment = folder / "records.jsonl", folder / "environment.json"
     try:
-        lines = records.read_text(encoding="utf-8").splitlines()
-        run = run_of(json.loads(environment.read_text(encoding="utf-8")), name or str(folder))
-    except (OSError, ValueError) as error:
+        held = read_lines(folder)
+        run = run_of(json.loads(held.environment or b"null"), name or str(folder))
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"{folder} is no folder of a run: {error}. Give one that `longca run` wrote") from None
     latest: dict[str, tuple[Row, dict[str, Any]] | None] = {}
-    for number, line in enumerate(lines, 1):
+    links: dict[int, str | None] = {}
+    for number, line in enumerate(held.lines, 1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or "status" not in record:
-                raise ValueError("it is no record")
+            record = _record(line)
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
-            latest[record["case"]] = (row_of(record, run, given), record) if record["status"] == "ok" else None
+            latest[record["case"]] = (_checked(record, run, given), record) if record["status"] == "ok" else None
+            links[number] = record.get("previous")
         except ValidationError as error:
-            raise RequestError(
-                f"{records}, line {number}: {said(error, 'record')}. Correct or remove the line"
-            ) from None
+            raise RequestError(f"{held.named(number, said(error, 'record'))}. Correct or remove the line") from None
         except (*_WRONG, LongCAError) as error:
-            raise RequestError(f"{records}, line {number}: {error}. Correct or remove the line") from None
+            raise RequestError(f"{held.named(number, error)}. Correct or remove the line") from None
+    for _, note in held.breaks(links):
+        raise RequestError(f"{note}. Give the folder as `longca run` left it")
     yield from (found for found in latest.values() if found is not None)
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    if len(line) > MOST_OF_LINE:
+        raise ValueError(f"it has {len(line)} bytes, and a record has at most {MOST_OF_LINE}")
+    record = json.loads(line.decode())
+    if not isinstance(record, dict) or "status" not in record:
+        raise ValueError("it is no record")
+    if not re.match(LINK, record.get("previous") or link_to(0, b"")):
+        raise ValueError("previous is no number and digest of a line")
+    return record
+
+
+def _checked(record: Mapping[str, Any], run: Run, factors: Mapping[str, Any]) -> Row:
+    row, parts = row_of(record, run, factors), (record["samples"], record["median"])
+    check_times(*parts, record.get("tflops"), record["flops"], record.get("world_size"))
+    check_verified(*parts, record["findings"])
+    return row
 
 
 def run_of(environment: Mapping[str, Any], name: str) -> Run:
@@ -110,9 +130,7 @@ def row_of(
     about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
     if record.get("strategy") is None:
         drawn = mask or _drawn(record, factors or {})
-        # A pair's forward is its first kernel's, and its backward its second's.
-        half = 0 if record["direction"] == "forward" else -1
-        kernel, form = (record[name].split("+")[half].strip() for name in ("kernel", "form"))
+        kernel, form = half_of(record, "kernel"), half_of(record, "form")
         values = vars(work_of(drawn, Form(form))).values()
         return Row(**{**about, "kernel": kernel}, work=tuple(values), run=run)
     return Row(
@@ -124,6 +142,14 @@ def row_of(
         communication=Collected.of_record(record["communication"]),
         run=run,
     )
+
+
+def half_of(record: Mapping[str, Any], name: str) -> str:
+    """The part of a field that belongs to the kernel that ran.
+
+    A pair's forward is its first kernel's, and its backward its second's.
+    """
+    return str(record[name].split("+")[0 if record["direction"] == "forward" else -1].strip())
 
 
 def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> tuple[Problem, Layout]:

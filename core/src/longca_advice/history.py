@@ -1,22 +1,61 @@
-"""History: the evidence of this machine. `longca run` adds a line for each verified measurement.
+"""History: the evidence of this machine. `longca run` adds a line for each verified measurement and for each case in
+which a kernel was wrong or suspect.
 
 The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. The full records are in each
-run's own folder.
+run's own folder. All measurements of a kernel on a device are left out once that version of the kernel was found wrong
+there. They are left out for a suspect case too, until the same case is `ok`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Literal
 
 import platformdirs
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from longca.errors import RequestError
-from longca_advice.evidence import Row, parse, to_line
+from longca.manifests.devices import cpu_device
+from longca.masks import Mask
+from longca.regular_files import open_regular, read_regular, write_all
+from longca_advice.devices import cpu_reaches, evidence_name
+from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
+from longca_advice.from_records import half_of, row_of
 
-__all__ = ["History", "append", "history", "history_path"]
+__all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
+
+#: Bytes of the file that is read, and of a line.
+_MOST_OF_FILE, _MOST_OF_LINE = 2**26, 2**20
+
+
+class Doubt(BaseModel):
+    """A case in which a kernel was not verified.
+
+    Attributes:
+        status: `wrong` or `suspect`.
+        case: Hash of the measured problem and its device.
+        kernel: The kernel.
+        version: Distribution of the kernel and its version.
+        finished: Time of the record, in UTC, as ISO 8601.
+        run: The run that the record comes from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Literal["wrong", "suspect"]
+    case: Name
+    kernel: Name
+    version: Version
+    finished: Moment
+    run: Run
+
+    def covers(self, row: Row) -> bool:
+        """Whether a row of this kernel and device is of this version too. A row without a version may be of any."""
+        return row.version in ("", self.version)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +64,7 @@ class History:
 
     Attributes:
         rows: The measurements, oldest first. A later measurement of a case replaces the earlier one.
-        wrong: The errors of invalid lines. These lines are left out.
+        wrong: What is left out and why, in sentences: invalid lines, and kernels that were found wrong.
     """
 
     rows: tuple[Row, ...]
@@ -41,17 +80,39 @@ def history_path() -> Path:
     return Path(named) if named else platformdirs.user_data_path("longca") / "evidence.jsonl"
 
 
-def append(row: Row) -> None:
-    """Adds a measurement. A folder that cannot be written to is no error: the run's own records are elsewhere."""
+def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> None:
+    """Adds the record of a case on one device, if its status says something about the kernel.
+
+    Args:
+        record: The record.
+        run: The run that the record comes from.
+        mask: The record's mask, or None to draw it again.
+    """
+    about = {
+        "version": f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}",
+        "finished": record["finished"],
+    }
+    with suppress(ValueError):  # a measurement that cannot be true stays in the records alone
+        if record["status"] == "ok":
+            append(row_of(record, run, mask=mask).model_copy(update=about))
+        elif record["status"] in ("wrong", "suspect"):
+            kernel = half_of(record, "kernel")
+            append(Doubt(status=record["status"], case=record["case"], kernel=kernel, run=run, **about))
+
+
+def append(entry: Row | Doubt) -> None:
+    """Adds a line. A file that cannot be written to is no error: the run's own records are elsewhere."""
     path = history_path()
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
+        file = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, follow=True)
+        try:
             # A writer that was killed left a line without an end. The new line must not be lost with it.
-            torn = file.tell() > 0 and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n"
-            file.write(b"\n" * torn + to_line(row).encode() + b"\n")
-    except OSError:
-        return
+            size = os.fstat(file).st_size
+            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            write_all(file, b"\n" * torn + to_line(entry).encode() + b"\n")
+        finally:
+            os.close(file)
 
 
 def history() -> History:
@@ -59,21 +120,84 @@ def history() -> History:
     path = history_path()
     try:
         status = path.stat()
-        return _read(path, status.st_mtime_ns, status.st_size)
     except OSError:
         return _NOTHING
+    return _read(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, _changed: int, _size: int) -> History:
-    rows: dict[tuple[str, str, str, str], Row] = {}
+def _read(path: Path, *_changed: int) -> History:
+    try:
+        content = read_regular(path, _MOST_OF_FILE, follow=True)
+    except OSError as error:
+        return History((), (f"{path}: {error.strerror}",))
+    rows: dict[tuple[str, ...], Row] = {}
+    doubts: dict[tuple[str, ...], Doubt] = {}
     wrong: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(content.split(b"\n"), 1):
         try:
-            for row in parse([line], str(path), first=number):
-                case = (row.run.device, row.case or f"line {number}", row.kernel, row.direction)
-                rows.pop(case, None)
-                rows[case] = row
-        except RequestError as error:
-            wrong.append(str(error))
-    return History(tuple(rows.values()), tuple(wrong))
+            entry = _entry(line)
+        except ValueError as error:
+            wrong.append(f"{path}, line {number}: {error}. Correct or remove the line")
+            continue
+        if entry is None:
+            continue
+        case = (entry.run.device, entry.case or f"line {number}", entry.kernel)
+        if isinstance(entry, Doubt):
+            doubts[*case, entry.version] = entry
+            continue
+        if (found := doubts.get((*case, entry.version))) and found.status == "suspect":
+            del doubts[*case, entry.version]
+        rows.pop((*case, entry.direction), None)
+        rows[*case, entry.direction] = entry
+    kept, left_out = _without_doubted(rows.values(), doubts.values())
+    return History(kept, (*wrong, *(f"{path}: {text}" for text in left_out)))
+
+
+def _entry(line: bytes) -> Row | Doubt | None:
+    """The measurement or the doubt in a line, or None for an empty line.
+
+    Raises:
+        ValueError: The line is no entry.
+    """
+    if len(line) > _MOST_OF_LINE:
+        raise ValueError(f"it has {len(line)} bytes, and a line has at most {_MOST_OF_LINE}")
+    if not line.strip():
+        return None
+    try:
+        # No text in JSON has unescaped quotes, so that only a key reads so, and a row has no such key.
+        if b'"status"' in line:
+            return Doubt.model_validate_json(line)
+        row = Row.model_validate_json(line)
+    except ValidationError as error:
+        raise ValueError(said(error, "row")) from None
+    here = evidence_name(cpu_device())
+    if row.run.capability is None and row.run.device == here and row.tflops > cpu_reaches(row.dtype):
+        raise ValueError(f"{row.seconds} seconds would be {row.tflops:.0f} TFLOP/s, more than {here} can do here")
+    return row
+
+
+def _without_doubted(rows: Iterable[Row], doubts: Iterable[Doubt]) -> tuple[tuple[Row, ...], Iterator[str]]:
+    """The rows of kernels that are not doubted, and a sentence about each kernel that is."""
+    doubted: dict[tuple[str, str], list[Doubt]] = {}
+    for doubt in doubts:
+        doubted.setdefault((doubt.kernel, doubt.run.device), []).append(doubt)
+    left_out: dict[tuple[str, str, str], tuple[Doubt, int]] = {}
+    kept: list[Row] = []
+    for row in rows:
+        found = [doubt for doubt in doubted.get((row.kernel, row.run.device), ()) if doubt.covers(row)]
+        if not found:
+            kept.append(row)
+            continue
+        about = found[-1]
+        key = (about.kernel, about.run.device, about.version)
+        left_out[key] = about, left_out.get(key, (about, 0))[1] + 1
+    return tuple(kept), (_told(doubt, count) for doubt, count in left_out.values())
+
+
+def _told(doubt: Doubt, count: int) -> str:
+    return (
+        f"{count} measurements of {doubt.kernel}, because it was found {doubt.status} on {doubt.run.device} at "
+        f"{doubt.finished or 'an unknown time'}, in case {doubt.case} of {doubt.version}. "
+        f"`longca verify --kernel {doubt.kernel}` checks it. Take another version of it"
+    )

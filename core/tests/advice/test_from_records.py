@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 
@@ -10,6 +11,7 @@ from longca.errors import RequestError
 from longca.masks import Form
 from longca_advice.evidence import Run
 from longca_advice.from_records import row_of, rows_of_folder, run_of, verified
+from longca_advice.record_lines import link_to
 from longca_advice.work import work_of
 
 ENVIRONMENT = {
@@ -26,7 +28,9 @@ def record(**fields):
         "case": "c0", "status": "ok", "kernel": "k", "form": "varlen", "direction": "forward",
         "pattern": "causal_document", "seqlen": 2048, "lengths": "auto", "seed": 3,
         "heads_q": 8, "heads_kv": 2, "head_dim": 64, "dtype": "bfloat16",
-        "median": 0.01, "mask_digest": MASK.digest, "density": MASK.density,
+        "median": 0.01, "samples": [fields.get("median", 0.01)], "flops": 4,
+        "findings": [{"tensor": "out", "passed": True, "error": 0.0}],
+        "mask_digest": MASK.digest, "density": MASK.density,
     }  # fmt: skip
     return {**usual, **fields}
 
@@ -124,11 +128,43 @@ def test_times_that_were_edited_are_refused_by_their_line(write, median):
         (parallel(rank_compute_seconds=[]), "line 2: "),
         (parallel(mesh="ring=0"), "line 2: mesh: "),
         (parallel(communication={"send_recv": 7}), "line 2: "),
+        (record(samples=[0.02, 0.03]), "line 2: the median is 0.01, and the median of the samples is 0.025"),
+        (record(samples=[]), "line 2: the median is 0.01, and the median of the samples is nan"),
+        (record(findings=[]), "line 2: the status is ok, and there are no findings"),
+        (record(findings=[{"tensor": "dk", "passed": False}]), "line 2: the status is ok, and the finding of dk did"),
+        (record(tflops=500.0), "line 2: tflops is 500.0, and 4 operations in 0.01 seconds are"),
+        (record(previous="0"), "line 2: previous is no number and digest of a line"),
+        (record(previous=3), "line 2: "),
+        ("1" * 20_000_000, "line 2: it has 20000000 bytes, and a record has at most 8388608"),
+        ("1" * 5000, "line 2: "),
+        ("[" * 100_000, "line 2: "),
     ],
-    ids=range(13),
+    ids=range(23),
 )
 def test_lines_that_are_no_records_are_refused_by_their_number(write, line, said):
     assert said in refused(write(record(), line))
+
+
+def test_a_changed_line_of_a_chain_is_refused(write):
+    first = record()
+    second = record(case="c1", previous=link_to(1, json.dumps(first).encode()))
+    assert len(list(rows_of_folder(write(first, second)))) == 2
+    changed = {**first, "heads_q": 16}
+    assert "line 1: it was changed after it was written" in refused(write(changed, second))
+
+
+def test_a_separator_in_a_message_ends_no_line(write):
+    folder = write(record(), record(case="c1", status="error"))
+    file = folder / "records.jsonl"
+    file.write_text(file.read_text().replace('"c1"', '"c1", "message": "one\u2028two"'), "utf-8")
+    assert len(list(rows_of_folder(folder))) == 1
+
+
+def test_a_fifo_is_refused_and_not_waited_for(write):
+    folder = write(record())
+    (folder / "records.jsonl").unlink()
+    os.mkfifo(folder / "records.jsonl")
+    assert "it is a FIFO, and a regular file is needed" in refused(folder)
 
 
 def test_a_mask_that_cannot_be_drawn_again_is_said(write):

@@ -2,11 +2,20 @@
 
 import json
 import math
+import os
+import random
+import resource
+import threading
 
 import pytest
+import torch
 
+import longca
+from longca import masks
+from longca.manifests.devices import cpu_device
+from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Run, to_line
-from longca_advice.history import append, history, history_path
+from longca_advice.history import append, history, history_path, remember
 from longca_advice.sources import sources
 
 from . import rows
@@ -130,3 +139,168 @@ def test_the_model_is_kept_until_the_history_changes(path):
     assert changed.costs is not first.costs
     assert "b_of_this_test" in changed.costs.kernels
     assert [text.startswith("left out of this machine's evidence: ") for text in changed.notes] == [True]
+
+
+def record(status="ok", kernel="b", case="c0", direction="forward", **fields):
+    """The record of a case on one device, as a run has it."""
+    mask = masks.build("causal", 512)
+    about = {
+        "case": case, "status": status, "kernel": kernel, "form": "row_intervals", "direction": direction,
+        "distribution": "longca-b", "distribution_version": "1.0", "pattern": "causal", "seqlen": 512,
+        "heads_q": 2, "heads_kv": 1, "head_dim": 64, "dtype": "float32", "density": mask.density,
+        "mask_digest": mask.digest, "median": 0.01 if status == "ok" else None, "finished": "2026-11-22T12:00:00+00:00",
+    }  # fmt: skip
+    remember({**about, **fields}, CPU, mask)
+
+
+def left():
+    return [(one.kernel, one.case) for one in history().rows]
+
+
+def test_a_measurement_has_its_version_device_and_time():
+    record()
+    (row,) = history().rows
+    assert (row.version, row.finished, row.run) == ("longca-b 1.0", "2026-11-22T12:00:00+00:00", CPU)
+    record("unsupported")
+    record("timeout", case="c1")
+    assert left() == [("b", "c0")]
+
+
+@pytest.mark.parametrize("status", ["wrong", "suspect"])
+def test_a_kernel_that_was_found_wrong_is_left_out_and_named(status):
+    record("ok", "a")
+    record()
+    record(case="c1", direction="backward")
+    record(status, case="c2")
+    assert left() == [("a", "c0")]
+    (said,) = history().wrong
+    assert f"2 measurements of b, because it was found {status} on Some CPU at 2026-11-22T12:00:00+00:00" in said
+    record(case="c3")
+    assert left() == [("a", "c0")], "later cases of a wrong kernel are no evidence"
+
+
+def test_another_version_or_device_is_not_doubted():
+    record("wrong")
+    record(case="c1", distribution_version="1.1")
+    remember_elsewhere = Run(run="this machine", device="Another CPU")
+    append(row("b", run=remember_elsewhere, version="longca-b 1.0"))
+    assert [one.version for one in history().rows] == ["longca-b 1.1", "longca-b 1.0"]
+    assert history().wrong == ()
+
+
+def test_a_row_without_a_version_is_doubted_with_any():
+    append(row("b"))
+    record("wrong")
+    assert history().rows == ()
+
+
+@pytest.mark.parametrize(("status", "after"), [("suspect", [("b", "c0"), ("b", "c1")]), ("wrong", [])])
+def test_a_case_that_was_measured_again_ends_a_suspicion_but_not_an_error(status, after):
+    record()
+    record(status, case="c1")
+    record(case="c1")
+    assert left() == after
+
+
+def test_the_half_of_a_pair_that_ran_is_doubted():
+    for kernel in "ab":
+        record(kernel=kernel)
+    record("wrong", "a+b", "c1", "backward", distribution="longca-a + longca-b", distribution_version="2.0 + 1.0")
+    assert left() == [("a", "c0")]
+
+
+def test_a_doubt_that_is_edited_is_named(path):
+    record("wrong")
+    path.write_text(path.read_text().replace('"wrong"', '"fine"'))
+    record()
+    assert left() == [("b", "c0")]
+    assert "line 1: status: " in history().wrong[0]
+
+
+def test_times_that_this_cpu_cannot_reach_are_left_out():
+    here = Run(run="this machine", device=evidence_name(cpu_device()))
+    seconds = 1e-12 * row(run=here).flops / cpu_reaches("bfloat16")
+    append(row("slower", seconds * 1.01, run=here))
+    append(row("faster", seconds * 0.99, run=here))
+    assert [one.kernel for one in history().rows] == ["slower"]
+    assert "line 2: " in history().wrong[0]
+
+
+def in_time(call):
+    """The result of a call that must not hang."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "the call hangs"
+    return results[0]
+
+
+def fifo(path):
+    os.mkfifo(path)
+
+
+def fifo_behind_a_link(path):
+    os.mkfifo(path.with_name("fifo"))
+    path.symlink_to("fifo")
+
+
+def link_to_itself(path):
+    path.symlink_to(path.name)
+
+
+def folder(path):
+    path.mkdir()
+
+
+def endless(path):
+    path.symlink_to("/dev/zero")
+
+
+def huge(path):
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def long_line(path):
+    path.write_bytes(b"1" * 20_000_000)
+
+
+def noise(path):
+    path.write_bytes(random.Random(0).randbytes(100_000))
+
+
+def nested(path):
+    path.write_bytes(b'{"kernel":' * 100_000 + b"\n" + b"9" * 5000 + b"\n" + '{"kernel": "\u2028"}'.encode())
+
+
+@pytest.mark.parametrize(
+    "make", [fifo, fifo_behind_a_link, link_to_itself, folder, endless, huge, long_line, noise, nested]
+)
+def test_no_file_breaks_attention_or_makes_it_wait(path, make):
+    path.parent.mkdir()
+    make(path)
+    q, k, v = torch.randn(3, 32, 2, 16).unbind()
+    mask = masks.build("causal", 32)
+    expected = longca.attention(q, k, v, mask, kernel="naive")
+    torch.testing.assert_close(in_time(lambda: longca.attention(q, k, v, mask, kernel="auto")), expected)
+    assert history().rows == ()
+    in_time(lambda: append(row()))
+
+
+def test_a_linked_file_is_followed(path):
+    path.parent.mkdir()
+    path.symlink_to("elsewhere.jsonl")
+    append(row())
+    assert history().rows == (row(),)
+
+
+def test_a_line_that_is_cut_by_a_full_disk_costs_only_itself(path):
+    append(row())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 50, hard))
+    append(row("b"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    append(row("c"))
+    assert [one.kernel for one in history().rows] == ["a", "c"]
+    assert "line 2: " in history().wrong[0]

@@ -19,8 +19,7 @@ from longca.manifests import Device
 from longca.plugins import Registry
 from longca_advice.devices import evidence_name
 from longca_advice.evidence import Run
-from longca_advice.from_records import row_of
-from longca_advice.history import append
+from longca_advice.history import remember
 from longca_bench.measuring.case_record import identity, judged, measured_record, unmeasured_record
 from longca_bench.measuring.environment import package_versions
 from longca_bench.measuring.interleave import Turns
@@ -175,8 +174,8 @@ class _Run:
             message = "an earlier case failed, and --fail-fast was asked for"
             return unmeasured_record(about, Status.SKIPPED, message)
         record = measured_record(about, task, judged(measure(task, self._options.deadline), self._device, case))
-        if record.status is Status.OK and case.parallel is None:
-            append(row_of(record.model_dump(mode="json"), self._here, mask=case.mask))
+        if case.parallel is None:
+            remember(record.model_dump(mode="json"), self._here, case.mask)
         return record
 
 
