@@ -79,18 +79,18 @@ def _earlier(
     wanted: Request, suite: Suite, where: Device, registry: Registry, ranks: int | None
 ) -> list[Outcome] | None:
     """The predictions of the resumed run, or None if it has none."""
-    from pydantic import ValidationError
-
     from longca.errors import RequestError
+    from longca_advice.record_lines import read_beside
     from longca_bench.measuring.advised import problems, with_cases
     from longca_bench.measuring.outcome import Outcome
 
     file = _file(wanted.out) if wanted.out is not None and wanted.resume else None
-    if file is None or not file.exists():
+    content = None if file is None else read_beside(file)
+    if content is None:
         return None
     try:
-        said = [Outcome.model_validate(one) for one in json.loads(file.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, ValidationError) as error:
+        said = [Outcome.model_validate(one) for one in json.loads(content)]
+    except (ValueError, TypeError, RecursionError) as error:
         raise RequestError(f"cannot resume: {file}: {error}. Start another run with --out") from None
     asked = list(problems(suite))
     same = len(said) == len(asked) and all(one.asked == wanted.recommended for one in said)
@@ -113,10 +113,11 @@ def write_outcomes(folder: Path, outcomes: Sequence[Outcome]) -> None:
         RecordError: The file could not be written.
     """
     from longca.errors import RecordError
+    from longca.regular_files import write_whole
 
     text = json.dumps([outcome.as_json() for outcome in outcomes], indent=2) + "\n"
     try:
-        _file(folder).write_text(text, encoding="utf-8")
+        write_whole(_file(folder), text.encode())
     except OSError as error:
         raise RecordError(f"cannot write to {_file(folder)}: {error.strerror}. Make room there") from None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
+from longca.regular_files import read_regular
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIXES", "read_benchmark"]
 
 SUFFIXES = (".json", ".csv")
+#: Bytes that a file may have.
+_MOST = 2**29
 
 
 def read_benchmark(path: Path, under: str) -> tuple[DataFrame, dict[str, Any]]:
@@ -30,11 +34,12 @@ def read_benchmark(path: Path, under: str) -> tuple[DataFrame, dict[str, Any]]:
     from pandas import json_normalize, read_csv
 
     try:
+        content = read_regular(path, _MOST, follow=True)
         if path.suffix == ".csv":
-            return read_csv(path), {}
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read {path}: {error}") from None
+            return read_csv(BytesIO(content)), {}
+        found = json.loads(content.decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise RequestError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     rows = _rows(found.get(under) if isinstance(found, dict) and under else found)
     if not rows:
         raise RequestError(f"{path} has no rows: a list of objects was expected under {under!r}")

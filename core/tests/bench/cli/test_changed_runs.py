@@ -1,0 +1,110 @@
+"""`longca report`, `compare` and `run` on folders that were changed, and on files that are none."""
+
+import json
+import os
+
+import pytest
+
+from longca_bench.measuring.run_folder import RunFolder
+
+from ..reports.runs import ENVIRONMENT, record
+
+TORN = '{"case": "torn'
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of three kernels, with the chain of its lines."""
+    folder = RunFolder(tmp_path / "run", ENVIRONMENT)
+    for kernel, time in (("naive", 2e-3), ("sdpa", 1e-3), ("flex", 3e-3)):
+        folder.append(record(kernel, time=time))
+    folder.close()
+    return folder.path
+
+
+@pytest.fixture
+def changed(run):
+    """The run, with the second kernel made faster, and a line that is torn."""
+    file = run / "records.jsonl"
+    first, second, third, _ = file.read_text().split("\n")
+    faster = record("sdpa", time=1e-5, previous=json.loads(second)["previous"]).model_dump_json()
+    file.write_text("\n".join((first, faster, third, TORN)))
+    return run
+
+
+def test_a_report_names_wrong_lines_and_shows_the_others(fakes, changed, tmp_path):
+    ran = fakes.longca("report", str(changed), "--format", "terminal", "--format", "markdown", "--format", "html")
+    assert ran.returncode == 1
+    torn, altered, about = ran.stderr.splitlines()
+    assert f"{changed}/records.jsonl, line 4: it is torn" in torn
+    assert altered == f"{changed}/records.jsonl, line 2: it was changed after it was written"
+    assert about == "Results leave out the wrong lines, and have all intact ones."
+    assert "2 cases: 2 ok" in ran.stdout
+    assert "sdpa" not in ran.stdout
+    for page in ("report.md", "report.html"):
+        assert "line 2: it was changed after it was written" in (changed / "report" / page).read_text("utf-8")
+    found = fakes.longca("report", str(changed), "--json")
+    assert (found.returncode, json.loads(found.stdout)["complaints"]) == (1, ran.stderr.splitlines())
+
+
+def test_a_comparison_leaves_wrong_lines_out(fakes, changed):
+    ran = fakes.longca("compare", str(changed), str(changed), "--json")
+    found = json.loads(ran.stdout)
+    assert ran.returncode == 1
+    assert [pair["kernel"] for pair in found["pairs"]] == ["naive", "flex"]
+    assert ran.stderr.splitlines() == found["complaints"]
+    assert ran.stderr.count("line 2: it was changed") == 2
+
+
+def test_many_wrong_lines_are_counted(fakes, run):
+    file = run / "records.jsonl"
+    file.write_text(file.read_text() + f"{TORN}\n" * 1000)
+    ran = fakes.longca("report", str(run))
+    assert ran.returncode == 1
+    assert "990 more lines are wrong or missing" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 12
+
+
+def test_a_run_without_an_intact_line_is_refused(fakes, run):
+    (run / "records.jsonl").write_text(TORN)
+    assert "line 1: it is torn" in fakes.refuses("report", str(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("run/records.jsonl", ["report", "run"]),
+        ("run/environment.json", ["compare", "run", "run"]),
+        ("run/records.jsonl", ["recommend", "causal", "--seqlen", "64", "--records", "run"]),
+        ("run/records.jsonl", ["run", "quick", "--device", "cpu", "--resume", "--out", "run"]),
+        ("run/advice.json", ["run", "causal", "--recommended", "--device", "cpu", "--resume", "--out", "run"]),
+        ("benchmark.json", ["report", "benchmark.json", "--view", "whole"]),
+        ("benchmark.csv", ["report", "benchmark.csv", "--view", "whole"]),
+    ],
+)
+def test_a_fifo_is_refused_and_not_waited_for(fakes, run, name, command):
+    path = run.parent / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    arguments = [
+        str(run.parent / word) if word in ("run", name) and place else word for place, word in enumerate(command)
+    ]
+    ran = fakes.python("-m", "longca", *arguments, timeout=120)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (2, False)
+    assert "it is a FIFO, and a regular file is needed" in ran.stderr
+
+
+def test_a_linked_suite_is_read(fakes, tmp_path):
+    suite = """
+    name = "linked"
+    version = 1
+    [[sweep]]
+    patterns = ["causal"]
+    seqlens = [64]
+    heads = ["2:1"]
+    head_dims = [32]
+    dtypes = ["float32"]
+    """
+    (tmp_path / "real.toml").write_text(suite)
+    (tmp_path / "suite.toml").symlink_to("real.toml")
+    assert "causal" in fakes.says("run", str(tmp_path / "suite.toml"), "--dry-run", "--device", "cpu")
