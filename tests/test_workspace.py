@@ -23,7 +23,16 @@ KITS = [path for path in PLUGINS if path.name == "longca_triton"]
 
 #: The core's floors from the ground up, each with its packages and modules. A floor imports none above it.
 FLOORS = {
-    "ground": ("longca.errors", "longca.paths", "longca.plain_text", "longca.plan_cache", "longca.regular_files"),
+    "ground": (
+        "longca.distributions",
+        "longca.errors",
+        "longca.import_path",
+        "longca.limits",
+        "longca.paths",
+        "longca.plain_text",
+        "longca.plan_cache",
+        "longca.regular_files",
+    ),
     "masks": ("longca.masks",),
     "manifests": ("longca.manifests",),
     "plugins": ("longca.hookspecs", "longca.discovery", "longca.plugins"),

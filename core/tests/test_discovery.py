@@ -1,6 +1,7 @@
 """Broken plugins as real distributions in real processes. Each one is left out with a reason, and the others work."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -127,7 +128,7 @@ def test_no_orphan_stays(hung):
 
 def test_names_are_contained(listed):
     fakes, plugins = listed
-    assert plugins[f"evil{ESCAPE}[red]"]["kernels"] == ["evil"]
+    assert plugins["evil\\x1b[31m[red]"]["kernels"] == ["evil"]
     shown = fakes.longca("plugins", "--no-plugin", "slow")
     assert ESCAPE not in shown.stdout
     assert "\x07" not in shown.stdout
@@ -146,52 +147,63 @@ COUNTS = (
     """
 import os, pathlib
 with open("imports", "a") as file:
-    file.write("probed\\n" if "LONGCA_INSIDE_PROBE" in os.environ else "imported\\n")
+    file.write("elsewhere\\n" if "LONGCA_INSIDE_PROBE" in os.environ else "in the command\\n")
 """
     + GOOD
 )
+PROBED = ["elsewhere"]
 
 
-def imports(fakes):
+def imports(fakes, *arguments, **env):
+    """Where a command that lists the kernel `good` imports its plugin, once for each import."""
     path = fakes.root / "imports"
-    text = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)
-    return text
+    ran = fakes.longca(*(arguments or ("list-capabilities", "--json")), **env)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert '"good"' in ran.stdout
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def test_a_plugin_is_probed_once(fakes):
     folder = fakes.add("counts", COUNTS)
-    fakes.plugins()
-    assert imports(fakes) == ["probed", "imported"]
-    fakes.plugins()
-    assert imports(fakes) == ["imported"]
-    fakes.plugins("--reprobe")
-    assert imports(fakes) == ["probed", "imported"]
+    assert imports(fakes) == PROBED
+    assert imports(fakes) == []
+    assert imports(fakes, "plugins", "--json") == PROBED, "`longca plugins` looks at every plugin anew"
+    assert imports(fakes, "plugins", "--json", "--reprobe") == PROBED * 2
     (folder / "counts.py").write_text((folder / "counts.py").read_text() + "\n# edited, as in an editable install\n")
-    fakes.plugins()
-    assert imports(fakes) == ["probed", "imported"]
+    assert imports(fakes) == PROBED
     (folder / "fake0-1.0.dist-info" / "RECORD").write_text("counts.py,sha256=other,1\n")
-    fakes.plugins()
-    assert imports(fakes) == ["probed", "imported"]
+    assert imports(fakes) == PROBED
+    assert imports(fakes) == []
+
+
+def test_an_edited_module_of_manifests_is_read_anew(fakes):
+    folder = fakes.add("counts", COUNTS + "import counts_further\n")
+    (folder / "counts_further.py").touch()
+    assert imports(fakes) == PROBED
+    assert imports(fakes) == []
+    (folder / "counts_further.py").write_text("# edited\n")
+    assert imports(fakes) == PROBED
 
 
 def test_a_corrupt_cache_is_asked_anew(fakes):
     fakes.add("counts", COUNTS)
-    fakes.plugins()
     imports(fakes)
-    for garbage in ("", "{", "[]", '{"problem": 3, "imports_torch": false, "environment": ""}', "\udcff"):
-        for kept in (fakes.root / "cache" / "plugins").iterdir():
-            kept.write_text(garbage, "utf-8", "surrogateescape")
-        assert fakes.plugins()["counts"]["kernels"] == ["good"]
-        assert imports(fakes) == ["probed", "imported"]
+    wrong = ("", "{", "[]", '{"problem": 3, "imports_torch": false}', "\udcff", '{"kernels": [{"name": "good"}]}')
+    (kept,) = (path for path in (fakes.root / "cache" / "plugins").iterdir() if b'"good"' in path.read_bytes())
+    for garbage in wrong:
+        kept.write_text(garbage, "utf-8", "surrogateescape")
+        assert imports(fakes) == PROBED
+    kept.unlink()
+    os.mkfifo(kept)
+    assert imports(fakes) == PROBED
 
 
 def test_without_a_writable_cache_everything_works(fakes):
     fakes.add("counts", COUNTS)
     (fakes.root / "file").touch()
     for _ in range(2):
-        assert fakes.plugins(LONGCA_CACHE_DIR=str(fakes.root / "file" / "cache"))["counts"]["kernels"] == ["good"]
-    assert imports(fakes) == ["probed", "imported"] * 2
+        assert imports(fakes, LONGCA_CACHE_DIR=str(fakes.root / "file" / "cache")) == PROBED
 
 
 def test_a_bad_answer_lasts_until_something_is_installed(fakes):

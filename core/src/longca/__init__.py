@@ -67,9 +67,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        import importlib_metadata
+        from longca.distributions import find_core
 
-        return importlib_metadata.version("longca-core")
+        return find_core().version
     if name == "masks":
         return importlib.import_module("longca.masks")
     if name not in __all__:

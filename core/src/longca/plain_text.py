@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["plain_text", "printable"]
+__all__ = ["plain_text", "printable", "type_name"]
 
 # Cc: control characters, C0 and C1; Cf: invisible ones, bidirectional overrides among them; Cs: lone surrogates;
 # Zl and Zp: line and paragraph separators.
@@ -35,16 +35,18 @@ def printable(text: str) -> str:
     return "".join(_escaped(char) if unicodedata.category(char) in _HARMFUL else char for char in text)
 
 
+def type_name(value: object) -> str:
+    """The name of an object's type, whatever its `__class__` and its metaclass say."""
+    return printable(type.__dict__["__name__"].__get__(type(value))[:200])
+
+
 def _as_text(value: object) -> str:
     """The object's text as an exact `str`. A subclass may lie about its length and its parts."""
-    # `type(value)` cannot be overridden, and neither can `type`'s own descriptor of the name.
-    kind = type.__dict__["__name__"].__get__(type(value))
     try:
         text = value if issubclass(type(value), str) else str(value)
         return str.__str__(text)
     except BaseException as error:  # a plugin's __str__ may call exit()
-        raised = type.__dict__["__name__"].__get__(type(error))
-        return f"<{kind}, whose text cannot be made: {raised}>"
+        return f"<{type_name(value)}, whose text cannot be made: {type_name(error)}>"
 
 
 def _escaped(char: str) -> str:

@@ -7,11 +7,11 @@ from functools import cache, partial
 from math import prod
 from typing import Any
 
-from longca.discovery.admission import can_veto, veto
 from longca.discovery.catalogue import PluginInfo, collect
+from longca.discovery.functions import BrokenFunctionError
 from longca.discovery.loading import instantiate, load_object, make_pair
-from longca.errors import PluginError, RequestError, UnknownNameError
-from longca.manifests import KernelManifest, Layout, Problem, StrategyManifest, Verdict
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests import KernelManifest, Layout, Manifest, Problem, StrategyManifest, Verdict
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest
 from longca.manifests.step_cuts import distinct_steps
@@ -32,8 +32,8 @@ class Registry:
         strategies: Context-parallel strategies by name, in the same order.
     """
 
-    def __init__(self, disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> None:
-        self._catalogue = collect(disabled, reprobe)
+    def __init__(self, disabled: frozenset[str] = frozenset(), reprobe: bool = False, guarded: bool = False) -> None:
+        self._catalogue = collect(disabled, reprobe, guarded)
         self.disabled = disabled
         self.plugins = tuple(self._catalogue.plugins)
         self.kernels: dict[str, KernelManifest] = self._catalogue.kernels
@@ -134,12 +134,25 @@ class Registry:
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
         admission = self._catalogue.admission(manifest)
-        if not can_veto(admission):
-            return verdict
-        for part in (problem,) if layout is None else distinct_steps(problem, layout):
-            if reasons := veto(admission, manifest.name, part):
+        if admission.can_veto:
+            parts = (problem,) if layout is None else distinct_steps(problem, layout)
+            if reasons := admission.veto(manifest.name, parts):
                 return Verdict(manifest.name, None, reasons)
         return verdict
+
+    def call(self, manifest: Manifest, field: str, *arguments: Any) -> Any:
+        """The result of a torch-free function that a field of a registered manifest names, such as `memory`.
+
+        Raises:
+            MissingPackageError: A package that the manifest requires is not installed.
+            PluginError: The function cannot be imported, raises, or returns something else. Beside a failed import it
+                is an UnsupportedError too, because what was asked about is refused.
+        """
+        return self._catalogue.admission(manifest).call(manifest, field, arguments)
+
+    def examine(self) -> tuple[PluginInfo, ...]:
+        """The plugins, with problems that a second import and questions to their hooks show, where they are guarded."""
+        return tuple(self._catalogue.examine())
 
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
@@ -195,32 +208,32 @@ class Registry:
         chosen = placement or manifest.placements[0]
         if chosen not in manifest.placements:
             raise UnknownNameError(f"placement of {strategy}", chosen, manifest.placements)
-        distribution = self._catalogue.owner(manifest).distribution
-        layout = load_object(manifest, manifest.layout, distribution)(problem, axis_sizes, chosen)
-        if not isinstance(layout, Layout):
-            raise PluginError(f"{manifest.layout} of plugin {distribution} returned a {type(layout).__name__}")
+        layout: Layout = self.call(manifest, "layout", problem, axis_sizes, chosen)
         if layout.world_size != (ranks := prod(axis_sizes.values())):
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
-            raise PluginError(f"{manifest.layout} of plugin {distribution} returned a layout of {of}")
+            owner = self._catalogue.owner(manifest).distribution
+            raise BrokenFunctionError(f"{manifest.layout} of plugin {owner} returned a layout of {of}")
         return layout.made_by(strategy, tuple((axis, axis_sizes[axis]) for axis in manifest.axes), str(chosen))
 
 
-def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False) -> Registry:
-    """The registry of this process. Its first call imports the plugins.
+def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False, guarded: bool = False) -> Registry:
+    """The registry of this process, made at the first call.
 
     Args:
         disabled: Entry points or distributions to leave out. The variable LONGCA_PLUGINS names the plugins to take.
         reprobe: Whether to probe plugins again that were probed before.
+        guarded: Whether hooks run in other processes, with deadlines, as the command line does it. Else the plugins are
+            imported here.
 
     Raises:
         RequestError: A name belongs to no plugin, or to the core.
     """
-    return _open(disabled, reprobe)
+    return _open(disabled, reprobe, guarded)
 
 
 @cache
-def _open(disabled: frozenset[str], reprobe: bool) -> Registry:
-    return Registry(disabled, reprobe)
+def _open(disabled: frozenset[str], reprobe: bool, guarded: bool) -> Registry:
+    return Registry(disabled, reprobe, guarded)
 
 
 def resolve(kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:

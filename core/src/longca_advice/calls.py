@@ -9,10 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.discovery.loading import load_object
-from longca.errors import PluginError
 from longca.manifests import Layout, Problem
-from longca.manifests.schedule import Phase, Schedule
+from longca.manifests.schedule import Schedule
 from longca.manifests.step_cuts import step_problems
 from longca.plugins import Registry
 from longca_advice.network import Network, Topology
@@ -41,11 +39,8 @@ def schedule_of(registry: Registry, problem: Problem, layout: Layout, nccl: bool
     manifest = registry.strategy(layout.strategy)
     if manifest.schedule is None:
         return None
-    distribution = registry.strategy_provider(layout.strategy).distribution
-    found = load_object(manifest, manifest.schedule, distribution)(problem, layout, nccl)
-    if not isinstance(found, tuple) or not all(isinstance(phase, Phase) for phase in found):
-        raise PluginError(f"{manifest.schedule} of strategy {layout.strategy} returned a {type(found).__name__}")
-    return found
+    schedule: Schedule = registry.call(manifest, "schedule", problem, layout, nccl)
+    return schedule
 
 
 @dataclass(frozen=True, eq=False)

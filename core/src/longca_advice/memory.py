@@ -13,9 +13,7 @@ from math import log2, prod
 
 import numpy as np
 
-from longca.discovery.loading import load_object
-from longca.errors import PluginError
-from longca.manifests import Direction, Layout, Problem
+from longca.manifests import Direction, KernelManifest, Layout, Problem
 from longca.manifests.memory import StrategyMemory
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.pairs import halves
@@ -175,11 +173,8 @@ def _around(
     manifest = registry.strategy(strategy)
     if manifest.memory is None:
         return None
-    distribution = registry.strategy_provider(strategy).distribution
-    found = load_object(manifest, manifest.memory, distribution)(problem, sizes, nccl)
-    if not isinstance(found, StrategyMemory):
-        raise PluginError(f"{manifest.memory} of strategy {strategy} returned a {type(found).__name__}")
-    return found
+    memory: StrategyMemory = registry.call(manifest, "memory", problem, sizes, nccl)
+    return memory
 
 
 def _calls(
@@ -192,8 +187,8 @@ def _calls(
         verdict.check()
         assert verdict.offer is not None, "a kernel that takes a step has an offer for it"
         if planned:
-            plan += times * _stated(registry, kernel, manifest.plan_bytes, step, verdict.offer.form)
-        workspace = max(workspace, _stated(registry, kernel, manifest.workspace, step, verdict.offer.form))
+            plan += times * _stated(registry, manifest, "plan_bytes", step, verdict.offer.form)
+        workspace = max(workspace, _stated(registry, manifest, "workspace", step, verdict.offer.form))
     stated = {f"workspace of {kernel}": manifest.workspace, f"plan of {kernel}": manifest.plan_bytes}
     return _Calls(plan, workspace, tuple(name for name, function in stated.items() if function is None))
 
@@ -217,9 +212,8 @@ def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, i
     yield from ((max(steps, key=lambda step: step.area), len(steps)) for steps in found.values())
 
 
-def _stated(registry: Registry, kernel: str, function: str | None, problem: Problem, form: Form) -> int:
+def _stated(registry: Registry, manifest: KernelManifest, field: str, problem: Problem, form: Form) -> int:
     """The bytes that a function of a kernel's manifest returns, or 0 without a function."""
-    if function is None:
+    if getattr(manifest, field) is None:
         return 0
-    manifest, distribution = registry.manifest(kernel), registry.provider(kernel).distribution
-    return int(load_object(manifest, function, distribution)(problem, form))
+    return int(registry.call(manifest, field, problem, form))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from longca import Device, Problem, masks
+from longca.discovery.admission import Admission
 from longca.errors import PluginError
 from longca.manifests import Layout, Step, StrategyManifest
 from longca.manifests.schedule import Move, Phase
@@ -38,9 +39,8 @@ def registry(monkeypatch, schedule, function=None):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     about = {"title": "Mine", "upstream": "-", "license": "MIT", "axes": ("ring",), "placements": ("contiguous",)}
     manifest = StrategyManifest(name="mine", layout="a:b", implementation="a:b", schedule=schedule, **about)
-    return SimpleNamespace(
-        strategy=lambda _: manifest, strategy_provider=lambda _: SimpleNamespace(distribution="longca-mine")
-    )
+    plugin = Admission("longca-mine")
+    return SimpleNamespace(strategy=lambda _: manifest, call=lambda *about: plugin.call(*about[:2], about[2:]))
 
 
 def test_a_strategy_says_what_it_does(monkeypatch, problem, layout):
@@ -57,7 +57,7 @@ def test_or_it_does_not(monkeypatch, problem, layout):
 @pytest.mark.parametrize("wrong", [None, [*SCHEDULE], ("phase",)])
 def test_what_is_no_schedule_is_refused(monkeypatch, problem, layout, wrong):
     found = registry(monkeypatch, "a_module_of_schedules:of", lambda *_: wrong)
-    with pytest.raises(PluginError, match=f"of strategy mine returned a {type(wrong).__name__}"):
+    with pytest.raises(PluginError, match=f"of of plugin longca-mine returned a {type(wrong).__name__}"):
         schedule_of(found, problem, layout, nccl=True)
 
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from longca.discovery.admission import Admission
 from longca.discovery.catalogue import PluginInfo
 from longca.errors import UnknownNameError
 from longca.kernels.base import Plan, fill
@@ -77,6 +78,9 @@ class Toys:
 
     def resolve(self, kernel, problem, layout=None, *, anywhere=False):
         return resolve_manifest(self.manifest(kernel), problem, layout)
+
+    def call(self, manifest, field, *arguments):
+        return Admission("toys").call(manifest, field, arguments)
 
     def load(self, kernel):
         return self.implementations[kernel]

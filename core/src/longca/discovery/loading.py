@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from longca.discovery.admission import describe
+from longca.discovery.describing import describe
 from longca.errors import LongCAError, MissingPackageError, PluginError
 from longca.manifests import Manifest, missing
 

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from functools import cache
 
-import importlib_metadata
 from packaging.requirements import Requirement
+from packaging.version import InvalidVersion
+
+from longca.distributions import distributions
+from longca.plain_text import plain_text
 
 __all__ = ["alternatives", "installed_version", "missing"]
 
 
 @cache
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution, or None."""
-    try:
-        return importlib_metadata.version(distribution)
-    except importlib_metadata.PackageNotFoundError:
-        return None
+    """The version of an installed distribution. None without one, or if its metadata cannot be read."""
+    for found in distributions(name=distribution):
+        try:
+            return plain_text(found.version, 200)
+        except Exception:  # a parser of metadata that meets random text may raise anything
+            continue
+    return None
 
 
 def alternatives(requirement: str) -> tuple[Requirement, ...]:
@@ -40,6 +45,8 @@ def _missing(wanted: Requirement) -> str | None:
     version = installed_version(wanted.name)
     if version is None:
         return f"{wanted.name} is not installed"
-    if not wanted.specifier.contains(version, prereleases=True):
-        return f"{wanted.name} {version} is installed"
-    return None
+    try:
+        fits = wanted.specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        fits = False
+    return None if fits else f"{wanted.name} {version} is installed"

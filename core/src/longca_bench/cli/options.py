@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from longca.plain_text import plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +25,7 @@ __all__ = [
     "chosen_device",
     "chosen_directions",
     "count_workers",
+    "finite",
     "open_registry",
     "print_json",
     "say_complaints",
@@ -37,8 +41,30 @@ NoPlugin = Annotated[
 _WORDS = {"bool": "", "int": "N", "int range": "N", "float": "X", "float range": "X", "path": "PATH", "Path": "PATH"}
 
 
+def finite(value: float | None) -> float | None:
+    """The callback of an option with a number. NaN is within every range, and is refused here.
+
+    Raises:
+        BadParameter: The value is NaN.
+    """
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter(f"{value} is no number")
+    return value
+
+
 class Commands(TyperGroup):
-    """A group of commands whose help has a word for each option's value, such as `N`, instead of `<int range>`."""
+    """A group of commands whose help has a word for each option's value, such as `N`, instead of `<int range>`.
+
+    A message about a wrong option repeats no value of thousands of characters.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = plain_text(error.message, 500)
+            raise
 
     def get_params(self, ctx: Any) -> Any:
         """The group's own options."""
@@ -82,7 +108,7 @@ def open_registry(context: typer.Context, no_plugin: list[str] | None = None, *,
     """
     from longca.plugins import registry
 
-    return registry((context.obj or frozenset()) | frozenset(no_plugin or ()), reprobe=reprobe)
+    return registry((context.obj or frozenset()) | frozenset(no_plugin or ()), reprobe, guarded=True)
 
 
 def print_json(value: Any) -> None:

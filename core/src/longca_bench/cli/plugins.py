@@ -24,17 +24,17 @@ def plugins(
     no_plugin: NoPlugin = None,
 ) -> None:
     """Lists the plugins, their kernels and strategies, and their problems."""
-    registry = open_registry(context, no_plugin, reprobe=reprobe)
+    found = open_registry(context, no_plugin, reprobe=reprobe).examine()
     if as_json:
-        print_json([{**asdict(plugin), "active": plugin.active} for plugin in registry.plugins])
+        print_json([{**asdict(plugin), "active": plugin.active} for plugin in found])
         return
     from longca_bench.reports.text import console
 
     out = console()
-    for plugin in registry.plugins:
+    for plugin in found:
         out.print(_describe(plugin))
         out.print()
-    if any(plugin.problems for plugin in registry.plugins):
+    if any(plugin.problems for plugin in found):
         out.print("`longca plugins --reprobe` tests the plugins with problems again.", style="dim")
 
 

@@ -10,10 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import importlib_metadata
 from packaging.requirements import Requirement
 
-from longca.discovery.candidates import CORE
+from longca.distributions import find_core
 from longca.manifests import installed_version, missing
 from longca.manifests.devices import cpu_device, cuda_devices, driver_version
 from longca.manifests.problem import Direction
@@ -83,7 +82,7 @@ def find_software() -> Iterator[Fact]:
 
 def _extras() -> Iterator[Fact]:
     """The optional packages in the core's metadata."""
-    for text in importlib_metadata.requires(CORE) or ():
+    for text in find_core().requires or ():
         requirement = Requirement(text)
         marker = requirement.marker
         if marker is None or marker.evaluate({"extra": ""}) or "extra" not in str(marker):

@@ -40,7 +40,7 @@ def _lines(name: str, there: set[Any], ran: set[str]) -> list[list[str]]:
     from longca_bench.suites.suite import load_suite
 
     found: dict[tuple[int, str], dict[str, list[Case]]] = {}
-    for case in (case for case in expand(load_suite(name), registry().kernels) if case.kernel in ran):
+    for case in (case for case in expand(load_suite(name), registry(guarded=True).kernels) if case.kernel in ran):
         shape = case.seqlen, f"{case.heads_q}:{case.heads_kv} {case.direction}"
         found.setdefault(shape, {}).setdefault(mask_name(case.pattern, dict(case.factors)), []).append(case)
     merged: dict[tuple[int, str], list[str]] = {}
@@ -73,7 +73,7 @@ def strategy_gaps(rows: Rows, suite: str = "distributed") -> list[Table]:
 
     tried = rows.where(lambda found: found["strategy"].notna() & (found["status"] != "skipped"))
     there = set(tried.frame((*_KEY, "pattern", *_WAY)).itertuples(index=False, name=None))
-    known, asked = registry(), load_suite(suite)
+    known, asked = registry(guarded=True), load_suite(suite)
     shapes: dict[tuple[int, str, int, str], list[Case]] = {}
     for ranks in sorted(set(map(int, tried["world_size"]))):
         for case in expand(asked, known.kernels, strategies=known.strategies, ranks=ranks):

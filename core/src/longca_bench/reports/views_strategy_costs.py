@@ -132,15 +132,13 @@ def strategy_memory(rows: Rows) -> list[Table]:
 def _formula(record: Any) -> float | None:
     """The peak in GiB that the manifest of a record's strategy states, or None if it states none."""
     from longca import registry
-    from longca.discovery.loading import load_object
     from longca.manifests import Device, Problem
     from longca.masks import build
 
-    known = registry()
+    known = registry(guarded=True)
     manifest = known.strategies.get(record.strategy)
     if manifest is None or manifest.memory is None:
         return None
-    stated = load_object(manifest, manifest.memory, known.strategy_provider(record.strategy).distribution)
     mask = build("full" if record.pattern == "full" else "causal", record.seqlen)
     problem = Problem(
         mask=mask,
@@ -152,7 +150,7 @@ def _formula(record: Any) -> float | None:
         direction=record.direction,
     )
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in record.mesh.split(","))}
-    return float(getattr(stated(problem, sizes, True), record.direction) / _GIB)
+    return float(getattr(known.call(manifest, "memory", problem, sizes, True), record.direction) / _GIB)
 
 
 def strategy_errors(rows: Rows) -> list[Table]:
