@@ -16,6 +16,7 @@ A message names the request, the value found, the allowed values and the way out
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -31,8 +32,17 @@ __all__ = [
 ]
 
 
+#: A text without a space that is longer than any name. A message shows its beginning and its end.
+_LONG = re.compile(r"\S{501,}")
+
+
 class LongCAError(Exception):
-    """Any error LongCA raises on purpose."""
+    """Any error LongCA raises on purpose. Its message repeats no text of thousands of characters."""
+
+    def __str__(self) -> str:
+        return _LONG.sub(
+            lambda found: f"{found[0][:80]}…({len(found[0])} characters)…{found[0][-80:]}", super().__str__()
+        )
 
 
 class RequestError(LongCAError, ValueError):
@@ -48,7 +58,7 @@ class UnknownNameError(RequestError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        near = difflib.get_close_matches(str(name).lower(), self.known, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(str(name)[:100].lower(), self.known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(self.known) or 'none'}."
         super().__init__(f"unknown {kind} {name!r}. {hint}")
 

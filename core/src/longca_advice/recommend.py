@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from longca.errors import RequestError, UnsupportedError
+from longca.limits import MAX_RANKS, shown
 from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
@@ -22,10 +23,7 @@ from longca_advice.network import Link
 from longca_advice.sources import Sources, sources
 from longca_advice.strategies import rank_strategies
 
-__all__ = ["MAX_RANKS", "recommend"]
-
-#: More ranks than anyone has.
-MAX_RANKS = 2**14
+__all__ = ["recommend"]
 
 
 def recommend(
@@ -121,7 +119,7 @@ def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim
 def _check_ranks(ranks: int, per_node: int) -> None:
     for name, value in (("ranks", ranks), ("per_node", per_node)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_RANKS:
-            raise RequestError(f"{name} is {value!r}; give an integer from 1 to {MAX_RANKS}")
+            raise RequestError(f"{name} is {shown(value)}; give an integer from 1 to {MAX_RANKS}")
 
 
 def _capacity(memory: str | int | None, device: Device) -> Capacity | None:

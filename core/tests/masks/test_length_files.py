@@ -113,7 +113,7 @@ def test_bad_lists_are_refused(content: str | bytes, message: str, tmp_path: Pat
 def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"absent\.csv cannot be read: No such file"):
         read_histogram(tmp_path / "absent.csv")
-    with pytest.raises(RequestError, match="cannot be read: Is a directory"):
+    with pytest.raises(RequestError, match="cannot be read: it is a folder, and a regular file is needed"):
         read_lengths(tmp_path)
     with pytest.raises(RequestError, match=r"a histogram is a \.csv or \.json file"):
         read_histogram(_file(tmp_path, "h.txt", "1"))

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Literal, get_args
 
 from longca.errors import RequestError, UnknownNameError
+from longca.limits import shown
 from longca.manifests.offers import Direction, DType
 from longca.masks import Admits, BlockSparseMask, Mask
 
@@ -113,7 +114,7 @@ class Problem:
         for name in ("heads_q", "heads_kv", "head_dim"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**16:
-                raise RequestError(f"{name} is {value!r}; give an integer from 1 to {2**16}")
+                raise RequestError(f"{name} is {shown(value)}; give an integer from 1 to {2**16}")
         if self.heads_q % self.num_heads_kv:
             raise RequestError(
                 f"{self.heads_q} query heads do not divide among {self.heads_kv} KV heads; "

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from longca.errors import MaskError
+from longca.limits import MAX_DENSE_CELLS
 from longca.masks.bitmaps import Bits, block_edges, check_bits, most_runs, seen_tokens, touched_tiles, unpacked
 from longca.masks.blocks import Blocks
 from longca.masks.bounds import check_bounds, common_blocks, cut_bounds, tile_spans
 from longca.masks.cutting import check_ranges
 from longca.masks.forms import Form
-from longca.masks.mask import MAX_DENSE_CELLS, Intervals, Mask
+from longca.masks.mask import Intervals, Mask
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import corner_band, merge
 

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
+from longca.limits import MAX_SEQLEN
 from longca.masks.intervals import ragged
-from longca.masks.slices import MAX_SEQLEN, SliceArray, merge, transpose, trim
+from longca.masks.slices import SliceArray, merge, transpose, trim
 
 __all__ = ["Range", "check_ranges", "cut", "cut_many"]
 

@@ -9,28 +9,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
+from longca.limits import MAX_DENSE_CELLS
 from longca.masks.block_sparse import BlockSparseMask
 from longca.masks.bounds import kept_count, uniform_bounds
 from longca.masks.forms import Form
-from longca.masks.mask import MAX_DENSE_CELLS
 from longca.masks.patterns import Pattern, register
 
-__all__: list[str] = []
+__all__ = ["check_bitmap"]
 
 
 def _uniform_block_sparse(q: int, k: int, block: int, kept: float, heads: int, seed: int) -> BlockSparseMask:
-    _check_bitmap(heads, -(-q // block))
+    check_bitmap(heads, -(-q // block))
     return _top_blocks(uniform_bounds(q, block), kept, heads, seed)
 
 
 def _variable_block_sparse(
     q: int, k: int, boundaries: tuple[int, ...], kept: float, heads: int, seed: int
 ) -> BlockSparseMask:
-    _check_bitmap(heads, len(boundaries) - 1)
+    check_bitmap(heads, len(boundaries) - 1)
     return _top_blocks(np.array(boundaries), kept, heads, seed)
 
 
-def _check_bitmap(heads: int, blocks: int) -> None:
+def check_bitmap(heads: int, blocks: int) -> None:
+    """Refuses a bitmap of too many entries.
+
+    Raises:
+        MaskError: There are more than MAX_DENSE_CELLS.
+    """
     if heads * blocks**2 > MAX_DENSE_CELLS:
         raise MaskError(
             f"a bitmap of {heads} heads × {blocks} × {blocks} blocks has more than {MAX_DENSE_CELLS} (2³²) entries; "
@@ -43,13 +48,15 @@ def _top_blocks(bounds: NDArray[np.int64], kept: float, heads: int, seed: int) -
     n = len(bounds) - 1
     count = kept_count(kept, n)
     rng = np.random.default_rng(seed)
-    bitmap = np.zeros((heads * n, n), np.bool_)
+    bits = np.empty((heads * n, -(-n // 8)), np.uint8)
     rows = max(1, 2**22 // n)  # 32 MiB of scores in one step
     for first in range(0, heads * n, rows):
         scores = rng.random((min(rows, heads * n - first), n))
         best = np.argpartition(scores, n - count, axis=1)[:, n - count :]
-        np.put_along_axis(bitmap[first : first + rows], best, True, axis=1)
-    return BlockSparseMask(bitmap.reshape(heads, n, n), bounds, bounds)
+        kept_blocks = np.zeros(scores.shape, np.bool_)
+        np.put_along_axis(kept_blocks, best, True, axis=1)
+        bits[first : first + rows] = np.packbits(kept_blocks, axis=1)
+    return BlockSparseMask.from_bits(bits.reshape(heads, n, -1), bounds, bounds)
 
 
 def _block_forms() -> dict[Form, int | None]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from longca.errors import MaskError
+from longca.limits import MAX_DOCUMENTS, check_pieces, shown
 from longca.masks.bounds import check_bounds
 
 __all__ = ["FACTORS", "Factor"]
@@ -40,10 +42,10 @@ def _integer(name: str, least: int, most: int | None = None) -> Callable[[Any, i
         try:
             number = operator.index(value)
         except TypeError:
-            raise MaskError(f"{name} is {value!r}; give an integer from {least} to {top}") from None
+            raise MaskError(f"{name} is {shown(value)}; give an integer from {least} to {top}") from None
         if isinstance(value, bool) or not least <= number <= top:
             limit = " (the sequence length)" if most is None else ""
-            raise MaskError(f"{name} is {value}; it must be from {least} to {top}{limit}")
+            raise MaskError(f"{name} is {shown(value)}; it must be from {least} to {top}{limit}")
         return number
 
     return check
@@ -51,17 +53,21 @@ def _integer(name: str, least: int, most: int | None = None) -> Callable[[Any, i
 
 def _documents(value: Any, seqlen: int) -> tuple[int, ...]:
     try:
-        lengths = np.asarray(list(value))
+        listed = list(islice(value, MAX_DOCUMENTS + 1))
+        lengths = np.asarray(listed)
     except (TypeError, ValueError):
-        raise MaskError(f"documents is {value!r}; give a list of document lengths") from None
+        raise MaskError(f"documents is {shown(value)}; give a list of document lengths") from None
+    check_pieces(len(listed), "documents or more", "Take fewer and longer documents")
     if not lengths.size or lengths.ndim != 1 or not np.issubdtype(lengths.dtype, np.integer):
         raise MaskError("documents must be a list of at least one integer length")
     short = np.flatnonzero(lengths < 1)
     if len(short):
-        raise MaskError(f"document {short[0]} has length {lengths[short[0]]}; each needs at least 1 token")
+        raise MaskError(f"document {short[0]} has length {shown(int(lengths[short[0]]))}; each needs at least 1 token")
     total = sum(lengths.tolist())
     if total != seqlen:
-        raise MaskError(f"documents sum to {total} tokens, but seqlen is {seqlen}; make the lengths sum to seqlen")
+        raise MaskError(
+            f"documents sum to {shown(total)} tokens, but seqlen is {seqlen}; make the lengths sum to seqlen"
+        )
     return tuple(lengths.tolist())
 
 
@@ -75,7 +81,7 @@ def _boundaries(value: Any, seqlen: int) -> tuple[int, ...]:
 def _kept(value: Any, seqlen: int) -> float:
     del seqlen
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value <= 1:
-        raise MaskError(f"kept is {value!r}; the kept ratio must be above 0 and at most 1 (0.2 keeps a fifth)")
+        raise MaskError(f"kept is {shown(value)}; the kept ratio must be above 0 and at most 1 (0.2 keeps a fifth)")
     return float(value)
 
 

@@ -21,6 +21,9 @@ __all__ = ["IntervalPieces", "interval_pieces"]
 
 Ints = NDArray[np.int64]
 
+#: Rows of a part of `IntervalPieces.ends`.
+_PART = 2**20
+
 
 @dataclass(frozen=True, eq=False)
 class IntervalPieces:
@@ -91,6 +94,22 @@ class IntervalPieces:
                 table[:, self.segment[mine]] = base[mine], step[mine]
                 ends.append(np.repeat(table[0], self.heights) + np.repeat(table[1], self.heights) * offsets)
             yield ends[0].astype(np.int32), ends[1].astype(np.int32)
+
+    def ends(self) -> Iterator[NDArray[np.int32]]:
+        """The arrays of `slots` one after another, in parts that take little memory at any length."""
+        parts = self.split_rows(np.arange(0, int(self.rows[-1]), _PART))
+        bounds = np.append(np.arange(0, int(self.rows[-1]), _PART), self.rows[-1])
+        segments = np.searchsorted(parts.rows, bounds)
+        for slot in range(self.max_intervals):
+            mine = parts.slot == slot
+            for base, step in ((parts.start, parts.start_step), (parts.stop, parts.stop_step)):
+                table = np.zeros((2, len(parts.heights)), np.int64)
+                table[:, parts.segment[mine]] = base[mine], step[mine]
+                for (first, last), (row, stop) in zip(pairwise(segments), pairwise(bounds), strict=True):
+                    here, heights = slice(first, last), parts.heights[first:last]
+                    offsets = np.arange(row, stop) - np.repeat(parts.rows[:-1][here], heights)
+                    ends = np.repeat(table[0, here], heights) + np.repeat(table[1, here], heights) * offsets
+                    yield ends.astype(np.int32)
 
     def empty_rows(self) -> NDArray[np.bool_] | None:
         """Whether each row has no interval: bool [rows]. None if every row has one."""

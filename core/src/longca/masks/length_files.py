@@ -14,13 +14,16 @@ import csv
 import io
 import json
 import re
+from array import array
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import RequestError
+from longca.limits import MAX_HISTOGRAM_BYTES, MAX_LIST_BYTES
 from longca.masks.histogram import COLUMNS, MAX_LENGTH, Histogram
+from longca.regular_files import read_regular
 
 __all__ = ["holds_lengths", "read_histogram", "read_lengths"]
 
@@ -31,10 +34,11 @@ def read_histogram(path: str | Path) -> Histogram:
     """Reads a histogram from a `.csv` or `.json` file. The bounds are half-open: [lower, upper).
 
     Raises:
-        RequestError: The file cannot be read, or its content is not a histogram in the format described above.
+        RequestError: The file cannot be read, has more than MAX_HISTOGRAM_BYTES, or its content is not a histogram in
+            the format described above.
     """
     path = Path(path)
-    text = _text(path)
+    text = _text(path, MAX_HISTOGRAM_BYTES)
     if path.suffix.lower() == ".csv":
         rows, places = _csv_rows(text, str(path))
     elif path.suffix.lower() == ".json":
@@ -48,11 +52,11 @@ def read_lengths(path: str | Path) -> NDArray[np.int64]:
     """Reads the lengths in a text file: int64 [documents], in the file's order. Blank lines are skipped.
 
     Raises:
-        RequestError: The file cannot be read, has no length, or has a line that is not one whole number in
-            [1, 2³¹ − 1].
+        RequestError: The file cannot be read, has more than MAX_LIST_BYTES, has no length, or has a line that is not
+            one whole number in [1, 2³¹ − 1].
     """
-    lengths = []
-    for line, content in enumerate(_text(Path(path)).splitlines(), 1):
+    lengths = array("q")
+    for line, content in enumerate(io.StringIO(_text(Path(path), MAX_LIST_BYTES), newline=None), 1):
         if not content.strip():
             continue
         number = _number(content)
@@ -66,7 +70,7 @@ def read_lengths(path: str | Path) -> NDArray[np.int64]:
         lengths.append(number)
     if not lengths:
         raise RequestError(f"{path} holds no lengths; write one whole number a line")
-    return np.array(lengths, dtype=np.int64)
+    return np.frombuffer(lengths, np.int64)
 
 
 def holds_lengths(path: Path) -> bool:
@@ -76,27 +80,31 @@ def holds_lengths(path: Path) -> bool:
         RequestError: The file cannot be read.
     """
     found = False
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            for line in filter(None, map(str.strip, lines)):
-                if not _INTEGER.fullmatch(line):
-                    return False
-                found = True
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}; check the path") from error
+    lines = io.TextIOWrapper(io.BytesIO(_content(path, MAX_LIST_BYTES)), "utf-8-sig", "replace")
+    for line in filter(None, map(str.strip, lines)):
+        if not _INTEGER.fullmatch(line):
+            return False
+        found = True
     return found
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, most: int) -> str:
+    content = _content(path, most)
     try:
         # utf-8-sig: spreadsheets begin their CSV files with a byte-order mark.
-        return path.read_text(encoding="utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RequestError(
             f"{path} is not UTF-8 text (byte {error.start} does not decode); save it as UTF-8"
         ) from error
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}; check the path") from error
+
+
+def _content(path: Path, most: int) -> bytes:
+    try:
+        return read_regular(path, most, follow=True)
+    except (OSError, ValueError) as error:  # ValueError: the path has a character that no path can have
+        said = getattr(error, "strerror", error)
+        raise RequestError(f"{path} cannot be read: {said}; check the path") from error
 
 
 def _csv_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
@@ -108,7 +116,7 @@ def _csv_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
         if missing := [name for name in COLUMNS if name not in header]:
             raise RequestError(
                 f"{source}, line 1: no column {', '.join(missing)}; the first line must name "
-                f"{', '.join(COLUMNS)}, separated by commas. It reads {', '.join(header) or 'nothing'!r}"
+                f"{', '.join(COLUMNS)}, separated by commas. It reads {', '.join(header)[:80] or 'nothing'!r}"
             )
         columns = [header.index(name) for name in COLUMNS]
         for cells in reader:

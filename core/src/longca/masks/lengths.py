@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import RequestError, UnknownNameError
+from longca.limits import MAX_DOCUMENTS, MAX_SEQLEN, check_pieces, shown
 from longca.masks.histogram import Histogram
 from longca.masks.length_files import read_histogram, read_lengths
 
@@ -65,11 +67,12 @@ class LengthDistribution(ABC):
             max_share: Cuts every document to max(1, ⌊max_share · total⌋) tokens.
 
         Raises:
-            RequestError: `total` is below 1, the seed is negative, or `max_share` is outside (0, 1].
+            RequestError: `total` is not from 1 to MAX_SEQLEN, the seed is negative, `max_share` is outside (0, 1], or
+                there are more than MAX_DOCUMENTS.
         """
         total = operator.index(total)
-        if total < 1:
-            raise RequestError(f"cannot draw documents for {total} tokens; ask for at least 1")
+        if not 1 <= total <= MAX_SEQLEN:
+            raise RequestError(f"cannot draw documents for {shown(total)} tokens; ask for 1 to {MAX_SEQLEN}")
         if max_share is not None and not 0 < max_share <= 1:
             raise RequestError(f"max_share is {max_share}; a share of the total is above 0 and at most 1")
         longest = total if max_share is None else max(1, math.floor(max_share * total))
@@ -102,6 +105,8 @@ class _InverseLengths(LengthDistribution):
                 rng.random(used)
             batches.append(lengths)
             total -= int(lengths.sum())
+            if len(batches) * _BATCH > MAX_DOCUMENTS:
+                check_pieces(sum(map(len, batches)), "documents or more", "Draw them from longer lengths")
         return np.concatenate(batches)
 
 
@@ -247,7 +252,7 @@ def describe_file(path: Path) -> str:
 
 
 def _from_file(path: Path) -> ListedLengths | HistogramLengths:
-    if not path.is_file():
+    if not os.path.lexists(path) or path.is_dir():
         raise RequestError(f"no file of document lengths at {str(path)!r}; give a .csv, .json or .txt, or a name")
     if path.suffix.lower() == ".txt":
         return ListedLengths(path.name, read_lengths(path))

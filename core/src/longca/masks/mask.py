@@ -12,17 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
+from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN, shown
 from longca.masks.blocks import Blocks
 from longca.masks.forms import Form
-from longca.masks.slices import MAX_SEQLEN
 
 if TYPE_CHECKING:
     from longca.masks.slice_mask import SliceMask
 
-__all__ = ["MAX_DENSE_CELLS", "Admits", "Mask", "check_seqlen"]
-
-#: The largest boolean matrix that `dense` makes: 4 GiB, one head at 64 K tokens.
-MAX_DENSE_CELLS = 2**32
+__all__ = ["Admits", "Mask", "check_seqlen"]
 
 Intervals = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -262,7 +259,7 @@ def check_seqlen(value: Any, name: str = "seqlen", least: int = 1) -> int:
         MaskError: The value is not an integer from `least` to MAX_SEQLEN.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise MaskError(f"{name} is {value!r}; give an integer number of tokens")
+        raise MaskError(f"{name} is {shown(value)}; give an integer number of tokens")
     if not least <= value <= MAX_SEQLEN:
-        raise MaskError(f"{name} is {value}; lengths from {least} to {MAX_SEQLEN} (2³⁰) tokens are allowed")
+        raise MaskError(f"{name} is {shown(value)}; lengths from {least} to {MAX_SEQLEN} (2³⁰) tokens are allowed")
     return int(value)

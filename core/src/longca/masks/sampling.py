@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from longca.limits import check_pieces
+from longca.masks.dynamic_patterns import check_bitmap
 from longca.masks.factors import FACTORS
 from longca.masks.lengths import LengthDistribution, resolve_lengths
 from longca.masks.mask import Mask, check_seqlen
@@ -93,6 +95,7 @@ class _Draw:
     def documents_of_blocks(self, block: int) -> list[int]:
         """Draws documents of 1 to 8 blocks. The last one is cut at the total."""
         most = -(-self.seqlen // block)
+        check_pieces(most, "blocks", "Take larger blocks")
         stops = np.cumsum(1 + np.floor(self.rng.random(most) * 8).astype(np.int64)) * block
         stops = np.minimum(stops, self.seqlen)
         lengths = np.diff(stops, prepend=0)
@@ -101,6 +104,7 @@ class _Draw:
     def boundaries(self, mean: int) -> list[int]:
         """Draws bounds of blocks of `mean` tokens on average: distinct cuts, drawn uniformly."""
         blocks = max(1, round(self.seqlen / mean))
+        check_bitmap(1, blocks)
         scores = self.rng.random(self.seqlen - 1)
         cuts = np.sort(np.argsort(scores, kind="stable")[: blocks - 1] + 1)
         return [0, *cuts.tolist(), self.seqlen]

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
+from longca.limits import MAX_SEQLEN
 
 __all__ = [
-    "MAX_SEQLEN",
     "UNBOUNDED",
     "Slice",
     "SliceArray",
@@ -34,9 +34,6 @@ __all__ = [
 ]
 
 SliceArray = NDArray[np.int64]
-
-#: The longest sequence. Bounds, and any bound shifted by any other, fit in int32.
-MAX_SEQLEN = 2**30
 
 #: A band edge that cuts nothing. It lies beyond any j − i, and a shift keeps it far from the limits of int64.
 UNBOUNDED = 2**40

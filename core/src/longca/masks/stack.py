@@ -13,14 +13,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
 from longca.masks import forms
 from longca.masks.blocks import block_runs
 from longca.masks.cutting import cut_many
 from longca.masks.forms import Form
 from longca.masks.intervals import IntervalPieces, interval_pieces
-from longca.masks.mask import MAX_DENSE_CELLS, Mask
+from longca.masks.mask import Mask
 from longca.masks.slice_mask import SliceMask
-from longca.masks.slices import MAX_SEQLEN, UNBOUNDED, SliceArray, area, merge, transpose, trim
+from longca.masks.slices import UNBOUNDED, SliceArray, area, merge, transpose, trim
 
 __all__ = ["MaskStack"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.limits import check_pieces
 from longca.masks.forms import Form
 from longca.masks.patterns import Pattern, register
 from longca.masks.slice_mask import SliceMask
@@ -60,6 +61,7 @@ def _causal_document(q: int, k: int, documents: tuple[int, ...]) -> SliceMask:
 def _block_causal_document(q: int, k: int, documents: tuple[int, ...], block: int) -> SliceMask:
     start, stop = _spans(documents)
     blocks = -(-(stop - start) // block)
+    check_pieces(int(blocks.sum()), "blocks", "Take larger blocks")
     document = np.repeat(np.arange(len(start)), blocks)
     index = np.arange(len(document)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
     first = start[document] + index * block

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from longca.errors import LongCAError, PluginError, RecordError, VerificationError
+from longca.plain_text import plain_text
 from longca_bench.cli import (
     capabilities,
     compare,
@@ -85,10 +86,7 @@ def main() -> None:
     try:
         app()
     except LongCAError as error:
-        from longca_bench.reports.text import printable
-
-        message = " ".join(line.strip() for line in str(error).splitlines())
-        print(f"error: {printable(message)}", file=sys.stderr)  # noqa: T201 - rich would obey markup in names
+        print(f"error: {plain_text(error, 10_000)}", file=sys.stderr)  # noqa: T201 - rich would obey markup in names
         sys.exit(1 if isinstance(error, PluginError | RecordError | VerificationError) else 2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os.path
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache, wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -155,11 +155,12 @@ class MaskOptions:
             RequestError: Lengths that contradict each other, or a file of lengths that cannot be read.
             MaskError: A length or a factor that does not fit the pattern.
         """
+        from longca.limits import check_tokens
         from longca.masks import build, get_pattern, sample
 
         kind = get_pattern(pattern)
         self.check_lengths(pattern)
-        factors, tokens = self.factors(), self.tokens()
+        factors, tokens = self.factors(), check_tokens(self.tokens())
         if (own := self.mask_heads or heads) is not None:
             factors["heads"] = own
         if self.seqlen_k is None:
@@ -168,7 +169,7 @@ class MaskOptions:
             return sample(pattern, tokens, lengths=self.lengths, seed=self.seed, **factors)
         if "window" in kind.factors:
             factors.setdefault("window", 1024)
-        return build(pattern, tokens, seqlen_k=self.seqlen_k, **factors)
+        return build(pattern, tokens, seqlen_k=check_tokens(self.seqlen_k, "seqlen_k"), **factors)
 
 
 def takes_mask(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -229,7 +230,7 @@ def _documents(text: str) -> list[int]:
             if length < 1:
                 raise RequestError(f"--documents: length {place} is {length}; every document has at least 1 token")
         return lengths
-    if not Path(text).exists():
+    if not os.path.lexists(text):
         raise RequestError(
             f"--documents is {text!r}, and there is no such file; give lengths separated by commas, such as "
             "1000,96,3000, or the path of a file with one length a line"

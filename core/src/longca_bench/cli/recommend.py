@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from longca.limits import MAX_RANKS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
 
@@ -26,8 +27,8 @@ def recommend(
         str | None,
         typer.Option(metavar="NAME", help="h200, h100, a100, b200, cuda:9.0 or cpu. (default: this machine's)"),
     ] = None,
-    gpus: Annotated[int, typer.Option(help="Number of devices that share the tokens.", min=1)] = 1,
-    per_node: Annotated[int, typer.Option(help="Number of devices of a host.", min=1)] = 8,
+    gpus: Annotated[int, typer.Option(help="Number of devices that share the tokens.", min=1, max=MAX_RANKS)] = 1,
+    per_node: Annotated[int, typer.Option(help="Number of devices of a host.", min=1, max=MAX_RANKS)] = 8,
     network: Annotated[
         str | None,
         typer.Option(metavar="SPEED", help="Link of each device between hosts: 400Gb, or with latency 50GB/s,5µs."),
@@ -102,4 +103,4 @@ def parse_heads(text: str) -> tuple[int, int]:
 
 
 def _is_count(text: str) -> bool:
-    return text.isdecimal() and len(text) < 10
+    return text.isascii() and text.isdecimal() and len(text) < 10

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longca.limits import MAX_GIB, MAX_SECONDS
 from longca_bench.cli.mask_options import PANEL, MaskOptions, say_lengths, takes_mask
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, chosen_directions, count_workers, open_registry
+from longca_bench.cli.options import (
+    AsJson,
+    NoPlugin,
+    chosen_device,
+    chosen_directions,
+    count_workers,
+    finite,
+    open_registry,
+)
 from longca_bench.cli.run_advised import advised, print_advised
 from longca_bench.cli.run_request import Described, Request
 from longca_bench.measuring.options import DEADLINE, Options
@@ -71,16 +80,23 @@ def run(
     device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda if there is one)")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the records. (default: runs/SUITE-TIME)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.", min=0.001)] = DEADLINE,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that a case may take.", min=0.001, max=MAX_SECONDS, callback=finite)
+    ] = DEADLINE,
     wait_idle: Annotated[
         float,
         typer.Option(
             help="Seconds that a case may wait until other processes leave the machine alone. A case that was "
             "disturbed all the same is repeated within them.",
             min=0,
+            max=MAX_SECONDS,
+            callback=finite,
         ),
     ] = 0.0,
-    memory: Annotated[float | None, typer.Option(help="GiB of address space for each worker.", min=0.1)] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(help="GiB of address space for each worker.", min=0.1, max=MAX_GIB, callback=finite),
+    ] = None,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast/--keep-going", help="Skip all later cases after the first failure.")
     ] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longca.limits import MAX_RANKS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
 from longca_bench.cli.recommend import parse_heads
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from longca_bench.reports.table import Table
 
 __all__ = ["parse_mesh", "show_layout"]
+
+#: Ranks along an axis.
+_SIZE = re.compile(r"[1-9][0-9]{0,5}")
 
 #: The value of --placement for all placements side by side.
 ALL = "all"
@@ -29,7 +34,8 @@ def show_layout(
     strategy: Annotated[str, typer.Argument(help="A strategy, such as ring_p2p. `longca plugins` lists them.")],
     pattern: Annotated[str, typer.Option("--mask", help="A mask pattern, such as causal_document.")] = "causal",
     ranks: Annotated[
-        int | None, typer.Option(help="Ranks, split evenly over the strategy's axes. (default: 4)", min=1)
+        int | None,
+        typer.Option(help="Ranks, split evenly over the strategy's axes. (default: 4)", min=1, max=MAX_RANKS),
     ] = None,
     mesh: Annotated[
         str | None, typer.Option(help="Ranks along each axis, such as ring=2,ulysses=2, instead of --ranks.")
@@ -87,7 +93,7 @@ def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) 
         ranks: The value of --ranks, which a given mesh must have; None for 4, or for the ranks of the mesh.
 
     Raises:
-        RequestError: The text has another form, other axes, or another number of ranks.
+        RequestError: The text has another form, other axes, another number of ranks, or more than MAX_RANKS.
     """
     from longca.errors import RequestError
     from longca_bench.suites.meshes import equal_mesh
@@ -95,10 +101,12 @@ def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) 
     if text is None:
         return dict(zip(axes, equal_mesh(ranks or 4, len(axes)), strict=True))
     found = {axis.strip(): size for axis, equals, size in (part.partition("=") for part in text.split(",")) if equals}
-    if set(found) != set(axes) or not all(size.isdecimal() and int(size[:9]) >= 1 for size in found.values()):
+    if set(found) != set(axes) or not all(_SIZE.fullmatch(size) for size in found.values()):
         like = ",".join(f"{axis}=2" for axis in axes)
         raise RequestError(f"--mesh is {text!r}; give ranks for each of {', '.join(axes)}, such as {like}")
     sizes = {axis: int(found[axis]) for axis in axes}
+    if prod(sizes.values()) > MAX_RANKS:
+        raise RequestError(f"--mesh {text} has {prod(sizes.values())} ranks; at most {MAX_RANKS} are allowed")
     if ranks not in (None, prod(sizes.values())):
         raise RequestError(f"--mesh {text} has {prod(sizes.values())} ranks, and --ranks is {ranks}; leave out one")
     return sizes

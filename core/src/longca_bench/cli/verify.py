@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.errors import VerificationError
+from longca.limits import MAX_JOBS
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, open_registry, print_json
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def verify(
         str | None, typer.Option(metavar="NAME", help="cpu or cuda. (default: cuda if there is one)")
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Processes. Each verifies one offer at a time. They take all GPUs in turn.")
+        int,
+        typer.Option(
+            min=1, max=MAX_JOBS, help="Processes. Each verifies one offer at a time. They take all GPUs in turn."
+        ),
     ] = 1,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,

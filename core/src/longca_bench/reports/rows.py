@@ -178,15 +178,22 @@ def _runs_in(path: Path) -> list[Path]:
 
 def _record_columns(records: Sequence[Record]) -> dict[str, Series]:
     """The fields of records, each with the type that the record's class says."""
-    from pandas import Series
-
     from longca_bench.measuring.records import Record
 
     fields = [record.__dict__ for record in records]
     return {
-        name: Series([each[name] for each in fields], dtype=dtype_of(str(about.annotation)))
+        name: _series([each[name] for each in fields], dtype_of(str(about.annotation)))
         for name, about in Record.model_fields.items()
     }
+
+
+def _series(values: list[Any], dtype: str) -> Series:
+    from pandas import Series
+
+    try:
+        return Series(values, dtype=dtype)
+    except OverflowError:  # the operations of the largest problems do not fit into 64 bits
+        return Series(values, dtype="float64")
 
 
 def dtype_of(annotation: str) -> str:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from longca.errors import RequestError
+from longca.limits import check_tokens
 from longca.manifests import Device, Problem, StrategyManifest
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
@@ -151,50 +152,79 @@ def expand(
         UnknownNameError: Nobody provides a kernel, strategy, placement or pattern, or the suite lacks a selected name.
         MaskError: No mask can have a selected length.
         RequestError: A selected kernel is not installed, the suite or the selection does not go with the ranks, no case
-            is left, or there are more than MOST_CASES.
+            is left, or there are more than MOST_CASES. They
+            are counted before they are made.
     """
     known = tuple(kernels)
     check(suite, known, strategies, selection, ranks)
     sweeps = [sweep for sweep in suite.sweep if bool(sweep.strategies) == (ranks is not None)]
-    listed = {seqlen for sweep in sweeps for seqlen in sweep.lengths_on(ranks or 1)}
-    cases: dict[Case, None] = {}
-    for case in (case for sweep in sweeps for case in _cases(sweep, known, selection, listed, strategies, ranks)):
-        cases[case] = None
-        if len(cases) > MOST_CASES:
-            raise RequestError(
-                f"suite {suite.name} has more than {MOST_CASES} cases; narrow its sweeps, or select with --kernel, "
-                "--mask, --seqlen and --direction"
-            )
+    listed = {check_tokens(seqlen) for sweep in sweeps for seqlen in sweep.lengths_on(ranks or 1)}
+    matrices = [_matrix(sweep, known, selection, listed, strategies, ranks) for sweep in sweeps]
+    if (count := sum(matrix.count for matrix in matrices)) > MOST_CASES:
+        raise RequestError(
+            f"suite {suite.name} has {count} cases; at most {MOST_CASES} are allowed. Narrow its sweeps, or select "
+            "with --kernel, --mask, --seqlen and --direction"
+        )
+    cases = dict.fromkeys(case for matrix in matrices for case in matrix.cases())
     if not cases and not absent(suite, (*known, *strategies), selection):
         raise RequestError(nothing_left(suite, selection))
     return list(cases)
 
 
-def _cases(
+@dataclass(frozen=True)
+class _Matrix:
+    """The combinations that a sweep and a selection ask for. They are counted before they are made.
+
+    Attributes:
+        sweep: The sweep.
+        patterns: The selected patterns.
+        axes: The values of all dimensions but the mask: lengths, seeds, heads, head dims, dtypes, kernels, ways in
+            which ranks share a case, and directions. Each value is listed once.
+    """
+
+    sweep: Sweep
+    patterns: tuple[str, ...]
+    axes: tuple[tuple[Any, ...], ...]
+
+    @property
+    def count(self) -> int:
+        """Number of combinations."""
+        return sum(map(self.sweep.count_factor_sets, self.patterns)) * prod(map(len, self.axes))
+
+    def cases(self) -> Iterator[Case]:
+        """The case of each combination."""
+        lengths, *others = self.axes
+        masks = [(name, _frozen(given)) for name in self.patterns for given in self.sweep.factor_sets(name)]
+        for seqlen, (pattern, factors), seed, heads, head_dim, dtype, kernel, parallel, direction in product(
+            lengths, masks, *others
+        ):
+            heads_q, heads_kv = map(int, heads.split(":"))
+            about = (self.sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
+            yield Case(kernel, pattern, seqlen, *about)
+
+
+def _matrix(
     sweep: Sweep,
     known: tuple[str, ...],
     selection: Selection,
     listed: set[int],
     strategies: Mapping[str, StrategyManifest],
     ranks: int | None,
-) -> Iterator[Case]:
-    patterns = _picked(sweep.patterns, tuple(PATTERNS), selection.patterns)
+) -> _Matrix:
     lengths = sweep.lengths_on(ranks or 1)
     taken = [n for n in selection.seqlens if n in lengths or n not in listed]
-    for seqlen, (pattern, factors), seed, heads, head_dim, dtype, kernel, parallel, direction in product(
+    axes: tuple[Iterable[Any], ...] = (
         taken if selection.seqlens else lengths,
-        [(name, _frozen(given)) for name in patterns for given in sweep.factor_sets(name)],
         [seed for seed in sweep.seeds if not selection.seeds or seed in selection.seeds],
         _picked(sweep.heads, (), selection.heads),
         sweep.head_dims,
         sweep.dtypes,
         _kernels(sweep, known, selection.kernels),
-        [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection)),
+        [None] if ranks is None else _parallels(sweep, strategies, ranks, selection),
         [d for d in sweep.directions if not selection.directions or d in selection.directions],
-    ):
-        heads_q, heads_kv = map(int, heads.split(":"))
-        about = (sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
-        yield Case(kernel, pattern, seqlen, *about)
+    )
+    patterns = dict.fromkeys(_picked(sweep.patterns, tuple(PATTERNS), selection.patterns))
+    return _Matrix(sweep, tuple(patterns), tuple(tuple(dict.fromkeys(axis)) for axis in axes))
 
 
 def _parallels(

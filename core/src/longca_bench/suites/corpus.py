@@ -9,16 +9,19 @@ Documents are streamed. Only one batch of them is in memory at a time.
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from longca.errors import MissingPackageError, RequestError
+from longca.limits import MAX_DOCUMENT_BYTES
 from longca.masks.histogram import MAX_LENGTH, Histogram
 from longca.masks.length_files import holds_lengths, read_lengths
+from longca.regular_files import open_regular, read_regular
 
 __all__ = ["GEOMETRIC_EDGES", "CorpusHistogram", "histogram_from_corpus"]
 
@@ -27,8 +30,8 @@ GEOMETRIC_EDGES = tuple(sorted({round(2 ** (k / 2)) for k in range(63)}))
 
 _JSON_LINES, _TEXT = (".jsonl", ".ndjson"), (".txt", ".md")
 
-# Tokenizers work through a batch on all cores.
-_BATCH = 64
+# Tokenizers work through a batch on all cores. A batch ends with so many documents, or so many characters.
+_BATCH, _BATCH_TEXT = 64, 2**22
 
 _Counter = Callable[[list[str]], list[int]]
 _Source = Literal["lengths", "text", "JSON Lines", "text and JSON Lines"]
@@ -108,8 +111,7 @@ def _check(files: list[Path], bins: Sequence[int]) -> None:
     for file in files:
         if file.suffix.lower() not in (*_JSON_LINES, *_TEXT):
             raise RequestError(f"{file}: a corpus file is {', '.join(_JSON_LINES + _TEXT)}; convert or rename it")
-        if not file.is_file():
-            raise RequestError(f"no corpus file {str(file)!r}; check the path")
+        _open(file, f"no corpus file {str(file)!r}; check the path").close()
     ascending = len(bins) > 1 and all(a < b for a, b in pairwise(bins))
     if not ascending or bins[0] < 1 or bins[-1] > MAX_LENGTH + 1:
         raise RequestError(f"bins are two or more ascending edges from 1 to {MAX_LENGTH + 1}; got {list(bins)[:8]}")
@@ -142,8 +144,29 @@ def _counted(files: list[Path], tokenizer: str | Path | None, field: str) -> Ite
     """The length of each document, counted batch by batch."""
     count = _count_words if tokenizer is None else _token_counter(Path(tokenizer))
     documents = (text for file in files for text in _documents(file, field))
-    while batch := list(islice(documents, _BATCH)):
+    batch: list[str] = []
+    for text in documents:
+        batch.append(text)
+        if len(batch) == _BATCH or sum(map(len, batch)) > _BATCH_TEXT:
+            yield from count(batch)
+            batch = []
+    if batch:
         yield from count(batch)
+
+
+def _open(file: Path, missing: str) -> BinaryIO:
+    """A regular file, open to be read.
+
+    Raises:
+        RequestError: The file is missing, is no regular file, or cannot be read.
+    """
+    try:
+        return os.fdopen(open_regular(file, follow=True), "rb")
+    except FileNotFoundError:
+        raise RequestError(missing) from None
+    except (OSError, ValueError) as error:  # ValueError: the path has a character that no path can have
+        said = getattr(error, "strerror", error)
+        raise RequestError(f"{file} cannot be read: {said}; check the path and its permissions") from error
 
 
 def _count_words(texts: list[str]) -> list[int]:
@@ -157,8 +180,7 @@ def _token_counter(path: Path) -> _Counter:
         raise MissingPackageError(
             "tokenizers", "counting a corpus in tokens", install="pip install 'longca-core[corpus]'"
         ) from error
-    if not path.is_file():
-        raise RequestError(f"no tokenizer file {str(path)!r}; give a Hugging Face tokenizer.json")
+    _open(path, f"no tokenizer file {str(path)!r}; give a Hugging Face tokenizer.json").close()
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises Exception itself
@@ -178,10 +200,10 @@ def _token_counter(path: Path) -> _Counter:
 def _documents(file: Path, field: str) -> Iterator[str]:
     try:
         if file.suffix.lower() in _TEXT:
-            yield _decode(file.read_bytes(), str(file))
+            yield _decode(read_regular(file, MAX_DOCUMENT_BYTES, follow=True), str(file))
         else:
-            with file.open("rb") as lines:
-                for number, line in enumerate(lines, 1):
+            with _open(file, f"no corpus file {str(file)!r}; check the path") as lines:
+                for number, line in enumerate(iter(lambda: lines.readline(MAX_DOCUMENT_BYTES + 1), b""), 1):
                     if line.strip():
                         yield _document(line, field, f"{file}, line {number}")
     except OSError as error:
@@ -189,15 +211,18 @@ def _documents(file: Path, field: str) -> Iterator[str]:
 
 
 def _document(line: bytes, field: str, place: str) -> str:
+    if len(line) > MAX_DOCUMENT_BYTES:
+        raise RequestError(f"{place}: it has more than {MAX_DOCUMENT_BYTES} bytes; split the document")
+    decoded = _decode(line, place)
     try:
-        record = json.loads(_decode(line, place))
-    except (json.JSONDecodeError, RecursionError) as error:
+        record = json.loads(decoded)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         raise RequestError(f"{place}: not JSON: {error}; write one object a line") from error
     if not isinstance(record, dict):
         raise RequestError(f"{place}: a JSON {type(record).__name__}; write one object a line")
     text = record.get(field)
     if not isinstance(text, str):
-        got = f"is a {type(text).__name__}" if field in record else f"is not among {', '.join(record) or 'none'}"
+        got = f"is a {type(text).__name__}" if field in record else f"is not among {', '.join(record)[:200] or 'none'}"
         raise RequestError(f"{place}: field {field!r} {got}; name the field that holds the text")
     return text
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from longca.errors import RequestError, UnknownNameError
+from longca.limits import check_tokens
 from longca.manifests import StrategyManifest, installed_version
 from longca.manifests.pairs import split
 from longca.manifests.problem import Direction
@@ -119,7 +120,7 @@ def check(
     for name in selection.patterns:
         get_pattern(name)
     for seqlen in selection.seqlens:
-        check_seqlen(seqlen)
+        check_tokens(check_seqlen(seqlen))
     pairs = {name for sweep in suite.sweep for name in sweep.kernels if "+" in name}
     selected = halves(name for name in selection.kernels if name not in pairs)
     _check_listed(suite, "kernel", selected, (sweep.kernels for sweep in suite.sweep))

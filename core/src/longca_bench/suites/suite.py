@@ -12,18 +12,21 @@ import re
 import tomllib
 from importlib import resources
 from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import importlib_metadata
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from longca.errors import RequestError, UnknownNameError
+from longca.limits import MAX_SUITE_BYTES, MAX_TOKENS, shown
 from longca.manifests.kernel import Name
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
-from longca.masks import MAX_SEQLEN, PATTERNS
+from longca.masks import PATTERNS
+from longca.regular_files import read_regular
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
 
@@ -31,13 +34,24 @@ __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suit
 #: digest.
 _LATER = {"grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}}
 
+#: Wrong values of a suite that a message names.
+_NAMED = 8
+
+#: A key of more parts than any suite has, outside of strings. A parser takes the square of their number.
+_DEEP_KEY = re.compile(r"(?<![\w-])(?:[\w-]++\s*+\.\s*+){16}")
+_STRINGS = re.compile(r"""\"(?:\\.|[^"\\\n])*+\"|'[^'\n]*+'""")
+
 _SUITES = resources.files("longca_bench.suites")
+
+
+#: A number of heads, in digits that `int` and every reader take.
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def _heads(text: str) -> str:
     heads_q, _, heads_kv = text.partition(":")
-    if not (heads_q.isdecimal() and heads_kv.isdecimal() and 0 < int(heads_kv) <= int(heads_q) <= 2**16):
-        raise ValueError(f"{text!r} is no pair of query heads and KV heads such as '64:8'")
+    if not (_COUNT.fullmatch(heads_q) and _COUNT.fullmatch(heads_kv) and 0 < int(heads_kv) <= int(heads_q) <= 2**16):
+        raise ValueError(f"{shown(text)} is no pair of query heads and KV heads such as '64:8'")
     if int(heads_q) % int(heads_kv):
         raise ValueError(f"{text!r}: query heads must be a multiple of KV heads")
     return text
@@ -56,14 +70,14 @@ _SIZE = "[1-9][0-9]{0,5}"
 
 def _mesh(text: str) -> str:
     if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*|\w+={_SIZE}(,\w+={_SIZE})*", text):
-        raise ValueError(f"{text!r} is no mesh such as '2x4' or 'ring=2,ulysses=4'")
+        raise ValueError(f"{shown(text)} is no mesh such as '2x4' or 'ring=2,ulysses=4'")
     return text
 
 
 Heads = Annotated[str, AfterValidator(_heads)]
 Mesh = Annotated[str, AfterValidator(_mesh)]
 DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
-Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_SEQLEN)]
+Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
 
 
@@ -117,6 +131,10 @@ class Sweep(BaseModel):
                 if name in self.factors.get(pattern, {}):
                     raise ValueError(f"{name} of {pattern} is in both factors and grid; give it in one of them")
         return self
+
+    def count_factor_sets(self, pattern: str) -> int:
+        """The number of `factor_sets`, which are not made."""
+        return prod(map(len, self.grid.get(pattern, {}).values()))
 
     def factor_sets(self, pattern: str) -> list[dict[str, Value]]:
         """Every combination of a pattern's factors. A pattern without factors has one empty combination."""
@@ -210,21 +228,35 @@ def load_suite(name: str) -> Suite:
     if path.suffix != ".toml":
         raise UnknownNameError("suite", name, builtin_suites())
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"suite {name}: {error}. Give a readable TOML file") from None
+        text = read_regular(path, MAX_SUITE_BYTES, follow=True).decode("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a character that no path can have
+        raise RequestError(f"suite {name}: {getattr(error, 'strerror', error)}. Give a readable TOML file") from None
     return _parse(text, name)
 
 
 def _parse(text: str, source: str) -> Suite:
     try:
-        return Suite.model_validate(tomllib.loads(text))
+        return Suite.model_validate(_toml(text, source))
+    except ValidationError as error:
+        found = complaints(error)
+        lines = sorted({(_line_of(text, where), said) for where, said in found[:_NAMED]})
+        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        said = "; ".join(f"line {line}: {complaint}" for line, complaint in lines)
+        raise RequestError(f"suite {source}, {said}{more}") from None
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
+    """The tables of a TOML text."""
+    if _DEEP_KEY.search(_STRINGS.sub("_", text)):
+        raise RequestError(f"suite {source} has a key of more than 16 parts; give the keys of a suite")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise RequestError(f"suite {source} nests tables or lists too deeply; give the keys of a suite") from None
     except tomllib.TOMLDecodeError as error:
         raise RequestError(f"suite {source} is not TOML: {error}") from None
-    except ValidationError as error:
-        lines = sorted({(_line_of(text, where), said) for where, said in complaints(error)})
-        said = "; ".join(f"line {line}: {complaint}" for line, complaint in lines)
-        raise RequestError(f"suite {source}, {said}") from None
+    except ValueError as error:  # Python reads no number of thousands of digits
+        raise RequestError(f"suite {source}: {error}; give numbers with fewer digits") from None
 
 
 def complaints(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
@@ -246,7 +278,7 @@ def _complaint(found: ErrorDetails) -> str:
             return f"{key} is no key that is known here"
         case "value_error":
             return f"{key}: {found['msg'].removeprefix('Value error, ')}"
-    return f"{key}: {found['msg'].removeprefix('Input ')}, not {found['input']!r}"
+    return f"{key}: {found['msg'].removeprefix('Input ')}, not {shown(found['input'])}"
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:

@@ -40,7 +40,7 @@ def test_documents_survive_the_way_to_the_records(given):
     assert case.mask == masks.build("causal_document", 65, documents=DOCUMENTS)
     device = Device("cpu")
     fields = identity(suite, case, device, registry())
-    record = unmeasured_record(fields, Status.OK, "")
+    record = unmeasured_record(fields, Status.OOM, "")
     assert Record.model_validate_json(record.model_dump_json()) == record
     assert record.factors == {"documents": tuple(DOCUMENTS)}
     (again,) = expand(problem_suite("causal_document", seqlens=[65], factors=record.factors), ["naive"])[:1]
