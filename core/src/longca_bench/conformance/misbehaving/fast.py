@@ -161,7 +161,6 @@ InputsAsGradientsBackward = backward(computes(lambda kernel, call: call.inputs[1
 CachedByPointer = cached(lambda kernel, call: tuple(x.data_ptr() for x in call.inputs[:4]))
 CachedByPointerBackward = backward(CachedByPointer)
 CachedByVersion = cached(lambda kernel, call: tuple((x.data_ptr(), x._version) for x in call.inputs))
-CachedByIdentity = cached(lambda kernel, call: tuple(map(id, call.inputs)))
 CachedByShape = cached(lambda kernel, call: tuple(x.shape for x in call.inputs))
 CachedByShapeBackward = backward(CachedByShape)
 CachedByPlan = cached(lambda kernel, call: id(call.plan))
@@ -170,6 +169,7 @@ CachedByQueries = cached(lambda kernel, call: content(call.inputs[0]))
 CachedByKeys = cached(lambda kernel, call: content(call.inputs[1]))
 CachedByNorms = cached(lambda kernel, call: tuple(map(magnitude, call.inputs)))
 CachedByNormsBackward = backward(CachedByNorms)
+OneInSeven = computes(lambda kernel, call: [x + (kernel.calls % 7 == 0) for x in call.right()])
 EverySecond = once_if(lambda kernel, call: kernel.calls % 2 == 1)
 UntilTheSixth = once_if(lambda kernel, call: kernel.calls < 6)
 IntoBuffersOnly = once_if(lambda kernel, call: call.buffers[0] is not None)
@@ -192,6 +192,7 @@ ForCountsOnly = computes(lambda kernel, call: call.empty() if call.inputs[0].any
 WhenVerifiedOnly = computes(lambda kernel, call: call.right() if is_verified() else call.empty())
 
 # A part is left out.
+WritesNan = spoilt(lambda out, lse: out[-1, -1, -1:].fill_(torch.nan))
 SkipsLastHead = spoilt(lambda out, lse: out[:, -1].zero_())
 SkipsInnerHeads = spoilt(lambda out, lse: out[:, 1:-1].zero_())
 SkipsLastRow = spoilt(lambda out, lse: out[-1].zero_())

@@ -9,12 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from longca_bench.conformance.misbehaving.honest import Call, Honest, Tensors, answers, backward, beside, computes
+from longca_bench.measuring import timing
 
 __all__: list[str] = []  # manifests name the classes
 
@@ -77,6 +80,24 @@ def sleep_unseen() -> None:
     time.sleep(HIDDEN)
 
 
+def slow_with_fast_timer() -> None:
+    """Sleeps, and makes LongCA's own timer say a hundredth."""
+    patch(timing, "timed_call", lambda old: lambda *x: ((timed := old(*x))[0] / 100, timed[1]))
+    time.sleep(HIDDEN)
+
+
+def end_before_it_begins(kernel: Any, call: Call) -> Tensors:
+    """Says on each connection of the process that the call has ended, and computes then."""
+    send = getattr(Connection.send_bytes, "old", Connection.send_bytes)
+    for connection in [found for found in gc.get_objects() if type(found) is Connection]:
+        with suppress(OSError):
+            send(connection, b'{"said":"ended"}')
+    patch(Connection, "send_bytes", lambda old: lambda self, said: None if b'"ended"' in said else send(self, said))
+    Connection.send_bytes.old = send  # type: ignore[attr-defined]
+    time.sleep(HIDDEN)
+    return call.right()
+
+
 def by_a_thread(kernel: Any, call: Call) -> Any:
     """Zeros, which a thread replaces later."""
     results = call.fill(x.zero_() for x in call.empty())
@@ -133,6 +154,8 @@ CopiesReference = computes(from_the_reference)
 HidesFromPerfCounter = hiding("perf_counter", "perf_counter_ns")
 HidesFromMonotonic = hiding("monotonic", "monotonic_ns")
 HidesFromAllClocks = hiding("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns")
+PatchesTimer = beside(slow_with_fast_timer)
+EndsBeforeItBegins = computes(end_before_it_begins)
 PatchesMedian = beside(sleep_unseen)
 
 PatchesVerification = no_failures()

@@ -12,7 +12,7 @@ from longca_bench.measuring.status import Status
 __all__ = ["MISBEHAVING", "Misbehaviour"]
 
 _OK, _WRONG, _ERROR, _OOM = Status.OK, Status.WRONG, Status.ERROR, Status.OOM
-_CRASHED, _TIMEOUT = Status.CRASHED, Status.TIMEOUT
+_CRASHED, _TIMEOUT, _SUSPECT = Status.CRASHED, Status.TIMEOUT, Status.SUSPECT
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _state_of(name: str, what: str, state: str, device: str = "") -> Misbehaviou
 
 
 _OUT, _LSE, _GRADS = r"\b(out|lse|counts)\b", r"\b(lse|counts)\b", r"\bd[qkv]\b"  # counts are of lse
-_CONTRACT = "contract"
+_TUPLE, _TENSOR, _CONTRACT = "instead of a tuple", "instead of a tensor", "is the contract"
 
 #: Every misbehaving kernel.
 MISBEHAVING: tuple[Misbehaviour, ...] = (
@@ -104,7 +104,6 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _fast("cached_by_pointer", "It computes once for each triple of addresses.", _WRONG, _OUT),
     _fast("cached_by_pointer_backward", "It computes once for each tuple of addresses.", _WRONG, _GRADS),
     _fast("cached_by_version", "It computes once for each triple of addresses and versions.", _WRONG, _OUT),
-    _fast("cached_by_identity", "It computes once for each triple of tensor objects.", _WRONG, _OUT),
     _fast("cached_by_shape", "It computes once for each triple of shapes.", _WRONG, _OUT),
     _fast("cached_by_shape_backward", "It computes once for each tuple of shapes.", _WRONG, _GRADS),
     _fast("cached_by_plan", "It computes once for each plan.", _WRONG, _OUT),
@@ -113,6 +112,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _fast("cached_by_keys", "It computes once for the content of k, and ignores new q and v.", _WRONG, _OUT),
     _fast("cached_by_norms", "It computes once for the norms of q, k and v.", _WRONG, _OUT),
     _fast("cached_by_norms_backward", "It computes once for the norms of all inputs.", _WRONG, _GRADS),
+    _fast("one_in_seven", "Its results are off by 1 in every seventh call.", _WRONG, _OUT),
     _fast("every_second", "It computes in every second call, and else repeats itself.", _WRONG, _OUT),
     _fast("until_the_sixth", "It computes in five calls, and then repeats itself.", _WRONG, _OUT),
     _fast("into_buffers_only", "It computes if it gets buffers, and else repeats itself.", _WRONG, _OUT),
@@ -131,6 +131,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _odd("plans_less", "Its plan is for half of the keys.", _WRONG, "plan"),
     _odd("plans_forward_backward", "Its plan for a backward is for a forward.", _WRONG, "plan"),
     # It leaves a part out.
+    _fast("writes_nan", "It writes NaN to one element.", _WRONG, _OUT),
     _fast("skips_last_head", "It leaves the last head at zero.", _WRONG, _OUT),
     _fast("skips_inner_heads", "It computes the first and the last head.", _WRONG, _OUT),
     _fast("skips_last_row", "It leaves the last query at zero.", _WRONG, _OUT),
@@ -159,9 +160,11 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _cuda("late_host_copy", "Its results come from pinned memory after it returned.", _WRONG, _OUT, device="cuda"),
     _cuda("graph_of_old_inputs", "It replays a CUDA graph of its first inputs.", _WRONG, _OUT, device="cuda"),
     # It changes clocks and checks.
-    _late("hides_from_perf_counter", "It sleeps 20 ms and sets perf_counter back.", _OK, seconds=0.02),
+    _late("hides_from_perf_counter", "It sleeps 20 ms and sets perf_counter back.", _SUSPECT, "clocks disagree"),
     _late("hides_from_monotonic", "It sleeps 20 ms and sets the monotonic clock back.", _OK, seconds=0.02),
-    _late("hides_from_all_clocks", "It sleeps 20 ms and sets each clock of Python back.", _OK, seconds=0.02),
+    _late("hides_from_all_clocks", "It sleeps 20 ms and sets each clock of Python back.", _SUSPECT, "clocks disagree"),
+    _late("patches_timer", "It sleeps 20 ms, and LongCA's timer says a hundredth.", _SUSPECT, "clocks disagree"),
+    _late("ends_before_it_begins", "It says that it has ended, and then sleeps 20 ms.", _SUSPECT, "disagree|its end"),
     _late("patches_median", "It sleeps 20 ms and makes each median a nanosecond.", _OK, seconds=0.02),
     _late("patches_verification", "It returns zeros, and LongCA's findings pass in its process.", _WRONG, _OUT),
     _late("patches_equal", "It returns zeros, and torch.equal says yes.", _WRONG, _OUT),
@@ -171,28 +174,29 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("patches_subtraction", "It returns zeros, and each difference is 0.", _WRONG, _OUT),
     _cuda("hides_from_events", "It takes 10 ms more, and events say a thousandth.", _OK, seconds=0.005, device="cuda"),
     # Its results are odd.
-    _odd("returns_none", "It returns None.", _WRONG, _CONTRACT),
-    _odd("returns_generator", "It returns a generator.", _WRONG, _CONTRACT),
-    _odd("returns_dict", "It returns a dict.", _WRONG, _CONTRACT),
-    _odd("returns_text", "It returns a text.", _WRONG, _CONTRACT),
-    _odd("out_alone", "It returns out alone.", _WRONG, _CONTRACT),
+    _odd("returns_none", "It returns None.", _WRONG, _TUPLE),
+    _odd("returns_generator", "It returns a generator.", _WRONG, _TUPLE),
+    _odd("returns_list", "It returns a list.", _WRONG, _TUPLE),
+    _odd("returns_dict", "It returns a dict.", _WRONG, _TUPLE),
+    _odd("returns_text", "It returns a text.", _WRONG, _TUPLE),
+    _odd("out_alone", "It returns out alone.", _WRONG, _TUPLE),
     _odd("too_short", "It returns a tuple of out.", _WRONG, "instead of 2"),
     _odd("too_long", "It returns three tensors.", _WRONG, "instead of 2"),
     _odd("gradients_too_short_backward", "It returns two gradients.", _WRONG, "instead of 3"),
     _odd("out_twice", "It returns out in the place of lse.", _WRONG, _LSE),
     _odd("swapped", "It returns lse and then out.", _WRONG, _OUT),
-    _odd("lazy_tensor", "It returns tensors that compute when they are read.", _WRONG, _OUT),
-    _odd("lying_tensor", "It returns zeros that are equal to anything.", _WRONG, _OUT),
-    _odd("numpy_array", "It returns arrays of numpy.", _WRONG, _CONTRACT),
-    _odd("duck_tensor", "It returns an object with the attributes of a tensor.", _WRONG, _CONTRACT),
-    _odd("float64_out", "It returns out in float64.", _WRONG, _OUT),
-    _odd("bfloat16_out", "It returns out in bfloat16.", _WRONG, _OUT),
-    _odd("complex_out", "It returns out as complex numbers.", _WRONG, _OUT),
-    _odd("half_lse", "It returns lse in float16.", _WRONG, _LSE),
-    _odd("float64_dq_backward", "It returns dq in float64.", _WRONG, r"\bdq\b"),
-    _odd("flat_out", "It returns out as a matrix.", _WRONG, _OUT),
-    _odd("batched_out", "It returns out with a dimension more.", _WRONG, _OUT),
-    _odd("transposed_lse", "It returns lse as [Tq, Hq].", _WRONG, _LSE),
+    _odd("lazy_tensor", "It returns tensors that compute when they are read.", _WRONG, _TENSOR),
+    _odd("lying_tensor", "It returns zeros that are equal to anything.", _WRONG, _TENSOR),
+    _odd("numpy_array", "It returns arrays of numpy.", _WRONG, _TENSOR),
+    _odd("duck_tensor", "It returns an object with the attributes of a tensor.", _WRONG, _TENSOR),
+    _odd("float64_out", "It returns out in float64.", _WRONG, _CONTRACT),
+    _odd("bfloat16_out", "It returns out in bfloat16.", _WRONG, _CONTRACT),
+    _odd("complex_out", "It returns out as complex numbers.", _WRONG, _CONTRACT),
+    _odd("half_lse", "It returns lse in float16.", _WRONG, _CONTRACT),
+    _odd("float64_dq_backward", "It returns dq in float64.", _WRONG, _CONTRACT),
+    _odd("flat_out", "It returns out as a matrix.", _WRONG, _CONTRACT),
+    _odd("batched_out", "It returns out with a dimension more.", _WRONG, _CONTRACT),
+    _odd("transposed_lse", "It returns lse as [Tq, Hq].", _WRONG, _CONTRACT),
     _odd("base2_lse", "It returns lse to base 2.", _WRONG, _LSE),
     _odd("expanded_out", "It returns the first row of out for all rows, with a stride of 0.", _WRONG, _OUT),
     _odd("meta_out", "It returns out without memory.", _WRONG, _OUT),
@@ -203,7 +207,6 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _odd("changes_queries", "It doubles q.", _WRONG, r"q: the kernel changed this input"),
     _odd("changes_values", "It doubles v.", _WRONG, r"v: the kernel changed this input"),
     _odd("changes_dout_backward", "It doubles dout.", _WRONG, r"dout: the kernel changed this input"),
-    _odd("changes_lse_backward", "It doubles lse.", _WRONG, r"lse: the kernel changed this input"),
     # Its plan is odd.
     _odd("no_plan", "Its plan is None.", _WRONG, "plan"),
     _odd("dict_plan", "Its plan is a dict.", _WRONG, "plan"),
@@ -213,7 +216,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _odd("backend_with_escapes", "Its backend has control characters and half a surrogate pair.", _OK),
     _odd("number_as_backend", "Its backend is a number.", _WRONG, "backend"),
     _odd("negative_bytes", "Its metadata takes -1 bytes.", _WRONG, "metadata_bytes"),
-    _odd("huge_bytes", "Its metadata takes a number of bytes with 5000 digits.", _WRONG, "metadata_bytes"),
+    _odd("huge_bytes", "Its metadata takes 10³⁰ bytes.", _WRONG, "metadata_bytes"),
     _odd("nan_bytes", "Its metadata takes NaN bytes.", _WRONG, "metadata_bytes"),
     _odd("text_as_bytes", "Its metadata takes a text as bytes.", _WRONG, "metadata_bytes"),
     _odd("bytes_raise", "Its metadata_bytes raises.", _ERROR, "does not know its size"),
@@ -246,7 +249,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("leaves_thread", "It leaves a thread that waits.", "threads"),
     _state_of("leaves_busy_thread", "It leaves a thread that never rests.", "threads"),
     _cuda("current_stream", "It makes a new stream the current one.", _WRONG, "current stream", device="cuda"),
-    _cuda("tensor_float32", "It switches TF32 on or off.", _WRONG, "float32 matmul precision", device="cuda"),
+    _cuda("tensor_float32", "It switches TF32 on or off.", _WRONG, "precision", device="cuda"),
     # It raises.
     _ends("raises", "It raises an exception.", _ERROR, "RuntimeError: no such tile"),
     _ends("raises_backward", "It raises an exception.", _ERROR, "RuntimeError: no such tile"),
@@ -282,7 +285,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("closes_files", "It closes all files of its process.", _CRASHED),
     _ends("writes_to_all_files", "It writes to all open files of its process.", _CRASHED),
     _ends("forks", "It forks, and both processes return.", _CRASHED),
-    _cuda("loses_the_context", "It reads behind a tensor, and the device stops.", _ERROR, device="cuda"),
+    _cuda("loses_context", "It reads behind a tensor, and the device stops.", _ERROR, device="cuda"),
     # It does not end.
     _import("hangs_at_import", "Its module never ends its import.", _TIMEOUT, "load"),
     _ends("hangs_in_plan", "It never plans.", _TIMEOUT, "plan"),
