@@ -71,7 +71,7 @@ def _timing() -> tuple[list[Fact], dict[str, Any]]:
     from longca_bench.reports.machine import Fact
     from longca_bench.reports.timing_facts import find_governor, find_timing
 
-    typer.echo("timing the same work twice, which takes some ten seconds; --no-timing leaves it out", err=True)
+    typer.echo("timing the same work twice, which takes 10 to 20 seconds; --no-timing leaves it out", err=True)
     facts = [find_governor()]
     try:
         runs = measure_repeatability(list(dict.fromkeys(("cpu", current_device().kind))))

@@ -1,11 +1,12 @@
 """Noise: the load of other processes, the clocks and the drift of a measurement, and the wait for a quiet machine.
 
-A watch looks at the machine before and after the timed calls, and never between them. A look takes some 0.1 ms, and up
-to 3 ms beside another process on the GPU.
+A watch looks at the machine before and after the timed calls, and never between them. A look takes less than 1 ms, and
+up to 3 ms beside another process on the GPU.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,14 +23,15 @@ __all__ = ["BUSY_CORES", "BUSY_GPU", "DRIFT", "REPEATS", "Noise", "quietly", "wa
 BUSY_CORES, BUSY_SHARE = 0.25, 0.02
 #: Cores that a measurement on a GPU needs: one launches kernels, and one is for the rest.
 _LAUNCHING = 2
-#: Seconds by which the system's count of busy time may be off: it counts ticks of 10 ms.
-_TICKS = 0.03
+#: Seconds by which the count of busy time may be off for one core. It counts ticks of 10 ms. The error of several cores
+#: grows with the square root of their number.
+_TICKS = 0.04
 #: Share of the GPU's time that other processes may use.
 BUSY_GPU = 0.05
 #: Seconds before a watch in which others count too. NVML samples processes every 0.2 s.
 _BEFORE = 0.25
-#: Share of the median by which samples may drift.
-DRIFT = 0.05
+#: Share of the median by which samples may drift. A drift of 10 % moves the median by 5 %.
+DRIFT = 0.1
 #: Throttle reasons that are a fault. A GPU at its power limit is as it should be.
 _FAULTS = {"HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown"}
 #: Times that a disturbed measurement is repeated.
@@ -153,7 +155,7 @@ def quietly(
 def _reasons(found: dict[str, Any], seconds: float) -> Iterator[str]:
     """The numbers beyond their limits, in words."""
     cores, gpu = found["other_cores"], found.get("other_gpu")
-    if cores is not None and cores > _most_cores(on_gpu="sm_clock" in found) + _TICKS / seconds:
+    if cores is not None and cores > _most_cores(seconds, on_gpu="sm_clock" in found):
         yield f"{cores:.1f} cores of other processes"
     if gpu is not None and gpu > BUSY_GPU:
         yield f"another process used {100 * gpu:.0f} % of the GPU"
@@ -163,10 +165,10 @@ def _reasons(found: dict[str, Any], seconds: float) -> Iterator[str]:
         yield f"samples drift by {100 * found['drift']:+.0f} %"
 
 
-def _most_cores(*, on_gpu: bool) -> float:
+def _most_cores(seconds: float, *, on_gpu: bool) -> float:
     """The number of cores that others may use. A GPU's time suffers only if no core is left to launch from."""
     cores = len(allowed_cores())
-    return max(BUSY_CORES, cores - _LAUNCHING if on_gpu else BUSY_SHARE * cores)
+    return max(BUSY_CORES, cores - _LAUNCHING if on_gpu else BUSY_SHARE * cores) + _TICKS * math.sqrt(cores) / seconds
 
 
 def _clock() -> dict[str, Any]:

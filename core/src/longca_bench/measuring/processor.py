@@ -13,7 +13,7 @@ __all__ = ["Reading", "allowed_cores", "governors", "process_tree", "read_proces
 
 PROC, CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
 #: Cores whose frequency is read. Reading one can wake it up, and old kernels wait for 10 ms.
-_ASKED = 4
+_ASKED = 2
 #: The fields of a core in /proc/stat in which it works: all but idle and iowait. Guests are in user and nice.
 _WORKING = (0, 1, 2, 5, 6, 7)
 #: The fields of /proc/PID/stat after the name: the parent, and the ticks of the process and of its ended children.
@@ -53,7 +53,7 @@ class Reading:
 
 
 def read_processor(own: Iterable[int]) -> Reading:
-    """Reads the processor. A reading takes some 0.1 ms.
+    """Reads the processor. A reading takes 0.1 to 0.5 ms.
 
     Args:
         own: Our own processes. Their descendants are ours too.

@@ -25,9 +25,12 @@ from longca_bench.measuring.world import World
 __all__ = ["FEWEST", "SECONDS"]
 
 #: Seconds of one run, and the fewest results in it.
-SECONDS, FEWEST = 2.0, 4
-#: Heads, tokens, head dim and dtype on each kind of device. A call takes some milliseconds.
-_SHAPES = {"cpu": (8, 1024, 64, torch.float32), "cuda": (16, 16384, 128, torch.float16)}
+SECONDS, FEWEST = 2.0, 8
+#: Seconds without timed work after each result. A case has other work there. Without it a GPU is at its power limit
+#: all the time, where its clocks wander.
+_PAUSE = 0.1
+#: Heads, tokens, head dim and dtype on each kind of device. A call takes about a millisecond.
+_SHAPES = {"cpu": (8, 1024, 64, torch.float32), "cuda": (16, 8192, 128, torch.float16)}
 
 
 def run(kind: str, seconds: float = SECONDS) -> dict[str, Any]:
@@ -49,6 +52,7 @@ def run(kind: str, seconds: float = SECONDS) -> dict[str, Any]:
     watch, end = Noise(kind, (os.getppid(),)), time.monotonic() + seconds
     while len(results) < FEWEST or time.monotonic() < end:
         results.append(time_calls(call, world).samples)
+        time.sleep(_PAUSE)
     return {"results": results, "noise": watch.stop(list(chain(*results)))}
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from longca_bench.measuring import noise
+from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.noise import REPEATS, Noise, quietly, wait_idle
 from longca_bench.measuring.processor import Reading, read_processor
 from longca_bench.measuring.timing import time_calls
@@ -98,7 +99,7 @@ def test_other_processes_on_the_gpu_and_its_faults(others, gpu, used, throttle, 
 def test_samples_that_drift(others):
     assert Noise("cpu").stop(RISING)["why"] == "samples drift by +17 %"
     small = [0.01 + 0.00001 * n for n in range(20)]
-    found = Noise("cpu").stop(small)
+    found = Noise("cpu").stop(small)  # a drift, but no disturbance
     assert (found["drift"], found["busy"]) == (pytest.approx(0.0188, abs=1e-4), False)
 
 
@@ -203,3 +204,43 @@ def test_real_calls_under_a_watch():
     timing, found = quietly(lambda: time_calls(lambda: time.sleep(0.001), CPU, 0.01), CPU)
     assert len(timing.samples) >= 3
     assert set(found) == {"other_cores", "mhz", "drift", "busy", "why"}
+
+
+#: Keeps the GPU busy until it is ended, and makes a file when it has begun.
+GPU_NEIGHBOUR = """
+import sys, torch
+x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+while True:
+    for _ in range(20):
+        x @ x
+    torch.cuda.synchronize()
+    open(sys.argv[1], "w").close()
+"""
+
+
+@pytest.mark.gpu
+def test_a_real_neighbour_on_the_gpu_is_seen_until_it_ends(tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, and torch sees none here")
+    tmp_path.joinpath("spin.py").write_text(GPU_NEIGHBOUR)
+    spin = f"{sys.executable} {tmp_path / 'spin.py'} {tmp_path / 'begun'}"
+    neighbour = int(subprocess.check_output(["sh", "-c", f"{spin} >/dev/null 2>&1 & echo $!"]))
+    x, world = torch.ones(2**20, device="cuda"), World(torch.device("cuda"))
+    try:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.1)
+        watch, same = Noise("cuda"), Noise("cuda", [neighbour])
+        time.sleep(1.0)  # NVML samples processes every 0.2 s
+        timing = time_calls(lambda: x.sin(), world)
+        beside, as_ours = watch.stop(timing.samples), same.stop(timing.samples)
+        with_it, without = gpu_state(), gpu_state([neighbour])
+        assert not wait_idle("cuda", 0.0)
+    finally:
+        os.kill(neighbour, signal.SIGKILL)
+    assert beside["other_gpu"] > 0.3
+    assert "another process used" in beside["why"]
+    assert as_ours["other_gpu"] == 0.0
+    assert (with_it["others"], without["others"]) == (1, 0)
+    assert wait_idle("cuda", 30.0)
+    timing, found = quietly(lambda: time_calls(lambda: x.sin(), world), world)
+    assert (found["other_gpu"], len(found["sm_clock"])) == (0.0, 2)
