@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from longca_advice.evidence import shipped
+from longca_bench.measuring.records import read_records
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -59,6 +60,11 @@ def test_every_verified_record_is_in_the_table():
     assert Counter(row.run.run for row in shipped()) == expected
     assert sum(expected.values()) > 1500
     assert all((RESULTS / name / "records.jsonl").exists() for name in apart), "what is left out is there"
+
+
+def test_every_record_of_earlier_versions_is_read():
+    files = list(RESULTS.rglob("records.jsonl"))
+    assert sum(len(list(read_records(file.parent))) for file in files) > 2800
 
 
 def test_predictions_without_calls_like_it_are_close(leave_out, left):

@@ -1,10 +1,16 @@
 import json
+import math
+from types import SimpleNamespace
 
 import pytest
 
 from longca.errors import RequestError
-from longca_bench.measuring.records import Record, read_records
+from longca_advice.record_lines import read_lines
+from longca_bench.measuring.case_record import measured_record
+from longca_bench.measuring.messages import Result
+from longca_bench.measuring.records import Record, parsed, read_records
 from longca_bench.measuring.run_folder import RunFolder
+from longca_bench.measuring.status import Status
 
 
 def record(**fields):
@@ -99,3 +105,62 @@ def test_what_differs_is_said_in_plain_words(tmp_path, changed, said):
         resumed(tmp_path, **changed)
     assert said in str(refused.value)
     assert "{" not in str(refused.value)
+
+
+#: Changes of a verified record's line, each with the message that it must get.
+IMPOSSIBLE = [
+    *((f'"median":0.2|"median":{value}', "median: ") for value in ("0.0", "-0.2", "1e999", '"soon"')),
+    ('"median":0.2|"median":' + "9" * 5000, "Invalid JSON: number out of range"),
+    *((f"[0.1,0.3,0.2]|[0.1,{value},0.2]", "samples.1: ") for value in ("0.0", "-0.3", "1e999", "null", "{}")),
+    ('"median":0.2|"median":NaN', "median: "),
+    ('"median":0.2|"median":0.1', "the median is 0.1, and the median of the samples is 0.2"),
+    ('"median":0.2|"median":null', "the status is ok, and there is no time"),
+    ("[0.1,0.3,0.2]|[]", "the median is 0.2, and the median of the samples is nan"),
+    ('"tflops":null|"tflops":3.0', "tflops is 3.0, and 1 operations in 0.2 seconds are"),
+    ('"passed":true|"passed":false', "the status is ok, and the finding of out did not pass"),
+    ('"passed":true|"passed":1', "a finding has a tensor, passed as true or false, and an error"),
+    ('"tensor":"out"|"tensor":3', "a finding has a tensor, passed as true or false, and an error"),
+    ('"error":0.001|"err":0.001', "a finding has a tensor, passed as true or false, and an error"),
+    ('"status":"ok"|"status":"fine"', "status: "),
+    ('"seqlen":64|"seqlen":"long"', "seqlen: "),
+    ('"message":""|"message":"\\ud800"', "Invalid JSON"),
+    ('"message":""|"message":"\x00"', "Invalid JSON"),
+    ('"gpu":null|"gpu":' + '{"a":' * 10_000, "Invalid JSON"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
+def test_a_line_that_cannot_be_is_named_and_the_others_are_read(tmp_path, change, said):
+    file = tmp_path / "records.jsonl"
+    line = record().model_dump_json()
+    then, now = change.split("|")
+    assert then in line
+    file.write_text("\n".join((line.replace(then, now), record(case="f" * 16).model_dump_json(), "")))
+    found, (note,) = parsed(read_lines(tmp_path))
+    assert [each.case for each in found] == ["f" * 16]
+    assert note.startswith(f"{file}, line 1: ")
+    assert said in note
+    with pytest.raises(RequestError, match="line 1: "):
+        list(read_records(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"samples": (0.1, 0.0), "median": 0.05}, "samples.1: "),
+        ({"samples": (0.1, math.nan), "median": math.nan}, "samples.1: "),
+        ({"samples": (), "median": None}, "there is no time"),
+        ({"backend": "\ud800"}, "surrogates"),
+        ({"gpu": {"clock": object()}}, "object"),
+    ],
+)
+def test_a_result_that_no_record_can_hold_is_an_error(fields, said):
+    about = record().model_dump()
+    task = SimpleNamespace(placed=None, form="dense", case=SimpleNamespace(kernel="naive"))
+    measured = {name: about.pop(name) for name in ("samples", "median", "findings", "backend", "form", "gpu")}
+    for name in ("status", "message", "advice", "finished"):
+        del about[name]
+    found = measured_record(about, task, Result(Status.OK, "", {**measured, **fields}))
+    assert (found.status, found.median, found.samples) == (Status.ERROR, None, ())
+    assert found.message.startswith("the result cannot be recorded: ")
+    assert said in found.message

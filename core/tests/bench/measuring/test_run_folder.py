@@ -1,10 +1,11 @@
 """A run's folder: one writer, regular files, and a chain of lines in which every change shows."""
 
 import json
-import multiprocessing
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -179,28 +180,30 @@ def test_only_newlines_end_lines(run, break_):
     RunFolder(run, SURROUNDINGS, resume=True).close()
 
 
-def hold(path, held, ended):
-    folder = RunFolder(path, SURROUNDINGS, resume=True)
-    folder.append(record(case="a" * 16))
-    held.set()
-    ended.wait(60)
+HOLD = """
+import json, sys, time
+from pathlib import Path
+from longca_bench.measuring.run_folder import RunFolder
+
+folder = RunFolder(Path(sys.argv[1]), json.loads(sys.argv[2]), resume=True)
+folder.append(folder.earlier[0])
+print("held", flush=True)
+time.sleep(600)
+"""
 
 
 def test_a_second_writer_is_refused_until_the_first_has_died(run, file):
-    context = multiprocessing.get_context("spawn")
-    held, ended = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(run, held, ended))
-    other.start()
-    try:
-        assert held.wait(60)
-        before = file.read_bytes()
-        for resume in (True, False):
-            with pytest.raises(RequestError, match="another run writes to"):
-                RunFolder(run, SURROUNDINGS, resume=resume)
-        assert file.read_bytes() == before
-    finally:
-        other.kill()
-        other.join()
+    command = [sys.executable, "-c", HOLD, str(run), json.dumps(SURROUNDINGS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "held\n"
+            before = file.read_bytes()
+            for resume in (True, False):
+                with pytest.raises(RequestError, match="another run writes to"):
+                    RunFolder(run, SURROUNDINGS, resume=resume)
+            assert file.read_bytes() == before
+        finally:
+            other.kill()
     again = RunFolder(run, SURROUNDINGS, resume=True)
     assert len(again.earlier) == COUNT + 1
     again.close()
