@@ -84,5 +84,5 @@ def check_pieces(count: int, noun: str, remedy: str) -> None:
 def shown(value: object) -> str:
     """A value as a message shows it: its representation, or its beginning and end if that is long."""
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write thousands of digits
-        return f"a number of {int(value.bit_length() * log10(2)) + 1} digits"
+        return f"a number of about {round(value.bit_length() * log10(2))} digits"
     return _SHORT.repr(value)

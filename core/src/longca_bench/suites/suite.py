@@ -63,8 +63,15 @@ def _pattern(name: str) -> str:
     return name
 
 
+def _value(value: int | float | list[int]) -> int | float | list[int]:
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and number.bit_length() > 63:
+            raise ValueError(f"{shown(number)} does not fit into 64 bits")
+    return value
+
+
 PatternName = Annotated[str, AfterValidator(_pattern)]
-Value = int | float | list[int]
+Value = Annotated[int | float | list[int], AfterValidator(_value)]
 _SIZE = "[1-9][0-9]{0,5}"
 
 

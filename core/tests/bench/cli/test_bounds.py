@@ -1,0 +1,249 @@
+"""Requests that ask for too much: each is refused with one sentence, before anything is computed."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from longca import limits, masks
+from longca.errors import MaskError, RequestError, UnknownNameError
+from longca.masks.lengths import ListedLengths
+from longca_bench.cli.app import app
+from longca_bench.suites.cases import expand
+from longca_bench.suites.one_problem import problem_suite
+
+DIGITS = "9" * 5000
+SWEEP = {
+    "patterns": '["causal"]',
+    "seqlens": "[1024]",
+    "heads": '["4:4"]',
+    "head_dims": "[64]",
+    "dtypes": '["float32"]',
+    "kernels": '["naive"]',
+}
+THOUSAND = str(list(range(1, 1001)))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGCA_PLUGINS", "")
+    os.mkfifo("fifo")
+    for suffix in ("toml", "txt", "csv", "json", "jsonl"):
+        os.symlink("fifo", f"fifo.{suffix}")
+        os.symlink(f"loop.{suffix}", f"loop.{suffix}")
+        os.symlink("/dev/zero", f"zero.{suffix}")
+        os.mkdir(f"folder.{suffix}")
+
+
+def suite(head="name = 'own'\nversion = 1\n", **changed):
+    sweep = "".join(f"{key} = {value}\n" for key, value in {**SWEEP, **changed}.items())
+    return f"{head}[[sweep]]\n{sweep}"
+
+
+def sparse(bytes_):
+    """A file of some bytes that takes no room on the disk."""
+
+    def write(path):
+        with open(path, "wb") as file:
+            file.truncate(bytes_)
+
+    return write
+
+
+def refusal(arguments):
+    """The sentence with which a command refuses its arguments."""
+    ran = CliRunner().invoke(app, arguments)
+    said = str(ran.exception) if isinstance(ran.exception, RequestError) else " ".join(ran.stderr.split())
+    assert isinstance(ran.exception, RequestError) or ran.exit_code == 2, ran.exception
+    assert len(said) < 4000
+    return said.replace("│ ", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = " + "[" * 10_000 + "]" * 10_000, "nests tables or lists too deeply"),
+        ("x = " + "{a = " * 10_000 + "1" + "}" * 10_000, "nests tables or lists too deeply"),
+        (".".join(["a"] * 10_000) + " = 1", "a key of more than 16 parts"),
+        ("[" + " . ".join(['"a b"'] * 10_000) + "]", "a key of more than 16 parts"),
+        ("#" + "a" * limits.MAX_SUITE_BYTES, f"at most {limits.MAX_SUITE_BYTES} are read. Give a readable TOML file"),
+        (suite(seqlens=f"[{DIGITS}]"), "give numbers with fewer digits"),
+        (suite(seqlens=f"[0x{DIGITS}]"), "not a number of about 6021 digits"),
+        (suite(seqlens="[nan]"), "line 5: seqlens: should be a valid integer, not nan"),
+        (suite(seqlens="[1073741824]"), f"less than or equal to {limits.MAX_TOKENS}, not 1073741824"),
+        (suite(seqlens="[" + "-1," * 1000 + "]"), "; and 992 more"),
+        (suite(kernels='["' + "a" * 100_000 + '"]'), "characters)…"),
+        (suite(heads=f'["{DIGITS}:1"]'), "is no pair of query heads and KV heads"),
+        (suite(heads='["٣:٣"]'), "is no pair of query heads and KV heads"),
+        (suite(head_dims="[10000000000]"), "less than or equal to 65536"),
+        (suite(seqlens=THOUSAND, seeds=THOUSAND, head_dims=THOUSAND), "has 2000000000 cases; at most 100000"),
+        (
+            suite(
+                patterns='["global_sliding_window"]',
+                grid="{global_sliding_window = {window = " + THOUSAND + ", global_tokens = " + THOUSAND + "}}",
+            ),
+            "has 2000000 cases; at most 100000 are allowed. Narrow",
+        ),
+        (
+            suite(
+                factors="{causal_sliding_window = {window = 0x" + DIGITS + "}}", patterns='["causal_sliding_window"]'
+            ),
+            "window: a number of about 6021 digits does not fit into 64 bits",
+        ),
+        (suite(patterns='["causal_document"]', lengths='"fifo.txt"'), "fifo.txt cannot be read: it is a FIFO"),
+        (suite(patterns='["causal_document"]', lengths=r'"a\u0000.txt"'), "no file of document lengths"),
+    ],
+)
+def test_suites(text, said):
+    Path("own.toml").write_text(text, "utf-8")
+    assert said in refusal(["run", "own.toml", "--dry-run"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run fifo.toml", "it is a FIFO, and a regular file is needed. Give a readable TOML file"),
+        ("run zero.toml", "it is a device"),
+        ("run loop.toml", "symbolic link"),
+        ("run folder.toml", "it is a folder"),
+        (f"run {'a' * 5000}.toml", "File name too long"),
+        (f"run {'a' * 5000}", "unknown suite or mask pattern"),
+        ("run causal --dry-run --seqlen 1073741824", f"less than or equal to {limits.MAX_TOKENS}"),
+        ("run quick --dry-run --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
+        ("run causal --dry-run --seqlen 1000000000000000000", "1000000000000000000"),
+        ("run causal --timeout nan", "--timeout"),
+        ("run causal --timeout inf", "--timeout"),
+        ("run causal --timeout -1", "--timeout"),
+        ("run causal --memory 1e300", "--memory"),
+        ("run causal --nproc 1000000000000000000", "--nproc"),
+        ("verify --jobs 1000000000000000000", "--jobs"),
+        ("show-mask causal --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
+        ("show-mask causal --seqlen-k 1073741824", "seqlen_k is 1073741824; lengths from 1"),
+        (f"show-mask causal --seqlen {'9' * 4000}", "seqlen is a number of about 4000 digits"),
+        (f"show-mask causal --seqlen {DIGITS}", "Invalid value for '--seqlen'"),
+        (f"show-mask causal_document --seed {'9' * 4000}", "seed is a number of about 4000 digits"),
+        ("show-mask uniform_block_sparse --kept nan", "kept is nan"),
+        ("show-mask uniform_block_sparse --seqlen 67108864", "more than 4294967296"),
+        ("show-mask variable_block_sparse --seqlen 67108864", "take larger blocks or fewer heads"),
+        ("show-mask block_causal_document --block 1 --seqlen 67108864", "has 67108864 blocks; at most 1048576"),
+        ("show-mask causal_document --documents fifo", "it is a FIFO"),
+        ("show-mask causal_document --documents folder.txt", "it is a folder"),
+        ("show-mask causal_document --documents loop.txt", "symbolic link"),
+        ("show-mask causal_document --documents zero.txt", "it is a device"),
+        (f"show-mask causal_document --documents {'a' * 5000}", "there is no such file"),
+        (f"show-mask causal_document --documents 1,{DIGITS}", "give integers separated by commas"),
+        (f"show-mask causal_document --documents 1,{'9' * 30}", "lengths from 1 to"),
+        ("show-mask causal_document --lengths fifo.csv", "it is a FIFO"),
+        ("show-mask causal_document --lengths fifo.json", "it is a FIFO"),
+        ("show-mask causal_document --lengths zero.csv", "it is a device"),
+        ("recommend causal --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
+        ("recommend causal --gpus 1000000000000000000", "--gpus"),
+        ("recommend causal --heads ٣", "give query heads and KV heads, such as 64:8"),
+        (f"recommend causal --head-dim {'9' * 4000}", "head_dim is a number of about 4000 digits"),
+        ("show-layout ring_p2p --ranks 1000000000000000007", "--ranks"),
+        ("make-lengths fifo.jsonl --out o.csv", "it is a FIFO"),
+        ("make-lengths zero.txt --out o.csv", "it is a device"),
+        (f"make-lengths {'a' * 5000}.jsonl --out o.csv", "File name too long"),
+    ],
+)
+def test_options(arguments, said):
+    assert said in refusal(arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("l.txt", DIGITS, "line 1: '9999999999999999999999999999999999999999' is not a document length"),
+        ("l.txt", sparse(limits.MAX_LIST_BYTES + 1), "at most 67108864 are read"),
+        ("l.csv", sparse(limits.MAX_HISTOGRAM_BYTES + 1), "at most 16777216 are read"),
+        ("l.csv", "a," * 100_000, "line 1: no column lower, upper, weight"),
+        ("l.csv", f"lower,upper,weight\n1,{DIGITS},1\n", "line 2: upper is not finite"),
+        ("l.json", "[" * 100_000, "is not JSON: maximum recursion depth"),
+        ("l.json", f"[[1, {DIGITS}, 1]]", "is not JSON"),
+        ("l.json", f"[[1, 2, {'9' * 4000}]]", "item 1: weight is not finite"),
+    ],
+)
+def test_files_of_lengths(name, content, said):
+    content(name) if callable(content) else Path(name).write_text(content)
+    assert said in refusal(["show-mask", "causal_document", "--lengths", name])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f'{{"text": {DIGITS}}}', "line 1: not JSON: Exceeds the limit"),
+        ("[" * 100_000, "line 1: not JSON: maximum recursion depth"),
+        ('{"' + "k" * 100_000 + '": 1}', "field 'text' is not among"),
+        (sparse(limits.MAX_DOCUMENT_BYTES + 2), "line 1: it has more than 16777216 bytes; split the document"),
+    ],
+)
+def test_corpora(content, said):
+    content("c.jsonl") if callable(content) else Path("c.jsonl").write_text(content)
+    assert said in refusal(["make-lengths", "c.jsonl", "--out", "o.csv"])
+
+
+def test_masks_of_too_many_parts():
+    many = limits.MAX_DOCUMENTS + 1
+    for make in (
+        lambda: masks.build("causal_document", many, documents=iter(lambda: 1, 0)),
+        lambda: masks.build("block_causal_document", many, documents=[many], block=1),
+        lambda: masks.sample("block_causal_document", many, block=1),
+        lambda: masks.sample("causal_document", 2 * many, lengths=ListedLengths("ones", np.ones(8, np.int64))),
+        lambda: masks.sample("variable_block_sparse", masks.MAX_SEQLEN),
+    ):
+        with pytest.raises(MaskError, match=r"at most 1048576|more than 4294967296"):
+            make()
+
+
+def test_names_and_numbers_in_messages_are_short():
+    assert len(str(UnknownNameError("kernel", "x" * 20_000_000, ["sdpa"]))) < 500
+    assert limits.shown(10**5000) == "a number of about 5000 digits"
+    assert limits.shown(-(2**30)) == "-1073741824"
+    nested = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert len(limits.shown(nested)) < 100
+
+
+def test_large_requests_that_are_allowed():
+    (case,) = expand(problem_suite("causal", seqlens=[2**20], directions=["forward"]), ["naive"])
+    assert case.mask.area == 2**20 * (2**20 + 1) // 2
+    seeds = problem_suite("causal", seqlens=[128], directions=["forward"], seeds=range(64), kernels=["naive"])
+    assert len(expand(seeds, ["naive"])) == 64
+    assert masks.sample("uniform_block_sparse", 2**17, block=2048, heads=64).heads == 64
+
+
+def test_a_digest_is_the_same_in_parts(monkeypatch):
+    mask = masks.sample("shared_question", 5000, seed=3)
+    whole = mask.digest
+    monkeypatch.setattr("longca.masks.intervals._PART", 7)
+    assert masks.sample("shared_question", 5000, seed=3).digest == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "causal", "--seqlen", str(2**30)], ["show-mask", "causal_document", "--lengths", "zero.txt"]],
+    ids=" ".join,
+)
+def test_a_process_refuses_with_little_time_and_memory(arguments):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+        resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "longca", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stderr.startswith("error: ")
+    assert "Traceback" not in ran.stderr
