@@ -48,11 +48,15 @@ def read_histogram(path: str | Path) -> Histogram:
     return Histogram.from_rows(rows, str(path), places)
 
 
-def read_lengths(path: str | Path) -> NDArray[np.int64]:
+def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> NDArray[np.int64]:
     """Reads the lengths in a text file: int64 [documents], in the file's order. Blank lines are skipped.
 
+    Args:
+        path: The file.
+        most: The most lengths. Reading ends after them.
+
     Raises:
-        RequestError: The file cannot be read, has more than MAX_LIST_BYTES, has no length, or has a line that is not
+        RequestError: The file cannot be read, has more than MAX_LIST_BYTES or `most` lengths, has no length, or has a line that is not
             one whole number in [1, 2³¹ − 1].
     """
     lengths = array("q")
@@ -68,6 +72,8 @@ def read_lengths(path: str | Path) -> NDArray[np.int64]:
                 f"{MAX_LENGTH} a line{corpus}"
             )
         lengths.append(number)
+        if len(lengths) > most:
+            raise RequestError(f"{path} has more than {most} lengths; give fewer")
     if not lengths:
         raise RequestError(f"{path} holds no lengths; write one whole number a line")
     return np.frombuffer(lengths, np.int64)

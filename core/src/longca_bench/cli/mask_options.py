@@ -235,9 +235,10 @@ def _documents(text: str) -> list[int]:
             f"--documents is {text!r}, and there is no such file; give lengths separated by commas, such as "
             "1000,96,3000, or the path of a file with one length a line"
         )
+    from longca.limits import MAX_DOCUMENTS
     from longca.masks.length_files import read_lengths
 
-    return read_lengths(text).tolist()
+    return read_lengths(text, MAX_DOCUMENTS).tolist()
 
 
 def _integers(name: str, text: str, example: str) -> list[int]:

@@ -6,6 +6,7 @@ column is computed over all rows that were read, so that a ratio stays the same 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,7 @@ class Rows:
 
 def _runs_in(path: Path) -> list[Path]:
     """A run, or the runs in the folders of a folder."""
-    if not path.is_dir() or (path / "records.jsonl").exists():
+    if not os.path.isdir(path) or (path / "records.jsonl").exists():
         return [path]
     return sorted(file.parent for file in path.glob("*/records.jsonl")) or [path]
 

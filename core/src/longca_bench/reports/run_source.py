@@ -52,7 +52,7 @@ def open_run(path: Path) -> Run:
     from longca_advice.record_lines import RECORDS, read_lines
     from longca_bench.measuring.records import parsed
 
-    if not path.exists():
+    if not os.path.exists(path):  # a Path refuses a name that is too long with another error
         raise RequestError(f"{path} does not exist; give the folder of a run, or its records.jsonl")
     if path.is_dir() and not os.path.lexists(path / RECORDS):
         raise RequestError(f"{path} has no {RECORDS}; give the folder that `longca run` wrote")

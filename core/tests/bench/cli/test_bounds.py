@@ -147,6 +147,8 @@ def test_suites(text, said):
         ("recommend causal --heads ٣", "give query heads and KV heads, such as 64:8"),
         (f"recommend causal --head-dim {'9' * 4000}", "head_dim is a number of about 4000 digits"),
         ("show-layout ring_p2p --ranks 1000000000000000007", "--ranks"),
+        (f"report {'a' * 5000}", "does not exist; give the folder of a run"),
+        (f"compare {'a' * 5000} b", "does not exist; give the folder of a run"),
         ("make-lengths fifo.jsonl --out o.csv", "it is a FIFO"),
         ("make-lengths zero.txt --out o.csv", "it is a device"),
         (f"make-lengths {'a' * 5000}.jsonl --out o.csv", "File name too long"),
@@ -186,6 +188,11 @@ def test_files_of_lengths(name, content, said):
 def test_corpora(content, said):
     content("c.jsonl") if callable(content) else Path("c.jsonl").write_text(content)
     assert said in refusal(["make-lengths", "c.jsonl", "--out", "o.csv"])
+
+
+def test_a_list_of_too_many_documents():
+    Path("l.txt").write_text("1\n" * (limits.MAX_DOCUMENTS + 1))
+    assert refusal(["show-mask", "causal_document", "--documents", "l.txt"]).endswith("1048576 lengths; give fewer")
 
 
 def test_masks_of_too_many_parts():
