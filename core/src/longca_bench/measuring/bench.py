@@ -6,14 +6,16 @@ from collections.abc import Container
 from dataclasses import asdict
 from typing import Any
 
-from longca.manifests import Device
+from longca.manifests import Device, Problem
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import KernelTrial
 from longca_bench.measuring.messages import Result
+from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.trial import Trial
+from longca_bench.measuring.timing import take_samples
+from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.verify import Verification
 
@@ -42,36 +44,58 @@ class Bench:
 
         Returns:
             The result. Only the first rank's result of a right case has the measured fields.
+
+        Raises:
+            CaseEndError: What the plugin's code did ends the case.
         """
         trial = self._planned(task)
         found, fields = self._verified(trial)
         times: dict[str, Any] = {}
         if found.passed:
-            times = trial.before_timing()
-            times |= self._timed(trial)
-            self._announce("verify again")
-            found += self._verified_again(trial, times.pop("last"))
+            try:
+                times = trial.before_timing()
+                times |= self._timed(trial)
+                self._announce("verify again")
+                found += self._verified_again(trial)
+            except WrongResultError as error:
+                found += error.found
         fields["findings"] = tuple(map(asdict, found.findings))
         if not found.passed:
             fields |= {name: times[name] for name in ("peak_bytes", "gpu") if name in times}
             return Result(Status.WRONG, "; ".join(map(str, found.failures)), fields)
-        return Result(Status.OK, "", {**fields, **times} if self._world.rank == 0 else {})
+        doubt = trial.suspicion()
+        status = Status.SUSPECT if doubt else Status.OK
+        return Result(status, doubt, {**fields, **times} if self._world.rank == 0 else {})
 
     def _planned(self, task: Task) -> Trial:
         case, problem = task.case, task.case.problem(self._device)
+        if case.parallel is None:
+            return self._planned_here(task, problem)
+        # Only ranks import torch.distributed.
+        from longca_bench.measuring.strategy_trial import StrategyTrial
+
         self._announce("load")
         kernel = self._instruments.registry.load(case.kernel)
         self._announce("inputs")
         shared = self._inputs.of(case, problem)
         self._announce("plan")
-        trial: Trial
-        if case.parallel is None:
-            trial = KernelTrial.planned(task, kernel, problem, shared, self._instruments)
-        else:
-            # Only ranks import torch.distributed.
-            from longca_bench.measuring.strategy_trial import StrategyTrial
+        trial = StrategyTrial.planned(task, kernel, problem, shared, self._instruments)
+        trial.fields["verified_kv_heads"] = shared.verified_kv_heads
+        return trial
 
-            trial = StrategyTrial.planned(task, kernel, problem, shared, self._instruments)
+    def _planned_here(self, task: Task, problem: Problem) -> Trial:
+        """The trial on one device. The plan is made before inputs are shared, so it can compute nothing with them."""
+        workers = self._instruments.workers
+        kernel = RemoteKernel(workers, task.case.kernel, task.distributions)
+        self._announce("load")
+        kernel.load()
+        self._announce("inputs")
+        if not self._inputs.has(task.case):
+            self._inputs.drop()
+            workers.trim()
+        shared = self._inputs.of(task.case, problem)
+        self._announce("plan")
+        trial = KernelTrial.planned(task, kernel, problem, shared, self._instruments)
         trial.fields["verified_kv_heads"] = shared.verified_kv_heads
         return trial
 
@@ -85,14 +109,13 @@ class Bench:
         return found, {**trial.fields, "first_seconds": max(self._world.everyone(seconds))}
 
     def _timed(self, trial: Trial) -> dict[str, Any]:
-        """The times, and the last result as `last`."""
+        """The times, and what belongs to them."""
         self._announce("time")
-        peaks = self._instruments.peaks(trial.call)
-        timing = self._instruments.timed(trial.call, trial.inspect)
+        peaks = trial.peaks()
+        timing = take_samples(trial.sample, self._world, self._instruments.budget, trial.inspect)
         wall = trial.wall(timing)
         gpu = gpu_state() if self._device.kind == "cuda" else None
         return {
-            "last": timing.last,
             "samples": timing.samples,
             "wall": wall,
             "warm_up": timing.warm_up,
@@ -103,14 +126,7 @@ class Bench:
             **trial.after_timing(timing, peaks),
         }
 
-    def _verified_again(self, trial: Trial, last: Any) -> Verification:
-        """The verification of timed calls, and of new inputs in the same memory."""
-        timed = trial.check_timed(last)
-        trial.negate()
-        after = trial.verify()
-        return Verification(
-            (
-                *(f.named(f"{f.tensor} of a timed call") for f in timed.failures),
-                *(f.named(f"{f.tensor} after timing") for f in after.findings),
-            )
-        )
+    def _verified_again(self, trial: Trial) -> Verification:
+        """The verification of new inputs in the same memory."""
+        trial.change()
+        return Verification(tuple(f.named(f"{f.tensor} after timing") for f in trial.verify().findings))

@@ -11,6 +11,7 @@ import torch
 
 from longca import plugins
 from longca_bench.measuring.timing import BUDGET, Timing, time_calls
+from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
 
 __all__ = ["Instruments"]
@@ -24,12 +25,14 @@ class Instruments:
 
     Attributes:
         world: The ranks that measure together.
+        workers: The workers that run kernels.
         registry: The registry of kernels and strategies.
         announce: Gets the name of each phase as it begins.
         budget: Seconds of samples of each call.
     """
 
     world: World
+    workers: Workers
     registry: plugins.Registry
     announce: Callable[[str], None] = lambda name: None
     budget: float = BUDGET

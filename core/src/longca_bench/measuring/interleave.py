@@ -1,4 +1,4 @@
-"""Interleaving: two kernels in a process each take turns on every case, so that drift cancels.
+"""Interleaving: two kernels take turns on every case, so that drift cancels.
 
 Clocks, temperature and neighbours change over minutes. Two kernels that take turns meet the same changes. Two runs, one
 after the other, do not.
@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import median
 
 from longca_bench.measuring.messages import Result
-from longca_bench.measuring.pool import Worker
+from longca_bench.measuring.pool import Judge
 from longca_bench.measuring.status import Status
 from longca_bench.suites.cases import Case
 from longca_bench.suites.tasks import Task
@@ -26,12 +26,12 @@ class Turns:
     """Measures the tasks of one problem by turns.
 
     Args:
-        workers: One worker for each of the two kernels.
+        judge: The judge that measures both kernels.
         pair: The tasks of both kernels on one problem, or one task if only one kernel takes the problem.
     """
 
-    def __init__(self, workers: dict[str, Worker], pair: Sequence[Task]) -> None:
-        self._workers, self._pair = workers, pair
+    def __init__(self, judge: Judge, pair: Sequence[Task]) -> None:
+        self._judge, self._pair = judge, pair
         self._results: dict[Case, Result] | None = None
 
     def __call__(self, task: Task, seconds: float) -> Result:
@@ -51,7 +51,7 @@ class Turns:
             for task in self._pair:
                 results = turns[task.case]
                 if not results or results[-1].status is Status.OK:
-                    results.append(self._workers[task.case.kernel].run(task, seconds))
+                    results.append(self._judge.run(task, seconds))
         return {case: _joined(results) for case, results in turns.items()}
 
 

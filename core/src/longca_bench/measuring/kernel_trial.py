@@ -1,30 +1,47 @@
-"""The trial of a kernel on one device. Every timed result is inspected."""
+"""The trial of a kernel on one device. The kernel runs in a worker, and everything else in the judge.
+
+Between calls the inputs change (`longca_bench.verification.change`), so each call is new work. The results of each
+timed call are checked.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from longca.kernels.base import Kernel, Plan
-from longca.manifests import Problem
+from longca.manifests import Direction, Problem
+from longca_bench.measuring.clocks import Clocks
+from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan
+from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.timing import Timing, wall_times
-from longca_bench.measuring.trial import Trial
+from longca_bench.measuring.timing import LEAST, Timing
+from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.suites.tasks import Task
+from longca_bench.verification.change import Change
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
+from longca_bench.verification.rows import Checksums, check_rows
 from longca_bench.verification.verify import (
     Finding,
+    Means,
     Verification,
     check_backward,
     check_counts,
     check_forward,
-    check_values,
+    findings_of,
+    lse_dtype,
+    wrong,
 )
 
 __all__ = ["KernelTrial"]
+
+#: Seconds for which a device may go on after a call has ended. The harness's own work takes microseconds.
+LATE = 1e-3
 
 
 class KernelTrial(Trial):
@@ -33,35 +50,42 @@ class KernelTrial(Trial):
     Args:
         kernel: The kernel.
         plan: The kernel's plan of the problem.
-        inputs: The tensors. No other trial uses their memory.
-        expected: The reference.
-        rough_lse: Whether the offer that covers the problem calls its log-sum-exp rough.
+        task: The case.
+        shared: The inputs and the reference that cases share.
         instruments: The instruments.
     """
 
     expected: Reference
 
     def __init__(
-        self,
-        kernel: Kernel,
-        plan: Plan,
-        inputs: Inputs,
-        expected: Reference,
-        *,
-        rough_lse: bool,
-        instruments: Instruments,
+        self, kernel: RemoteKernel, plan: RemotePlan, task: Task, shared: SharedInputs, instruments: Instruments
     ) -> None:
-        super().__init__(plan.problem, inputs, expected)
-        self._kernel, self._plan, self._rough_lse, self._instruments = kernel, plan, rough_lse, instruments
-        self._forward: tuple[Tensor, Tensor] | None = None
-        self._wrong: list[Finding] = []
-        self.fields = {"form": plan.form_text, "backend": plan.backend, "metadata_bytes": plan.metadata_bytes}
+        assert shared.expected is not None, "one device verifies heads"
+        arena = instruments.workers.arena
+        given = shared.inputs
+        mine = Inputs(*(arena.clone(x) for x in (given.q, given.k, given.v, given.dout)))
+        super().__init__(plan.problem, mine, shared.expected)
+        self._kernel, self._plan, self._given = kernel, plan, given
+        self._rough_lse, self._instruments = task.rough_lse, instruments
+        self._change = Change.none(plan.problem)
+        self._means = Means(arena.empty, arena.clone, self._read)
+        self._checksums = Checksums()
+        self._clocks = Clocks(arena.device, kernel.latency)
+        self._forward: tuple[Tensor, ...] = ()
+        self._verified: tuple[Tensor, ...] = ()
+        self._landing: dict[str, Tensor] = {}
+        self.fields = {
+            "form": plan.form_text,
+            "backend": plan.backend,
+            "metadata_bytes": plan.metadata_bytes,
+            "plan_seconds": plan.seconds,
+        }
 
     @classmethod
     def planned(
-        cls, task: Task, kernel: Kernel, problem: Problem, shared: SharedInputs, instruments: Instruments
+        cls, task: Task, kernel: RemoteKernel, problem: Problem, shared: SharedInputs, instruments: Instruments
     ) -> KernelTrial:
-        """Plans a case.
+        """Plans a case. Its inputs are drawn from the plan's sight: the plan is made before they are shared.
 
         Args:
             task: The case.
@@ -70,44 +94,107 @@ class KernelTrial(Trial):
             shared: The inputs and the reference that cases share.
             instruments: The instruments.
         """
-        rough_lse = instruments.registry.resolve(task.case.kernel, problem).rough_lse
-        plan, seconds = instruments.clocked(lambda: kernel.plan(problem))
-        assert shared.expected is not None, "one device verifies heads"
-        # Each trial has tensors of its own, so that no kernel gets the address of another kernel's inputs.
-        inputs = shared.inputs.clone()
-        trial = cls(kernel, plan, inputs, shared.expected, rough_lse=rough_lse, instruments=instruments)
-        trial.fields["plan_seconds"] = seconds
-        return trial
+        return cls(kernel, kernel.plan(problem), task, shared, instruments)
 
     def verify(self) -> Verification:
         """Verifies results in poisoned buffers, and that the kernel leaves its inputs alone."""
-        found, out, lse = check_forward(self._kernel, self._plan, self.inputs, self.expected, rough_lse=self._rough_lse)
-        self._forward = out, lse
-        if not self.is_forward:
-            found += check_backward(self._kernel, self._plan, self.inputs, out, lse, self.expected)
+        about = self._kernel, self._plan, self.inputs
+        found, *forward = check_forward(*about, self.expected, self._means, rough_lse=self._rough_lse)
+        if not self.is_forward and found.passed:
+            self._forward = tuple(forward)
+            named = zip(NAMES[Direction.FORWARD], forward, strict=True)
+            self._verified = tuple(self._change.undo(name, result) for name, result in named)
+            found += check_backward(*about, *self._forward, self.expected, self._means)
         return found
 
     def check_counts(self) -> Verification:
         """Verifies the counts of visible keys."""
-        return check_counts(self._kernel, self._plan, self.inputs)
+        return check_counts(self._kernel, self._plan, self.inputs, self._means)
 
-    def call(self) -> tuple[Tensor, ...]:
-        """The kernel's own call."""
-        x = self.inputs
-        if self.is_forward:
-            return self._kernel.forward(x.q, x.k, x.v, self._plan)
-        assert self._forward is not None, "a trial is verified before it is called"
-        return self._kernel.backward(x.dout, x.q, x.k, x.v, *self._forward, self._plan)
+    def change(self) -> None:
+        """Changes the inputs, and the forward's results with them."""
+        self._change = Change.draw(self.problem, self._change)
+        self._change.apply(self._given, self.inputs)
+        if not self.is_forward:
+            for name, verified, there in zip(NAMES[Direction.FORWARD], self._verified, self._forward, strict=True):
+                self._change.write(name, verified, there)
 
-    def inspect(self, results: tuple[Tensor, ...]) -> None:
-        """Notes the errors in the results of a timed call."""
-        names = ("out",) if self.is_forward else ("dq", "dk", "dv")
-        self._wrong.extend(check_values(dict(zip(names, results, strict=False)), self.expected).failures)
+    def sample(self) -> tuple[float, dict[str, Tensor]]:
+        """The seconds and the results of a timed call on changed inputs."""
+        self.change()
+        self._instruments.world.synchronize()
+        start = time.perf_counter()
+        self._landing = self._landing or {name: self._like(name) for name in NAMES[self.problem.direction]}
+        for there in self._landing.values():
+            there.fill_(torch.nan)
+        self._instruments.world.synchronize()
+        handling = time.perf_counter() - start
+        ran = self._run(Mode.TIMED)
+        seconds = ran.heard.answer.seconds or 0.0
+        self._clocks.take(seconds, ran.heard, handling)
+        if ran.heard.answer.late > LATE:
+            late = f"the device went on for {ran.heard.answer.late * 1e3:.3g} ms after the call had ended"
+            raise WrongResultError([wrong(next(iter(self._landing)), late)])
+        return seconds, ran.results
 
-    def check_timed(self, last: Any) -> Verification:
-        """The first error of the timed calls."""
-        return Verification(tuple(self._wrong[:1]))
+    def inspect(self, results: dict[str, Tensor]) -> None:
+        """Checks the results of a timed call.
+
+        Raises:
+            WrongResultError: They are wrong.
+        """
+        found = check_rows(results, self.expected, self._means, rough_lse=self._rough_lse)
+        if self.expected.sample is not None:
+            found += self._checksums.check(results, self._change.undo)
+        if found:
+            raise WrongResultError([finding.named(f"{finding.tensor} of a timed call") for finding in found])
+
+    def peaks(self) -> tuple[int, ...]:
+        """The peak of memory during one call. Empty on CPUs."""
+        self._checksums.is_complete = True  # of the first verification
+        peak = self._run(Mode.PEAK).heard.answer.peak
+        return () if peak is None else (peak,)
 
     def wall(self, timing: Timing) -> tuple[float, ...]:
         """The times by the host's clock."""
-        return wall_times(self.call, self._instruments.world, timing)
+        if self._instruments.world.device.type == "cpu":
+            return timing.samples
+        return tuple(self._run(Mode.WALL).heard.answer.seconds or 0.0 for _ in range(LEAST))
+
+    def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
+        """The clocks of the worker and of the judge."""
+        return {"clocks": self._clocks.fields()}
+
+    def suspicion(self) -> str:
+        """What the two clocks do not agree about, or an empty text."""
+        return self._clocks.fault()
+
+    def _read(self, name: str, result: Tensor) -> Tensor:
+        """A result as the reference has it. The first verification's results give the checksums."""
+        there = self._change.undo(name, result)
+        if self.expected.sample is not None and not self._checksums.is_complete:
+            self._checksums.keep(name, there)
+        return there
+
+    def _run(self, mode: Mode) -> Ran:
+        x = self.inputs
+        tensors = {"q": x.q, "k": x.k, "v": x.v}
+        if not self.is_forward:
+            tensors = {"dout": x.dout, **tensors, "out": self._forward[0], "lse": self._forward[1]}
+        try:
+            return self._kernel.run(
+                self.problem.direction, tensors, self._plan, mode=mode, landing=self._landing or None
+            )
+        except ContractError as error:
+            raise WrongResultError([_of_timed(finding) for finding in findings_of(error)]) from None
+
+    def _like(self, name: str) -> Tensor:
+        """A shared tensor for a result, by its name."""
+        arena, x = self._instruments.workers.arena, self.inputs
+        if name == "lse":
+            return arena.empty((x.q.shape[1], x.q.shape[0]), lse_dtype(x.q))
+        return arena.like({"out": x.q, "dq": x.q, "dk": x.k, "dv": x.v}[name])
+
+
+def _of_timed(finding: Finding) -> Finding:
+    return finding.named(f"{finding.tensor} of a timed call")

@@ -1,4 +1,4 @@
-"""Messages between the runner, or a rank's supervisor, and its worker."""
+"""Messages between the runner, or a rank's supervisor, and its judge."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from longca.manifests import Device
 from longca_bench.measuring.status import Status
+from longca_bench.suites.tasks import Task
 
-__all__ = ["COMPUTING", "Phase", "Place", "Result", "Setup"]
+__all__ = ["COMPUTING", "Order", "Phase", "Place", "Result", "Setup"]
 
 #: First word of each phase in which a rank is inside a kernel, and does not wait for other ranks.
 COMPUTING = "kernel"
@@ -16,11 +17,11 @@ COMPUTING = "kernel"
 
 @dataclass(frozen=True)
 class Place:
-    """A worker's place among the ranks of a job.
+    """A judge's place among the ranks of a job.
 
     Attributes:
         world: Number of the process group. A failure ends one group, and the next one has another number.
-        rank: The worker's rank.
+        rank: The judge's rank.
         size: Number of ranks.
         local_rank: The rank's number on this machine, and so the number of its GPU.
         host: Host of the job's store.
@@ -37,14 +38,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Setup:
-    """The first message to a worker.
+    """The first message to a judge.
 
     Attributes:
         device: The device that it measures on.
         disabled: Plugins to leave out.
         with_backward: Lengths whose references need gradients, because some case at that length is a backward.
-        memory: Bytes of address space that it may take, or None for no limit.
-        place: Its place among ranks, or None for a worker that measures alone.
+        memory: Bytes of address space that each of its workers may take, or None for no limit.
+        place: Its place among ranks, or None for a judge that measures alone.
     """
 
     device: Device
@@ -55,8 +56,21 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Order:
+    """A case to measure, and its deadline.
+
+    Attributes:
+        task: The case.
+        seconds: Seconds after which the judge ends the case, or None without a deadline.
+    """
+
+    task: Task
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class Phase:
-    """The phase that a worker begins.
+    """The phase that a judge begins.
 
     Attributes:
         name: `ready` after the start, and then for each case `load`, `inputs`, `plan`, `verify`, `time` and `verify
@@ -74,7 +88,7 @@ class Result:
         status: The end of the case.
         message: The reason for a status other than `ok`.
         fields: The measured fields of the record.
-        is_last: Whether the worker ends, because it can measure nothing more.
+        is_last: Whether the judge ends, because it can measure nothing more.
     """
 
     status: Status

@@ -1,4 +1,4 @@
-"""Handles on workers: start one, give it a task, and end it with everything that it started."""
+"""The runner's handle on a judge: start one, give it a case, and end it with everything below it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from longca.errors import LongCAError
-from longca_bench.measuring.messages import Phase, Result, Setup
+from longca_bench.measuring.messages import Order, Phase, Result, Setup
+from longca_bench.measuring.processes import end_all, how_it_ended
 from longca_bench.measuring.status import Status
 from longca_bench.suites.tasks import Task
 
-__all__ = ["Worker"]
+__all__ = ["Judge"]
 
 _START = 120.0  # seconds: importing torch on a busy machine takes long
-_MODULE = "longca_bench.measuring.worker"
+#: Seconds after a deadline until a judge that has not kept it is ended.
+_GRACE = 30.0
+_MODULE = "longca_bench.measuring.judge"
+#: A judge's idle threads must not spin on the cores that its worker computes on.
+_QUIET = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-class Worker:
-    """One worker process. It starts when it is first needed, and again after it died.
+class Judge:
+    """One judge process. It starts when it is first needed, and again after it died.
 
     Args:
         setup: Its setup.
@@ -34,64 +39,60 @@ class Worker:
         self._setup, self._gpu = setup, gpu
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._lifeline = -1
 
     def run(self, task: Task, seconds: float) -> Result:
         """Measures a case within a deadline.
 
         Args:
             task: The case.
-            seconds: The deadline. It starts when the worker takes the task.
+            seconds: The deadline. It starts when the judge takes the task.
         """
         self._ready()
-        self.give(task)
-        deadline, phase = time.monotonic() + seconds, "start"
+        self.give(Order(task, seconds))
+        deadline, phase = time.monotonic() + seconds + _GRACE, "start"
         while True:
             said = self.hear(max(0.0, deadline - time.monotonic()))
             if said is None:
                 self.kill()
                 return Result(Status.TIMEOUT, f"still in phase {phase!r} after {seconds:g} s; it was ended", {})
             if isinstance(said, Result):
-                lost = said.status is Status.CRASHED
+                lost = said.is_last and said.status is Status.CRASHED
                 return Result(Status.CRASHED, f"{said.message} in phase {phase!r}", {}) if lost else said
             phase = said.name
 
-    def give(self, message: Setup | Task) -> None:
-        """Sends the worker a message. If the worker is gone, the next `hear` says so."""
-        assert self._connection is not None, "a worker is started before it is given anything"
+    def give(self, message: Setup | Order) -> None:
+        """Sends the judge a message. If the judge is gone, the next `hear` says so."""
+        assert self._connection is not None, "a judge is started before it is given anything"
         with suppress(OSError):
             self._connection.send(message)
 
     def hear(self, seconds: float) -> Phase | Result | None:
-        """The worker's next message within some seconds, or None.
+        """The judge's next message within some seconds, or None.
 
-        The worker has been ended before its last result, or the result of its crash, is returned.
+        The judge has been ended before its last result, or the result of its crash, is returned.
         """
-        assert self._connection is not None, "a worker is started before it is heard"
+        assert self._connection is not None, "a judge is started before it is heard"
         try:
             if not self._connection.poll(seconds):
                 return None
-            said = self._connection.recv()
+            said: Phase | Result = self._connection.recv()
         except (EOFError, OSError):
             return Result(Status.CRASHED, self._how_it_died(), {}, is_last=True)
-        if isinstance(said, Phase):
-            return said
-        if not isinstance(said, Result):
-            said = Result(Status.CRASHED, "the worker sent something other than a result", {}, is_last=True)
-        if said.is_last:
+        if isinstance(said, Result) and said.is_last:
             self.kill()
         return said
 
     def kill(self) -> None:
-        """Ends the worker and everything that it started."""
+        """Ends the judge and everything below it."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.kill(self._process.pid, signal.SIGSTOP)  # it starts nothing more
+        end_all((self._process.pid,))
+        self._process.kill()
         self._process.wait()
         if self._connection is not None:
             self._connection.close()
-        os.close(self._lifeline)
         self._process = self._connection = None
 
     @property
@@ -103,18 +104,16 @@ class Worker:
         """Starts a new process, and sends it its setup. The process answers with the phase `ready`."""
         self.kill()
         ours, theirs = Pipe()
-        watched, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", _MODULE, str(theirs.fileno()), str(watched)]
+        added = {name: value for name, value in _QUIET.items() if name not in os.environ}
         self._process = subprocess.Popen(
-            command,
-            pass_fds=(theirs.fileno(), watched),
+            [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), ",".join(added)],
+            pass_fds=(theirs.fileno(),),
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
-            env=self._environment(),
+            env={**self._environment(), **added},
         )
         theirs.close()
-        os.close(watched)
         self._connection = ours
         self.give(self._setup)
 
@@ -126,7 +125,7 @@ class Worker:
         if isinstance(said, Phase):
             return
         how = said.message if said is not None else self._how_it_died()
-        raise LongCAError(f"a worker process could not be started: {how}. What it printed says why")
+        raise LongCAError(f"a judge process could not be started: {how}. What it printed says why")
 
     def _environment(self) -> dict[str, str]:
         if self._gpu is None or self._setup.device.kind != "cuda":
@@ -136,15 +135,11 @@ class Worker:
         return {**os.environ, "CUDA_VISIBLE_DEVICES": names[self._gpu]}
 
     def _how_it_died(self) -> str:
-        """The way in which the process ended. Everything that it started is ended too."""
+        """The way in which the process ended. Everything below it is ended too."""
         assert self._process is not None
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             code = None
         self.kill()
-        if code is None:
-            return "the worker closed its connection and went on"
-        if code >= 0:
-            return f"the worker exited with code {code}"
-        return f"the worker was ended by {signal.Signals(-code).name}"
+        return "the judge closed its connection and went on" if code is None else f"the judge {how_it_ended(code)}"

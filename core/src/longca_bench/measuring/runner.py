@@ -1,8 +1,8 @@
 """The runner: each case is resolved, measured within its deadline, and recorded.
 
-On one device, workers take the cases. A worker that dies or is ended is replaced, and the next case is not affected.
-Several workers, one for each GPU, share the cases. Cases of one shape go to one worker in a row, because they share
-inputs and a reference. In a job of ranks, all ranks measure each case together.
+A judge process takes the cases of one device. A judge that dies or is ended is replaced, and the next case is not
+affected. Several judges, one for each GPU, share the cases. Cases of one shape go to one judge in a row, because they
+share inputs and a reference. In a job of ranks, all ranks measure each case together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from longca_bench.measuring.environment import package_versions
 from longca_bench.measuring.interleave import Turns
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.measuring.options import Options
-from longca_bench.measuring.pool import Worker
+from longca_bench.measuring.pool import Judge
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
 from longca_bench.suites.cases import Case
@@ -68,32 +68,30 @@ def run_cases(
     if together is not None:
         run.work(partial(together, setup), groups)
     else:
-        _with_workers(run, setup, cases, groups, options)
+        _with_judges(run, setup, groups, options)
     if run.error is not None:
         raise run.error
     return run.records
 
 
-def _with_workers(run: _Run, setup: Setup, cases: Sequence[Case], groups: _Groups, options: Options) -> None:
-    """Runs groups of cases in worker processes, and ends the workers."""
-    kernels = list(dict.fromkeys(case.kernel for case in cases))
-    count = len(kernels) if options.interleave else options.workers
-    workers = [Worker(setup, None if options.interleave else index) for index in range(count)]
+def _with_judges(run: _Run, setup: Setup, groups: _Groups, options: Options) -> None:
+    """Runs groups of cases with a judge for each device, and ends the judges."""
+    judges = [Judge(setup, index) for index in range(1 if options.interleave else options.workers)]
     try:
         if options.interleave:
-            run.take_turns(dict(zip(kernels, workers, strict=True)), groups)
-        elif len(workers) == 1:
-            run.work(workers[0].run, groups)
+            run.take_turns(judges[0], groups)
+        elif len(judges) == 1:
+            run.work(judges[0].run, groups)
         else:
-            threads = [threading.Thread(target=run.work, args=(each.run, groups), daemon=True) for each in workers]
+            threads = [threading.Thread(target=run.work, args=(each.run, groups), daemon=True) for each in judges]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
     finally:
         run.close()
-        for worker in workers:
-            worker.kill()
+        for judge in judges:
+            judge.kill()
 
 
 def _shape(case: Case) -> tuple[Any, ...]:
@@ -101,7 +99,7 @@ def _shape(case: Case) -> tuple[Any, ...]:
 
 
 class _Run:
-    """The state that workers share during a run."""
+    """The state that judges share during a run."""
 
     def __init__(
         self, suite: Suite, device: Device, registry: Registry, record: Callable[[Record], None], options: Options
@@ -121,7 +119,7 @@ class _Run:
         )
 
     def close(self) -> None:
-        """Keeps no further record: the last words of a worker that is being ended are not a result."""
+        """Keeps no further record: the last words of a judge that is being ended are not a result."""
         with self._lock:
             self._closed = True
 
@@ -140,13 +138,13 @@ class _Run:
         with self._lock:
             return groups.popleft() if groups and not self._closed else None
 
-    def take_turns(self, workers: dict[str, Worker], groups: _Groups) -> None:
+    def take_turns(self, judge: Judge, groups: _Groups) -> None:
         """Makes kernels take turns on each problem, until no problem is left."""
         for group in groups:
             for direction in dict.fromkeys(case.direction for case in group):
                 cases = [case for case in group if case.direction == direction]
                 tasks = [self._task(case) for case in cases]
-                turns = Turns(workers, [task for task in tasks if isinstance(task, Task)])
+                turns = Turns(judge, [task for task in tasks if isinstance(task, Task)])
                 for case in cases:
                     self._keep(self._one(turns, case))
 

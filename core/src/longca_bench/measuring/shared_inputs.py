@@ -64,11 +64,19 @@ class InputCache:
             case: The case.
             problem: Its problem.
         """
-        shape = (case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
-        if self._shared is None or self._shared[0] != shape:
-            self._shared = None  # frees its memory for the next one
-            self._shared = shape, self._made(case, problem)
+        if not self.has(case):
+            self.drop()
+            self._shared = _shape(case), self._made(case, problem)
+        assert self._shared is not None, "it was made"
         return self._shared[1]
+
+    def has(self, case: Case) -> bool:
+        """Whether the inputs and the reference of a case are there."""
+        return self._shared is not None and self._shared[0] == _shape(case)
+
+    def drop(self) -> None:
+        """Frees the memory of a reference for the next one."""
+        self._shared = None
 
     def _made(self, case: Case, problem: Problem) -> SharedInputs:
         inputs, dealt = self._draw(case, problem), shares(problem, self._world.size)
@@ -88,3 +96,7 @@ class InputCache:
             self._drawn = None
             self._drawn = about, draw_inputs(problem, case.seed)
         return self._drawn[1]
+
+
+def _shape(case: Case) -> tuple[Any, ...]:
+    return case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ from longca_bench.measuring.apart import computing_and_communication, kernel_alo
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import by_heads, worst
-from longca_bench.measuring.timing import Timing
-from longca_bench.measuring.trial import Trial
+from longca_bench.measuring.timing import Timing, timed_call
+from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.measuring.watched_kernel import WatchedKernel
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.verify import Finding, Verification, check_lse_counts, check_values
+from longca_bench.verification.verify import Finding, Verification, check_lse_counts, check_values, wrong
 
 __all__ = ["StrategyTrial"]
 
@@ -145,13 +146,29 @@ class StrategyTrial(Trial):
         grads = self._strategy.backward(x.dout, x.q, x.k, x.v, *forward, self._plan, kept=self._saved)
         return dict(zip(_BACKWARD, grads, strict=True))
 
-    def check_timed(self, last: Any) -> Verification:
-        """Verifies the result of the last timed call."""
-        return self.check(last)
+    def sample(self) -> tuple[float, Results]:
+        """The seconds and the results of the strategy's own call."""
+        return timed_call(self.call, self._world)
 
-    def negate(self) -> None:
+    def inspect(self, results: Results) -> None:
+        """Checks the results of a timed call."""
+        found = self.check(results)
+        if not found.passed:
+            raise WrongResultError([finding.named(f"{finding.tensor} of a timed call") for finding in found.failures])
+
+    def peaks(self) -> tuple[int, ...]:
+        """Each rank's peak of memory."""
+        return self._instruments.peaks(self.call)
+
+    def change(self) -> None:
         """Negates v in place, and the reference with it."""
-        super().negate()
+        self.inputs.v.neg_()
+        if self.expected is not None:
+            rows = {
+                name: replace(row, value=-row.value) if name in ("out", "dq", "dk") else row
+                for name, row in self.expected.rows.items()
+            }
+            self.expected = replace(self.expected, rows=rows)
         self._negated = True
 
     def before_timing(self) -> dict[str, Any]:
@@ -180,7 +197,7 @@ class StrategyTrial(Trial):
         given, note = self._shared.inputs, f"the strategy changed this input on rank {self._world.rank}"
         shards = {name: self._layout.shard(getattr(given, name), self._place) for name in _INPUTS}
         changed = [name for name, shard in shards.items() if not torch.equal(getattr(self.inputs, name), shard)]
-        return self._all([_wrong(name, note) for name in changed])
+        return self._all([wrong(name, note) for name in changed])
 
     def _misfits(self, results: Results) -> Iterator[Finding]:
         """A finding for each result of this rank whose shape or dtype breaks the contract."""
@@ -190,14 +207,10 @@ class StrategyTrial(Trial):
             wanted = (x.q.shape[1], x.q.shape[0]) if name == "lse" else like[name].shape
             if result.shape != wanted or (name != "lse" and result.dtype != x.q.dtype):
                 note = f"{tuple(result.shape)} {result.dtype} came back; {tuple(wanted)} is the contract"
-                yield _wrong(name, f"{note}, on rank {self._world.rank}")
+                yield wrong(name, f"{note}, on rank {self._world.rank}")
 
     def _by_heads(self, name: str, mine: Tensor) -> Tensor:
         return by_heads(name, mine, self._layout, self._places, self._shared.shares, self._world)
 
     def _all(self, findings: list[Finding]) -> Verification:
         return Verification(worst(self._world.everyone(findings)))
-
-
-def _wrong(tensor: str, note: str) -> Finding:
-    return Finding(tensor, False, torch.inf, torch.nan, 0.0, 0, 0, note)

@@ -23,7 +23,19 @@ import torch
 
 from longca_bench.measuring.world import World
 
-__all__ = ["BUDGET", "LEAST", "SAMPLES", "WARM", "WARM_UP", "Timing", "flush_l2", "time_calls", "wall_times"]
+__all__ = [
+    "BUDGET",
+    "LEAST",
+    "SAMPLES",
+    "WARM",
+    "WARM_UP",
+    "Timing",
+    "flush_l2",
+    "take_samples",
+    "time_calls",
+    "timed_call",
+    "wall_call",
+]
 
 WARM = 0.1
 WARM_UP = 10
@@ -71,7 +83,7 @@ class Timing:
 def time_calls(
     call: _Call, world: World, budget: float = BUDGET, inspect: Callable[[object], None] | None = None
 ) -> Timing:
-    """Times a call that all ranks of a world make.
+    """Times a call that all ranks of a world make, each in this process.
 
     Args:
         call: The work of this rank, and nothing else.
@@ -79,9 +91,26 @@ def time_calls(
         budget: Seconds of samples after which no further call is made.
         inspect: Gets the result of each timed call, outside the timed region. Without it the last result is kept.
     """
+    return take_samples(lambda: timed_call(call, world), world, budget, inspect)
+
+
+def take_samples(
+    once: Callable[[], tuple[float, object]],
+    world: World,
+    budget: float = BUDGET,
+    inspect: Callable[[object], None] | None = None,
+) -> Timing:
+    """Warms a call up and takes its samples, with all ranks of a world.
+
+    Args:
+        once: Makes the call once, and returns its seconds on this rank and its result.
+        world: The ranks.
+        budget: Seconds of samples after which no further call is made.
+        inspect: Gets the result of each timed call, outside the timed region. Without it the last result is kept.
+    """
     warm_up: list[float] = []
     while len(warm_up) < WARM_UP:
-        warm_up.append(max(world.everyone(_once(call, world)[0])))
+        warm_up.append(max(world.everyone(once()[0])))
         if len(warm_up) > 1 and abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
             break
     rounds: list[_Times] = []
@@ -91,7 +120,7 @@ def time_calls(
         for _ in range(count):
             if inspect is None:
                 result = None  # frees its memory for the next result
-            seconds, result = _once(call, world)
+            seconds, result = once()
             if inspect is not None:
                 inspect(result)
             mine.append(seconds)
@@ -99,20 +128,25 @@ def time_calls(
     return Timing(tuple(zip(*rounds, strict=True)), tuple(warm_up), result if inspect is None else None)
 
 
-def wall_times(call: _Call, world: World, timing: Timing) -> _Times:
-    """Seconds by the host's clock, from before a call is made until its result is there.
+def timed_call(call: _Call, world: World) -> tuple[float, object]:
+    """Makes a call once, and returns its seconds on the device and its result."""
+    if world.device.type == "cuda":
+        return _on_cuda(call, world)
+    world.line_up()
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
 
-    Args:
-        call: The work.
-        world: The world of one device.
-        timing: The times of the same call. On a CPU they are by the host's clock already.
 
-    Returns:
-        The samples on a CPU, and the times of LEAST further calls on a CUDA device.
-    """
-    if world.device.type == "cpu":
-        return timing.samples
-    return tuple(_by_the_host(call, world) for _ in range(LEAST))
+def wall_call(call: _Call, world: World) -> tuple[float, object]:
+    """Makes a call once, and returns a caller's seconds from an idle device to the result, with launching."""
+    if world.device.type == "cuda":
+        flush_l2()
+    world.synchronize()
+    start = time.perf_counter()
+    result = call()
+    world.synchronize()
+    return time.perf_counter() - start, result
 
 
 def flush_l2() -> None:
@@ -142,15 +176,6 @@ def _calls_to_come(taken: list[float], before: float, budget: float, batch: int)
     return min(max(fitting, least, 1), batch, SAMPLES - len(taken))
 
 
-def _once(call: _Call, world: World) -> tuple[float, object]:
-    if world.device.type == "cuda":
-        return _on_cuda(call, world)
-    world.line_up()
-    start = time.perf_counter()
-    result = call()
-    return time.perf_counter() - start, result
-
-
 def _on_cuda(call: _Call, world: World) -> tuple[float, object]:
     """Events around the call. The flush before it keeps the device busy until the call is launched."""
     flush_l2()
@@ -161,13 +186,3 @@ def _on_cuda(call: _Call, world: World) -> tuple[float, object]:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / 1e3, result
-
-
-def _by_the_host(call: _Call, world: World) -> float:
-    """From an idle device to the result: the time that a caller waits, with launching."""
-    flush_l2()
-    world.synchronize()
-    start = time.perf_counter()
-    call()
-    world.synchronize()
-    return time.perf_counter() - start

@@ -1,27 +1,32 @@
-"""Trials: a case made ready on a rank, which can be verified, called, and negated.
-
-After timing, a trial is verified again with v negated in place. Attention is linear in v, so the references follow
-from algebra: out, dq and dk change sign, and dv and lse do not. This finds a kernel that keeps a result by the address
-of its inputs.
-"""
+"""Trials: a case made ready on a rank, which can be verified, sampled, changed, and verified again."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
+from longca.errors import LongCAError
 from longca.manifests import Problem
 from longca_bench.measuring.timing import Timing
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
-from longca_bench.verification.verify import Verification
+from longca_bench.verification.verify import Finding, Verification
 
-__all__ = ["Trial"]
+__all__ = ["Trial", "WrongResultError"]
 
-_CHANGE_SIGN = ("out", "dq", "dk")
+
+class WrongResultError(LongCAError):
+    """A timed call is wrong.
+
+    Attributes:
+        found: The findings.
+    """
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.found = Verification(tuple(findings))
 
 
 class Trial(ABC):
@@ -34,11 +39,9 @@ class Trial(ABC):
 
     Attributes:
         fields: The fields of the record that planning gave.
-        inspect: Gets the result of each timed call. None if the last result is verified instead.
     """
 
     fields: dict[str, Any]
-    inspect: Callable[[Any], None] | None = None
 
     def __init__(self, problem: Problem, inputs: Inputs, expected: Reference | None) -> None:
         self.problem, self.inputs, self.expected = problem, inputs, expected
@@ -57,16 +60,28 @@ class Trial(ABC):
         """Verifies that with q = 0, exp(lse) is the number of keys that each query sees."""
 
     @abstractmethod
-    def call(self) -> Any:
-        """The work that is timed: the direction alone."""
+    def sample(self) -> tuple[float, Any]:
+        """The seconds and the results of the work that is timed: the direction alone.
+
+        Raises:
+            WrongResultError: The call is wrong.
+        """
 
     @abstractmethod
-    def check_timed(self, last: Any) -> Verification:
-        """Verifies the timed calls, after timing.
+    def inspect(self, results: Any) -> None:
+        """Checks the results of a timed call, outside the timed region.
 
-        Args:
-            last: The result of the last call, or None if each was inspected.
+        Raises:
+            WrongResultError: They are wrong.
         """
+
+    @abstractmethod
+    def change(self) -> None:
+        """Changes the inputs, so that the next call is new work."""
+
+    @abstractmethod
+    def peaks(self) -> tuple[int, ...]:
+        """Each rank's peak of memory during one call. Empty on CPUs."""
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -94,12 +109,6 @@ class Trial(ABC):
         """
         return {}
 
-    def negate(self) -> None:
-        """Negates v in place, and the reference with it."""
-        self.inputs.v.neg_()
-        if self.expected is not None:
-            rows = {
-                name: replace(row, value=-row.value) if name in _CHANGE_SIGN else row
-                for name, row in self.expected.rows.items()
-            }
-            self.expected = replace(self.expected, rows=rows)
+    def suspicion(self) -> str:
+        """The reason not to believe the times, in a sentence, or an empty text."""
+        return ""

@@ -1,114 +1,245 @@
-"""The worker: a process that measures one case after another, alone or as one of several ranks.
+"""The worker: a process that runs the kernels of one distribution, as a judge commands.
 
-A case can end its worker and nothing else. `longca_bench.measuring.pool` starts it as `python -m
-longca_bench.measuring.worker FD LIFELINE`, in a session of its own. It talks over the file descriptor FD: first it gets
-its `Setup`, then one `Task` at a time. For each task it sends the phases that it begins, and then the result. It ends
-with the process that started it, and everything that it started ends with it.
+It gets tensors in shared memory, calls a kernel, and puts the results into shared memory. It draws no inputs, compares
+nothing and writes no file, and nothing that it says is believed. A case can end its worker and nothing else.
 """
 
 from __future__ import annotations
 
-import ctypes
+import mmap
 import os
 import resource
-import signal
-import subprocess
-import sys
-from dataclasses import replace
+import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from longca import plugins
-from longca.kernels.base import torch_device
-from longca_bench.measuring.bench import Bench
-from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.messages import Phase, Result, Setup
-from longca_bench.measuring.status import Status
+from longca.discovery.candidates import find_plugins
+from longca.kernels.base import Kernel, Plan
+from longca.manifests import Direction
+from longca.plain_text import plain_text
+from longca_bench.measuring import cuda_memory
+from longca_bench.measuring.arena import Block, Where, tensor_at
+from longca_bench.measuring.commands import (
+    MOST_BYTES,
+    Answer,
+    Close,
+    Load,
+    MakePlan,
+    Mode,
+    PlanFacts,
+    Run,
+    Share,
+    WorkerSetup,
+)
+from longca_bench.measuring.global_state import GlobalState
+from longca_bench.measuring.results import describe, named_results
+from longca_bench.measuring.timing import timed_call, wall_call
 from longca_bench.measuring.world import World
-from longca_bench.suites.tasks import Task
 
-__all__: list[str] = []
+__all__ = ["serve"]
 
-_PR_SET_PDEATHSIG = 1
-_guard: subprocess.Popen[bytes] | None = None
-
-
-def _measure(task: Task, bench: Bench) -> Result:
-    """Measures a case. An exception of a kernel or a strategy is a result."""
-    try:
-        return bench.measure(task)
-    except Exception as error:  # whatever a kernel or a strategy raises is a result of the case
-        # PyTorch has these words if a CPU's memory is out.
-        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-        return Result(Status.OOM if exhausted else Status.ERROR, f"{type(error).__name__}: {error}", {})
+_ERROR = 2000
+_WORD = 400
 
 
-def _poisoned() -> bool:
-    """Whether the CUDA context can do nothing more, as after an illegal memory access."""
-    if not torch.cuda.is_available():
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
+def serve(connection: Connection, setup: WorkerSetup) -> None:
+    """Does what a judge commands until the connection is closed.
 
-
-def _world(setup: Setup) -> World:
-    if setup.place is None:
-        return World(torch_device(setup.device))
-    # Only ranks import torch.distributed.
-    from longca_bench.ranks.world import JobWorld
-
-    return JobWorld(setup.device, setup.place)
-
-
-def _serve(connection: Connection) -> None:
-    """Answers tasks until the connection is closed, or the CUDA context is lost."""
-    setup: Setup = connection.recv()
+    Args:
+        connection: The worker's end of the connection.
+        setup: What the judge says at the start.
+    """
     if setup.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
-
-    def announce(name: str) -> None:
-        connection.send(Phase(name))
-
-    if setup.place is not None:
-        announce("joining")
-    instruments = Instruments(_world(setup), plugins.registry(setup.disabled), announce)
-    bench = Bench(setup.device, instruments, setup.with_backward)
-    announce("ready")
+    worker = Worker(connection, setup)
     while True:
-        result = _measure(connection.recv(), bench)
-        if _poisoned():
-            connection.send(replace(result, is_last=True))
+        try:
+            command = connection.recv()
+        except EOFError:
             return
-        torch.cuda.empty_cache()
-        connection.send(result)
+        connection.send_bytes(worker.answer(command).model_dump_json().encode())
 
 
-def _end_with_parent(lifeline: int) -> None:
-    """Ends this process, and everything that it started, when the other end of a pipe is closed.
+class Worker:
+    """The state of a worker: its kernels, its plans and the shared memory that it has mapped.
 
-    The operating system ends this process with its parent, at once. A guard in its process group waits for the pipe,
-    and then ends everything that this process started. A thread of this process could be ended before it does that.
+    Args:
+        connection: The worker's end of the connection.
+        setup: What the judge says at the start.
     """
-    global _guard
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    command = ["sh", "-c", "read line; kill -KILL 0"]
-    _guard = subprocess.Popen(command, stdin=lifeline, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    os.close(lifeline)
+
+    def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
+        self._connection, self._setup = connection, setup
+        self._world = World(torch.device(setup.device))
+        self._blocks: dict[int, Block] = {}
+        self._kernels: dict[str, Kernel] = {}
+        self._plans: dict[int, Plan] = {}
+        self._do: dict[type, Callable[[Any], Answer]] = {
+            Share: self._share,
+            Close: self._close,
+            Load: self._load,
+            MakePlan: self._plan,
+            Run: self._run,
+        }
+
+    def answer(self, command: object) -> Answer:
+        """Does a command. Whatever a plugin raises is the answer."""
+        try:
+            return self._do[type(command)](command)
+        except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
+            # PyTorch has these words if a CPU's memory is out.
+            text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
+            exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
+            del error
+            return Answer(error=text, exhausted=exhausted, lost=self._poisoned())
+
+    def _poisoned(self) -> bool:
+        """Whether the CUDA context can do nothing more, as after an illegal memory access."""
+        if not torch.cuda.is_initialized():
+            return False
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return True
+        return False
+
+    def _share(self, share: Share) -> Answer:
+        block = Block(share.number, share.nbytes, self._world.device)
+        if share.handle:
+            block.memory = cuda_memory.open_exported(share.handle)
+        else:
+            block.fd = recv_handle(self._connection)
+            block.memory = mmap.mmap(block.fd, share.nbytes)
+            os.close(block.fd)
+        self._blocks[share.number] = block
+        return Answer()
+
+    def _close(self, close: Close) -> Answer:
+        for number in close.numbers:
+            block = self._blocks.pop(number)
+            if block.handle or block.device.type == "cuda":
+                cuda_memory.close(block.memory)
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return Answer()
+
+    def _load(self, load: Load) -> Answer:
+        if load.kernel not in self._kernels:
+            wanted = self._setup.distributions
+            others = frozenset(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
+            self._kernels[load.kernel] = plugins.registry(others).load(load.kernel)
+        return Answer()
+
+    def _plan(self, asked: MakePlan) -> Answer:
+        for number in asked.forget:
+            self._plans.pop(number, None)
+        before = GlobalState()
+        kernel = self._kernels[asked.kernel]
+        self._world.synchronize()
+        start = time.perf_counter()
+        plan = kernel.plan(asked.problem)
+        self._world.synchronize()
+        seconds = time.perf_counter() - start
+        self._plans[asked.number] = plan
+        return Answer(seconds=seconds, plan=_facts(plan, asked), changed=before.changed())
+
+    def _run(self, run: Run) -> Answer:
+        tensors, buffers, landing = (
+            {name: self._tensor(where) for name, where in places.items()}
+            for places in (run.tensors, run.buffers, run.landing)
+        )
+        call = self._call(run, tensors, buffers)
+        before = GlobalState()
+        measured: dict[str, Any] = {}
+        if run.mode is Mode.TIMED:
+            measured["seconds"], results = timed_call(call, self._world)
+            self._connection.send_bytes(Answer(said="ended").model_dump_json().encode())
+        elif run.mode is Mode.WALL:
+            measured["seconds"], results = wall_call(call, self._world)
+            self._connection.send_bytes(Answer(said="ended").model_dump_json().encode())
+        elif run.mode is Mode.PEAK:
+            measured["peak"], results = self._peak(call)
+        else:
+            results = call()
+        if run.mode is Mode.PLAIN:
+            self._world.synchronize()
+        named, fault = named_results(run.direction, results)
+        returned = {name: describe(result, tensors, buffers) for name, result in named.items()}
+        measured["late"] = self._land(named, {name: landing[name] for name in landing if _lands(returned, name)})
+        return Answer(
+            returned=[returned[name] for name in named],
+            fault=plain_text(fault, _WORD),
+            changed=before.changed(threads=run.mode is Mode.TIMED),
+            **measured,
+        )
+
+    def _call(self, run: Run, tensors: dict[str, Tensor], buffers: dict[str, Tensor]) -> Callable[[], Any]:
+        kernel, plan = self._kernels[run.kernel], self._plans[run.plan]
+        given = tuple(tensors.values())
+        method = kernel.forward if run.direction is Direction.FORWARD else kernel.backward
+        return lambda: method(*given, plan, **buffers)
+
+    def _peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
+        """Bytes of the peak above the memory before a call, or None on CPUs, and the call's results."""
+        if self._world.device.type == "cpu":
+            return None, call()
+        self._world.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        results = call()
+        self._world.synchronize()
+        return torch.cuda.max_memory_allocated() - before, results
+
+    def _land(self, named: dict[str, Any], landing: dict[str, Tensor]) -> float:
+        """Copies results to where the judge reads them, and returns the seconds for which the device went on.
+
+        The copies wait for nothing: they take what is there when the call has ended.
+        """
+        if self._world.device.type == "cpu":
+            for name, there in landing.items():
+                there.copy_(named[name])
+            return 0.0
+        with torch.cuda.stream(torch.cuda.Stream()) as side:
+            for name, there in landing.items():
+                there.copy_(named[name])
+            torch.cuda.current_stream().synchronize()
+        del side
+        start = time.perf_counter()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def _tensor(self, where: Where) -> Tensor:
+        return tensor_at(self._blocks[where.block], where)
 
 
-def main() -> None:
-    """Serves the connection that the command line names."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C
-    _end_with_parent(int(sys.argv[2]))
-    try:
-        _serve(Connection(int(sys.argv[1])))
-    except EOFError:
-        return
+def _lands(returned: dict[str, Any], name: str) -> bool:
+    """Whether a result is to be copied: a plain tensor that is in no buffer."""
+    return name in returned and not returned[name].fault and not returned[name].is_in
 
 
-if __name__ == "__main__":
-    main()
+def _facts(plan: Any, asked: MakePlan) -> PlanFacts:
+    """What a plan says of itself. What it cannot say, or must not, is its fault."""
+    if not isinstance(plan, Plan):
+        kind = plain_text(type(plan).__name__, 100)
+        return PlanFacts(form="", form_text="", backend="", metadata_bytes=0, fault=f"plan returned a {kind}")
+    fault, nbytes = "", plan.metadata_bytes
+    if plan.problem is not asked.problem and plan.problem != asked.problem:
+        fault = "the plan is for another problem than the one that was asked"
+    elif not isinstance(plan.backend, str):
+        fault = f"the plan's backend is a {plain_text(type(plan.backend).__name__, 100)} instead of a text"
+    elif type(nbytes) is not int or not 0 <= nbytes <= MOST_BYTES:
+        fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
+    return PlanFacts(
+        form=plain_text(plan.form, _WORD),
+        form_text=plain_text(plan.form_text, _WORD),
+        backend=plain_text(plan.backend, _WORD),
+        metadata_bytes=0 if fault else nbytes,
+        fault=fault,
+    )

@@ -1,12 +1,12 @@
-"""Members: a process of a job that supervises one rank's worker, as the leader directs."""
+"""Members: a process of a job that supervises one rank's judge, as the leader directs."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import replace
 
-from longca_bench.measuring.messages import Place, Result
-from longca_bench.measuring.pool import Worker
+from longca_bench.measuring.messages import Order, Place, Result
+from longca_bench.measuring.pool import Judge
 from longca_bench.ranks.board import Board, answer, assignment, gone, ready, stop
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.messages import Assignment, RankResult
@@ -27,12 +27,12 @@ class Member:
 
     def __init__(self, job: Job, board: Board) -> None:
         self._job, self._board = job, board
-        self._worker: Worker | None = None
+        self._judge: Judge | None = None
         self._world = -1
         self._phase, self._phases = "", 0
 
     def follow(self) -> None:
-        """Does one assignment after another until the last, and then ends the worker."""
+        """Does one assignment after another until the last, and then ends the judge."""
         number, rank = 0, self._job.rank
         try:
             while (told := self._board.read(assignment(number))) is not None:
@@ -44,44 +44,44 @@ class Member:
             self._board.post(gone(rank), True)
 
     def end(self) -> None:
-        """Ends the worker, if there is one."""
-        if self._worker is not None:
-            self._worker.kill()
+        """Ends the judge, if there is one."""
+        if self._judge is not None:
+            self._judge.kill()
 
     def _do(self, number: int, told: Assignment) -> Result | None:
         self._phase, self._phases = "start", 0
-        worker = self._worker
-        if worker is None or self._world != told.world or not worker.is_running:
-            worker = self._started(told)
+        judge = self._judge
+        if judge is None or self._world != told.world or not judge.is_running:
+            judge = self._started(told)
             while self._phase != "ready":
-                if not isinstance(said := self._listen(worker, number), str):
+                if not isinstance(said := self._listen(judge, number), str):
                     return said
         self._board.post(ready(number, self._job.rank), True)
-        worker.give(told.task)
-        while isinstance(said := self._listen(worker, number), str):
+        judge.give(Order(told.task))
+        while isinstance(said := self._listen(judge, number), str):
             pass
         return said
 
-    def _started(self, told: Assignment) -> Worker:
-        """A worker for a new world, after the end of the one before."""
+    def _started(self, told: Assignment) -> Judge:
+        """A judge for a new world, after the end of the one before."""
         self.end()
         job = self._job
         place = Place(told.world, job.rank, job.size, job.local_rank, job.host, job.port)
-        self._worker, self._world = Worker(replace(told.setup, place=place)), told.world
-        self._worker.launch()
-        return self._worker
+        self._judge, self._world = Judge(replace(told.setup, place=place)), told.world
+        self._judge.launch()
+        return self._judge
 
-    def _listen(self, worker: Worker, number: int) -> Result | str | None:
-        """The name of the worker's next phase, or its result. None if the leader stopped the case."""
+    def _listen(self, judge: Judge, number: int) -> Result | str | None:
+        """The name of the judge's next phase, or its result. None if the leader stopped the case."""
         while True:
-            said = worker.hear(_LISTEN)
+            said = judge.hear(_LISTEN)
             if isinstance(said, Result):
                 return said
             if said is not None:
                 self._phase, self._phases = said.name, self._phases + 1
                 return self._phase
             if self._board.has(stop(number)):
-                worker.kill()
+                judge.kill()
                 return None
 
 

@@ -10,8 +10,10 @@ import hashlib
 import json
 import re
 import tomllib
+from contextlib import suppress
 from importlib import resources
-from itertools import product
+from importlib.util import find_spec
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,12 +22,14 @@ import importlib_metadata
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from longca.distributions import distributions
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_SUITE_BYTES, MAX_TOKENS, shown
 from longca.manifests.kernel import Name
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
+from longca.plain_text import plain_text
 from longca.regular_files import read_regular
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
@@ -42,6 +46,7 @@ _DEEP_KEY = re.compile(r"(?<![\w-])(?:[\w-]++\s*+\.\s*+){16}")
 _STRINGS = re.compile(r"""\"(?:\\.|[^"\\\n])*+\"|'[^'\n]*+'""")
 
 _SUITES = resources.files("longca_bench.suites")
+_GROUP = "longca.suites"
 
 
 #: A number of heads, in digits that `int` and every reader take.
@@ -200,7 +205,13 @@ def builtin_suites() -> tuple[str, ...]:
 
 
 def _contributed() -> importlib_metadata.EntryPoints:
-    return importlib_metadata.entry_points(group="longca.suites")
+    """The entry points of suites. `longca plugins` names a distribution whose metadata cannot be read."""
+    found: dict[str, importlib_metadata.EntryPoints] = {}
+    for distribution in distributions():
+        with suppress(Exception):  # a parser that meets random text may raise anything
+            if _GROUP in (distribution.read_text("entry_points.txt") or ""):
+                found.setdefault(distribution.name, distribution.entry_points.select(group=_GROUP))
+    return importlib_metadata.EntryPoints(chain.from_iterable(found.values()))
 
 
 def _text_of(name: str) -> str:
@@ -216,10 +227,15 @@ def _text_of(name: str) -> str:
     if len(entries) > 1:
         both = " and ".join(sorted(entry.dist.name for entry in entries if entry.dist))
         raise RequestError(f"suite {name!r} comes with {both}; give the path of the file that you mean")
+    package = plain_text(entries[0].value, 200)
     try:
-        return (resources.files(entries[0].value) / "suites" / f"{name}.toml").read_text(encoding="utf-8")
-    except (ImportError, OSError) as error:
-        raise RequestError(f"suite {name!r} of {entries[0].value} cannot be read: {error}") from None
+        # The package is found without importing it.
+        spec = find_spec(package.partition(".")[0])
+        folders = spec.submodule_search_locations if spec else None
+        folder = Path((folders or [""])[0], *package.split(".")[1:], "suites")
+        return read_regular(folder / f"{name}.toml", MAX_SUITE_BYTES, follow=True).decode("utf-8")
+    except (ImportError, OSError, ValueError) as error:
+        raise RequestError(f"suite {name!r} of {package} cannot be read: {plain_text(error)}") from None
 
 
 def load_suite(name: str) -> Suite:

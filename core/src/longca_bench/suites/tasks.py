@@ -20,11 +20,15 @@ class Task:
         case: The case.
         form: The form of the offers that cover it.
         placed: The placement of its tokens. `auto` is resolved. None on one device.
+        rough_lse: Whether an offer that covers it calls its log-sum-exp rough.
+        distributions: The distributions whose code it runs. They share a process.
     """
 
     case: Case
     form: str
     placed: str | None = None
+    rough_lse: bool = False
+    distributions: tuple[str, ...] = ()
 
 
 def task_of(registry: Registry, case: Case, device: Device) -> Task:
@@ -42,7 +46,9 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
     """
     problem, parallel = case.problem(device), case.parallel
     if parallel is None:
-        return Task(case, registry.resolve(case.kernel, problem).check().form)
+        verdict = registry.resolve(case.kernel, problem).check()
+        providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
+        return Task(case, verdict.form, rough_lse=verdict.rough_lse, distributions=providers)
     sizes, placement = parallel.axis_sizes, parallel.placement
     if placement == AUTO:
         placement = arranged(registry, problem, {parallel.strategy: sizes}, case.kernel).placement

@@ -9,26 +9,34 @@ does not write fails. With q = 0 every weight is equal, so exp(lse) must be the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan, torch_dtype
-from longca.manifests import Problem
+from longca.manifests import Direction, Problem
+from longca_bench.measuring.results import ContractError, describe, fault_of, named_results
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, Rows
 
 __all__ = [
     "Finding",
+    "Means",
     "Verification",
     "check_backward",
     "check_counts",
     "check_forward",
     "check_lse_counts",
     "check_values",
+    "findings_of",
     "lse_dtype",
+    "wrong",
 ]
+
+_INPUTS = ("q", "k", "v", "dout")
 
 #: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
 #: standard normal inputs s reaches 8 and lse 16. Half an ulp of each is 4 and 8 ulps of 1. Kernels convert bases too.
@@ -86,6 +94,34 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Means:
+    """How a check makes tensors and reads results.
+
+    Attributes:
+        empty: Makes a tensor of a shape and dtype, where the kernel can reach it.
+        clone: Copies a tensor to where the kernel can reach it.
+        read: A result as the reference has it, by its name and the kernel's result.
+    """
+
+    empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
+    clone: Callable[[Tensor], Tensor]
+    read: Callable[[str, Tensor], Tensor]
+
+    @classmethod
+    def here(cls, like: Tensor) -> Means:
+        """Tensors in this process, on the device of another one. Results are read as they are."""
+        return cls(
+            lambda shape, dtype: torch.empty(shape, dtype=dtype, device=like.device),
+            Tensor.clone,
+            lambda name, result: result,
+        )
+
+    def read_all(self, results: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Each of some results, as the reference has it."""
+        return {name: self.read(name, result) for name, result in results.items()}
+
+
+@dataclass(frozen=True)
 class Verification:
     """The findings of all tensors of a result."""
 
@@ -106,7 +142,13 @@ class Verification:
 
 
 def check_forward(
-    kernel: Kernel, plan: Plan, inputs: Inputs, expected: Reference, *, rough_lse: bool = False
+    kernel: Kernel,
+    plan: Plan,
+    inputs: Inputs,
+    expected: Reference,
+    means: Means | None = None,
+    *,
+    rough_lse: bool = False,
 ) -> tuple[Verification, Tensor, Tensor]:
     """Runs the forward into poisoned buffers and verifies out and lse.
 
@@ -115,24 +157,33 @@ def check_forward(
         plan: Its plan.
         inputs: The tensors.
         expected: The reference.
+        means: How buffers are made and results are read. None stays in this process.
         rough_lse: Whether the offer calls its log-sum-exp rough.
 
     Returns:
         The verification, and the kernel's out and lse for its backward.
     """
-    before = inputs.clone()
-    out = torch.full_like(inputs.q, torch.nan)
-    tokens, heads, _ = inputs.q.shape
-    lse = torch.full((heads, tokens), torch.nan, dtype=lse_dtype(inputs.q), device=inputs.q.device)
-    results = kernel.forward(inputs.q, inputs.k, inputs.v, plan, out=out, lse=lse)
-    findings = [*_restored(inputs, before), *_misfits(("out", "lse"), results, (out, lse))]
-    if not findings:
-        return check_values({"out": out, "lse": lse}, expected, rough_lse=rough_lse), out, lse
-    return Verification(tuple(findings)), out, lse
+    means, (tokens, heads, _) = means or Means.here(inputs.q), inputs.q.shape
+    buffers = {
+        "out": means.empty(tuple(inputs.q.shape), inputs.q.dtype).fill_(torch.nan),
+        "lse": means.empty((heads, tokens), lse_dtype(inputs.q)).fill_(torch.nan),
+    }
+    found = _checked(
+        inputs, buffers, {}, lambda: kernel.forward(inputs.q, inputs.k, inputs.v, plan, **buffers), Direction.FORWARD
+    )
+    if not found:
+        found = list(check_values(means.read_all(buffers), expected, rough_lse=rough_lse).findings)
+    return Verification(tuple(found)), buffers["out"], buffers["lse"]
 
 
 def check_backward(
-    kernel: Kernel, plan: Plan, inputs: Inputs, out: Tensor, lse: Tensor, expected: Reference
+    kernel: Kernel,
+    plan: Plan,
+    inputs: Inputs,
+    out: Tensor,
+    lse: Tensor,
+    expected: Reference,
+    means: Means | None = None,
 ) -> Verification:
     """Runs the backward into poisoned buffers and verifies dq, dk and dv, each apart.
 
@@ -143,17 +194,20 @@ def check_backward(
         out: The forward's output. If `expected` is of a part, it is the output of the whole softmax.
         lse: The log-sum-exp of the output.
         expected: The reference.
+        means: How buffers are made and results are read. None stays in this process.
     """
-    before = inputs.clone()
-    q, k, v, dout = inputs.q, inputs.k, inputs.v, inputs.dout
-    buffers = tuple(torch.full_like(x, torch.nan) for x in (q, k, v))
-    dq, dk, dv = buffers
-    results = kernel.backward(dout, q, k, v, out.clone(), lse.clone(), plan, dq=dq, dk=dk, dv=dv)
-    names = ("dq", "dk", "dv")
-    findings = [*_restored(inputs, before), *_misfits(names, results, buffers)]
-    if not findings:
-        return check_values(dict(zip(names, buffers, strict=True)), expected)
-    return Verification(tuple(findings))
+    means, q, k, v, dout = means or Means.here(inputs.q), inputs.q, inputs.k, inputs.v, inputs.dout
+    like = {"dq": q, "dk": k, "dv": v}
+    buffers = {name: means.empty(tuple(x.shape), x.dtype).fill_(torch.nan) for name, x in like.items()}
+    given = {"out": means.clone(out), "lse": means.clone(lse)}
+    found = _checked(
+        inputs,
+        buffers,
+        given,
+        lambda: kernel.backward(dout, q, k, v, *given.values(), plan, **buffers),
+        Direction.BACKWARD,
+    )
+    return Verification(tuple(found)) if found else check_values(means.read_all(buffers), expected)
 
 
 def check_values(results: dict[str, Tensor], expected: Reference, *, rough_lse: bool = False) -> Verification:
@@ -167,10 +221,15 @@ def check_values(results: dict[str, Tensor], expected: Reference, *, rough_lse: 
     return Verification(tuple(_value_finding(name, result, expected, rough_lse) for name, result in results.items()))
 
 
-def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs) -> Verification:
+def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs, means: Means | None = None) -> Verification:
     """Verifies that with q = 0, exp(lse) is the number of keys that each query sees."""
-    _, lse = kernel.forward(torch.zeros_like(inputs.q), inputs.k, inputs.v, plan)
-    return check_lse_counts(lse, plan.problem)
+    means = means or Means.here(inputs.q)
+    nothing = means.empty(tuple(inputs.q.shape), inputs.q.dtype).zero_()
+    try:
+        _, lse = kernel.forward(nothing, inputs.k, inputs.v, plan)
+    except ContractError as error:
+        return Verification(findings_of(error))
+    return check_lse_counts(means.read("lse", lse), plan.problem)
 
 
 def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:
@@ -212,34 +271,43 @@ def lse_dtype(q: Tensor) -> torch.dtype:
 def _restored(inputs: Inputs, before: Inputs) -> list[Finding]:
     """A finding for each input that the kernel changed. The input gets its values back."""
     findings = []
-    for name in ("q", "k", "v", "dout"):
+    for name in _INPUTS:
         now, then = getattr(inputs, name), getattr(before, name)
         if not torch.equal(now, then):
-            findings.append(_wrong(name, "the kernel changed this input"))
+            findings.append(wrong(name, "the kernel changed this input"))
             now.copy_(then)
     return findings
 
 
-def _misfits(names: tuple[str, ...], results: tuple[Tensor, ...], buffers: tuple[Tensor, ...]) -> list[Finding]:
-    """A finding for each result that breaks the contract or is not in its buffer."""
-    if len(results) != len(names):
-        return [_wrong(names[0], f"the kernel returned {len(results)} tensors instead of {len(names)}")]
-    findings = []
-    for name, result, buffer in zip(names, results, buffers, strict=True):
-        if result.shape != buffer.shape or result.dtype != buffer.dtype:
-            findings.append(
-                _wrong(
-                    name,
-                    f"{tuple(result.shape)} {result.dtype} was returned; "
-                    f"{tuple(buffer.shape)} {buffer.dtype} is the contract",
-                )
-            )
-        elif result.data_ptr() != buffer.data_ptr():
-            findings.append(_wrong(name, "the buffer passed in was not filled"))
-    return findings
+def _checked(
+    inputs: Inputs,
+    buffers: Mapping[str, Tensor],
+    given: Mapping[str, Tensor],
+    call: Callable[[], Any],
+    direction: Direction,
+) -> list[Finding]:
+    """Makes a call, and returns a finding for each breach of the contract."""
+    before = inputs.clone()
+    tensors = {name: getattr(inputs, name) for name in _INPUTS} | dict(given)
+    try:
+        named, fault = named_results(direction, call())
+        faults = {next(iter(buffers)): fault} if fault else {}
+        for name, result in named.items():
+            if fault := fault_of(name, describe(result, tensors, buffers), buffers[name], asked=True):
+                faults[name] = fault
+        findings = [wrong(name, fault) for name, fault in faults.items()]
+    except ContractError as error:
+        findings = list(findings_of(error))
+    return [*_restored(inputs, before), *findings]
 
 
-def _wrong(tensor: str, note: str) -> Finding:
+def findings_of(error: ContractError) -> tuple[Finding, ...]:
+    """A finding for each fault."""
+    return tuple(wrong(name, fault) for name, fault in error.faults.items())
+
+
+def wrong(tensor: str, note: str) -> Finding:
+    """A finding of an error that has no size."""
     return Finding(tensor, False, torch.inf, torch.nan, 0.0, 0, 0, note)
 
 
@@ -267,7 +335,7 @@ def _lse_finding(name: str, lse: Tensor, value: Tensor, limit: Tensor) -> Findin
     """The query whose lse has the largest error relative to its limit. −∞ must be −∞."""
     empty = value == -torch.inf
     if lse.shape != value.shape or not torch.equal(lse == -torch.inf, empty):
-        return _wrong(name, "−∞ is not exactly where a query sees nothing")
+        return wrong(name, "−∞ is not exactly where a query sees nothing")
     error = (lse.to(value.dtype) - value).abs().masked_fill(empty, 0.0).nan_to_num(nan=torch.inf)
     head, token = divmod(int((error / limit).argmax()), error.shape[1])
     worst, allowed = float(error[head, token]), float(limit[head, token])

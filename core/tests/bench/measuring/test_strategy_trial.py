@@ -29,7 +29,7 @@ def trial(made, rough_lse, strategy=None):
         places=(0,),
         shared=SharedInputs(made.inputs, shares(made.problem, 1), made.inputs, made.expected),
         rough_lse=rough_lse,
-        instruments=Instruments(World(torch.device("cpu")), None),
+        instruments=Instruments(World(torch.device("cpu")), None, None),
     )
 
 
@@ -51,7 +51,7 @@ def test_it_is_as_rough_on_other_inputs(setup):
 
     again, v = trial(made, True, SimpleNamespace(forward=forward)), made.inputs.v.clone()
     assert again.verify().passed
-    again.negate()
+    again.change()
     assert again.verify().passed
     assert torch.equal(again.inputs.v, -v)
     assert torch.equal(made.inputs.v, v), "the trial has memory of its own"

@@ -17,12 +17,14 @@ def test_a_world_of_one():
 
 
 CODE = """
-import sys, torch
+import os, sys, torch
 from longca import plugins
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring import worker
 from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
 from longca_bench.suites.cases import Selection, expand
 from longca_bench.suites.suite import load_suite
@@ -31,11 +33,13 @@ from longca_bench.suites.tasks import task_of
 registry, device = plugins.Registry(), Device("cpu")
 cases = expand(load_suite("quick"), ["sdpa"], Selection(patterns=("causal",), seqlens=(64,)))
 phases = []
-bench = Bench(device, Instruments(World(torch.device("cpu")), registry, phases.append, 0.0), {64})
+cpu, keeper = torch.device("cpu"), Keeper(dict(os.environ))
+bench = Bench(device, Instruments(World(cpu), Workers(keeper, cpu), registry, phases.append, 0.0), {64})
 results = [bench.measure(task_of(registry, case, device)) for case in cases]
 assert [result.status for result in results] == ["ok", "ok"]
 assert not results[0].fields.get("rank_samples"), "the fields of ranks are for ranks"
 assert phases == 2 * ["load", "inputs", "plan", "verify", "time", "verify again"]
+keeper.close()
 assert not torch.distributed.is_initialized()
 print(sorted(name for name in sys.modules if name.startswith(("longca_bench.ranks", "longca_bench.measuring.traffic"))))
 """

@@ -132,7 +132,9 @@ class GuessesInPlan(Honest):
         plan, mask = super().plan(problem), problem.concrete_mask
         shape = (mask.seqlen_q, problem.heads_q, problem.head_dim)
         of_keys = (mask.seqlen_k, problem.num_heads_kv, problem.head_dim)
-        there = [x for x in gc.get_objects() if type(x) is Tensor and x.dim() == 3 and x.device.type != "meta"]
+        there = [
+            x for x in gc.get_objects() if type(x) is Tensor and x.dim() == 3 and x.device.type == problem.device.kind
+        ]
         keys = [x for x in there if x.shape == of_keys]
         for q in (x for x in there if x.shape == shape):
             for k, v in pairwise(keys):

@@ -1,0 +1,110 @@
+"""Clocks: the samples of a worker, compared with the judge's own clock over the same calls.
+
+The judge's clock runs from its command until the worker says that the call has ended, and on until the results are
+there. It includes messages, the flush of the L2 cache, and copies of the results. Time for which the system gave the
+judge or the worker no core does not count. A worker whose clock runs slow is slow in all calls, and other processes
+disturb some, so the lower quartile of the distances counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from longca_bench.measuring.workers import Heard
+
+__all__ = ["Clocks"]
+
+#: Seconds beside a call that never count as hidden. On CUDA devices the flush is among them.
+ALLOWED = {"cpu": 1e-3, "cuda": 2e-3}
+#: Share of the sample that the clocks may be apart.
+SHARE = 0.1
+#: Round trips to a worker that messages may take.
+ROUND_TRIPS = 8
+#: Times the judge's own handling of the results that the worker's copies may take.
+COPIES = 8
+
+
+@dataclass(frozen=True)
+class _Call:
+    sample: float
+    heard: Heard
+    handling: float
+
+    @property
+    def ended(self) -> float:
+        """Seconds that the judge's clock is ahead when the call has ended."""
+        return self.heard.ended.seconds - self.sample - self.heard.ended.waited
+
+    @property
+    def done(self) -> float:
+        """Seconds that the judge's clock is ahead when the results are there."""
+        return self.heard.done.seconds - self.sample - self.heard.done.waited
+
+
+class Clocks:
+    """The two clocks of a case.
+
+    Args:
+        device: The device.
+        latency: Seconds of a round trip to the worker, before it had loaded a plugin.
+    """
+
+    def __init__(self, device: torch.device, latency: float) -> None:
+        self._device, self._latency = device, latency
+        self._calls: list[_Call] = []
+
+    def take(self, sample: float, heard: Heard, handling: float) -> None:
+        """Notes a call.
+
+        Args:
+            sample: The worker's seconds of it.
+            heard: The worker's answer.
+            handling: Seconds in which the judge itself wrote tensors like the results.
+        """
+        self._calls.append(_Call(sample, heard, handling))
+
+    @property
+    def allowed(self) -> float:
+        """Seconds by which the judge's clock may be ahead when a call has ended."""
+        sample = median(call.sample for call in self._calls)
+        return ALLOWED[self._device.type] + ROUND_TRIPS * self._latency + SHARE * sample
+
+    def fields(self) -> dict[str, float]:
+        """The clocks for the record, in seconds: both sums, the distance of a call, and what is allowed."""
+        return {
+            "samples": sum(call.sample for call in self._calls),
+            "judge": sum(call.heard.ended.seconds for call in self._calls),
+            "distance": self._ended,
+            "allowed": self.allowed,
+        }
+
+    def fault(self) -> str:
+        """What the clocks do not agree about, in a sentence, or an empty text."""
+        slow = [call for call in self._calls if call.heard.ended.seconds < call.sample]
+        if slow or self._ended > self.allowed:
+            ours = median(call.heard.ended.seconds for call in self._calls)
+            theirs = median(call.sample for call in self._calls)
+            return (
+                f"the clocks disagree: a call took {_ms(theirs)} by the worker's, and {_ms(ours)} by the judge's, "
+                f"which may be ahead by {_ms(self.allowed)}"
+            )
+        done = _lower_quartile([call.done for call in self._calls])
+        allowed = 2 * self.allowed + COPIES * median(call.handling for call in self._calls)
+        if done > allowed:
+            return f"the results of a call came {_ms(done)} after its end, and {_ms(allowed)} are allowed"
+        return ""
+
+    @property
+    def _ended(self) -> float:
+        return _lower_quartile([call.ended for call in self._calls])
+
+
+def _lower_quartile(values: list[float]) -> float:
+    return sorted(values)[len(values) // 4]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,207 @@
+"""Commands of a judge to a worker, and the worker's answers.
+
+Commands are pickled, because the worker trusts the judge. Answers are JSON of a bounded length with a fixed form: the
+worker runs code of plugins, and whatever it says is data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from longca.manifests import Direction, Problem
+from longca_bench.measuring.arena import Where
+
+__all__ = [
+    "LONGEST",
+    "MOST_BYTES",
+    "Answer",
+    "Close",
+    "Load",
+    "MakePlan",
+    "Mode",
+    "PlanFacts",
+    "Returned",
+    "Run",
+    "Share",
+    "WorkerSetup",
+]
+
+#: Bytes of the longest answer.
+LONGEST = 2**20
+#: Bytes that a plan or a peak may claim. No machine has more.
+MOST_BYTES = 2**50
+
+_Word = Annotated[str, Field(max_length=400)]
+_Size = Annotated[int, Field(ge=0, le=2**62)]
+_Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
+_Seconds = Annotated[float, Field(ge=0.0, le=1e7, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What a worker gets at its start.
+
+    Attributes:
+        device: The device that it computes on, as torch writes it.
+        distributions: The distributions whose plugins it loads, beside the core.
+        memory: Bytes of address space that it may take, or None for no limit.
+    """
+
+    device: str
+    distributions: frozenset[str]
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A block of shared memory to map. On CPUs its file descriptor follows on the connection."""
+
+    number: int
+    nbytes: int
+    handle: bytes
+
+
+@dataclass(frozen=True)
+class Close:
+    """Blocks of shared memory that are not needed any more."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """A kernel, or a pair of kernels, to import and make."""
+
+    kernel: str
+
+
+@dataclass(frozen=True)
+class MakePlan:
+    """A plan to make and to keep.
+
+    Attributes:
+        number: Number of the plan.
+        kernel: Name of a loaded kernel.
+        problem: The problem.
+        forget: Numbers of plans that are not needed any more.
+    """
+
+    number: int
+    kernel: str
+    problem: Problem
+    forget: tuple[int, ...] = ()
+
+
+class Mode(StrEnum):
+    """What a run measures."""
+
+    PLAIN = "plain"
+    #: The seconds of the call on the device.
+    TIMED = "timed"
+    #: The seconds of the call by the host's clock, with launching.
+    WALL = "wall"
+    #: The peak of memory.
+    PEAK = "peak"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A call of a kernel.
+
+    Attributes:
+        kernel: Name of a loaded kernel.
+        plan: Number of the plan.
+        direction: The direction, alone.
+        mode: What is measured.
+        tensors: The arguments by their names.
+        buffers: The buffers that the call passes to the kernel, by their names.
+        landing: Where results go that are not in a buffer, by their names.
+    """
+
+    kernel: str
+    plan: int
+    direction: Direction
+    mode: Mode
+    tensors: dict[str, Where]
+    buffers: dict[str, Where] = field(default_factory=dict)
+    landing: dict[str, Where] = field(default_factory=dict)
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Returned(_Data):
+    """One of the objects that a kernel returned.
+
+    Attributes:
+        kind: The object's type.
+        shape: The tensor's shape. Empty for anything else.
+        stride: The tensor's strides.
+        dtype: The tensor's dtype.
+        device: The kind of the tensor's device.
+        fault: What no result may be, in a clause, or an empty text.
+        is_in: The buffer that has the result, or an empty text.
+        shares: The argument with which it shares memory, or an empty text.
+    """
+
+    kind: _Word
+    shape: Annotated[list[_Size], Field(max_length=32)] = []
+    stride: Annotated[list[int], Field(max_length=32)] = []
+    dtype: _Word = ""
+    device: _Word = ""
+    fault: _Word = ""
+    is_in: _Word = ""
+    shares: _Word = ""
+
+
+class PlanFacts(_Data):
+    """What a worker says of a plan.
+
+    Attributes:
+        form: The plan's form.
+        form_text: The form's name in records.
+        backend: The function and the library that run.
+        metadata_bytes: Bytes of the plan's tensors.
+        fault: What is wrong with the plan, in a clause, or an empty text.
+    """
+
+    form: _Word
+    form_text: _Word
+    backend: _Word
+    metadata_bytes: _Bytes
+    fault: _Word = ""
+
+
+class Answer(_Data):
+    """The answer to a command.
+
+    Attributes:
+        said: `ended` right after a timed call, and then `done`.
+        error: The exception that the plugin raised, or an empty text.
+        exhausted: Whether memory ran out.
+        lost: Whether the worker can do nothing more, as after an illegal memory access.
+        returned: The results of a run.
+        fault: What is wrong with the results together, in a clause, or an empty text.
+        changed: Names of the global state that changed.
+        seconds: Seconds that the call took.
+        late: Seconds that the device went on after the call had ended.
+        peak: Bytes of the peak of memory, or None on CPUs.
+        plan: The plan that was made.
+    """
+
+    said: Literal["ended", "done"] = "done"
+    error: Annotated[str, Field(max_length=4000)] = ""
+    exhausted: bool = False
+    lost: bool = False
+    returned: Annotated[list[Returned], Field(max_length=8)] = []
+    fault: _Word = ""
+    changed: Annotated[list[_Word], Field(max_length=64)] = []
+    seconds: _Seconds | None = None
+    late: _Seconds = 0.0
+    peak: _Bytes | None = None
+    plan: PlanFacts | None = None

@@ -1,0 +1,133 @@
+"""Global state: what a kernel could change for every later call of its process, and the names of what it changed."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+__all__ = ["GlobalState"]
+
+#: Where libraries note the folder of their cache, in their first call.
+_CACHES = "CACHE_DIR"
+
+
+class GlobalState:
+    """The global state of this process at one moment."""
+
+    def __init__(self) -> None:
+        self._values = {name: look() for name, look in _LOOKS.items()}
+        self._environment = dict(os.environb)
+        self._threads = set(threading.enumerate())
+
+    def changed(self, *, threads: bool = False) -> list[str]:
+        """Names of what has changed since.
+
+        Args:
+            threads: Whether threads that have begun since, and still run, count. Compilers start threads in a first
+                call.
+        """
+        names = [name for name, look in _LOOKS.items() if look() != self._values[name]]
+        names += [f"environment: {name}" for name in self._changed_variables()]
+        if threads and set(threading.enumerate()) - self._threads:
+            names.append("threads")
+        return names
+
+    def _changed_variables(self) -> Iterator[str]:
+        now = dict(os.environb)
+        for name in sorted(set(now) | set(self._environment)):
+            text = name.decode("utf-8", "replace")
+            if now.get(name) != self._environment.get(name) and not text.endswith(_CACHES):
+                yield text
+
+
+def _signal_handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+
+
+def _current_stream() -> int:
+    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else 0
+
+
+def _current_device() -> int:
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+
+
+def _random_state_of_torch() -> bytes:
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state())
+    return b"".join(state.numpy().tobytes() for state in states)
+
+
+def _random_state_of_numpy() -> bytes:
+    state = np.random.get_state(legacy=False)
+    return repr(state["state"]["pos"]).encode() + state["state"]["key"].tobytes()  # type: ignore[call-overload,index]
+
+
+def _precision_flags() -> tuple[bool, ...]:
+    return (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _streams() -> tuple[int, ...]:
+    return id(sys.stdin), id(sys.stdout), id(sys.stderr)
+
+
+_LOOKS: dict[str, Callable[[], Any]] = {
+    "default dtype": torch.get_default_dtype,
+    "default device": lambda: str(torch.get_default_device()),
+    "threads of torch": torch.get_num_threads,
+    "grad mode": lambda: (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+    "autocast": lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+    "deterministic algorithms": lambda: (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+    ),
+    "anomaly mode": torch.is_anomaly_enabled,
+    "float32 matmul precision": torch.get_float32_matmul_precision,
+    "precision flags": _precision_flags,
+    "flush of denormals": lambda: float("1e-310") * 0.5 == 0.0,
+    "random state of torch": _random_state_of_torch,
+    "random state of random": random.getstate,
+    "random state of numpy": _random_state_of_numpy,
+    "dispatch modes": lambda: (len(_get_current_dispatch_mode_stack()), torch._C._len_torch_function_stack()),
+    "current device": _current_device,
+    "current stream": _current_stream,
+    "working directory": os.getcwd,
+    "signal handlers": _signal_handlers,
+    "timers": lambda: signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0),
+    "affinity": lambda: os.sched_getaffinity(0),
+    "priority": lambda: os.getpriority(os.PRIO_PROCESS, 0),
+    "umask": _umask,
+    "locale": lambda: locale.setlocale(locale.LC_ALL),
+    "recursion limit": sys.getrecursionlimit,
+    "warnings filters": lambda: len(warnings.filters),
+    "sys.path": lambda: list(sys.path),
+    "garbage collector": gc.isenabled,
+    "switch interval": sys.getswitchinterval,
+    "standard streams": _streams,
+    "trace function": lambda: (sys.gettrace(), sys.getprofile()),
+}

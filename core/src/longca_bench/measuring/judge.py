@@ -1,0 +1,118 @@
+"""The judge: a process that draws inputs, computes references, compares results and holds the clock.
+
+It runs no kernel. Kernels run in workers, and a worker can end a case and nothing else. `longca_bench.measuring.pool`
+starts a judge as `python -P -m longca_bench.measuring.judge FD NAMES`, in a session of its own. It talks over the file
+descriptor FD: first it gets its `Setup`, then one `Order` at a time. For each it sends the phases that it begins, and
+then the result. NAMES are variables of the environment that are the judge's alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+import torch
+
+from longca import plugins
+from longca.kernels.base import torch_device
+from longca_bench.measuring.bench import Bench
+from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.messages import Order, Phase, Result, Setup
+from longca_bench.measuring.processes import end_with_parent
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.workers import CaseEndError, Workers
+from longca_bench.measuring.world import World
+
+__all__: list[str] = []
+
+
+class _Phases:
+    """Tells the runner each phase, and remembers the last one."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.last = "start"
+        self._connection = connection
+
+    def __call__(self, name: str) -> None:
+        self.last = name
+        self._connection.send(Phase(name))
+
+
+def _measured(order: Order, bench: Bench, workers: Workers, phases: _Phases) -> Result:
+    """The result of a case. What a plugin's code does, and what exceeds this process's own memory, are results."""
+    workers.deadline = None if order.seconds is None else time.monotonic() + order.seconds
+    try:
+        return bench.measure(order.task)
+    except CaseEndError as end:
+        if end.status is Status.TIMEOUT:
+            message = f"still in phase {phases.last!r} after {order.seconds:g} s; it was ended"
+        else:
+            message = f"{end} in phase {phases.last!r}" if end.status is Status.CRASHED else str(end)
+        return Result(end.status, message, {})
+    except Exception as error:  # whatever a strategy raises is a result of the case
+        # PyTorch has these words if a CPU's memory is out.
+        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+        return Result(Status.OOM if exhausted else Status.ERROR, f"{type(error).__name__}: {error}", {})
+
+
+def _poisoned() -> bool:
+    """Whether the CUDA context can do nothing more, as after an illegal memory access."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _world(setup: Setup) -> World:
+    if setup.place is None:
+        return World(torch_device(setup.device))
+    # Only ranks import torch.distributed.
+    from longca_bench.ranks.world import JobWorld
+
+    return JobWorld(setup.device, setup.place)
+
+
+def _serve(connection: Connection, keeper: Keeper) -> None:
+    """Does orders until the connection is closed, or the CUDA context is lost."""
+    setup: Setup = connection.recv()
+    phases = _Phases(connection)
+    if setup.place is not None:
+        phases("joining")
+    world = _world(setup)
+    workers = Workers(keeper, world.device, setup.memory)
+    instruments = Instruments(world, workers, plugins.registry(setup.disabled), phases)
+    bench = Bench(setup.device, instruments, setup.with_backward)
+    phases("ready")
+    while True:
+        result = _measured(connection.recv(), bench, workers, phases)
+        if _poisoned():
+            connection.send(replace(result, is_last=True))
+            return
+        torch.cuda.empty_cache()
+        connection.send(result)
+
+
+def main() -> None:
+    """Serves the connection that the command line names."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C
+    end_with_parent()
+    own = sys.argv[2].split(",")
+    keeper = Keeper({name: value for name, value in os.environ.items() if name not in own})
+    try:
+        _serve(Connection(int(sys.argv[1])), keeper)
+    except EOFError:
+        return
+    finally:
+        keeper.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Keeping: a judge's handle on its keeper and on each worker process. This needs no torch."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+from longca.plain_text import plain_text
+from longca_bench.measuring.processes import descendants, end_all, how_it_ended
+
+__all__ = ["Keeper", "WorkerProcess"]
+
+_MODULE = "longca_bench.measuring.keeper"
+_START = 120.0  # seconds: importing torch on a busy machine takes long
+_ANSWER = 10.0  # seconds in which a keeper answers, unless something stopped it
+_PAUSE = 0.01
+_LAST_WORDS = 2000  # characters of a worker's output that are kept
+
+
+class KeeperLostError(Exception):
+    """The keeper does not answer. A worker may have stopped or ended it."""
+
+
+class Keeper:
+    """The keeper of a judge's workers. It starts at once, and again after it was lost.
+
+    Args:
+        environment: The environment of the workers.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._workers: set[int] = set()
+        self._launch()
+
+    def start(self, setup: object) -> WorkerProcess:
+        """Starts a worker.
+
+        Args:
+            setup: The first argument of `longca_bench.measuring.worker.serve`, after the connection.
+        """
+        for is_last in (False, True):
+            ours, theirs = Pipe()
+            heard, said = os.pipe()
+            try:
+                pid = self._ask(("start", setup), _START, theirs.fileno(), said)
+            except KeeperLostError:
+                ours.close()
+                os.close(heard)
+                if is_last:
+                    raise
+                self._relaunch()
+            else:
+                self._workers.add(pid or 0)
+                return WorkerProcess(self, pid or 0, ours, heard)
+            finally:
+                theirs.close()
+                os.close(said)
+        raise AssertionError("the second attempt returns or raises")
+
+    def end(self, worker: WorkerProcess, *, is_lost: bool) -> str:
+        """Ends a worker and everything that it started, and says how it ended.
+
+        Args:
+            worker: The worker.
+            is_lost: Whether its connection is closed, so that it has ended or is about to.
+        """
+        self._workers.discard(worker.pid)
+        code = self._code(worker.pid) if is_lost else None
+        if self._process.poll() is None:
+            end_all((self._process.pid,), spared=self._workers)
+        return "closed its connection and went on" if code is None else how_it_ended(code)
+
+    def close(self) -> None:
+        """Ends all workers, everything that they started, and the keeper."""
+        self._workers.clear()
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGSTOP)  # it starts nothing more, and its children stay its own
+        end_all((self._process.pid,))
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _code(self, pid: int) -> int | None:
+        """The exit code of a worker, or None if it still runs after a while, or nobody knows."""
+        deadline = time.monotonic() + _ANSWER
+        try:
+            while (code := self._ask(("ended", pid), _ANSWER)) is None and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+        except KeeperLostError:
+            self._relaunch()
+            return None
+        return code
+
+    def _launch(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="longca-")
+        self._control, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), self._folder],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env=self._environment,
+        )
+        theirs.close()
+
+    def _relaunch(self) -> None:
+        """Another keeper in place of one that does not answer. Its workers are ended with it."""
+        self.close()
+        self._launch()
+
+    def _ask(self, message: object, seconds: float, *fds: int) -> int | None:
+        try:
+            self._control.settimeout(_ANSWER)
+            socket.send_fds(self._control, [pickle.dumps(message)], fds)
+            self._control.settimeout(seconds)
+            answer = self._control.recv(2**12)
+        except OSError as error:
+            raise KeeperLostError from error
+        if not answer:
+            raise KeeperLostError
+        found: int | None = pickle.loads(answer)  # the keeper wrote it
+        return found
+
+
+class WorkerProcess:
+    """A worker process, its connection, and the last of its output.
+
+    Args:
+        keeper: The keeper that started it.
+        pid: Its number.
+        connection: The judge's end of the connection.
+        output: A descriptor to read its output from.
+
+    Attributes:
+        pid: Its number.
+        connection: The judge's end of the connection.
+    """
+
+    def __init__(self, keeper: Keeper, pid: int, connection: Connection, output: int) -> None:
+        self.pid, self.connection = pid, connection
+        self._keeper = keeper
+        self._last: deque[bytes] = deque(maxlen=8)
+        self._reader = threading.Thread(target=self._read, args=(output,), daemon=True)
+        self._reader.start()
+
+    @property
+    def last_words(self) -> str:
+        """The last of what the worker printed, as plain text."""
+        self._reader.join(0.2)
+        return plain_text(b"".join(self._last).decode("utf-8", "replace")[-_LAST_WORDS:].strip(), _LAST_WORDS)
+
+    def rest(self) -> None:
+        """Stops everything that the worker has started, so that it cannot slow down another worker."""
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Lets the worker go on."""
+        self._signal(signal.SIGCONT)
+
+    def end(self, *, is_lost: bool) -> str:
+        """Ends it with everything that it started, and says how it ended.
+
+        Args:
+            is_lost: Whether its connection is closed, so that it has ended or is about to.
+        """
+        with suppress(OSError):
+            self.connection.close()
+        return self._keeper.end(self, is_lost=is_lost)
+
+    def _signal(self, number: int) -> None:
+        for pid in (self.pid, *descendants((self.pid,))):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def _read(self, output: int) -> None:
+        with os.fdopen(output, "rb", buffering=0) as words, suppress(OSError):
+            while said := words.read(2**12):
+                self._last.append(said)

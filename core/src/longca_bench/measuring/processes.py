@@ -1,0 +1,96 @@
+"""Processes: all that a process has started, by the system's table, and how to end it.
+
+A process that its parent lost becomes a child of the nearest subreaper above, so whatever a worker starts stays below
+the keeper of the workers, whichever session or group it chooses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "descendants", "end_all", "end_with_parent", "how_it_ended", "waited"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PAUSE = 0.005
+_PATIENCE = 5.0  # seconds until processes that were ended are gone
+
+
+def end_with_parent() -> None:
+    """Makes the system end this process with its parent, at once."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of every process below it that loses its own."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(roots: Iterable[int]) -> list[int]:
+    """The processes that some processes have started, and what those have started in turn.
+
+    Args:
+        roots: Numbers of processes. They are not in the answer.
+    """
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                if state not in (b"Z", b"X"):
+                    children[int(parent)].append(int(entry.name))
+    found: list[int] = []
+    left = list(roots)
+    while left:
+        found += (new := children.pop(left.pop(), []))
+        left += new
+    return found
+
+
+def end_all(roots: Iterable[int], spared: Collection[int] = ()) -> None:
+    """Ends everything below some processes, again and again until nothing is left.
+
+    Args:
+        roots: Numbers of the processes. They go on.
+        spared: Processes to spare, with everything below them.
+    """
+    asked = tuple(roots)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        kept = {*spared, *descendants(spared)}
+        left = [pid for pid in descendants(asked) if pid not in kept]
+        if not left or time.monotonic() > deadline:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE)
+
+
+def waited(pid: int) -> float:
+    """Seconds for which a process's first thread was ready and had no core. 0 where the system does not count."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def how_it_ended(code: int) -> str:
+    """The way in which a process ended, as a clause without its subject.
+
+    Args:
+        code: The exit code, or the negative number of a signal.
+    """
+    if code >= 0:
+        return f"exited with code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"

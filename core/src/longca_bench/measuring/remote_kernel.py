@@ -1,0 +1,273 @@
+"""Remote kernels: a kernel that runs in a worker process, with the methods of `longca.kernels.base.Kernel`.
+
+Tensors of the caller that are not in shared memory get a twin there. The twin goes with the tensor, so tensors that are
+alive at the same time have addresses of their own in the worker too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from longca.kernels.base import Plan
+from longca.manifests import Direction, Problem
+from longca.masks import Form
+from longca_bench.measuring.commands import Answer, MakePlan, Mode, Run
+from longca_bench.measuring.results import NAMES, ContractError, fault_of
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.workers import CaseEndError, Heard, Workers
+from longca_bench.verification.verify import lse_dtype
+
+__all__ = ["Ran", "RemoteKernel", "RemotePlan"]
+
+#: Seconds that pickling a problem may take beside planning it.
+_APART = 1.0
+_numbers = count(1)
+
+
+@dataclass(eq=False)
+class RemotePlan(Plan):
+    """A plan that a worker keeps.
+
+    Attributes:
+        problem: The problem, as the caller gave it.
+        form: The form of the mask, as the worker says.
+        backend: The function and the library, as the worker says.
+        number: The plan's number in the worker.
+        age: The worker process that has it.
+        seconds: Seconds that planning took.
+        named_form: The form's name in records.
+        nbytes: Bytes of the plan's tensors, as the worker says.
+    """
+
+    number: int
+    age: int
+    seconds: float
+    named_form: str
+    nbytes: int
+
+    @property
+    def form_text(self) -> str:
+        """The form's name in records."""
+        return self.named_form
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of the plan's tensors."""
+        return self.nbytes
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A call that a worker has made.
+
+    Attributes:
+        results: The results by their names, in shared memory.
+        heard: The worker's answer, with the judge's clock.
+    """
+
+    results: dict[str, Tensor]
+    heard: Heard
+
+
+class RemoteKernel:
+    """A kernel in a worker.
+
+    Args:
+        workers: The judge's workers.
+        name: The name of the kernel, or of the pair.
+        distributions: The distributions that provide it.
+    """
+
+    def __init__(self, workers: Workers, name: str, distributions: Iterable[str]) -> None:
+        self._workers, self._worker, self.name = workers, workers.of(distributions), name
+        self._twins: weakref.WeakKeyDictionary[_Key, Tensor] = weakref.WeakKeyDictionary()
+        self._forgotten: list[int] = []
+
+    @property
+    def latency(self) -> float:
+        """Seconds of a round trip to the worker, before it had loaded a plugin."""
+        return self._worker.latency
+
+    def load(self) -> None:
+        """Imports the kernel in the worker. A worker whose global state was changed is replaced first.
+
+        Raises:
+            CaseEndError: It cannot be loaded.
+        """
+        if self._worker.is_changed:
+            self._worker.end()
+        self._worker.load(self.name)
+
+    def plan(self, problem: Problem) -> RemotePlan:
+        """Plans a problem in the worker.
+
+        Raises:
+            CaseEndError: The plan cannot be made, or is none.
+        """
+        self.load()
+        number, forget = next(_numbers), tuple(self._forgotten)
+        self._forgotten.clear()
+        heard = self._worker.ask(MakePlan(number, self.name, problem, forget))
+        answer, facts = heard.answer, heard.answer.plan
+        if facts is None or facts.fault:
+            raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
+        if answer.changed:
+            raise CaseEndError(Status.WRONG, f"plan changes global state: {', '.join(answer.changed)}")
+        try:
+            form = Form(facts.form)
+        except ValueError:
+            raise CaseEndError(Status.WRONG, f"the plan's form is {facts.form!r}, which is none") from None
+        about = (number, self._worker.age, _seconds(heard), facts.form_text, facts.metadata_bytes)
+        plan = RemotePlan(problem, form, facts.backend, *about)
+        weakref.finalize(plan, self._forgotten.append, number)
+        return plan
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, plan: RemotePlan, *, out: Tensor | None = None, lse: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The kernel's forward.
+
+        Raises:
+            CaseEndError: The kernel raised, or its process was lost.
+            ContractError: The results break the contract.
+        """
+        buffers = {name: x for name, x in (("out", out), ("lse", lse)) if x is not None}
+        ran = self.run(Direction.FORWARD, {"q": q, "k": k, "v": v}, plan, buffers)
+        return tuple(ran.results.values())
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        plan: RemotePlan,
+        *,
+        dq: Tensor | None = None,
+        dk: Tensor | None = None,
+        dv: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """The kernel's backward. It raises what `forward` raises."""
+        buffers = {name: x for name, x in (("dq", dq), ("dk", dk), ("dv", dv)) if x is not None}
+        tensors = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
+        return tuple(self.run(Direction.BACKWARD, tensors, plan, buffers).results.values())
+
+    def run(
+        self,
+        direction: Direction,
+        tensors: Mapping[str, Tensor],
+        plan: RemotePlan,
+        buffers: Mapping[str, Tensor] | None = None,
+        *,
+        mode: Mode = Mode.PLAIN,
+        landing: Mapping[str, Tensor] | None = None,
+    ) -> Ran:
+        """Makes the worker call the kernel.
+
+        Args:
+            direction: The direction, alone.
+            tensors: The arguments by their names, in the contract's order.
+            plan: The plan.
+            buffers: The buffers that the kernel gets.
+            mode: What is measured.
+            landing: Shared tensors for results that are in no buffer. None makes new ones.
+
+        Raises:
+            CaseEndError: The kernel raised, or its process was lost.
+            ContractError: The results break the contract.
+        """
+        if plan.age != self._worker.age:
+            raise CaseEndError(Status.CRASHED, "the worker that had the plan is gone")
+        given = buffers or {}
+        landing = landing or self._landing(direction, tensors, given)
+        shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
+        places = {name: self._worker.place(x) for name, x in (*shared.items(), *landing.items())}
+        parts = ({name: places[name] for name in part} for part in (tensors, given, landing))
+        heard = self._worker.ask(Run(self.name, plan.number, direction, mode, *parts))
+        for name, x in (*tensors.items(), *given.items()):
+            if shared[name] is not x and not _same(shared[name], x):
+                x.copy_(shared[name])
+        return Ran(self._results(direction, heard.answer, given, landing, shared), heard)
+
+    def _results(
+        self,
+        direction: Direction,
+        answer: Answer,
+        buffers: Mapping[str, Tensor],
+        landing: Mapping[str, Tensor],
+        like: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """The results by their names: the caller's buffers, or where they landed."""
+        names = NAMES[direction]
+        if answer.fault or len(answer.returned) != len(names):
+            raise ContractError({names[0]: answer.fault or f"the worker described {len(answer.returned)} results"})
+        faults = {}
+        for name, returned in zip(names, answer.returned, strict=True):
+            wanted = buffers[name] if name in buffers else landing[name]
+            if fault := fault_of(name, returned, wanted, name in buffers):
+                faults[name] = fault
+        if answer.changed:
+            faults["state"] = f"the kernel changes global state: {', '.join(answer.changed)}"
+        if faults:
+            raise ContractError(faults)
+        return {name: buffers[name] if name in buffers else landing[name] for name in names}
+
+    def _landing(
+        self, direction: Direction, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """New shared tensors for the results that have no buffer, full of NaN."""
+        arena, q = self._workers.arena, tensors["q"]
+        made = {}
+        for name in NAMES[direction]:
+            if name == "lse" and name not in buffers:
+                made[name] = arena.empty((q.shape[1], q.shape[0]), lse_dtype(q)).fill_(torch.nan)
+            elif name not in buffers:
+                made[name] = arena.like(tensors[name.removeprefix("d") if name != "out" else "q"], torch.nan)
+        return made
+
+    def _shared(self, tensor: Tensor) -> Tensor:
+        """The tensor itself, if it is in shared memory, or its twin there with its values."""
+        if self._workers.arena.block_of(tensor) is not None:
+            return tensor
+        key = _Key.of(tensor)
+        twin = self._twins.get(key)
+        if twin is None:
+            twin = self._workers.arena.clone(tensor.detach())
+            self._twins[key] = twin
+        else:
+            twin.copy_(tensor)
+        return twin
+
+
+class _Key:
+    """A tensor by its identity, as long as it lives."""
+
+    _KEPT = "_longca_key"
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Key:
+        """The tensor's key. The tensor holds it."""
+        key = getattr(tensor, cls._KEPT, None)
+        if key is None:
+            key = cls()
+            setattr(tensor, cls._KEPT, key)
+        return key
+
+
+def _seconds(heard: Heard) -> float:
+    """The seconds that a worker says, or the judge's own if they are far apart."""
+    said = heard.answer.seconds or 0.0
+    return said if said <= heard.done.seconds <= 2 * said + _APART else heard.done.seconds
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit."""
+    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))

@@ -1,0 +1,125 @@
+"""Results: what a kernel returned, described in plain data, and what the contract says about it.
+
+A worker describes the objects that a kernel returned, and a judge decides. A kernel that runs in the judge's own
+process, as a test's instance does, takes the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca.errors import LongCAError
+from longca.manifests import Direction
+from longca.plain_text import plain_text
+from longca_bench.measuring.commands import Returned
+
+__all__ = ["NAMES", "ContractError", "describe", "fault_of", "named_results"]
+
+#: Names of the results of each direction.
+NAMES = {Direction.FORWARD: ("out", "lse"), Direction.BACKWARD: ("dq", "dk", "dv")}
+_WORD = 400
+
+
+class ContractError(LongCAError):
+    """Results that break the contract.
+
+    Attributes:
+        faults: What is wrong, in a clause, by the result's name.
+    """
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
+        self.faults = dict(faults)
+
+
+def named_results(direction: Direction, results: Any) -> tuple[dict[str, Any], str]:
+    """The results by their names, and what is wrong with them together, in a clause.
+
+    Args:
+        direction: The direction that ran.
+        results: Whatever the kernel returned.
+    """
+    names = NAMES[direction]
+    if type(results) is not tuple:
+        return (
+            {},
+            f"the kernel returned a {plain_text(type(results).__name__, 100)} instead of a tuple of {', '.join(names)}",
+        )
+    if len(results) != len(names):
+        return {}, f"the kernel returned {len(results)} tensors instead of {len(names)}: {', '.join(names)}"
+    return dict(zip(names, results, strict=True)), ""
+
+
+def describe(result: Any, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Returned:
+    """Describes one of the results.
+
+    Args:
+        result: The object.
+        tensors: The arguments of the call.
+        buffers: The buffers of the call.
+    """
+    kind = plain_text(type(result).__name__, _WORD)
+    if type(result) not in (Tensor, torch.nn.Parameter):
+        return Returned(kind=kind, fault=f"a {kind} was returned instead of a tensor")
+    about = {"kind": kind, "shape": list(result.shape), "dtype": str(result.dtype).removeprefix("torch.")}
+    about["device"] = result.device.type
+    if result.layout is not torch.strided or result.device.type == "meta":
+        word = "meta" if result.device.type == "meta" else str(result.layout).removeprefix("torch.")
+        return Returned(**about, fault=f"a {word} tensor was returned instead of a dense one")
+    about["stride"] = list(result.stride())
+    if result.is_conj() or result.is_neg():
+        return Returned(**about, fault="a lazily negated or conjugated tensor was returned")
+    if _overlaps(result):
+        return Returned(**about, fault=f"a tensor with strides {tuple(result.stride())} was returned: elements overlap")
+    return Returned(**about, is_in=_same(result, buffers), shares=_owner(result, tensors))
+
+
+def fault_of(name: str, returned: Returned, like: Tensor, asked: bool) -> str:
+    """What a result does not keep of the contract, in a clause, or an empty text.
+
+    Args:
+        name: The result's name.
+        returned: The result's description.
+        like: A tensor of the contract's shape, dtype and device.
+        asked: Whether a buffer was passed in for it.
+    """
+    if returned.fault:
+        return returned.fault
+    got = f"{tuple(returned.shape)} {returned.dtype} on {returned.device}"
+    wanted = f"{tuple(like.shape)} {str(like.dtype).removeprefix('torch.')} on {like.device.type}"
+    if got != wanted:
+        return f"{got} was returned; {wanted} is the contract"
+    if asked and returned.is_in != name:
+        return "the buffer passed in was not filled"
+    if returned.shares:
+        return f"it shares its memory with {returned.shares}"
+    return ""
+
+
+def _same(result: Tensor, buffers: Mapping[str, Tensor]) -> str:
+    """The buffer whose elements a result has, or an empty text."""
+    for name, buffer in buffers.items():
+        if result.data_ptr() == buffer.data_ptr() and (result is buffer or result.stride() == buffer.stride()):
+            return name
+    return ""
+
+
+def _owner(result: Tensor, tensors: Mapping[str, Tensor]) -> str:
+    """The argument that shares memory with a result, or an empty text."""
+    memory = result.untyped_storage().data_ptr()
+    return next((name for name, x in tensors.items() if memory and x.untyped_storage().data_ptr() == memory), "")
+
+
+def _overlaps(result: Tensor) -> bool:
+    """Whether two elements of a tensor share memory."""
+    taken = 0  # the last element of the dims so far
+    for stride, size in sorted(zip(result.stride(), result.shape, strict=True)):
+        if size > 1:
+            if stride <= taken:
+                return True
+            taken += stride * (size - 1)
+    return False

@@ -1,0 +1,280 @@
+"""Workers: a judge's way to kernels that run in other processes.
+
+A worker loads the plugins of one distribution, or of two for a pair of kernels from two. It starts when it is first
+needed, and again after it was lost. While one worker computes, the others are stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing.reduction import send_handle
+from statistics import median
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from longca.errors import LongCAError
+from longca_bench.measuring.arena import Arena, Where
+from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
+from longca_bench.measuring.keeping import Keeper, WorkerProcess
+from longca_bench.measuring.processes import waited
+from longca_bench.measuring.status import Status
+
+__all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers"]
+
+_PINGS = 9
+
+
+class CaseEndError(LongCAError):
+    """What a plugin's code did ends the case.
+
+    Args:
+        status: The status of the case.
+        message: The reason.
+    """
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment after a command, by the judge's clock.
+
+    Attributes:
+        seconds: Seconds since the command.
+        waited: Seconds of them for which the judge or the worker was ready to run and had no core.
+    """
+
+    seconds: float = 0.0
+    waited: float = 0.0
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A worker's answer, with the judge's clock.
+
+    Attributes:
+        answer: The answer.
+        ended: When the worker said that the timed call had ended.
+        done: When the worker answered.
+    """
+
+    answer: Answer
+    ended: Moment
+    done: Moment
+
+
+class Workers:
+    """The workers of a judge, by their distributions.
+
+    Args:
+        keeper: The keeper that starts them.
+        device: The device that the judge and its workers compute on.
+        memory: Bytes of address space that each worker may take, or None for no limit.
+
+    Attributes:
+        arena: The memory that the judge shares with them.
+        deadline: When the case must have ended, by the monotonic clock. None without a deadline.
+    """
+
+    def __init__(self, keeper: Keeper, device: torch.device, memory: int | None = None) -> None:
+        self.arena = Arena(device)
+        self.deadline: float | None = None
+        self._keeper, self._device, self._memory = keeper, device, memory
+        self._workers: dict[frozenset[str], Worker] = {}
+
+    def of(self, distributions: Iterable[str]) -> Worker:
+        """The worker that loads the plugins of some distributions, and of no other."""
+        wanted = frozenset(distributions)
+        if wanted not in self._workers:
+            setup = WorkerSetup(str(self._device), wanted, self._memory)
+            self._workers[wanted] = Worker(self, self._keeper, setup)
+        return self._workers[wanted]
+
+    def alone(self, worker: Worker) -> None:
+        """Stops all workers but one."""
+        for other in self._workers.values():
+            if other is not worker:
+                other.rest()
+
+    def trim(self) -> None:
+        """Gives shared memory back that no tensor is in."""
+        numbers = self.arena.unused
+        for worker in self._workers.values():
+            worker.unmap(numbers)
+        self.arena.trim()
+
+    def close(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers.values():
+            worker.end()
+        self._keeper.close()
+
+
+class Worker:
+    """One worker process, which is started at need.
+
+    Args:
+        workers: All workers of the judge.
+        keeper: The keeper that starts it.
+        setup: What it gets at its start.
+
+    Attributes:
+        age: Number of the process. It grows when a process is ended, so a plan knows whether its process is there.
+        is_changed: Whether a kernel changed the process's global state.
+        latency: Seconds from a command that asks nothing until its answer, before a plugin was loaded.
+    """
+
+    def __init__(self, workers: Workers, keeper: Keeper, setup: WorkerSetup) -> None:
+        self._workers, self._keeper, self._setup = workers, keeper, setup
+        self._process: WorkerProcess | None = None
+        self._mapped: set[int] = set()
+        self._loaded: set[str] = set()
+        self._rests = False
+        self.age, self.latency, self.is_changed = 0, 0.0, False
+
+    def load(self, kernel: str) -> None:
+        """Makes it import a kernel and make its instance, unless it has.
+
+        Raises:
+            CaseEndError: The kernel cannot be loaded.
+        """
+        self._ready()
+        if kernel not in self._loaded:
+            self.ask(Load(kernel))
+            self._loaded.add(kernel)
+
+    def place(self, tensor: Tensor) -> Where:
+        """The place of a shared tensor, in a block that the worker has mapped."""
+        where, block = self._workers.arena.where(tensor), self._workers.arena.block_of(tensor)
+        assert block is not None, "only shared tensors have a place"
+        self._ready()
+        if where.block not in self._mapped:
+            self._send(Share(block.number, block.nbytes, block.handle))
+            if not block.handle:
+                self._send_descriptor(block.fd)
+            self._hear()
+            self._mapped.add(where.block)
+        return where
+
+    def ask(self, command: object) -> Heard:
+        """Gives it a command, and waits for the answer.
+
+        Raises:
+            CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.
+        """
+        self._ready()
+        self._workers.alone(self)
+        if self._workers.arena.device.type == "cuda":
+            torch.cuda.synchronize()  # what this process has written is there
+        start, before = time.perf_counter(), self._waited()
+        self._send(command)
+        answer, ended = self._hear(), Moment()
+        if answer.said == "ended":
+            ended = Moment(time.perf_counter() - start, self._waited() - before)
+            answer = self._hear()
+        done = Moment(time.perf_counter() - start, self._waited() - before)
+        self.is_changed |= bool(answer.changed)
+        if answer.error:
+            self._raise(answer)
+        return Heard(answer, ended, done)
+
+    def unmap(self, numbers: Iterable[int]) -> None:
+        """Makes it close blocks of shared memory that it has mapped. A worker that cannot is ended."""
+        closed = tuple(number for number in numbers if number in self._mapped)
+        if closed and self._process is not None:
+            try:
+                self.ask(Close(closed))
+            except CaseEndError:
+                self.end()
+        self._mapped.difference_update(closed)
+
+    def rest(self) -> None:
+        """Stops it until the next command."""
+        if self._process is not None and not self._rests:
+            self._process.rest()
+            self._rests = True
+
+    def end(self, *, is_lost: bool = False) -> str:
+        """Ends it and everything that it started, and says how it ended.
+
+        Args:
+            is_lost: Whether its connection is closed, so that it has ended or is about to.
+        """
+        if self._process is None:
+            return "had not been started"
+        how = self._process.end(is_lost=is_lost)
+        self._process, self._rests, self.is_changed = None, False, False
+        self.age += 1
+        self._mapped.clear()
+        self._loaded.clear()
+        return how
+
+    def _ready(self) -> None:
+        if self._process is None:
+            self._process = self._keeper.start(self._setup)
+            self.latency = self._pinged()
+        if self._rests:
+            self._process.wake()
+            self._rests = False
+
+    def _waited(self) -> float:
+        return waited(os.getpid()) + (waited(self._process.pid) if self._process is not None else 0.0)
+
+    def _pinged(self) -> float:
+        """Seconds of the median round trip. The process runs no code of a plugin yet."""
+        seconds = []
+        for _ in range(_PINGS):
+            start = time.perf_counter()
+            self._send(Close(()))
+            self._hear()
+            seconds.append(time.perf_counter() - start)
+        return median(seconds)
+
+    def _send(self, command: object) -> None:
+        assert self._process is not None, "a worker is started before it is given anything"
+        try:
+            self._process.connection.send(command)
+        except OSError:
+            raise self._lost("") from None
+
+    def _send_descriptor(self, fd: int) -> None:
+        assert self._process is not None, "a worker is started before it is given anything"
+        try:
+            send_handle(self._process.connection, fd, self._process.pid)
+        except OSError:
+            raise self._lost("") from None
+
+    def _hear(self) -> Answer:
+        assert self._process is not None, "a worker is started before it is heard"
+        deadline, connection = self._workers.deadline, self._process.connection
+        try:
+            if not connection.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                self.end()
+                raise CaseEndError(Status.TIMEOUT, "")
+            said = connection.recv_bytes(LONGEST)
+        except (EOFError, OSError):
+            raise self._lost("") from None
+        try:
+            return Answer.model_validate_json(said)
+        except (ValidationError, ValueError):
+            raise self._lost("sent something other than an answer, and ") from None
+
+    def _lost(self, before: str) -> CaseEndError:
+        """The error of a worker that is lost. Everything that it started is ended."""
+        process = self._process
+        how = self.end(is_lost=True)
+        words = process.last_words if process is not None else ""
+        said = f". Its last words: {words}" if words else ""
+        return CaseEndError(Status.CRASHED, f"the worker {before}{how}{said}")
+
+    def _raise(self, answer: Answer) -> None:
+        if answer.lost:
+            self.end()
+        raise CaseEndError(Status.OOM if answer.exhausted else Status.ERROR, answer.error)

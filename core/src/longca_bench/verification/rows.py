@@ -1,0 +1,115 @@
+"""Rows: the check of a timed call, on rows that are drawn after it.
+
+All elements must be finite, and some rows of all heads are compared with the reference. Heads without a reference are
+held by a checksum: a weighted sum of each row's elements, compared with that of the verified results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random, SystemRandom
+
+import torch
+from torch import Tensor
+
+from longca_bench.verification.reference import Reference, Rows
+from longca_bench.verification.verify import Finding, Means, check_values, wrong
+
+__all__ = ["ROWS", "Checksums", "check_rows"]
+
+#: Tokens of each tensor whose rows are compared after a timed call.
+ROWS = 256
+#: Ulps of the dtype, relative to the larger of a row's and the head's mean norm, by which checksums may differ.
+CHECKSUM_ULPS = 16.0
+_CHUNK = 2**13  # tokens at a time
+
+
+def check_rows(
+    results: dict[str, Tensor], expected: Reference, means: Means, *, rough_lse: bool, random: Random = SystemRandom()
+) -> list[Finding]:
+    """The failures of a timed call.
+
+    Args:
+        results: The results by their names.
+        expected: The reference.
+        means: How results are read.
+        rough_lse: Whether the offer calls its log-sum-exp rough.
+        random: The source of random numbers. The system's cannot be predicted.
+    """
+    found = []
+    for name, result in results.items():
+        whole = ~result.isnan() if name == "lse" else result.isfinite()
+        if not whole.all():
+            found.append(wrong(name, "not every element is finite, or was written"))
+            continue
+        tokens = _drawn(result.shape[_dim(name)], random, result)
+        part = means.read(name, result.index_select(_dim(name), tokens))
+        failures = check_values({name: part}, _at(expected, name, tokens), rough_lse=rough_lse).failures
+        found += [replace(finding, token=int(tokens[finding.token])) for finding in failures]
+    return found
+
+
+class Checksums:
+    """Checksums of verified results, for the heads that have no reference.
+
+    Attributes:
+        is_complete: Whether the results of the first verification have all been kept.
+    """
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self._weights: dict[int, Tensor] = {}
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def keep(self, name: str, result: Tensor) -> None:
+        """Keeps the checksums of a verified result, as the reference has it."""
+        if name != "lse":
+            parts = [(self._summed(part), part.float().norm(dim=-1)) for part in result.split(_CHUNK)]
+            sums, norms = (torch.cat(each) for each in zip(*parts, strict=True))
+            self._sums[name] = sums, norms.maximum(norms.mean(0, keepdim=True))
+
+    def check(self, results: dict[str, Tensor], undo: Callable[[str, Tensor], Tensor]) -> list[Finding]:
+        """The failures of the results of a timed call.
+
+        Args:
+            results: The results by their names.
+            undo: Returns a result as the reference has it.
+        """
+        found = []
+        for name, (sums, norms) in self._sums.items():
+            if name not in results:
+                continue
+            now = torch.cat([self._summed(undo(name, part)) for part in results[name].split(_CHUNK)])
+            excess = (now - sums).abs() - CHECKSUM_ULPS * torch.finfo(results[name].dtype).eps * norms
+            if (excess > 0).any():
+                token, head = divmod(int(excess.argmax()), excess.shape[1])
+                found.append(wrong(name, f"token {token}, head {head} is not as it was when it was verified"))
+        return found
+
+    def _summed(self, result: Tensor) -> Tensor:
+        width = result.shape[-1]
+        if width not in self._weights:
+            generator = torch.Generator().manual_seed(SystemRandom().getrandbits(63))
+            signs = torch.randint(0, 2, (width,), generator=generator).mul(2).sub(1)
+            self._weights[width] = signs.to(result.device, torch.float32)
+        return result.float() @ self._weights[width]
+
+
+def _dim(name: str) -> int:
+    return int(name == "lse")
+
+
+def _drawn(count: int, random: Random, like: Tensor) -> Tensor:
+    """Tokens, in order: some, or all if there are few."""
+    drawn = range(count) if count <= ROWS else sorted(random.sample(range(count), ROWS))
+    return torch.tensor(list(drawn), device=like.device)
+
+
+def _at(expected: Reference, name: str, tokens: Tensor) -> Reference:
+    """The reference of one tensor at some tokens."""
+    if name == "lse":
+        return replace(expected, lse=expected.lse.index_select(1, tokens))
+    rows = expected.rows[name]
+    there = Rows(*(x.index_select(0, tokens) for x in (rows.value, rows.spread, rows.pytorch)))
+    return replace(expected, rows={name: there})
