@@ -56,8 +56,8 @@ def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> NDArray[np.int
         most: The most lengths. Reading ends after them.
 
     Raises:
-        RequestError: The file cannot be read, has more than MAX_LIST_BYTES or `most` lengths, has no length, or has a line that is not
-            one whole number in [1, 2³¹ − 1].
+        RequestError: The file cannot be read, has more than MAX_LIST_BYTES or `most` lengths, has no length, or has a
+            line that is not one whole number in [1, 2³¹ − 1].
     """
     lengths = array("q")
     for line, content in enumerate(io.StringIO(_text(Path(path), MAX_LIST_BYTES), newline=None), 1):
