@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median as median_of
 from typing import Any
 
-__all__ = ["check_times", "check_verified", "checked_finding"]
+__all__ = ["Findings", "check_times", "check_verified", "checked_findings"]
 
 #: Relative difference between a number and the same number computed from other fields.
 _ROUNDING = 1e-6
+#: Types of a finding's error.
+_ERRORS = (float, int, type(None))
+
+Findings = tuple[dict[str, Any], ...]
 
 
 def check_times(
@@ -59,13 +63,14 @@ def check_verified(samples: Sequence[float], median: float | None, findings: Seq
         raise ValueError(f"the status is ok, and the finding of {failed[0]} did not pass")
 
 
-def checked_finding(found: dict[str, Any]) -> dict[str, Any]:
-    """A finding, if it says what reports read.
+def checked_findings(findings: Findings) -> Findings:
+    """Findings, if each says what reports read.
 
     Raises:
-        ValueError: It does not name its tensor, its error, or whether it passed.
+        ValueError: A finding does not name its tensor, its error, or whether it passed.
     """
-    error = found.get("error", "")
-    if not isinstance(found.get("tensor"), str) or not isinstance(found.get("passed"), bool) or isinstance(error, str):
-        raise ValueError("a finding has a tensor, passed as true or false, and an error, which is a number or null")
-    return found
+    for found in findings:
+        get = found.get
+        if type(get("tensor")) is not str or type(get("passed")) is not bool or type(get("error", "")) not in _ERRORS:
+            raise ValueError("a finding has a tensor, passed as true or false, and an error, which is a number or null")
+    return findings

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from longca.errors import RequestError
 from longca_advice.evidence import said
-from longca_advice.record_checks import check_times, check_verified, checked_finding
+from longca_advice.record_checks import Findings, check_times, check_verified, checked_findings
 from longca_advice.record_lines import LINK, MOST_OF_LINE, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
@@ -20,8 +20,10 @@ __all__ = ["SCHEMA", "Record", "parsed", "read_records"]
 SCHEMA = 1
 
 _POSITIVE, _NOT_NEGATIVE = Field(gt=0), Field(ge=0)
+#: Pydantic copies a dictionary that is a default value for every record.
+_NONE: Any = Field(default_factory=dict)
 _Times = tuple[Annotated[float, _POSITIVE], ...]
-_Findings = tuple[Annotated[dict[str, Any], AfterValidator(checked_finding)], ...]
+_Findings = Annotated[Findings, AfterValidator(checked_findings)]
 
 
 class Record(BaseModel):
@@ -121,7 +123,7 @@ class Record(BaseModel):
     seqlen: int
     lengths: str
     seed: int
-    factors: dict[str, int | float | tuple[int, ...]] = {}
+    factors: dict[str, int | float | tuple[int, ...]] = _NONE
     heads_q: int
     heads_kv: int
     head_dim: int
@@ -153,8 +155,8 @@ class Record(BaseModel):
     layout_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_samples: tuple[_Times, ...] = ()
     rank_peak_bytes: tuple[int, ...] = ()
-    sent_bytes: dict[str, tuple[int, ...]] = {}
-    communication: dict[str, dict[str, int | float]] = {}
+    sent_bytes: dict[str, tuple[int, ...]] = _NONE
+    communication: dict[str, dict[str, int | float]] = _NONE
     rank_compute_seconds: tuple[float, ...] = ()
     hidden: float | None = None
     area_imbalance: float | None = None
