@@ -76,14 +76,15 @@ class Misbehaviour:
         return status == self.status and bool(re.search(self.says, message)) and slow
 
 
-_fast, _late, _odd, _state, _ends, _cuda, _import = (
-    partial(Misbehaviour, module) for module in ("fast", "late", "odd", "state", "ends", "cuda", "")
+_fast, _late, _odd, _state, _ends, _import = (
+    partial(Misbehaviour, module) for module in ("fast", "late", "odd", "state", "ends", "")
 )
+_cuda = partial(Misbehaviour, "cuda", device="cuda")
 
 
-def _state_of(name: str, what: str, state: str, device: str = "") -> Misbehaviour:
+def _state_of(name: str, what: str, state: str) -> Misbehaviour:
     """A kernel that changes a global state, which its record names."""
-    return _state(name, what, _WRONG, f"changes global state: .*{state}", device=device)
+    return _state(name, what, _WRONG, f"changes global state: .*{state}")
 
 
 _OUT, _LSE, _GRADS = r"\b(out|lse|counts)\b", r"\b(lse|counts)\b", r"\bd[qkv]\b"  # counts are of lse
@@ -155,26 +156,14 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("late_thread", "A thread writes its results after it returned.", _WRONG, f"{_OUT}|threads"),
     _late("late_thread_backward", "A thread writes its results after it returned.", _WRONG, f"{_GRADS}|threads"),
     _late("late_process", "A process writes its results after it returned.", _WRONG, _OUT, device="cpu"),
-    _cuda("side_stream", "A stream for which it does not wait writes its results.", _WRONG, _OUT, device="cuda"),
-    _cuda("side_stream_backward", "A stream for which it does not wait writes them.", _WRONG, _GRADS, device="cuda"),
-    _cuda("late_host_copy", "Its results come from pinned memory after it returned.", _WRONG, _OUT, device="cuda"),
-    _cuda("graph_of_old_inputs", "It replays a CUDA graph of its first inputs.", _WRONG, _OUT, device="cuda"),
+    _cuda("side_stream", "A stream for which it does not wait writes its results.", _WRONG, _OUT),
+    _cuda("side_stream_backward", "A stream for which it does not wait writes them.", _WRONG, _GRADS),
+    _cuda("late_host_copy", "Its results come from pinned memory after it returned.", _WRONG, _OUT),
+    _cuda("graph_of_old_inputs", "It replays a CUDA graph of its first inputs.", _WRONG, _OUT),
     # It changes clocks and checks.
-    _late(
-        "hides_from_perf_counter",
-        "It sleeps 20 ms and sets perf_counter back.",
-        _SUSPECT,
-        "clocks disagree",
-        device="cpu",
-    ),
+    _late("hides_from_perf_counter", "It sleeps 20 ms and sets perf_counter back.", _SUSPECT, "disagree", device="cpu"),
     _late("hides_from_monotonic", "It sleeps 20 ms and sets the monotonic clock back.", _OK, seconds=0.02),
-    _late(
-        "hides_from_all_clocks",
-        "It sleeps 20 ms and sets each clock of Python back.",
-        _SUSPECT,
-        "clocks disagree",
-        device="cpu",
-    ),
+    _late("hides_from_all_clocks", "It sleeps 20 ms and sets all clocks back.", _SUSPECT, "disagree", device="cpu"),
     _late("patches_timer", "It sleeps 20 ms, and LongCA's timer says a hundredth.", _SUSPECT, "clocks disagree"),
     _late("ends_before_it_begins", "It says that it has ended, and then sleeps 20 ms.", _SUSPECT, "disagree|its end"),
     _late("patches_median", "It sleeps 20 ms and makes each median a nanosecond.", _OK, seconds=0.02),
@@ -184,9 +173,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("patches_norm", "It returns zeros, and each norm is 0.", _WRONG, _OUT),
     _late("patches_isfinite", "It returns nothing, and each value is finite.", _WRONG, _OUT),
     _late("patches_subtraction", "It returns zeros, and each difference is 0.", _WRONG, _OUT),
-    _cuda(
-        "hides_from_events", "It takes 10 ms more, and events say a thousandth.", _SUSPECT, "disagree", device="cuda"
-    ),
+    _cuda("hides_from_events", "It takes 10 ms more, and events say a thousandth.", _SUSPECT, "disagree"),
     # Its results are odd.
     _odd("returns_none", "It returns None.", _WRONG, _TUPLE),
     _odd("returns_generator", "It returns a generator.", _WRONG, _TUPLE),
@@ -217,7 +204,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _odd("sparse_out", "It returns out as a sparse tensor.", _WRONG, _OUT),
     _odd("out_with_grad", "It returns an out that requires gradients.", _WRONG, _OUT),
     _odd("out_is_queries", "It returns out in the memory of q.", _WRONG, r"\bq\b"),
-    _cuda("cpu_results", "It returns tensors on the CPU.", _WRONG, _OUT, device="cuda"),
+    _cuda("cpu_results", "It returns tensors on the CPU.", _WRONG, _OUT),
     _odd("changes_queries", "It doubles q.", _WRONG, r"q: the kernel changed this input"),
     _odd("changes_values", "It doubles v.", _WRONG, r"v: the kernel changed this input"),
     _odd("changes_dout_backward", "It doubles dout.", _WRONG, r"dout: the kernel changed this input"),
@@ -262,8 +249,8 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("collector_off", "It switches the garbage collector off.", "garbage collector"),
     _state_of("leaves_thread", "It leaves a thread that waits.", "threads"),
     _state_of("leaves_busy_thread", "It leaves a thread that never rests.", "threads"),
-    _cuda("current_stream", "It makes a new stream the current one.", _WRONG, "current stream", device="cuda"),
-    _cuda("tensor_float32", "It switches TF32 on or off.", _WRONG, "precision", device="cuda"),
+    _cuda("current_stream", "It makes a new stream the current one.", _WRONG, "current stream"),
+    _cuda("tensor_float32", "It switches TF32 on or off.", _WRONG, "precision"),
     # It raises.
     _ends("raises", "It raises an exception.", _ERROR, "RuntimeError: no such tile"),
     _ends("raises_backward", "It raises an exception.", _ERROR, "RuntimeError: no such tile"),
@@ -284,7 +271,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("raises_memory_error", "It raises MemoryError.", _OOM, "no memory for the tile"),
     _ends("recurses", "It calls itself until Python stops it.", _ERROR, "RecursionError"),
     _ends("takes_all_memory", "It asks for a petabyte.", _OOM, "memory"),
-    _cuda("takes_all_gpu_memory", "It fills the device's memory.", _OOM, "memory", device="cuda"),
+    _cuda("takes_all_gpu_memory", "It fills the device's memory.", _OOM, "memory"),
     # Its process ends.
     _ends("exits", "It ends its process with code 0.", _CRASHED, "code 0"),
     _ends("exits_backward", "It ends its process with code 0.", _CRASHED, "code 0"),
@@ -299,7 +286,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("closes_files", "It closes all files of its process.", _CRASHED),
     _ends("writes_to_all_files", "It writes to all open files of its process.", _CRASHED),
     _ends("forks", "It forks, and both processes return.", _CRASHED),
-    _cuda("loses_context", "It reads behind a tensor, and the device stops.", _ERROR, device="cuda"),
+    _cuda("loses_context", "It reads behind a tensor, and the device stops.", _ERROR),
     # It does not end.
     _import("hangs_at_import", "Its module never ends its import.", _TIMEOUT, "load"),
     _ends("hangs_in_plan", "It never plans.", _TIMEOUT, "plan"),
