@@ -3,6 +3,10 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
+
+from longca_bench.cli import run as command
+from longca_bench.cli.app import app
 
 BRACKETS = """
 @hookimpl
@@ -125,3 +129,11 @@ def test_the_last_lines_name_the_winner_of_each_mask(fakes, tmp_path):
     *_, full, causal, where = ran.stdout.splitlines()
     assert (full.partition(":")[0], causal.partition(":")[0]) == ("full", "causal")
     assert where.startswith("records: ")
+
+
+@pytest.mark.parametrize(("options", "seconds"), [([], 0), (["--wait-idle", "7.5"], 7.5)])
+def test_a_run_may_wait_for_a_quiet_machine(monkeypatch, options, seconds):
+    wanted = []
+    monkeypatch.setattr(command, "_in_its_place", lambda request, lead: wanted.append(request))
+    assert CliRunner().invoke(app, ["run", "quick", *options]).exit_code == 0
+    assert wanted[0].options.wait_idle == seconds
