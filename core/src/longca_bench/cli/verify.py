@@ -44,15 +44,16 @@ def verify(
 
     Example: longca verify --kernel sdpa
     """
-    from longca_bench.conformance.offers import verify_kernels
-    from longca_bench.reports.text import console
-    from longca_bench.reports.verify_table import print_verification
-
     registry = open_registry(context, no_plugin)
     where = chosen_device(device)
     names = list(dict.fromkeys(kernel or registry.kernels))
     for name in names:
         registry.manifests(name)
+
+    from longca_bench.conformance.offers import verify_kernels
+    from longca_bench.reports.text import console
+    from longca_bench.reports.verify_table import print_verification
+
     found: dict[str, list[OfferCheck]] = {}
     for name, checks in verify_kernels(registry, names, where, jobs):
         found[name] = checks
