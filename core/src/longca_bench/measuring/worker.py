@@ -77,6 +77,8 @@ class Worker:
     def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
         self._connection, self._setup = connection, setup
         self._world = World(torch.device(setup.device))
+        if self._world.device.type == "cuda":
+            torch.empty(1, device=self._world.device)  # a context is no state that a kernel changed
         self._blocks: dict[int, Block] = {}
         self._kernels: dict[str, Kernel] = {}
         self._plans: dict[int, Plan] = {}
