@@ -82,6 +82,8 @@ class Guarded(Admission):
         reply = self._ask(("veto", (kernel, list(asked.values()))), "its supports_mask")
         if "failed" in reply:
             raise HookError(plain_text(reply["failed"]))
+        if "raised" in reply:
+            raise HookError(f"its supports_mask raised {plain_text(reply.get('message'))}")
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         try:
@@ -117,6 +119,8 @@ class Guarded(Admission):
             reply = self._ask(("call", (manifest, field, arguments)), getattr(manifest, field), _MOST_BYTES)
         except HookError as error:
             raise BrokenFunctionError(f"{name} gave no answer: {error}") from None
+        if "broken" in reply:
+            raise BrokenFunctionError(plain_text(reply["broken"]))
         if "raised" in reply:
             raise _error(name, reply)
         try:

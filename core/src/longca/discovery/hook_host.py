@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from longca import errors
 from longca.discovery.admission import Admission, HookError, ask_hooks, import_plugin
 from longca.discovery.describing import describe
-from longca.discovery.functions import as_plain
+from longca.discovery.functions import BrokenFunctionError, as_plain
 from longca.discovery.probe_cache import Answer, SourceFile, stamp
 from longca.discovery.wire import Reader, receive, send
 from longca.errors import LongCAError
@@ -116,6 +116,8 @@ def _reply(admission: Admission, original: _Functions, verb: str, arguments: tup
         return {"value": as_plain(arguments[1], admission.call(*arguments))}
     except HookError as error:
         return {"failed": plain_text(error)}
+    except BrokenFunctionError as error:
+        return {"broken": plain_text(error)}
     except BaseException as error:
         # The other side raises an error of LongCA that has a message alone. Any other error is the plugin's fault.
         known = isinstance(error, LongCAError) and getattr(errors, type_name(error), None) is type(error)

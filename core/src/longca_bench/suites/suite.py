@@ -230,9 +230,11 @@ def _text_of(name: str) -> str:
     package = plain_text(entries[0].value, 200)
     try:
         # The package is found without importing it.
-        spec = find_spec(package.partition(".")[0])
-        folders = spec.submodule_search_locations if spec else None
-        folder = Path((folders or [""])[0], *package.split(".")[1:], "suites")
+        top, *below = package.split(".")
+        spec = find_spec(top)
+        if spec is None or not spec.submodule_search_locations:
+            raise ImportError(f"no package {top} is installed")
+        folder = Path(spec.submodule_search_locations[0], *below, "suites")
         return read_regular(folder / f"{name}.toml", MAX_SUITE_BYTES, follow=True).decode("utf-8")
     except (ImportError, OSError, ValueError) as error:
         raise RequestError(f"suite {name!r} of {package} cannot be read: {plain_text(error)}") from None

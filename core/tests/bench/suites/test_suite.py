@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -170,7 +171,7 @@ def test_the_line_is_named(tmp_path, old, new, line):
 def contribute(fakes, distribution, package):
     folder = fakes.add(distribution, "", prelude=False)
     (folder / package / "suites").mkdir(parents=True)
-    (folder / package / "__init__.py").touch()
+    (folder / package / "__init__.py").write_text("raise SystemExit('it must not be imported')")
     (folder / package / "suites" / "mine.toml").write_text(GOOD, "utf-8")
     entries = next(folder.glob("*.dist-info")) / "entry_points.txt"
     entries.write_text(f"[longca.suites]\nmine = {package}\n", "utf-8")
@@ -182,6 +183,12 @@ def test_a_distribution_contributes_a_suite(fakes):
     assert ran.returncode == 0, ran.stderr
     assert [case["pattern"] for case in json.loads(ran.stdout)] == ["causal", "causal"]
     assert "mine" in fakes.longca("run", "mime").stderr
+
+
+def test_a_suite_of_a_package_that_is_not_there_is_refused(fakes):
+    contribute(fakes, "giver", "giver_package")
+    shutil.move(fakes.folders[0] / "giver_package", fakes.root / "giver_package")
+    assert "suite 'mine' of giver_package cannot be read" in fakes.refuses("run", "mine", "--dry-run")
 
 
 def test_kernels_that_are_not_installed_are_left_out_and_named(fakes, tmp_path):
