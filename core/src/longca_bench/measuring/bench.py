@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +12,7 @@ from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import KernelTrial
 from longca_bench.measuring.messages import Result
+from longca_bench.measuring.noise import quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache
 from longca_bench.measuring.status import Status
@@ -29,10 +31,13 @@ class Bench:
         device: The device of each rank.
         instruments: The instruments of this rank.
         with_backward: Lengths whose references need gradients.
+        wait_idle: Seconds that a case may wait for a quiet machine.
     """
 
-    def __init__(self, device: Device, instruments: Instruments, with_backward: Container[int]) -> None:
-        self._device, self._instruments = device, instruments
+    def __init__(
+        self, device: Device, instruments: Instruments, with_backward: Container[int], wait_idle: float = 0.0
+    ) -> None:
+        self._device, self._instruments, self._wait_idle = device, instruments, wait_idle
         self._world, self._announce = instruments.world, instruments.announce
         self._inputs = InputCache(self._world, with_backward)
 
@@ -112,9 +117,14 @@ class Bench:
         """The times, and what belongs to them."""
         self._announce("time")
         peaks = trial.peaks()
-        timing = take_samples(trial.sample, self._world, self._instruments.budget, trial.inspect)
+        timing, machine = quietly(
+            lambda: take_samples(trial.sample, self._world, self._instruments.budget, trial.inspect),
+            self._world,
+            (os.getppid(),),  # the runner waits for this process
+            self._wait_idle,
+        )
         wall = trial.wall(timing)
-        gpu = gpu_state() if self._device.kind == "cuda" else None
+        gpu = gpu_state((os.getppid(),)) if self._device.kind == "cuda" else None
         return {
             "samples": timing.samples,
             "wall": wall,
@@ -123,6 +133,7 @@ class Bench:
             "tflops": trial.problem.flops / self._world.size / timing.median / 1e12,
             "peak_bytes": max(peaks) if peaks else None,
             "gpu": gpu,
+            "machine": machine,
             **trial.after_timing(timing, peaks),
         }
 

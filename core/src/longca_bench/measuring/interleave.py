@@ -6,9 +6,10 @@ after the other, do not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.pool import Judge
@@ -66,11 +67,16 @@ def _joined(results: list[Result]) -> Result:
     fields = {
         **last.fields,
         **{name: _all(name, results) for name in ("samples", "wall", "warm_up")},
+        "machine": next((each for each in _each("machine", results) if each["busy"]), last.fields["machine"]),
         "median": middle,
         "tflops": flops / middle,
     }
     return replace(last, fields=fields)
 
 
+def _each(name: str, results: list[Result]) -> Iterator[Any]:
+    return (result.fields[name] for result in results)
+
+
 def _all(name: str, results: list[Result]) -> tuple[float, ...]:
-    return tuple(value for result in results for value in result.fields[name])
+    return tuple(value for values in _each(name, results) for value in values)

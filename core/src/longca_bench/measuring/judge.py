@@ -89,7 +89,7 @@ def _serve(connection: Connection, keeper: Keeper) -> None:
     world = _world(setup)
     workers = Workers(keeper, world.device, setup.memory)
     instruments = Instruments(world, workers, plugins.registry(setup.disabled), phases)
-    bench = Bench(setup.device, instruments, setup.with_backward)
+    bench = Bench(setup.device, instruments, setup.with_backward, setup.wait_idle)
     phases("ready")
     while True:
         result = _measured(connection.recv(), bench, workers, phases)

@@ -45,6 +45,7 @@ class Setup:
         disabled: Plugins to leave out.
         with_backward: Lengths whose references need gradients, because some case at that length is a backward.
         memory: Bytes of address space that each of its workers may take, or None for no limit.
+        wait_idle: Seconds that a case may wait for a quiet machine.
         place: Its place among ranks, or None for a judge that measures alone.
     """
 
@@ -52,6 +53,7 @@ class Setup:
     disabled: frozenset[str]
     with_backward: frozenset[int]
     memory: int | None
+    wait_idle: float = 0.0
     place: Place | None = None
 
 

@@ -72,6 +72,8 @@ class Record(BaseModel):
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
         clocks: Seconds of the samples by the worker's clock and by the judge's, their median distance, and the largest
             that is allowed. Empty for several ranks.
+        machine: Noise of the machine during the timed calls: cores that other processes used, frequencies, drift of the
+            samples, and whether and why the machine was busy. None in earlier records.
         verified_kv_heads: KV heads that were verified, with their query heads. None for all heads.
         findings: The worst row of each verified tensor.
         strategy: Name of the context-parallel strategy. None on one device, like all fields below but `finished`.
@@ -145,6 +147,7 @@ class Record(BaseModel):
     tflops: Annotated[float | None, _NOT_NEGATIVE] = None
     gpu: dict[str, Any] | None = None
     clocks: dict[str, float] = {}
+    machine: dict[str, Any] | None = None
     verified_kv_heads: tuple[int, ...] | None = None
     findings: _Findings = ()
     strategy: str | None = None

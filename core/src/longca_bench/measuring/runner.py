@@ -63,7 +63,7 @@ def run_cases(
     """
     run = _Run(suite, device, registry, record, options)
     with_backward = frozenset(case.seqlen for case in cases if case.direction == "backward")
-    setup = Setup(device, options.disabled, with_backward, options.memory)
+    setup = Setup(device, options.disabled, with_backward, options.memory, options.wait_idle)
     groups = deque([list(group) for _, group in groupby(cases, key=_shape)])
     if together is not None:
         run.work(partial(together, setup), groups)
@@ -171,7 +171,8 @@ class _Run:
         if self._stopped:
             message = "an earlier case failed, and --fail-fast was asked for"
             return unmeasured_record(about, Status.SKIPPED, message)
-        record = measured_record(about, task, judged(measure(task, self._options.deadline), self._device, case))
+        result = measure(task, self._options.deadline + self._options.wait_idle)
+        record = measured_record(about, task, judged(result, self._device, case))
         if case.parallel is None:
             remember(record.model_dump(mode="json"), self._here, case.mask)
         return record

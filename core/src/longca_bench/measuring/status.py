@@ -64,8 +64,8 @@ class Status(StrEnum):
     )
     SUSPECT = (
         "suspect",
-        "The kernel is faster than the hardware can be, so it left work out. Such a time is never ranked.",
-        "It is faster than the device can be, so it left work out. It is never ranked.",
+        "The time is not believed: the kernel is faster than the hardware can be, or two clocks disagree about it.",
+        "The time is never ranked. Measure again with --wait-idle, and report a kernel that stays suspect.",
     )
     SKIPPED = "skipped", "The case did not run, because an earlier case failed under `--fail-fast`. Use `--resume`."
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_MEASURED", "environment", "results", "strategies", "whole"]
 
-_DOUBT = "? marks a time that is faster than the device can be. Such a time is never the fastest."
+_DOUBT = "? marks a time that is not believed. Such a time is never the fastest."
 _FEW = 3  # names that are listed one by one
 
 

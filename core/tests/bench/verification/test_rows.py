@@ -1,0 +1,72 @@
+"""A timed call is checked on rows of all heads, for completeness, and by checksums of heads without a reference."""
+
+import random
+
+import pytest
+import torch
+
+from longca.masks import build
+from longca_bench.verification.rows import ROWS, Checksums, check_rows
+from longca_bench.verification.verify import Means
+from longca_builtin.naive import Naive
+
+
+@pytest.fixture
+def right(setup):
+    made = setup(mask=build("causal", 600))
+    x, plan = made.inputs, Naive().plan(made.problem)
+    out, lse = Naive().forward(x.q, x.k, x.v, plan)
+    dq, dk, dv = Naive().backward(x.dout, x.q, x.k, x.v, out, lse, plan)
+    return made, {"out": out, "lse": lse, "dq": dq, "dk": dk, "dv": dv}
+
+
+def found(made, results, seed=0):
+    means = Means.here(made.inputs.q)
+    return check_rows(results, made.expected, means, rough_lse=False, random=random.Random(seed))
+
+
+def test_right_results_pass(right):
+    made, results = right
+    assert found(made, results) == []
+
+
+@pytest.mark.parametrize("name", ["out", "lse", "dq", "dk", "dv"])
+def test_one_missing_element_is_found(right, name):
+    made, results = right
+    results[name].view(-1)[4321 % results[name].numel()] = torch.nan
+    (finding,) = found(made, results)
+    assert (finding.tensor, finding.note) == (name, "not every element is finite, or was written")
+
+
+@pytest.mark.parametrize("name", ["out", "lse", "dq", "dk", "dv"])
+def test_wrong_rows_are_found_where_they_are(right, name):
+    made, results = right
+    part = results[name][:, 300:] if name == "lse" else results[name][300:]
+    part *= 1.01
+    (finding,) = found(made, results)
+    assert finding.tensor == name
+    assert finding.token >= 300
+
+
+def test_a_single_wrong_row_is_found_sooner_or_later(right):
+    made, results = right
+    results["out"][17] += 1.0
+    hits = sum(bool(found(made, results, seed)) for seed in range(60))
+    assert 0.2 < hits / 60 < 0.7  # ROWS of 600
+    assert ROWS == 256
+
+
+def test_heads_without_a_reference_are_held_by_checksums(right):
+    _, results = right
+    sums = Checksums()
+    for name, result in results.items():
+        sums.keep(name, result)
+
+    def read(name, result):
+        return result
+
+    assert sums.check(results, read) == []
+    results["dk"][5, 1] *= 1.01
+    (finding,) = sums.check(results, read)
+    assert finding.tensor == "dk"
+    assert finding.note == "token 5, head 1 is not as it was when it was verified"
