@@ -66,7 +66,7 @@ def test_markdown_has_tables_failures_and_environment():
     assert (
         "| `causal` | 1 K | 50.0% | 25% | 1.00 / 0.105 | **0.500 / 0.210** | ERROR | 0.0000? / 104858 | sdpa |" in page
     )
-    assert "? marks a time that is faster than the device can be" in page
+    assert "? marks a time that is not believed" in page
     assert r"| error | `flex` | `causal` | 1 | a \| b, " in page
     assert r"\<script\> \*x\* \`y\` \[z\](w) |" in page
     assert "| unsupported | `far` | `causal` | 1 |" in page
