@@ -89,18 +89,19 @@ class Bench:
         return trial
 
     def _planned_here(self, task: Task, problem: Problem) -> Trial:
-        """The trial on one device. The plan is made before inputs are shared, so it can compute nothing with them."""
+        """The trial on one device. The plan is made before inputs are drawn, so it can compute nothing with them."""
         workers = self._instruments.workers
         kernel = RemoteKernel(workers, task.case.kernel, task.distributions)
         self._announce("load")
         kernel.load()
+        self._announce("plan")
+        plan = kernel.plan(problem)
         self._announce("inputs")
         if not self._inputs.has(task.case):
             self._inputs.drop()
             workers.trim()
         shared = self._inputs.of(task.case, problem)
-        self._announce("plan")
-        trial = KernelTrial.planned(task, kernel, problem, shared, self._instruments)
+        trial = KernelTrial(kernel, plan, task, shared, self._instruments)
         trial.fields["verified_kv_heads"] = shared.verified_kv_heads
         return trial
 

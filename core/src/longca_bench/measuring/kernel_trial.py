@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca.manifests import Direction, Problem
+from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
@@ -81,21 +81,6 @@ class KernelTrial(Trial):
             "plan_seconds": plan.seconds,
         }
 
-    @classmethod
-    def planned(
-        cls, task: Task, kernel: RemoteKernel, problem: Problem, shared: SharedInputs, instruments: Instruments
-    ) -> KernelTrial:
-        """Plans a case. Its inputs are drawn from the plan's sight: the plan is made before they are shared.
-
-        Args:
-            task: The case.
-            kernel: Its kernel.
-            problem: Its problem.
-            shared: The inputs and the reference that cases share.
-            instruments: The instruments.
-        """
-        return cls(kernel, kernel.plan(problem), task, shared, instruments)
-
     def verify(self) -> Verification:
         """Verifies results in poisoned buffers, and that the kernel leaves its inputs alone."""
         about = self._kernel, self._plan, self.inputs
@@ -162,8 +147,10 @@ class KernelTrial(Trial):
         return tuple(self._run(Mode.WALL).heard.answer.seconds or 0.0 for _ in range(LEAST))
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
-        """The clocks of the worker and of the judge."""
-        return {"clocks": self._clocks.fields()}
+        """The clocks of the worker and of the judge, and the judge's own memory on the device."""
+        arena = self._instruments.workers.arena
+        taken = torch.cuda.max_memory_reserved() + arena.nbytes if arena.device.type == "cuda" else None
+        return {"clocks": self._clocks.fields(), "judge_bytes": taken}
 
     def suspicion(self) -> str:
         """What the two clocks do not agree about, or an empty text."""

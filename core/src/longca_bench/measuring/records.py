@@ -70,6 +70,7 @@ class Record(BaseModel):
         median: Median of the samples, in seconds.
         tflops: flops over median for each rank, in 10¹² a second.
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
+        judge_bytes: Bytes that the judge took on the device, with the tensors that it shares. None on CPUs.
         clocks: Seconds of the samples by the worker's clock and by the judge's, their median distance, and the largest
             that is allowed. Empty for several ranks.
         machine: Noise of the machine during the timed calls: cores that other processes used, frequencies, drift of the
@@ -146,6 +147,7 @@ class Record(BaseModel):
     median: Annotated[float | None, _POSITIVE] = None
     tflops: Annotated[float | None, _NOT_NEGATIVE] = None
     gpu: dict[str, Any] | None = None
+    judge_bytes: int | None = None
     clocks: dict[str, float] = {}
     machine: dict[str, Any] | None = None
     verified_kv_heads: tuple[int, ...] | None = None

@@ -7,6 +7,7 @@ head. An error in late heads alone, such as an offset that overflows, is in the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random, SystemRandom
 
 import numpy as np
 import torch
@@ -55,13 +56,18 @@ class HeadSample:
         return self.heads_kv if name in ("k", "v", "dk", "dv") else self.heads_q
 
 
-def sample_heads(problem: Problem) -> HeadSample | None:
-    """Evenly spread heads for a problem's reference, or None for all heads."""
+def sample_heads(problem: Problem, random: Random = SystemRandom()) -> HeadSample | None:
+    """Heads for a problem's reference, or None for all heads. The first and the last are among them.
+
+    Args:
+        problem: The problem.
+        random: Draws the others. The system's random numbers cannot be predicted.
+    """
     count = problem.num_heads_kv
     fits = max(_LEAST, SAMPLED_PAIRS * count // max(1, _pairs(problem)))
     if fits >= count:
         return None
-    heads_kv = np.linspace(0, count - 1, fits).round().astype(int)
+    heads_kv = np.array([0, *sorted(random.sample(range(1, count - 1), fits - 2)), count - 1])
     group = problem.heads_q // count
     heads_q = heads_kv[:, None] * group + np.arange(group)
     return HeadSample(tuple(heads_kv.tolist()), tuple(heads_q.ravel().tolist()))

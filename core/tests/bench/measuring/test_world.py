@@ -38,7 +38,7 @@ bench = Bench(device, Instruments(World(cpu), Workers(keeper, cpu), registry, ph
 results = [bench.measure(task_of(registry, case, device)) for case in cases]
 assert [result.status for result in results] == ["ok", "ok"]
 assert not results[0].fields.get("rank_samples"), "the fields of ranks are for ranks"
-assert phases == 2 * ["load", "inputs", "plan", "verify", "time", "verify again"]
+assert phases == 2 * ["load", "plan", "inputs", "verify", "time", "verify again"]
 keeper.close()
 assert not torch.distributed.is_initialized()
 print(sorted(name for name in sys.modules if name.startswith(("longca_bench.ranks", "longca_bench.measuring.traffic"))))
