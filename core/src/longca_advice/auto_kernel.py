@@ -3,8 +3,9 @@
 The cost model decides if it can. Among the kernels and pairs that are valid and installed here, the choice with the
 least predicted time wins: the time of the forward, or in training of forward and backward together. The predictions
 come from the table that is shipped with LongCA and from the measurements of this machine. A kernel without a prediction
-is not compared with the others. A choice that does not fit into the device's memory is passed over, unless nothing
-fits. If the least time goes beyond the measurements, `naive` comes after all choices within its interval.
+is not compared with the others. A kernel is passed over if `longca run` found its installed version wrong or suspect on
+this device. A choice that does not fit into the device's memory is passed over, unless nothing fits. If the least time
+goes beyond the measurements, `naive` comes after all choices within its interval.
 
 Without any prediction a stated order decides: kernels whose mask metadata is not quadratic come first, `naive` comes
 last, and otherwise the order is that of `longca plugins`.
@@ -23,6 +24,7 @@ from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.capacity import RESERVED, Capacity
 from longca_advice.choices import Choice as Predicted
+from longca_advice.devices import evidence_name
 from longca_advice.kernels import Candidate, pair_candidates, single_candidates
 from longca_advice.sources import sources
 from longca_advice.weighed import Weighed
@@ -77,16 +79,35 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     kernels = tuple(verdicts or registry.kernels)
     asked = Asked(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
     alone = {name: registry.resolve(name, problem) for name in asked.kernels}
-    valid = [name for name, verdict in (verdicts or alone).items() if verdict]
+    valid, doubted = _trusted(problem, registry, [name for name, verdict in (verdicts or alone).items() if verdict])
     candidates = single_candidates(asked, {name: alone[name] for name in valid})
     if not sharded:
         candidates = [*candidates, *pair_candidates(asked, candidates)]
     if not candidates:
-        return replace(_first(asked, verdicts or alone, valid), wrong=known.notes)
+        return replace(_first(asked, verdicts or alone, valid), wrong=(*known.notes, *doubted))
     fastest_first = sorted(candidates, key=lambda candidate: candidate.seconds)
     choice = _predicted(asked, _reference_last(fastest_first))
     about = ". Times are those of the whole mask on one device" if sharded else ""
-    return replace(choice, reason=choice.reason + about)
+    return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
+
+
+def _trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[list[str], list[str]]:
+    """The kernels whose installed version was not found wrong here, or all of them if none is left.
+
+    Returns:
+        The kernels, and a sentence about each other one.
+    """
+    device = evidence_name(problem.device)
+    found = {(kernel, version) for kernel, where, version in sources().doubted if where == device}
+    providers = {name: registry.provider(name) for name in valid} if found else {}
+    doubted = {name for name, its in providers.items() if (name, f"{its.distribution} {its.version}") in found}
+    if len(doubted) == len(valid):
+        return valid, []
+    said = [
+        f"{name} is passed over: `longca run` found this version of it wrong or suspect here"
+        for name in sorted(doubted)
+    ]
+    return [name for name in valid if name not in doubted], said
 
 
 def log(choice: Choice) -> None:

@@ -64,11 +64,13 @@ class History:
 
     Attributes:
         rows: The measurements, oldest first. A later measurement of a case replaces the earlier one.
-        wrong: What is left out and why, in sentences: invalid lines, and kernels that were found wrong.
+        wrong: Sentences about the invalid lines and the doubted kernels that are left out.
+        doubted: The name, the device and the version of each doubted kernel.
     """
 
     rows: tuple[Row, ...]
     wrong: tuple[str, ...]
+    doubted: frozenset[tuple[str, str, str]] = frozenset()
 
 
 _NOTHING = History((), ())
@@ -151,7 +153,8 @@ def _read(path: Path, *_changed: int) -> History:
         rows.pop((*case, entry.direction), None)
         rows[*case, entry.direction] = entry
     kept, left_out = _without_doubted(rows.values(), doubts.values())
-    return History(kept, (*wrong, *(f"{path}: {text}" for text in left_out)))
+    doubted = frozenset((doubt.kernel, doubt.run.device, doubt.version) for doubt in doubts.values())
+    return History(kept, (*wrong, *(f"{path}: {text}" for text in left_out)), doubted)
 
 
 def _entry(line: bytes) -> Row | Doubt | None:

@@ -38,10 +38,12 @@ class Sources:
     Attributes:
         rows: The evidence.
         notes: Errors in this machine's evidence, in sentences.
+        doubted: The name, the device and the version of each kernel that this machine found wrong or suspect.
     """
 
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    doubted: frozenset[tuple[str, str, str]] = frozenset()
 
     @cached_property
     def costs(self) -> CostModel:
@@ -83,4 +85,4 @@ def sources(records: tuple[str, ...] = ()) -> Sources:
 def _collected(here: History, records: tuple[str, ...]) -> Sources:
     named = (row for folder in records for row in rows_of_folder(Path(folder)))
     notes = tuple(f"left out of this machine's evidence: {text}" for text in here.wrong)
-    return Sources((*shipped(), *here.rows, *named), notes)
+    return Sources((*shipped(), *here.rows, *named), notes, here.doubted)

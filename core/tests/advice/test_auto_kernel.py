@@ -9,6 +9,9 @@ from longca.errors import UnsupportedError
 from longca.manifests import Backward, Device, Problem, Reason, Verdict
 from longca.masks import Form
 from longca_advice.auto_kernel import choose, log
+from longca_advice.devices import evidence_name
+from longca_advice.evidence import Run
+from longca_advice.history import Doubt, append
 
 from ..core_alone import *  # noqa: F403  # fixtures
 from ..core_alone import _core_alone, _one_thread  # noqa: F401
@@ -326,3 +329,31 @@ def test_what_is_wrong_with_the_history_is_logged_once(history, caplog):
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "line 2" in record.getMessage()
+
+
+def found(kernel, status, version="toys 1", device=None):
+    """Adds a case in which a kernel was found wrong or suspect."""
+    run = Run(run="this machine", device=device or evidence_name(problem().device))
+    append(Doubt(status=status, case="c", kernel=kernel, version=version, finished="", run=run))
+
+
+@pytest.mark.parametrize("status", ["wrong", "suspect"])
+def test_a_kernel_that_was_found_wrong_is_not_taken_however_fast_it_is_said_to_be(status):
+    here("leaner", 2.0)
+    here("lean", 1.0, version="toys 1")
+    assert chosen() == "lean"
+    found("lean", status, device="Another CPU")
+    found("lean", status, version="toys 0.9")
+    assert chosen() == "lean"
+    found("lean", status)
+    here("lean", 1e-3, version="toys 1", case="another")
+    choice = choose(problem(), TOYS)
+    assert choice.kernel == "leaner"
+    assert "lean is passed over: `longca run` found this version of it wrong or suspect here" in choice.wrong
+
+
+def test_a_kernel_that_was_found_wrong_is_not_the_first_of_the_unmeasured():
+    assert chosen() == "forward_only"
+    found("forward_only", "wrong")
+    assert chosen() == "lean"
+    assert chosen(toys=Toys(manifest("forward_only"))) == "forward_only", "nothing else is valid"
