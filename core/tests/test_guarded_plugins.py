@@ -1,6 +1,8 @@
 """Plugins whose hooks do harm, in real processes: each is refused by name, and every command works."""
 
 import json
+import time
+from pathlib import Path
 from textwrap import indent
 
 import pytest
@@ -67,7 +69,7 @@ COMMANDS = {
     "doctor": ("doctor", "--no-timing"),
     "plugins": ("plugins",),
     "show-mask": ("show-mask", "causal", "--seqlen", "64"),
-    "show-layout": ("show-layout", "ring_p2p", "--mask", "causal", "--ranks", "2"),
+    "show-layout": ("show-layout", "round", "--mask", "causal", "--ranks", "2"),
 }
 
 
@@ -86,6 +88,7 @@ def harmful(tmp_path_factory):
     fakes.add("does-long", hook("long", f"return {LONG}"))
     fakes.add("does-endless", hook("endless", f"return {ENDLESS}"))
     fakes.add("honest", hook("honest", f"if problem.heads_q == 3: {NO}"))
+    fakes.add("rounds", STRATEGY)
     return fakes
 
 
@@ -167,6 +170,7 @@ def test_a_second_import_that_does_harm_is_said(fakes, name):
 def test_every_command_works_when_a_second_import_exits(fakes, command):
     fakes.add("changes", SECOND.format(body="import os; os._exit(0)") + hook("mine", "return None"))
     fakes.add("honest", provides("honest"))
+    fakes.add("rounds", STRATEGY)
     assert fakes.longca(*command).returncode == 0
 
 
@@ -221,3 +225,33 @@ def test_a_strategy_with_a_harmful_schedule_is_not_ranked(fakes, name):
     shown = " ".join(fakes.says("recommend", "causal", *about).split())
     assert "Not ranked: round: rounds_schedule:of of plugin rounds" in shown
     assert said in shown
+
+
+#: A program that asks a plugin whose process has a child, and is then killed.
+KILLED = """
+import os
+from longca import Device, Problem, masks
+from longca.plugins import registry
+problem = Problem(mask=masks.build("causal", 64), heads_q=4, device=Device("cpu"))
+assert registry(guarded=True).resolve("mine", problem).valid
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_no_process_outlives_a_program_that_is_killed(fakes):
+    starts = "import os, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+    fakes.add("starts", hook("mine", starts + "open('pids', 'w').write(f'{os.getpid()} {child.pid}')"))
+    assert fakes.python("-c", KILLED).returncode == -9
+    pids = (fakes.root / "pids").read_text().split()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 60
+    while any(map(runs, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(runs, pids))
+
+
+def runs(pid):
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -56,23 +56,22 @@ def serve(connection: socket.socket, grace: float, module: str, attr: str, distr
     # A print must not wait in a buffer when the plugin ends the process.
     sys.stdout = sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    status, reader = 1, Reader()
+    reader = Reader()
     original = _functions()
+    signal.setitimer(signal.ITIMER_REAL, grace)
     try:
-        signal.setitimer(signal.ITIMER_REAL, grace)
         answer, admission = _introduce(module, attr, distribution)
         send(connection, answer.model_dump_json().encode("utf-8"))
-        while True:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            if (request := receive(connection)) is None:
-                break
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        while (request := receive(connection)) is not None:
             signal.setitimer(signal.ITIMER_REAL, grace)
             send(connection, json.dumps(_reply(admission, original, *reader.read(request))).encode("utf-8"))
-        status = 0
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        os.killpg(0, signal.SIGKILL)  # no process that the plugin started stays
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(status)
+        os._exit(1)
 
 
 def _introduce(module: str, attr: str, distribution: str) -> tuple[Answer, Admission]:

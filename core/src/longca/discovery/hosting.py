@@ -31,15 +31,7 @@ _READS = 16
 
 
 class HostError(Exception):
-    """A process gave no answer, and was ended. The message is a clause without the plugin's name.
-
-    Attributes:
-        late: Whether the process was still at work at its deadline.
-    """
-
-    def __init__(self, message: str, said: str = "", late: bool = False) -> None:
-        self.late = late
-        super().__init__(f"{message}; its last output: {said}" if said else message)
+    """A process gave no answer, and was ended. The message is a clause without the plugin's name."""
 
 
 class HookHost:
@@ -129,14 +121,14 @@ class HookHost:
         if time.monotonic() > self._deadline:
             advice = "; if it is only slow, give LONGCA_PROBE_TIMEOUT more seconds and run `longca plugins --reprobe`"
             late = f"{self._doing} did not end within {self._seconds:g} s"
-            self._fail(late + advice * self._doing.endswith("import"), late=True)
+            self._fail(late + advice * self._doing.endswith("import"))
         return None
 
-    def _fail(self, message: str, late: bool = False) -> NoReturn:
+    def _fail(self, message: str) -> NoReturn:
         self._drain()
-        lines = plain_text(self._said.decode("utf-8", "replace").strip().rpartition("\n")[2], 300)
+        said = plain_text(self._said.decode("utf-8", "replace").strip().rpartition("\n")[2], 300)
         self.close()
-        raise HostError(message, lines, late)
+        raise HostError(f"{message}; its last output: {said}" if said else message)
 
     def _ending(self) -> str:
         """How the process ended, in words."""
