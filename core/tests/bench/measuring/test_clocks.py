@@ -1,0 +1,53 @@
+"""The judge's clock believes a worker's samples within what a call needs beside itself."""
+
+import pytest
+import torch
+
+from longca_bench.measuring.clocks import Clocks
+from longca_bench.measuring.commands import Answer
+from longca_bench.measuring.workers import Heard, Moment
+
+CPU = torch.device("cpu")
+
+
+def clocks(calls, latency=1e-4):
+    made = Clocks(CPU, latency)
+    for sample, ended, done, *waited in calls:
+        wait = waited[0] if waited else 0.0
+        made.take(sample, Heard(Answer(), Moment(ended, wait), Moment(done, wait)), 1e-4)
+    return made
+
+
+def test_messages_and_copies_are_allowed():
+    honest = clocks([(0.010, 0.0105, 0.0110)] * 5)
+    assert honest.fault() == ""
+    found = honest.fields()
+    assert found["samples"] == pytest.approx(0.05)
+    assert found["judge"] == pytest.approx(0.0525)
+    assert found["distance"] == pytest.approx(0.0005)
+    assert found["allowed"] == pytest.approx(0.001 + 8e-4 + 0.001)
+
+
+def test_a_slow_clock_of_the_worker_is_found():
+    assert (
+        "clocks disagree: a call took 5 ms by the worker's, and 10.2 ms by the judge's"
+        in clocks([(0.005, 0.0102, 0.0103)] * 5).fault()
+    )
+
+
+def test_a_fast_clock_of_the_worker_is_found():
+    assert "clocks disagree" in clocks([(0.010, 0.0105, 0.011), (0.010, 0.009, 0.011)]).fault()
+
+
+def test_an_end_that_is_announced_too_early_is_found():
+    assert "came 50 ms after its end" in clocks([(0.001, 0.0012, 0.051)] * 5).fault()
+
+
+def test_neighbours_that_disturb_some_calls_accuse_nobody():
+    quiet, disturbed = (0.010, 0.0105, 0.011), (0.010, 0.050, 0.060)
+    assert clocks([quiet, disturbed, disturbed, quiet, disturbed]).fault() == ""
+
+
+def test_time_without_a_core_does_not_count():
+    assert clocks([(0.010, 0.050, 0.051, 0.039)] * 5).fault() == ""
+    assert clocks([(0.010, 0.050, 0.051, 0.020)] * 5).fault() != ""

@@ -1,0 +1,183 @@
+"""Workers are ended with everything that they started, answers are data, and a lost keeper is replaced."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from longca.manifests import Device, Problem
+from longca.masks import build
+from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.workers import CaseEndError, Workers
+from longca_bench.verification.inputs import draw_inputs
+from longca_builtin.naive import Naive
+
+CPU = torch.device("cpu")
+PLUGIN = """
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", dtypes=("float32",), backward="external")
+    return [kernel(name, takes, implementation=f"odd_kernels:{name.title()}") for name in NAMES]
+"""
+KERNELS = '''
+import os, signal, socket, subprocess, sys, time
+from longca_builtin.naive import Naive
+
+class Daemon(Naive):
+    """Leaves a process in a session of its own that forgets its parent."""
+    def forward(self, *arguments, **buffers):
+        if os.fork() == 0:
+            os.setsid()
+            os.environb.clear()
+            if os.fork() == 0:
+                os.execv("/bin/sleep", ["sleep", "86391"])
+            os._exit(0)
+        return super().forward(*arguments, **buffers)
+
+class Stopper(Naive):
+    """Stops the process that watches over it, and leaves a daemon."""
+    def forward(self, *arguments, **buffers):
+        os.kill(os.getppid(), signal.SIGSTOP)
+        subprocess.Popen(["sleep", "86392"], start_new_session=True)
+        return super().forward(*arguments, **buffers)
+
+class Liar(Naive):
+    """Sends something else than an answer, or too much."""
+    def forward(self, *arguments, **buffers):
+        for fd in range(3, 64):
+            try:
+                os.write(fd, (5).to_bytes(4, "big") + b"[1,2]")
+            except OSError:
+                pass
+        return super().forward(*arguments, **buffers)
+
+class Flooder(Naive):
+    def forward(self, *arguments, **buffers):
+        for fd in range(3, 64):
+            try:
+                os.write(fd, (2**31 - 1).to_bytes(4, "big"))
+            except OSError:
+                pass
+        return super().forward(*arguments, **buffers)
+
+class Talker(Naive):
+    def forward(self, *arguments, **buffers):
+        print("\\x1b[31mthe last \\ud800words" .encode("utf-8", "surrogatepass"), flush=True)
+        os._exit(0)
+'''
+NAMES = ("daemon", "stopper", "liar", "flooder", "talker")
+
+
+@pytest.fixture
+def keeper(fakes):
+    folder = fakes.add("odd", f"NAMES = {NAMES!r}\n{PLUGIN}")
+    (folder / "odd_kernels.py").write_text(KERNELS)
+    kept = Keeper({**fakes.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, fakes.folders))})
+    yield kept
+    kept.close()
+    assert not running("8639")
+
+
+@pytest.fixture
+def workers(keeper):
+    made = Workers(keeper, CPU)
+    made.deadline = time.monotonic() + 120
+    return made
+
+
+PROBLEM = Problem(mask=build("causal", 40), heads_q=4, heads_kv=2, head_dim=16, dtype="float32", device=Device("cpu"))
+
+
+def call(workers, name, distribution="odd"):
+    kernel, x = RemoteKernel(workers, name, (distribution,)), draw_inputs(PROBLEM, 0)
+    out, lse = kernel.forward(x.q, x.k, x.v, kernel.plan(PROBLEM))
+    wanted = Naive().forward(x.q, x.k, x.v, Naive().plan(PROBLEM))
+    assert torch.equal(out, wanted[0])
+    assert torch.equal(lse, wanted[1])
+
+
+def running(words):
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found += [process.name] if words.encode() in (process / "cmdline").read_bytes() else []
+        except OSError:
+            continue
+    return found
+
+
+def until_running(words):
+    deadline = time.monotonic() + 30
+    while not running(words):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
+    call(workers, "naive", "longca-core")
+    call(workers, "daemon")
+    until_running("86391")
+    workers.of(("odd",)).end()
+    assert not running("86391")
+    call(workers, "naive", "longca-core")
+
+
+def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):
+    call(workers, "stopper")
+    until_running("86392")
+    workers.of(("odd",)).end(is_lost=True)
+    assert not running("86392")
+    call(workers, "naive", "longca-core")
+
+
+@pytest.mark.parametrize("name", ["liar", "flooder"])
+def test_what_is_no_answer_ends_the_worker_alone(workers, name):
+    with pytest.raises(CaseEndError) as end:
+        call(workers, name)
+    assert end.value.status is Status.CRASHED
+    call(workers, "naive", "longca-core")
+
+
+def test_last_words_are_plain_text(workers):
+    with pytest.raises(CaseEndError, match=r"exited with code 0. Its last words: .*the last") as end:
+        call(workers, "talker")
+    assert str(end.value).isprintable()
+
+
+def test_a_worker_starts_in_a_folder_of_its_own(workers):
+    call(workers, "naive", "longca-core")
+    folder = os.readlink(f"/proc/{workers.of(('longca-core',))._process.pid}/cwd")
+    assert "longca-" in folder
+    assert os.listdir(folder) == []
+
+
+def test_other_workers_rest_while_one_computes(workers):
+    call(workers, "naive", "longca-core")
+    call(workers, "daemon")
+    pid = workers.of(("longca-core",))._process.pid
+    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    call(workers, "naive", "longca-core")
+    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+
+
+def test_a_keeper_ends_with_its_judge_even_if_it_is_stopped(fakes):
+    code = """
+import os, signal, subprocess, sys
+from longca_bench.measuring.keeping import Keeper
+keeper = Keeper(dict(os.environ))
+keeper.start(None)
+os.kill(keeper._process.pid, signal.SIGSTOP)
+print(keeper._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ran = fakes.python("-c", code)
+    assert ran.returncode == -signal.SIGKILL
+    pid, deadline = int(ran.stdout), time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and b"keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
