@@ -80,7 +80,7 @@ def keeper(fakes):
     kept = Keeper({**fakes.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, fakes.folders))})
     yield kept
     kept.close()
-    assert not running("8639")
+    assert not running("86391") + running("86392")
 
 
 @pytest.fixture
