@@ -26,6 +26,13 @@ class Odd:
 LONG = 'Verdict(kernel, None, (Reason("plugin", "\\x1b[31m\\ud800" + "x" * 10_000_000, "no", "a\\u2028b"),) * 3)'
 ENDLESS = "Verdict(kernel, None, iter(lambda: Reason('plugin', 'a', 'b'), None))"
 
+SHOUT = """
+import os, struct
+for number in range(3, 300):
+    try: os.write(number, struct.pack("!Q", {size}) + {data})
+    except OSError: pass
+"""
+
 #: What supports_mask does, and a part of the reason or of what `longca plugins` says.
 HOOKS = {
     "hangs": (HANG, "its supports_mask did not end within 5 s"),
@@ -38,6 +45,14 @@ HOOKS = {
     "returns_odd": (f"{ODD}\nreturn Odd()", "its supports_mask raised SystemExit"),
     "returns_true": ("return True", "returned an object of type bool, not a Verdict or None"),
     "raises_odd": (f"{ODD}\nclass Error(Exception, Odd): pass\nraise Error()", "its supports_mask raised Error"),
+    "shouts": (
+        SHOUT.format(size="2**60", data="b''"),
+        f"gave an answer of {2**60} bytes, and at most {2**20} are read",
+    ),
+    "nests": (SHOUT.format(size="2**16", data="b'[' * 2**16"), "gave an answer that cannot be read"),
+    "counts": (SHOUT.format(size="5000", data="b'9' * 5000"), "gave an answer that cannot be read"),
+    "lists": (SHOUT.format(size="2", data="b'[]'"), "gave an answer that cannot be read"),
+    "reasons": (SHOUT.format(size="14", data="b'{\"reasons\": 7}'"), "gave an answer that cannot be read"),
     "floods": ("while True: print('x' * 10**6)", "its supports_mask did not end within 5 s"),
 }
 #: What supports_mask replaces before it takes a problem, and its name.

@@ -83,12 +83,23 @@ def test_a_veto_is_not_asked_where_the_manifest_says_no(open_registry):
         ("raise SystemExit(4)", "its supports_mask raised SystemExit: 4"),
         ("return True", "its supports_mask returned an object of type bool, not a Verdict or None"),
         ("return 'no'", "its supports_mask returned an object of type str"),
+        ("return type('Odd', (), {'__class__': property(lambda self: 1 / 0)})()", "raised ZeroDivisionError"),
+        ("return Verdict(kernel, None, 7)", "its supports_mask raised TypeError"),
     ],
 )
 def test_a_veto_that_breaks_is_a_reason(open_registry, body, said):
     (reason,) = open_registry(vetoes=provides("mine") + VETO.format(body=body)).resolve("mine", problem()).reasons
     assert reason.code == "plugin"
     assert said in str(reason)
+
+
+def test_reasons_are_bounded_and_printable(open_registry):
+    reason = "Reason('plugin\\x1b', 'x' * 10**6, '\\ud800', 7)"
+    body = f"return Verdict(kernel, None, iter(lambda: {reason}, None))"
+    reasons = open_registry(vetoes=provides("mine") + VETO.format(body=body)).resolve("mine", problem()).reasons
+    assert len(reasons) == 20
+    assert (reasons[0].code, reasons[0].offered, reasons[0].advice) == ("plugin\\x1b", "\\ud800", "7")
+    assert len(reasons[0].asked) == 2000
 
 
 @pytest.mark.parametrize("body", ["return None", "return Verdict(kernel)", "print('noise')"])
