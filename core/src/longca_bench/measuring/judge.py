@@ -25,7 +25,7 @@ from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
 from longca_bench.measuring.processes import end_with_parent
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError, Workers
+from longca_bench.measuring.workers import CaseEndError, Workers, failure
 from longca_bench.measuring.world import World
 
 __all__: list[str] = []
@@ -57,7 +57,7 @@ def _measured(order: Order, bench: Bench, workers: Workers, phases: _Phases) -> 
     except Exception as error:  # whatever a strategy raises is a result of the case
         # PyTorch has these words if a CPU's memory is out.
         exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-        return Result(Status.OOM if exhausted else Status.ERROR, f"{type(error).__name__}: {error}", {})
+        return Result(failure(exhausted=exhausted), f"{type(error).__name__}: {error}", {})
 
 
 def _poisoned() -> bool:

@@ -24,7 +24,7 @@ from longca_bench.measuring.keeping import Keeper, WorkerProcess
 from longca_bench.measuring.processes import waited
 from longca_bench.measuring.status import Status
 
-__all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers"]
+__all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers", "failure"]
 
 _PINGS = 9
 
@@ -277,4 +277,13 @@ class Worker:
     def _raise(self, answer: Answer) -> None:
         if answer.lost:
             self.end()
-        raise CaseEndError(Status.OOM if answer.exhausted else Status.ERROR, answer.error)
+        raise CaseEndError(failure(exhausted=answer.exhausted), answer.error)
+
+
+def failure(*, exhausted: bool) -> Status:
+    """The status of a case that an exception ended.
+
+    Args:
+        exhausted: Whether memory ran out.
+    """
+    return Status.OOM if exhausted else Status.ERROR
