@@ -18,6 +18,7 @@ import tempfile
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from longca_bench.measuring.commands import WorkerSetup
 from longca_bench.measuring.processes import adopt_orphans, end_all, end_with_parent
 from longca_bench.measuring.worker import serve
 
@@ -65,7 +66,7 @@ def _follow(control: socket.socket, folder: str, ended: dict[int, int]) -> None:
         control.sendall(pickle.dumps(answer))
 
 
-def _start(control: socket.socket, folder: str, setup: object, fds: list[int]) -> int:
+def _start(control: socket.socket, folder: str, setup: WorkerSetup, fds: list[int]) -> int:
     """Forks a worker, and returns its number."""
     pid = os.fork()
     if pid == 0:
@@ -81,7 +82,7 @@ def _start(control: socket.socket, folder: str, setup: object, fds: list[int]) -
     return pid
 
 
-def _be_worker(folder: str, setup: object, fd: int, words: int) -> None:
+def _be_worker(folder: str, setup: WorkerSetup, fd: int, words: int) -> None:
     """Takes a session, a folder and an output of its own, and serves the judge."""
     os.setsid()
     end_with_parent()

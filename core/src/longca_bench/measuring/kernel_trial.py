@@ -79,17 +79,17 @@ class KernelTrial(Trial):
             "backend": plan.backend,
             "metadata_bytes": plan.metadata_bytes,
             "plan_seconds": plan.seconds,
+            "verified_kv_heads": shared.verified_kv_heads,
         }
 
     def verify(self) -> Verification:
         """Verifies results in poisoned buffers, and that the kernel leaves its inputs alone."""
-        about = self._kernel, self._plan, self.inputs
-        found, *forward = check_forward(*about, self.expected, self._means, rough_lse=self._rough_lse)
+        kernel, plan, x, means = self._kernel, self._plan, self.inputs, self._means
+        found, *forward = check_forward(kernel, plan, x, self.expected, means, rough_lse=self._rough_lse)
         if not self.is_forward and found.passed:
-            self._forward = tuple(forward)
-            named = zip(NAMES[Direction.FORWARD], forward, strict=True)
-            self._verified = tuple(self._change.undo(name, result) for name, result in named)
-            found += check_backward(*about, *self._forward, self.expected, self._means)
+            self._forward = out, lse = tuple(forward)
+            self._verified = self._change.undo("out", out), self._change.undo("lse", lse)
+            found += check_backward(kernel, plan, x, out, lse, self.expected, means)
         return found
 
     def check_counts(self) -> Verification:

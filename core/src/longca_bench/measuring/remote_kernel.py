@@ -129,8 +129,8 @@ class RemoteKernel:
         return plan
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: RemotePlan, *, out: Tensor | None = None, lse: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
+        self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The kernel's forward.
 
         Raises:
@@ -138,8 +138,8 @@ class RemoteKernel:
             ContractError: The results break the contract.
         """
         buffers = {name: x for name, x in (("out", out), ("lse", lse)) if x is not None}
-        ran = self.run(Direction.FORWARD, {"q": q, "k": k, "v": v}, plan, buffers)
-        return tuple(ran.results.values())
+        found = self.run(Direction.FORWARD, {"q": q, "k": k, "v": v}, plan, buffers).results
+        return found["out"], found["lse"]
 
     def backward(
         self,
@@ -149,22 +149,23 @@ class RemoteKernel:
         v: Tensor,
         out: Tensor,
         lse: Tensor,
-        plan: RemotePlan,
+        plan: Plan,
         *,
         dq: Tensor | None = None,
         dk: Tensor | None = None,
         dv: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The kernel's backward. It raises what `forward` raises."""
         buffers = {name: x for name, x in (("dq", dq), ("dk", dk), ("dv", dv)) if x is not None}
         tensors = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
-        return tuple(self.run(Direction.BACKWARD, tensors, plan, buffers).results.values())
+        found = self.run(Direction.BACKWARD, tensors, plan, buffers).results
+        return found["dq"], found["dk"], found["dv"]
 
     def run(
         self,
         direction: Direction,
         tensors: Mapping[str, Tensor],
-        plan: RemotePlan,
+        plan: Plan,
         buffers: Mapping[str, Tensor] | None = None,
         *,
         mode: Mode = Mode.PLAIN,
@@ -184,14 +185,15 @@ class RemoteKernel:
             CaseEndError: The kernel raised, or its process was lost.
             ContractError: The results break the contract.
         """
+        assert isinstance(plan, RemotePlan), "a plan of this kernel"
         if plan.age != self._worker.age:
             raise CaseEndError(Status.CRASHED, "the worker that had the plan is gone")
         given = buffers or {}
         landing = landing or self._landing(direction, tensors, given)
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
         places = {name: self._worker.place(x) for name, x in (*shared.items(), *landing.items())}
-        parts = ({name: places[name] for name in part} for part in (tensors, given, landing))
-        heard = self._worker.ask(Run(self.name, plan.number, direction, mode, *parts))
+        arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
+        heard = self._worker.ask(Run(self.name, plan.number, direction, mode, arguments, filled, landed))
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not _same(shared[name], x):
                 x.copy_(shared[name])
