@@ -1,4 +1,4 @@
-"""The misbehaving kernels: the table is whole, its kernels are right elsewhere, and a run names each of them."""
+"""The misbehaving kernels: the table is whole, and its kernels are right elsewhere. `test_faults` runs them all."""
 
 import importlib
 import re

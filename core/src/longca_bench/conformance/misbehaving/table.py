@@ -285,8 +285,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("kills_its_parent", "It sends SIGKILL to the process that started its own.", _CRASHED),
     _ends("closes_files", "It closes all files of its process.", _CRASHED),
     _ends("writes_to_all_files", "It writes to all open files of its process.", _CRASHED),
-    _ends("forks", "It forks, and both processes return.", _CRASHED),
-    _cuda("loses_context", "It reads behind a tensor, and the device stops.", _ERROR),
+    _cuda("loses_context", "It reads behind a tensor, and the device stops.", _ERROR, "device-side assert"),
     # It does not end.
     _import("hangs_at_import", "Its module never ends its import.", _TIMEOUT, "load"),
     _ends("hangs_in_plan", "It never plans.", _TIMEOUT, "plan"),
@@ -296,6 +295,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("ignores_signals", "It sleeps forever, and ignores signals.", _TIMEOUT, "phase"),
     _ends("waits_for_child", "It waits for a child that sleeps for a day.", _TIMEOUT, "phase"),
     # It leaves something behind, which must be gone after the run.
+    _ends("forks", "It forks, and both processes return.", _OK),
     _ends("leaves_daemon", "It leaves `sleep 86397` in a session of its own.", _OK),
     _ends("leaves_stopped_daemon", "It leaves a stopped process, with 86396 in its command line.", _OK),
     _ends("prints_much", "It prints 100 MB.", _OK),
