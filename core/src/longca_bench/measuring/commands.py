@@ -146,7 +146,7 @@ class Returned(_Data):
         device: The kind of the tensor's device.
         fault: What no result may be, in a clause, or an empty text.
         is_in: The buffer that has the result, or an empty text.
-        shares: The argument with which it shares memory, or an empty text.
+        shares: The argument or the earlier result with which it shares memory, or an empty text.
     """
 
     kind: _Word
@@ -192,6 +192,7 @@ class Answer(_Data):
         late: Seconds that the device went on after the call had ended.
         peak: Bytes of the peak of memory, or None on CPUs.
         plan: The plan that was made.
+        methods: The names of the arguments of each method of a kernel that was loaded. `**` stands for any others.
     """
 
     said: Literal["ended", "done"] = "done"
@@ -205,3 +206,4 @@ class Answer(_Data):
     late: _Seconds = 0.0
     peak: _Bytes | None = None
     plan: PlanFacts | None = None
+    methods: Annotated[dict[_Word, Annotated[list[_Word], Field(max_length=64)]], Field(max_length=8)] = {}

@@ -94,15 +94,22 @@ class RemoteKernel:
         """Seconds of a round trip to the worker, before it had loaded a plugin."""
         return self._worker.latency
 
-    def load(self) -> None:
+    def load(self) -> dict[str, list[str]]:
         """Imports the kernel in the worker. A worker whose global state was changed is replaced first.
+
+        Returns:
+            The names of the arguments of each of the kernel's methods. `**` stands for any others.
 
         Raises:
             CaseEndError: It cannot be loaded.
         """
         if self._worker.is_changed:
             self._worker.end()
-        self._worker.load(self.name)
+        return self._worker.load(self.name)
+
+    def end(self) -> None:
+        """Ends the worker. The next plan is made in a fresh one."""
+        self._worker.end()
 
     def plan(self, problem: Problem) -> RemotePlan:
         """Plans a problem in the worker.

@@ -6,7 +6,9 @@ process, as a test's instance does, takes the same way.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,11 +19,13 @@ from longca.manifests import Direction
 from longca.plain_text import plain_text
 from longca_bench.measuring.commands import Returned
 
-__all__ = ["NAMES", "ContractError", "describe", "fault_of", "named_results"]
+__all__ = ["NAMES", "ContractError", "describe_all", "fault_of", "held", "methods_of", "named_results"]
 
 #: Names of the results of each direction.
 NAMES = {Direction.FORWARD: ("out", "lse"), Direction.BACKWARD: ("dq", "dk", "dv")}
 _WORD = 400
+_METHODS = ("plan", "forward", "backward")
+_MOST_ARGUMENTS = 64
 
 
 class ContractError(LongCAError):
@@ -54,14 +58,66 @@ def named_results(direction: Direction, results: Any) -> tuple[dict[str, Any], s
     return dict(zip(names, results, strict=True)), ""
 
 
-def describe(result: Any, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Returned:
-    """Describes one of the results.
+def held(
+    direction: Direction,
+    results: Any,
+    tensors: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+    like: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """The results of a call in this process, by their names.
 
     Args:
-        result: The object.
+        direction: The direction that ran.
+        results: Whatever the kernel returned.
+        tensors: The arguments of the call.
+        buffers: The buffers of the call.
+        like: Tensors of the contract's shapes, dtypes and device, by the results' names.
+
+    Raises:
+        ContractError: The results break the contract.
+    """
+    named, fault = named_results(direction, results)
+    faults = {NAMES[direction][0]: fault} if fault else {}
+    for name, returned in describe_all(named, tensors, buffers).items():
+        if fault := fault_of(name, returned, like[name], name in buffers):
+            faults[name] = fault
+    if faults:
+        raise ContractError(faults)
+    return named
+
+
+def describe_all(
+    named: Mapping[str, Any], tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+) -> dict[str, Returned]:
+    """Describes results.
+
+    Args:
+        named: The objects by their names.
         tensors: The arguments of the call.
         buffers: The buffers of the call.
     """
+    described, owners = {}, dict(tensors)
+    for name, result in named.items():
+        described[name] = _describe(result, owners, buffers)
+        if not described[name].fault:
+            owners[name] = result
+    return described
+
+
+def methods_of(kernel: Any) -> dict[str, list[str]]:
+    """The names of the arguments of each method of a kernel. `**` stands for any others."""
+    found: dict[str, list[str]] = {}
+    for name in _METHODS:
+        if callable(method := getattr(kernel, name, None)):
+            found[name] = []
+            with suppress(TypeError, ValueError):  # nobody knows the arguments of some builtin functions
+                taken = list(inspect.signature(method).parameters.values())[:_MOST_ARGUMENTS]
+                found[name] = ["**" if p.kind is p.VAR_KEYWORD else plain_text(p.name, _WORD) for p in taken]
+    return found
+
+
+def _describe(result: Any, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Returned:
     kind = plain_text(type(result).__name__, _WORD)
     if type(result) not in (Tensor, torch.nn.Parameter):
         return Returned(kind=kind, fault=f"a {kind} was returned instead of a tensor")
@@ -109,7 +165,7 @@ def _same(result: Tensor, buffers: Mapping[str, Tensor]) -> str:
 
 
 def _owner(result: Tensor, tensors: Mapping[str, Tensor]) -> str:
-    """The argument that shares memory with a result, or an empty text."""
+    """The argument or the earlier result that shares memory with a result, or an empty text."""
     memory = result.untyped_storage().data_ptr()
     return next((name for name, x in tensors.items() if memory and x.untyped_storage().data_ptr() == memory), "")
 

@@ -38,7 +38,7 @@ from longca_bench.measuring.commands import (
     WorkerSetup,
 )
 from longca_bench.measuring.global_state import GlobalState
-from longca_bench.measuring.results import describe, named_results
+from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.timing import timed_call, wall_call
 from longca_bench.measuring.world import World
 
@@ -137,7 +137,7 @@ class Worker:
             wanted = self._setup.distributions
             others = frozenset(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
             self._kernels[load.kernel] = plugins.registry(others).load(load.kernel)
-        return Answer()
+        return Answer(methods=methods_of(self._kernels[load.kernel]))
 
     def _plan(self, asked: MakePlan) -> Answer:
         for number in asked.forget:
@@ -173,7 +173,7 @@ class Worker:
         if run.mode is Mode.PLAIN:
             self._world.synchronize()
         named, fault = named_results(run.direction, results)
-        returned = {name: describe(result, tensors, buffers) for name, result in named.items()}
+        returned = describe_all(named, tensors, buffers)
         measured["late"] = self._land(named, {name: landing[name] for name in landing if _lands(returned, name)})
         return Answer(
             returned=[returned[name] for name in named],

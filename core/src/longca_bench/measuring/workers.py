@@ -135,20 +135,23 @@ class Worker:
         self._workers, self._keeper, self._setup = workers, keeper, setup
         self._process: WorkerProcess | None = None
         self._mapped: set[int] = set()
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, dict[str, list[str]]] = {}
         self._rests = False
         self.age, self.latency, self.is_changed = 0, 0.0, False
 
-    def load(self, kernel: str) -> None:
+    def load(self, kernel: str) -> dict[str, list[str]]:
         """Makes it import a kernel and make its instance, unless it has.
+
+        Returns:
+            The names of the arguments of each of the kernel's methods. `**` stands for any others.
 
         Raises:
             CaseEndError: The kernel cannot be loaded.
         """
         self._ready()
         if kernel not in self._loaded:
-            self.ask(Load(kernel))
-            self._loaded.add(kernel)
+            self._loaded[kernel] = self.ask(Load(kernel)).answer.methods
+        return self._loaded[kernel]
 
     def place(self, tensor: Tensor) -> Where:
         """The place of a shared tensor, in a block that the worker has mapped."""
@@ -257,7 +260,7 @@ class Worker:
         try:
             if not connection.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
                 self.end()
-                raise CaseEndError(Status.TIMEOUT, "")
+                raise CaseEndError(Status.TIMEOUT, "it gave no answer before its deadline, and was ended")
             said = connection.recv_bytes(LONGEST)
         except (EOFError, OSError):
             raise self._lost("") from None

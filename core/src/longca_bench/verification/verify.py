@@ -18,7 +18,7 @@ from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan, torch_dtype
 from longca.manifests import Direction, Problem
-from longca_bench.measuring.results import ContractError, describe, fault_of, named_results
+from longca_bench.measuring.results import ContractError, held
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, Rows
 
@@ -289,13 +289,9 @@ def _checked(
     """Makes a call, and returns a finding for each breach of the contract."""
     before = inputs.clone()
     tensors = {name: getattr(inputs, name) for name in _INPUTS} | dict(given)
+    findings: list[Finding] = []
     try:
-        named, fault = named_results(direction, call())
-        faults = {next(iter(buffers)): fault} if fault else {}
-        for name, result in named.items():
-            if fault := fault_of(name, describe(result, tensors, buffers), buffers[name], asked=True):
-                faults[name] = fault
-        findings = [wrong(name, fault) for name, fault in faults.items()]
+        held(direction, call(), tensors, buffers, buffers)
     except ContractError as error:
         findings = list(findings_of(error))
     return [*_restored(inputs, before), *findings]

@@ -1,0 +1,107 @@
+"""The road to a kernel that is examined: a worker of its distributions, or this process.
+
+The process that examines is the judge. It draws inputs, computes references and compares, and it runs no kernel that is
+isolated. Its keeper starts at the first need, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from longca.kernels.base import Kernel, torch_device
+from longca.manifests import Device
+from longca.plugins import Registry
+from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.options import DEADLINE
+from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.results import methods_of
+from longca_bench.measuring.workers import Workers
+
+__all__ = ["Road"]
+
+#: Variables that say nothing to a worker. The judge says which distributions a worker loads.
+_OWN = frozenset({"LONGCA_HISTORY", "LONGCA_PLUGINS", "PYTEST_CURRENT_TEST"})
+_MOST_UNUSED = 200  # blocks of shared memory without a tensor, each of which holds a file descriptor
+
+
+@dataclass(frozen=True)
+class Road:
+    """How kernels are reached.
+
+    Attributes:
+        isolated: Whether kernels run in workers. Else they run in this process, without a deadline.
+        timeout: Seconds that an isolated kernel may take for each problem.
+    """
+
+    isolated: bool = True
+    timeout: float = DEADLINE
+
+    def kernel(self, registry: Registry, name: str, device: Device) -> Kernel:
+        """A kernel or a pair. If it is isolated, its time begins now, and a fresh worker replaces one that was lost.
+
+        Args:
+            registry: The kernel's registry.
+            name: The name of the kernel, or of the pair.
+            device: The device.
+        """
+        if self.isolated:
+            return self._remote(registry, name, device)
+        kernel: Kernel = registry.load(name)
+        return kernel
+
+    def methods(self, registry: Registry, name: str, device: Device) -> dict[str, list[str]]:
+        """The names of the arguments of each method of a kernel. `**` stands for any others. See `kernel`."""
+        if self.isolated:
+            return self._remote(registry, name, device).load()
+        return methods_of(registry.load(name))
+
+    def _remote(self, registry: Registry, name: str, device: Device) -> RemoteKernel:
+        place = torch_device(device)
+        environment = {key: value for key, value in os.environ.items() if key not in _OWN}
+        if place in _judges and _judges[place].environment != environment:
+            _judges.pop(place).workers.close()
+        if place not in _judges:
+            _judges[place] = _Judge(environment, Workers(Keeper(environment), place))
+        return _judges[place].kernel(registry, name, self.timeout)
+
+
+@dataclass
+class _Judge:
+    """The workers for one device, and the kernels in them.
+
+    Attributes:
+        environment: The environment of the workers.
+        workers: The workers.
+    """
+
+    environment: dict[str, str]
+    workers: Workers
+    _kernels: dict[tuple[str, frozenset[str]], RemoteKernel] = field(default_factory=dict)
+
+    def kernel(self, registry: Registry, name: str, timeout: float) -> RemoteKernel:
+        """A kernel that has some seconds from now on."""
+        self.workers.deadline = time.monotonic() + timeout
+        if len(self.workers.arena.unused) > _MOST_UNUSED:
+            self.workers.trim()
+        key = name, frozenset(provider.distribution for provider in registry.providers(name))
+        if key not in self._kernels:
+            self._kernels[key] = RemoteKernel(self.workers, *key)
+        return self._kernels[key]
+
+
+_judges: dict[torch.device, _Judge] = {}
+
+
+def _close() -> None:
+    while _judges:
+        _judges.popitem()[1].workers.close()
+
+
+atexit.register(_close)
+# A forked process has no share in the workers of the process that it was forked from.
+os.register_at_fork(after_in_child=_judges.clear)
