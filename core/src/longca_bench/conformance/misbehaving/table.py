@@ -23,7 +23,7 @@ class Misbehaviour:
         module: The module of `longca_bench.conformance.misbehaving` that has the kernel. An empty text if
             `misbehaving_plugins` writes a module for it.
         name: The kernel's name. It ends with `_backward` if the backward is the direction.
-        what: What the kernel does, as one sentence.
+        what: One sentence about the kernel. Its subject is the kernel.
         status: The status of its record.
         says: A regular expression that is found in the message of its record.
         seconds: The least time that its record may have. 0 for no such bound.
