@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from longca.kernels.base import Kernel
-from longca.manifests import Problem
+from longca.manifests import Direction, Problem
+from longca_bench.measuring.arena import Arena
+from longca_bench.measuring.commands import Mode
+from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shares import Share
+from longca_bench.verification.change import Change
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
-from longca_bench.verification.verify import Finding, check_backward, check_forward
+from longca_bench.verification.rows import Checksums
+from longca_bench.verification.verify import Finding, check_backward, check_forward, wrong
 
-__all__ = ["Alone", "equal_share", "lone_call", "verify_alone"]
+__all__ = ["Alone", "LoneCalls", "equal_share", "verify_alone"]
 
 
 @dataclass(frozen=True)
@@ -74,16 +80,70 @@ def equal_share(problem: Problem, ranks: int) -> Share | None:
     return Share((0, heads_q), (0, max(1, heads_q // group)))
 
 
-def lone_call(kernel: Kernel, problem: Problem, inputs: Inputs) -> Callable[[], object]:
-    """A kernel's call in the problem's direction. Before a backward, the forward is run here.
+class LoneCalls:
+    """Calls of a kernel in the problem's direction. Inputs change between calls, and results must change with them.
 
     Args:
         kernel: The kernel. It takes the problem.
         problem: The problem.
         inputs: The problem's tensors.
+        arena: Memory that the kernel's worker can reach.
+
+    Attributes:
+        fault: What is wrong with the first wrong call, in a clause, or an empty text.
+
+    Raises:
+        ContractError: The first results break the contract.
     """
-    plan, x = kernel.plan(problem), inputs
-    if problem.direction == "forward":
-        return partial(kernel.forward, x.q, x.k, x.v, plan)
-    out, lse = kernel.forward(x.q, x.k, x.v, plan)
-    return partial(kernel.backward, x.dout, x.q, x.k, x.v, out, lse, plan)
+
+    def __init__(self, kernel: RemoteKernel, problem: Problem, inputs: Inputs, arena: Arena) -> None:
+        self.fault = ""
+        self._kernel, self._problem, self._given = kernel, problem, inputs
+        self._mine = Inputs(*(arena.clone(x) for x in (inputs.q, inputs.k, inputs.v, inputs.dout)))
+        self._change, self._checksums = Change.none(problem), Checksums()
+        self._plan = kernel.plan(problem)
+        x = self._mine
+        first = kernel.run(Direction.FORWARD, {"q": x.q, "k": x.k, "v": x.v}, self._plan).results
+        self._forward = first
+        self._verified = {name: result.clone() for name, result in first.items()}
+        if problem.direction == "backward":
+            first = kernel.run(problem.direction, self._tensors(), self._plan).results
+        for name, result in first.items():
+            self._checksums.keep(name, result)
+
+    def sample(self, *, abreast: bool = False) -> tuple[float, None]:
+        """The seconds of a call. Its results are checked here.
+
+        Args:
+            abreast: Whether the calls of all ranks begin together.
+        """
+        self._change = Change.draw(self._problem, self._change)
+        self._change.apply(self._given, self._mine)
+        if self._problem.direction == "backward":
+            for name in NAMES[Direction.FORWARD]:
+                self._change.write(name, self._verified[name], self._forward[name])
+        try:
+            about = self._problem.direction, self._tensors(), self._plan
+            ran = self._kernel.run(*about, mode=Mode.TIMED, abreast=abreast)
+            found = self._checksums.check(ran.results, self._change.undo)
+            if not all(bool(result.isfinite().all()) for name, result in ran.results.items() if name != "lse"):
+                found = [wrong("a result", "not every element is finite, or was written")]
+            self.fault = self.fault or "".join(map(str, found[:1]))
+        except ContractError as error:
+            self.fault = self.fault or str(error)
+            return 0.0, None
+        return min(ran.heard.answer.seconds or 0.0, ran.heard.ended.seconds), None
+
+    def check(self) -> None:
+        """Checks that no call was wrong.
+
+        Raises:
+            ContractError: A call was wrong.
+        """
+        if self.fault:
+            raise ContractError({"the kernel alone": self.fault})
+
+    def _tensors(self) -> dict[str, Tensor]:
+        x = self._mine
+        tensors = {"q": x.q, "k": x.k, "v": x.v}
+        return tensors if self._problem.direction == "forward" else {"dout": x.dout, **tensors, **self._forward}

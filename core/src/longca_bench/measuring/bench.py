@@ -14,7 +14,7 @@ from longca_bench.measuring.kernel_trial import KernelTrial
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.noise import quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
-from longca_bench.measuring.shared_inputs import InputCache
+from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.trial import Trial, WrongResultError
@@ -73,45 +73,45 @@ class Bench:
         return Result(status, doubt, {**fields, **times} if self._world.rank == 0 else {})
 
     def _planned(self, task: Task) -> Trial:
-        case, problem = task.case, task.case.problem(self._device)
-        if case.parallel is None:
-            return self._planned_here(task, problem)
-        # Only ranks import torch.distributed.
-        from longca_bench.measuring.strategy_trial import StrategyTrial
-
-        self._announce("load")
-        kernel = self._instruments.registry.load(case.kernel)
-        self._announce("inputs")
-        shared = self._inputs.of(case, problem)
-        self._announce("plan")
-        trial = StrategyTrial.planned(task, kernel, problem, shared, self._instruments)
-        trial.fields["verified_kv_heads"] = shared.verified_kv_heads
-        return trial
+        """The trial of a case. The plan is made before inputs are drawn, so it can compute nothing with them."""
+        problem = task.case.problem(self._device)
+        make = self._planned_here if task.sharing is None else self._planned_on_ranks
+        return make(task, problem)
 
     def _planned_here(self, task: Task, problem: Problem) -> Trial:
-        """The trial on one device. The plan is made before inputs are drawn, so it can compute nothing with them."""
-        workers = self._instruments.workers
-        kernel = RemoteKernel(workers, task.case.kernel, task.distributions)
+        kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
         self._announce("load")
         kernel.load()
         self._announce("plan")
         plan = kernel.plan(problem)
+        return KernelTrial(kernel, plan, task, self._shared(task, problem), self._instruments)
+
+    def _planned_on_ranks(self, task: Task, problem: Problem) -> Trial:
+        # Only ranks import torch.distributed.
+        from longca_bench.measuring.remote_strategy import RemoteStrategy
+        from longca_bench.measuring.strategy_trial import StrategyTrial
+
+        strategy = RemoteStrategy(self._instruments, task)
+        self._announce("load")
+        strategy.load()
+        self._announce("plan")
+        plan = strategy.plan(problem)
+        return StrategyTrial(strategy, plan, task, self._shared(task, problem), self._instruments)
+
+    def _shared(self, task: Task, problem: Problem) -> SharedInputs:
+        """The inputs and the reference of a case."""
         self._announce("inputs")
         if not self._inputs.has(task.case):
             self._inputs.drop()
-            workers.trim()
-        shared = self._inputs.of(task.case, problem)
-        trial = KernelTrial(kernel, plan, task, shared, self._instruments)
-        trial.fields["verified_kv_heads"] = shared.verified_kv_heads
-        return trial
+            self._instruments.workers.trim()
+        return self._inputs.of(task.case, problem)
 
     def _verified(self, trial: Trial) -> tuple[Verification, dict[str, Any]]:
         """The verification before timing, and the fields that are known by then."""
         self._announce("verify")
-        with trial.told():
-            found, seconds = self._instruments.clocked(trial.verify)
-            if trial.is_forward and found.passed:
-                found += trial.check_counts()
+        found, seconds = self._instruments.clocked(trial.verify)
+        if trial.is_forward and found.passed:
+            found += trial.check_counts()
         return found, {**trial.fields, "first_seconds": max(self._world.everyone(seconds))}
 
     def _timed(self, trial: Trial) -> dict[str, Any]:

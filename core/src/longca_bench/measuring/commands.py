@@ -27,6 +27,7 @@ __all__ = [
     "Returned",
     "Run",
     "Share",
+    "Traffic",
     "WorkerSetup",
 ]
 
@@ -38,6 +39,7 @@ MOST_BYTES = 2**50
 _Word = Annotated[str, Field(max_length=400)]
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 _Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
+_Kind = Literal["p2p", "all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast"]
 _Seconds = Annotated[float, Field(ge=0.0, le=1e7, allow_inf_nan=False)]
 
 
@@ -104,6 +106,8 @@ class Mode(StrEnum):
     TIMED = "timed"
     #: The seconds of the call by the host's clock, with launching.
     WALL = "wall"
+    #: Nothing. The judge's own clock holds several calls in a row.
+    BURST = "burst"
     #: The peak of memory.
     PEAK = "peak"
 
@@ -120,6 +124,8 @@ class Run:
         tensors: The arguments by their names.
         buffers: The buffers that the call passes to the kernel, by their names.
         landing: Where results go that are not in a buffer, by their names.
+        abreast: Whether a timed call begins when the workers of all ranks are ready.
+        count: Number of calls in a row.
     """
 
     kernel: str
@@ -129,6 +135,8 @@ class Run:
     tensors: dict[str, Where]
     buffers: dict[str, Where] = field(default_factory=dict)
     landing: dict[str, Where] = field(default_factory=dict)
+    abreast: bool = False
+    count: int = 1
 
 
 class _Data(BaseModel):
@@ -157,6 +165,23 @@ class Returned(_Data):
     fault: _Word = ""
     is_in: _Word = ""
     shares: _Word = ""
+
+
+class Traffic(_Data):
+    """Collectives of a call on one rank.
+
+    Attributes:
+        calls: Their number.
+        size: Their sizes in bytes, as nccl-tests count them.
+        sent: The fewest bytes that leave the rank.
+    """
+
+    calls: _Size = 0
+    size: _Size = 0
+    sent: _Size = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(calls=self.calls + other.calls, size=self.size + other.size, sent=self.sent + other.sent)
 
 
 class PlanFacts(_Data):
@@ -193,6 +218,9 @@ class Answer(_Data):
         peak: Bytes of the peak of memory, or None on CPUs.
         plan: The plan that was made.
         methods: The names of the arguments of each method of a kernel that was loaded. `**` stands for any others.
+        layout_seconds: Seconds that a strategy's layout took.
+        kept: Whether a strategy's forward kept tensors for its backward.
+        traffic: The collectives of a call, by their kind.
     """
 
     said: Literal["ended", "done"] = "done"
@@ -207,3 +235,6 @@ class Answer(_Data):
     peak: _Bytes | None = None
     plan: PlanFacts | None = None
     methods: Annotated[dict[_Word, Annotated[list[_Word], Field(max_length=64)]], Field(max_length=8)] = {}
+    layout_seconds: _Seconds | None = None
+    kept: bool = False
+    traffic: Annotated[dict[_Kind, Traffic], Field(max_length=8)] = {}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Mapping
 
-from longca_bench.measuring.timing import time_calls
-from longca_bench.measuring.traffic import Collective
+from longca_bench.measuring.commands import Traffic
+from longca_bench.measuring.timing import Timing
 from longca_bench.measuring.world import World
 
-__all__ = ["ALL", "Bandwidth", "measure_communication", "repeat"]
+__all__ = ["ALL", "Bandwidth", "measure_communication"]
 
 #: The name of all kinds together.
 ALL = "all"
@@ -18,33 +16,31 @@ ALL = "all"
 Bandwidth = dict[str, int | float]
 
 
-def measure_communication(collectives: Sequence[Collective], world: World, budget: float) -> dict[str, Bandwidth]:
+def measure_communication(
+    traffic: Mapping[str, Traffic], world: World, timed: Callable[[str], Timing]
+) -> dict[str, Bandwidth]:
     """The time and bandwidths of collectives, by kind and all together. All ranks call this.
 
     algbw is bytes over seconds. busbw is the bytes that each rank sends over seconds, so it does not depend on the
     number of ranks. Bytes are those of the rank with the most bytes, because shards can differ.
 
     Args:
-        collectives: This rank's collectives.
+        traffic: This rank's collectives, by kind.
         world: The ranks.
-        budget: Seconds of samples for each kind.
+        timed: Times the collectives of a kind, or of all kinds.
     """
-    kinds = sorted({kind for kinds in world.everyone([c.kind for c in collectives]) for kind in kinds})
-    found = {kind: _measured([c for c in collectives if c.kind == kind], world, budget) for kind in kinds}
-    if len(kinds) == 1:
-        return {**found, ALL: found[kinds[0]]}
-    return {**found, ALL: _measured(collectives, world, budget)} if kinds else {}
+    everyones = world.everyone(dict(traffic))
+    kinds = sorted({kind for each in everyones for kind in each})
+    whole = [each | {ALL: sum(each.values(), Traffic())} for each in everyones]
+    found = {kind: _measured([each.get(kind, Traffic()) for each in whole], timed(kind)) for kind in kinds}
+    if len(kinds) > 1:
+        found[ALL] = _measured([each[ALL] for each in whole], timed(ALL))
+    elif kinds:
+        found[ALL] = found[kinds[0]]
+    return found
 
 
-def repeat(collectives: Sequence[Collective]) -> None:
-    """Starts collectives again in their order, and then waits for all of them, as late as any computation needs."""
-    for work in [*chain.from_iterable(collective.start() for collective in collectives)]:
-        work.wait()
-
-
-def _measured(collectives: Sequence[Collective], world: World, budget: float) -> Bandwidth:
-    seconds = time_calls(partial(repeat, collectives), world, budget).median
-    sums = sum(c.size for c in collectives), sum(c.sent for c in collectives), len(collectives)
-    size, sent, calls = map(max, zip(*world.everyone(sums), strict=True))
-    rate = 1e-9 / seconds
-    return {"calls": calls, "bytes": size, "seconds": seconds, "algbw": size * rate, "busbw": sent * rate}
+def _measured(everyones: list[Traffic], timing: Timing) -> Bandwidth:
+    size, sent, calls = (max(getattr(each, name) for each in everyones) for name in ("size", "sent", "calls"))
+    rate = 1e-9 / timing.median
+    return {"calls": calls, "bytes": size, "seconds": timing.median, "algbw": size * rate, "busbw": sent * rate}

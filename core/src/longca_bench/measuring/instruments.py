@@ -1,22 +1,47 @@
-"""Instruments: the clock, the gauge of memory and the announcements that every measurement uses."""
+"""Instruments: the clock and the announcements that every measurement uses."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-import torch
-
-from longca import plugins
-from longca_bench.measuring.timing import BUDGET, Timing, time_calls
+from longca_bench.measuring.messages import COMPUTING
+from longca_bench.measuring.timing import BUDGET
 from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
 
-__all__ = ["Instruments"]
+__all__ = ["Instruments", "Phases"]
 
 _T = TypeVar("_T")
+
+
+class Phases:
+    """Tells each phase as it begins, and remembers it.
+
+    Args:
+        tell: Gets the name of each phase.
+
+    Attributes:
+        last: The last phase.
+    """
+
+    def __init__(self, tell: Callable[[str], None] = lambda name: None) -> None:
+        self.last = self._told = "start"
+        self._tell = tell
+
+    def __call__(self, name: str) -> None:
+        """Begins a phase."""
+        self.last = self._told = name
+        self._tell(name)
+
+    def inside(self, method: str) -> None:
+        """Notes the kernel's method that a worker is inside, or an empty text. The phase goes on after it."""
+        name = f"{COMPUTING} {method}" if method else self.last
+        if name != self._told:
+            self._told = name
+            self._tell(name)
 
 
 @dataclass(frozen=True)
@@ -26,15 +51,13 @@ class Instruments:
     Attributes:
         world: The ranks that measure together.
         workers: The workers that run kernels.
-        registry: The registry of kernels and strategies.
         announce: Gets the name of each phase as it begins.
         budget: Seconds of samples of each call.
     """
 
     world: World
     workers: Workers
-    registry: plugins.Registry
-    announce: Callable[[str], None] = lambda name: None
+    announce: Phases = field(default_factory=Phases)
     budget: float = BUDGET
 
     def clocked(self, call: Callable[[], _T]) -> tuple[_T, float]:
@@ -44,18 +67,3 @@ class Instruments:
         result = call()
         self.world.synchronize()
         return result, time.perf_counter() - start
-
-    def timed(self, call: Callable[[], object], inspect: Callable[[object], None] | None = None) -> Timing:
-        """The times of a call that all ranks make."""
-        return time_calls(call, self.world, self.budget, inspect)
-
-    def peaks(self, call: Callable[[], object]) -> tuple[int, ...]:
-        """Each rank's peak of memory during one call, in bytes above the memory before it. Empty on CPUs."""
-        if self.world.device.type == "cpu":
-            return ()
-        self.world.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        self.world.synchronize()
-        return tuple(self.world.everyone(torch.cuda.max_memory_allocated() - before))

@@ -17,10 +17,9 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from longca import plugins
 from longca.kernels.base import torch_device
 from longca_bench.measuring.bench import Bench
-from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
 from longca_bench.measuring.processes import end_with_parent
@@ -31,19 +30,7 @@ from longca_bench.measuring.world import World
 __all__: list[str] = []
 
 
-class _Phases:
-    """Tells the runner each phase, and remembers the last one."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.last = "start"
-        self._connection = connection
-
-    def __call__(self, name: str) -> None:
-        self.last = name
-        self._connection.send(Phase(name))
-
-
-def _measured(order: Order, bench: Bench, workers: Workers, phases: _Phases) -> Result:
+def _measured(order: Order, bench: Bench, workers: Workers, phases: Phases) -> Result:
     """The result of a case. What a plugin's code does, and what exceeds this process's own memory, are results."""
     workers.deadline = None if order.seconds is None else time.monotonic() + order.seconds
     try:
@@ -54,7 +41,7 @@ def _measured(order: Order, bench: Bench, workers: Workers, phases: _Phases) -> 
         else:
             message = f"{end} in phase {phases.last!r}" if end.status is Status.CRASHED else str(end)
         return Result(end.status, message, {})
-    except Exception as error:  # whatever a strategy raises is a result of the case
+    except Exception as error:  # this process's own memory may be out, or another rank may be gone
         # PyTorch has these words if a CPU's memory is out.
         exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
         return Result(failure(exhausted=exhausted), f"{type(error).__name__}: {error}", {})
@@ -77,18 +64,18 @@ def _world(setup: Setup) -> World:
     # Only ranks import torch.distributed.
     from longca_bench.ranks.world import JobWorld
 
-    return JobWorld(setup.device, setup.place)
+    return JobWorld(torch_device(setup.device), setup.place)
 
 
 def _serve(connection: Connection, keeper: Keeper) -> None:
     """Does orders until the connection is closed, or the CUDA context is lost."""
     setup: Setup = connection.recv()
-    phases = _Phases(connection)
+    phases = Phases(lambda name: connection.send(Phase(name)))
     if setup.place is not None:
         phases("joining")
     world = _world(setup)
     workers = Workers(keeper, world.device, setup.memory)
-    instruments = Instruments(world, workers, plugins.registry(setup.disabled), phases)
+    instruments = Instruments(world, workers, phases)
     bench = Bench(setup.device, instruments, setup.with_backward, setup.wait_idle)
     phases("ready")
     while True:

@@ -23,7 +23,7 @@ from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError, Heard, Workers
 from longca_bench.verification.verify import lse_dtype
 
-__all__ = ["Ran", "RemoteKernel", "RemotePlan"]
+__all__ = ["Ran", "RemoteKernel", "RemotePlan", "results_of", "said_seconds"]
 
 #: Seconds that pickling a problem may take beside planning it.
 _APART = 1.0
@@ -130,7 +130,7 @@ class RemoteKernel:
             form = Form(facts.form)
         except ValueError:
             raise CaseEndError(Status.WRONG, f"the plan's form is {facts.form!r}, which is none") from None
-        about = (number, self._worker.age, _seconds(heard), facts.form_text, facts.metadata_bytes)
+        about = (number, self._worker.age, said_seconds(heard), facts.form_text, facts.metadata_bytes)
         plan = RemotePlan(problem, form, facts.backend, *about)
         weakref.finalize(plan, self._forgotten.append, number)
         return plan
@@ -177,6 +177,8 @@ class RemoteKernel:
         *,
         mode: Mode = Mode.PLAIN,
         landing: Mapping[str, Tensor] | None = None,
+        abreast: bool = False,
+        count: int = 1,
     ) -> Ran:
         """Makes the worker call the kernel.
 
@@ -187,6 +189,8 @@ class RemoteKernel:
             buffers: The buffers that the kernel gets.
             mode: What is measured.
             landing: Shared tensors for results that are in no buffer. None makes new ones.
+            abreast: Whether a timed call begins when the workers of all ranks are ready.
+            count: Number of calls in a row, in the mode `burst`.
 
         Raises:
             CaseEndError: The kernel raised, or its process was lost.
@@ -200,34 +204,11 @@ class RemoteKernel:
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
         places = {name: self._worker.place(x) for name, x in (*shared.items(), *landing.items())}
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
-        heard = self._worker.ask(Run(self.name, plan.number, direction, mode, arguments, filled, landed))
+        heard = self._worker.ask(Run(self.name, plan.number, direction, mode, arguments, filled, landed, abreast, count))
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not _same(shared[name], x):
                 x.copy_(shared[name])
-        return Ran(self._results(direction, heard.answer, given, landing, shared), heard)
-
-    def _results(
-        self,
-        direction: Direction,
-        answer: Answer,
-        buffers: Mapping[str, Tensor],
-        landing: Mapping[str, Tensor],
-        like: Mapping[str, Tensor],
-    ) -> dict[str, Tensor]:
-        """The results by their names: the caller's buffers, or where they landed."""
-        names = NAMES[direction]
-        if answer.fault or len(answer.returned) != len(names):
-            raise ContractError({names[0]: answer.fault or f"the worker described {len(answer.returned)} results"})
-        faults = {}
-        for name, returned in zip(names, answer.returned, strict=True):
-            wanted = buffers[name] if name in buffers else landing[name]
-            if fault := fault_of(name, returned, wanted, name in buffers):
-                faults[name] = fault
-        if answer.changed:
-            faults["state"] = f"the kernel changes global state: {', '.join(answer.changed)}"
-        if faults:
-            raise ContractError(faults)
-        return {name: buffers[name] if name in buffers else landing[name] for name in names}
+        return Ran(results_of(direction, heard.answer, given, landing), heard)
 
     def _landing(
         self, direction: Direction, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
@@ -271,7 +252,41 @@ class _Key:
         return key
 
 
-def _seconds(heard: Heard) -> float:
+def results_of(
+    direction: Direction,
+    answer: Answer,
+    buffers: Mapping[str, Tensor],
+    landing: Mapping[str, Tensor],
+    what: str = "kernel",
+) -> dict[str, Tensor]:
+    """The results of a call by their names: the caller's buffers, or where they landed.
+
+    Args:
+        direction: The direction that ran.
+        answer: The worker's answer.
+        buffers: The buffers that the call got.
+        landing: Shared tensors for the other results.
+        what: The callee in a word.
+
+    Raises:
+        ContractError: The results break the contract.
+    """
+    names = NAMES[direction]
+    if answer.fault or len(answer.returned) != len(names):
+        raise ContractError({names[0]: answer.fault or f"the worker described {len(answer.returned)} results"})
+    faults = {}
+    for name, returned in zip(names, answer.returned, strict=True):
+        wanted = buffers[name] if name in buffers else landing[name]
+        if fault := fault_of(name, returned, wanted, name in buffers):
+            faults[name] = fault
+    if answer.changed:
+        faults["state"] = f"the {what} changes global state: {', '.join(answer.changed)}"
+    if faults:
+        raise ContractError(faults)
+    return {name: buffers[name] if name in buffers else landing[name] for name in names}
+
+
+def said_seconds(heard: Heard) -> float:
     """The seconds that a worker says, or the judge's own if they are far apart."""
     said = heard.answer.seconds or 0.0
     return said if said <= heard.done.seconds <= 2 * said + _APART else heard.done.seconds

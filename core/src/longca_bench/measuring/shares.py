@@ -19,7 +19,7 @@ from longca_bench.verification.head_sample import sample_heads
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.verify import Finding
 
-__all__ = ["Share", "by_heads", "shares", "worst"]
+__all__ = ["Share", "by_heads", "held_tokens", "shares", "worst"]
 
 _OF_KEYS = ("k", "v", "dk", "dv")
 
@@ -81,32 +81,39 @@ def shares(problem: Problem, ranks: int) -> list[Share]:
     return [Share((start * group, stop * group), (start, stop)) for start, stop in dealt]
 
 
-def by_heads(
-    name: str, mine: Tensor, layout: Layout, places: Sequence[int], dealt: list[Share], world: World
-) -> Tensor:
-    """Sends every rank all tokens of its heads. All ranks call this.
+def held_tokens(layout: Layout, places: Sequence[int]) -> list[Tensor]:
+    """The tokens that each rank holds, in the order of its rows.
+
+    Args:
+        layout: The tokens of each place.
+        places: Each rank's place in the layout.
+    """
+    return [torch.from_numpy(layout.positions(place)) for place in places]
+
+
+def by_heads(name: str, mine: Tensor, held: Sequence[Tensor], dealt: Sequence[Share], world: World) -> Tensor:
+    """Sends every rank the tokens of its heads. All ranks call this.
 
     Args:
         name: `out`, `lse`, `dq`, `dk` or `dv`.
         mine: This rank's tokens of all heads: [Tl, H, D], or [Hq, Tl] for an lse.
-        layout: The tokens that each place holds.
-        places: Each rank's place in the layout.
+        held: The tokens that each rank gives, in the order of its rows.
         dealt: Every rank's share.
         world: The ranks.
 
     Returns:
-        All tokens, in order, of this rank's heads: [T, H of the share, D], or [Hq of the share, T].
+        The tokens of all ranks, in order, of this rank's heads: [T, H of the share, D], or [Hq of the share, T].
     """
     rows = mine.T[..., None] if name == "lse" else mine
     wanted = [share.heads(name) for share in dealt]
     counts = [each.stop - each.start for each in wanted]
     width, own = rows.shape[2], counts[world.rank]
     sent = torch.cat([rows[:, heads].reshape(-1) for heads in wanted])
-    tokens = [layout.shard_size(place) for place in places]
-    sizes_in = [count * own * width for count in tokens]
+    sizes_in = [len(tokens) * own * width for tokens in held]
     received = world.all_to_all(sent, [len(rows) * count * width for count in counts], sizes_in)
-    parts = [part.view(count, own, width) for part, count in zip(received.split(sizes_in), tokens, strict=True)]
-    whole = layout.unshard([part for _, part in sorted(zip(places, parts, strict=True), key=lambda pair: pair[0])])
+    order = torch.cat([*held]).argsort().to(rows.device)
+    parts = [part.view(len(tokens), own, width) for part, tokens in zip(received.split(sizes_in), held, strict=True)]
+    whole = torch.cat(parts)[order]
     return whole[..., 0].T.contiguous() if name == "lse" else whole
 
 

@@ -1,216 +1,334 @@
-"""The trial of a strategy with a kernel, on one of several ranks. The last timed result is verified."""
+"""The trial of a strategy with a kernel, on one of several ranks.
+
+The strategy runs in this rank's worker, together with the workers of the other ranks. The judges of all ranks check
+results together. Each rank checks that its own results are complete, and compares the heads of its share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from random import Random, SystemRandom
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from longca.kernels.base import Kernel
-from longca.manifests import Layout, Problem
-from longca.parallel.meshes import rank_in
-from longca.parallel.strategy import Strategy, StrategyPlan
+from longca.manifests import Direction
 from longca_advice.nominal import imbalance
 from longca_bench.measuring.apart import computing_and_communication, kernel_alone
+from longca_bench.measuring.clocks import Clocks
+from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.kernel_trial import LATE
+from longca_bench.measuring.remote_kernel import Ran
+from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
+from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import by_heads, worst
-from longca_bench.measuring.timing import Timing, timed_call
+from longca_bench.measuring.shares import by_heads, held_tokens, worst
+from longca_bench.measuring.timing import Timing
 from longca_bench.measuring.trial import Trial, WrongResultError
-from longca_bench.measuring.watched_kernel import WatchedKernel
-from longca_bench.ranks.world import JobWorld
+from longca_bench.measuring.workers import Heard
 from longca_bench.suites.tasks import Task
+from longca_bench.verification.change import Change
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.verify import Finding, Verification, check_lse_counts, check_values, wrong
+from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens
+from longca_bench.verification.verify import (
+    Finding,
+    Verification,
+    check_lse_counts,
+    check_values,
+    findings_of,
+    lse_dtype,
+    wrong,
+)
 
 __all__ = ["StrategyTrial"]
 
 #: A rank's tensors by their names: out and lse, or dq, dk and dv.
 Results = dict[str, Tensor]
-_BACKWARD = ("dq", "dk", "dv")
 _INPUTS = ("q", "k", "v", "dout")
+
+
+@dataclass(frozen=True)
+class _Word:
+    """What a rank tells the others after a call: its findings, its waits for a core, and a number that it has drawn."""
+
+    findings: list[Finding]
+    waited: tuple[float, float]
+    drawn: int
 
 
 class StrategyTrial(Trial):
     """A strategy with a kernel, on this rank's tokens.
 
     Args:
-        task: The case.
-        problem: The problem of all ranks together.
         strategy: The strategy.
-        plan: The strategy's plan, made with the watched kernel.
-        kernel: The kernel that the strategy calls.
-        layout: The tokens and steps of each place.
-        places: Each rank's place in the layout.
+        plan: Its plan of the problem of all ranks together.
+        task: The case.
         shared: The inputs, shares and reference that cases share.
-        rough_lse: Whether an offer that the steps use calls its log-sum-exp rough.
         instruments: The instruments of this rank.
     """
 
     def __init__(
         self,
+        strategy: RemoteStrategy,
+        plan: StrategyFacts,
         task: Task,
-        problem: Problem,
-        strategy: Strategy,
-        plan: StrategyPlan,
-        kernel: WatchedKernel,
-        layout: Layout,
-        places: Sequence[int],
         shared: SharedInputs,
-        *,
-        rough_lse: bool,
         instruments: Instruments,
     ) -> None:
-        self._world, self._place = instruments.world, places[instruments.world.rank]
-        mine = Inputs(*(layout.shard(getattr(shared.inputs, name), self._place) for name in _INPUTS))
-        super().__init__(problem, mine, shared.expected)
-        self._task, self._kernel, self._shared = task, kernel, shared
-        self._strategy, self._plan, self._layout, self._places = strategy, plan, layout, places
-        self._rough_lse, self._instruments = rough_lse, instruments
+        sharing, self._world, arena = strategy.sharing, instruments.world, instruments.workers.arena
+        layout, place = sharing.layout, sharing.places[instruments.world.rank]
+        self._given = {name: layout.shard(getattr(shared.inputs, name), place) for name in _INPUTS}
+        super().__init__(plan.problem, Inputs(*map(arena.clone, self._given.values())), shared.expected)
+        self._strategy, self._plan, self._task = strategy, plan, task
+        self._shared, self._instruments = shared, instruments
+        self._share = shared.shares[self._world.rank]
+        self._held = held_tokens(layout, sharing.places)
+        self._owner = torch.empty(layout.num_tokens, dtype=torch.int64)
+        self._row = torch.empty(layout.num_tokens, dtype=torch.int64)
+        for rank, tokens in enumerate(self._held):
+            self._owner[tokens], self._row[tokens] = rank, torch.arange(len(tokens))
+        self._change, self._random = Change.none(plan.problem), Random(repr(self._world.everyone(_drawn())))
+        self._checksums = Checksums()
+        self._clocks = Clocks(self._world.device, strategy.latency)
         self._forward: Results = {}
-        self._saved: list[Tensor] | None = None
-        self._negated = False
-        self.fields = {"placed": task.placed, "area_imbalance": imbalance(problem, layout)}
-
-    @classmethod
-    def planned(
-        cls, task: Task, kernel: Kernel, problem: Problem, shared: SharedInputs, instruments: Instruments
-    ) -> StrategyTrial:
-        """Lays out and plans a case, on all ranks.
-
-        Args:
-            task: The case.
-            kernel: Its kernel.
-            problem: The problem of all ranks together.
-            shared: The inputs, shares and reference that cases share.
-            instruments: The instruments of this rank.
-        """
-        world, registry, parallel = instruments.world, instruments.registry, task.case.parallel
-        assert parallel is not None, "ranks take cases with a strategy"
-        assert isinstance(world, JobWorld), "a strategy runs on the ranks of a job"
-        watched, mesh = WatchedKernel(kernel), world.mesh(parallel.mesh)
-        strategy = registry.load_strategy(parallel.strategy)(mesh)
-        places = world.everyone(rank_in(mesh, registry.strategy(parallel.strategy).axes))
-        layout, layout_seconds = instruments.clocked(
-            lambda: registry.layout(parallel.strategy, problem, parallel.axis_sizes, task.placed or "")
-        )
-        plan, seconds = instruments.clocked(lambda: strategy.plan(problem, layout, watched))
-        instruments.announce("planned")  # ranks wait for each other from here on
-        verdict = registry.resolve(task.case.kernel, problem, layout)
-        about = task, problem, strategy, plan, watched, layout, places, shared
-        trial = cls(*about, rough_lse=verdict.rough_lse, instruments=instruments)
-        times = zip(*world.everyone((layout_seconds, seconds, plan.metadata_bytes)), strict=True)
-        names = "layout_seconds", "plan_seconds", "metadata_bytes"
-        trial.fields |= {"form": verdict.form, **dict(zip(names, map(max, times), strict=True))}
-        return trial
-
-    @contextmanager
-    def told(self) -> Iterator[None]:
-        """Announces each call of the kernel, and waits for its end."""
-        announce = self._instruments.announce
-        with self._kernel.told(lambda phase: announce(phase or "verify"), self._world.synchronize):
-            yield
+        self._verified: Results = {}
+        self._landing: Results = {}
+        self._keeps = False
+        self.fields = {
+            "form": task.form,
+            "placed": task.placed,
+            "area_imbalance": imbalance(plan.problem, layout),
+            "layout_seconds": plan.layout_seconds,
+            "plan_seconds": plan.plan_seconds,
+            "metadata_bytes": plan.metadata_bytes,
+            "verified_kv_heads": shared.verified_kv_heads,
+        }
 
     def verify(self) -> Verification:
-        """Verifies results, and before timing also that the strategy leaves its inputs alone."""
-        x = self.inputs
-        self._saved = None if self.is_forward else []
-        out, lse = self._strategy.forward(x.q, x.k, x.v, self._plan, kept=self._saved)
-        self._forward = {"out": out, "lse": lse}
-        if self._negated:
-            return self.check(self._forward if self.is_forward else self.call())
-        found = self.check(self._forward)
-        if not self.is_forward:
-            found += self.check(self.call())
+        """Verifies results, and that the strategy leaves its inputs alone."""
+        found = self._checked(Direction.FORWARD)
+        if not self.is_forward and found.passed:
+            found += self._checked(Direction.BACKWARD)
         return found + self._check_inputs()
 
     def check_counts(self) -> Verification:
         """Verifies the counts of visible keys."""
-        x = self.inputs
-        _, lse = self._strategy.forward(torch.zeros_like(x.q), x.k, x.v, self._plan)
-        whole, share = self._by_heads("lse", lse), self._shared.shares[self._world.rank]
-        found = () if share.is_empty else check_lse_counts(whole, share.problem(self.problem)).findings
-        return self._all([share.named(each) for each in found])
-
-    def call(self) -> Results:
-        """The strategy's own call."""
-        x = self.inputs
-        if self.is_forward:
-            out, lse = self._strategy.forward(x.q, x.k, x.v, self._plan)
-            return {"out": out, "lse": lse}
-        forward = self._forward["out"], self._forward["lse"]
-        grads = self._strategy.backward(x.dout, x.q, x.k, x.v, *forward, self._plan, kept=self._saved)
-        return dict(zip(_BACKWARD, grads, strict=True))
-
-    def sample(self) -> tuple[float, Results]:
-        """The seconds and the results of the strategy's own call."""
-        return timed_call(self.call, self._world)
-
-    def inspect(self, results: Results) -> None:
-        """Checks the results of a timed call."""
-        found = self.check(results)
-        if not found.passed:
-            raise WrongResultError([finding.named(f"{finding.tensor} of a timed call") for finding in found.failures])
-
-    def peaks(self) -> tuple[int, ...]:
-        """Each rank's peak of memory."""
-        return self._instruments.peaks(self.call)
+        arena, x = self._instruments.workers.arena, self.inputs
+        tensors = {"q": arena.like(x.q, 0.0), "k": x.k, "v": x.v}
+        landing = self._landed(Direction.FORWARD)
+        found = self._called(lambda: self._strategy.call(Direction.FORWARD, tensors, self._plan, landing))[1]
+        if found := self._all(found):
+            return Verification(found)
+        whole = self._by_heads("lse", landing["lse"])
+        counted = () if self._share.is_empty else check_lse_counts(whole, self._share.problem(self.problem)).findings
+        return Verification(self._all(self._named(counted)))
 
     def change(self) -> None:
-        """Negates v in place, and the reference with it."""
-        self.inputs.v.neg_()
-        if self.expected is not None:
-            rows = {
-                name: replace(row, value=-row.value) if name in ("out", "dq", "dk") else row
-                for name, row in self.expected.rows.items()
-            }
-            self.expected = replace(self.expected, rows=rows)
-        self._negated = True
+        """Changes the inputs. The strategy's forward is run again before a backward, if it keeps tensors for it.
+
+        Raises:
+            WrongResultError: The forward's results break the contract on some rank.
+        """
+        self._change = Change.draw(self.problem, self._change, self._random)
+        self._write("q", "k", "v")
+        if not self.is_forward:
+            if self._keeps:
+                call = lambda: self._call(Direction.FORWARD, self._forward, keeps=True)  # noqa: E731
+                self._raise(self._all(self._called(call)[1]))
+            else:
+                for name, verified in self._verified.items():
+                    self._change.write(name, verified, self._forward[name])
+        self._write("dout")  # after the forward, which has no use for it
+
+    def sample(self) -> tuple[float, Results]:
+        """The seconds and the results of a timed call on changed inputs."""
+        self.change()
+        direction, start = self.problem.direction, time.perf_counter()
+        self._landing = self._landing or self._landed(direction)
+        for there in self._landing.values():
+            there.fill_(torch.nan)
+        self._world.synchronize()
+        handling = time.perf_counter() - start
+        self._world.everyone(None)  # all judges give their commands at once, so their clocks can be compared
+        ran, found = self._called(lambda: self._call(direction, self._landing, Mode.TIMED))
+        if ran is None:
+            self._heard([*found], None)
+            raise AssertionError("a wrong call ends the sampling")
+        found += self._incomplete(ran.results)
+        if ran.heard.answer.late > LATE:
+            late = f"the device went on for {ran.heard.answer.late * 1e3:.3g} ms after the call had ended"
+            found.append(wrong(next(iter(ran.results)), late))
+        seconds = ran.heard.answer.seconds or 0.0
+        self._clocks.take(seconds, self._heard(found, ran.heard), handling)
+        return seconds, ran.results
+
+    def inspect(self, results: Results) -> None:
+        """Compares rows that are drawn after a timed call, and the checksums of all heads if only some are verified.
+
+        Raises:
+            WrongResultError: They are wrong on some rank.
+        """
+        tokens = drawn_tokens(len(self._owner), self._random)
+        held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
+        found: list[Finding] = []
+        for name, result in results.items():
+            rows = self._row[held[self._world.rank]].to(result.device)
+            mine = self._change.undo(name, result.index_select(int(name == "lse"), rows))
+            part = by_heads(name, mine, held, self._shared.shares, self._world)
+            if self.expected is not None:
+                expected = at_tokens(self.expected, name, tokens.to(part.device))
+                failures = check_values({name: part}, expected, rough_lse=self._task.rough_lse).failures
+                found += [replace(each, token=int(tokens[each.token])) for each in failures]
+        found = self._named(found)
+        if self._shared.verified_kv_heads is not None:
+            found += self._on_this_rank(self._checksums.check(results, self._change.undo))
+        self._raise(self._all(found))
+
+    def peaks(self) -> tuple[int, ...]:
+        """Each rank's peak of memory. Empty on CPUs."""
+        self._checksums.is_complete = True  # of the first verification
+        direction = self.problem.direction
+        ran, found = self._called(lambda: self._call(direction, self._landed(direction), Mode.PEAK))
+        self._raise(self._all(found))
+        peaks = self._world.everyone(ran and ran.heard.answer.peak)
+        return tuple(peak for peak in peaks if peak is not None)
 
     def before_timing(self) -> dict[str, Any]:
         """Errors and times of the kernel alone."""
-        return kernel_alone(self._task.case, self.problem, self._shared, self._instruments).fields()
+        about = self._task.case, self.problem, self._strategy, self._shared, self._instruments
+        return kernel_alone(*about).fields()
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
-        """Each rank's times and memory, and the times of computing and of communication apart."""
-        apart = computing_and_communication(self._kernel, self.call, timing.median, self._instruments)
-        return {"rank_samples": timing.ranks, "rank_peak_bytes": peaks, **apart}
+        """Each rank's times and memory, the clocks, and the times of computing and of communication apart."""
+        direction = self.problem.direction
+        apart = computing_and_communication(
+            self._strategy,
+            lambda part: self._strategy.record(part, direction, self._tensors(direction), self._plan),
+            timing.median,
+            self._instruments,
+        )
+        clocks = max(self._world.everyone(self._clocks.fields()), key=lambda each: each["distance"] - each["allowed"])
+        return {"rank_samples": timing.ranks, "rank_peak_bytes": peaks, "clocks": clocks, **apart}
+
+    def suspicion(self) -> str:
+        """What the two clocks of a rank do not agree about, or an empty text."""
+        faults = enumerate(self._world.everyone(self._clocks.fault()))
+        return "; ".join(f"rank {rank}: {fault}" for rank, fault in faults if fault)
+
+    def _checked(self, direction: Direction) -> Verification:
+        """Verifies the results of one call on all ranks. A forward keeps its results for the backward."""
+        landing, keeps = self._landed(direction), direction is not self.problem.direction
+        ran, found = self._called(lambda: self._call(direction, landing, keeps=keeps))
+        if found := self._all(found):
+            return Verification(found)
+        if keeps and ran is not None:
+            self._forward = landing
+            self._verified = {name: self._change.undo(name, result) for name, result in landing.items()}
+            self._keeps = any(self._world.everyone(ran.heard.answer.kept))
+        return self.check(landing)
 
     def check(self, results: Results) -> Verification:
-        """Verifies the results of all ranks. Each rank verifies its heads, and every rank learns all findings."""
-        findings = list(self._misfits(results))
-        if any(self._world.everyone(bool(findings))):
-            return self._all(findings)
-        whole = {name: self._by_heads(name, mine) for name, mine in results.items()}
+        """Verifies the results of all ranks. Each rank verifies its heads, and every rank learns all findings.
+
+        Args:
+            results: This rank's results.
+        """
+        found = self._incomplete(results)
+        whole = {name: self._by_heads(name, result) for name, result in results.items()}
         if self.expected is not None:
-            share = self._shared.shares[self._world.rank]
-            found = check_values(whole, self.expected, rough_lse=self._rough_lse)
-            findings = [share.named(finding) for finding in found.findings]
-        return self._all(findings)
+            checked = check_values(whole, self.expected, rough_lse=self._task.rough_lse)
+            found += self._named(checked.findings)
+        return Verification(self._all(found))
+
+    def _call(self, direction: Direction, landing: Results, mode: Mode = Mode.PLAIN, keeps: bool = False) -> Ran:
+        about = direction, self._tensors(direction), self._plan, landing
+        return self._strategy.call(*about, mode=mode, keeps=keeps)
+
+    def _called(self, call: Any) -> tuple[Ran | None, list[Finding]]:
+        """A call of the worker, or what breaks the contract."""
+        try:
+            return call(), []
+        except ContractError as error:
+            return None, self._on_this_rank(findings_of(error))
+
+    def _heard(self, found: list[Finding], heard: Heard | None) -> Heard:
+        """The worker's answer, with the longest waits of all ranks for a core: ranks wait for each other.
+
+        Raises:
+            WrongResultError: The call was wrong on some rank.
+        """
+        waited = (heard.ended.waited, heard.done.waited) if heard is not None else (0.0, 0.0)
+        words = self._world.everyone(_Word(found, waited, _drawn()))
+        self._random = Random(repr([word.drawn for word in words]))
+        self._raise(worst(word.findings for word in words))
+        assert heard is not None, "a call without an answer is wrong"
+        ended, done = (max(each) for each in zip(*(word.waited for word in words), strict=True))
+        return replace(heard, ended=replace(heard.ended, waited=ended), done=replace(heard.done, waited=done))
+
+    def _tensors(self, direction: Direction) -> Results:
+        x = self.inputs
+        tensors = {"q": x.q, "k": x.k, "v": x.v}
+        return tensors if direction is Direction.FORWARD else {"dout": x.dout, **tensors, **self._forward}
+
+    def _landed(self, direction: Direction) -> Results:
+        """New shared tensors for this rank's results, full of NaN."""
+        arena, x = self._instruments.workers.arena, self.inputs
+        if direction is Direction.BACKWARD:
+            return {name: arena.like(like, torch.nan) for name, like in (("dq", x.q), ("dk", x.k), ("dv", x.v))}
+        lse = arena.empty((x.q.shape[1], x.q.shape[0]), lse_dtype(x.q)).fill_(torch.nan)
+        return {"out": arena.like(x.q, torch.nan), "lse": lse}
+
+    def _write(self, *names: str) -> None:
+        for name in names:
+            self._change.write(name, self._given[name], getattr(self.inputs, name))
 
     def _check_inputs(self) -> Verification:
-        """Verifies that this rank's inputs are still its shard of all inputs."""
-        given, note = self._shared.inputs, f"the strategy changed this input on rank {self._world.rank}"
-        shards = {name: self._layout.shard(getattr(given, name), self._place) for name in _INPUTS}
-        changed = [name for name, shard in shards.items() if not torch.equal(getattr(self.inputs, name), shard)]
-        return self._all([wrong(name, note) for name in changed])
+        """Verifies that this rank's inputs are as they were written."""
+        now = {name: self._change.undo(name, getattr(self.inputs, name)) for name in _INPUTS}
+        changed = [name for name, given in self._given.items() if not torch.equal(now[name], given)]
+        found = self._on_this_rank(wrong(name, "the strategy changed this input") for name in changed)
+        self._write(*changed)
+        return Verification(self._all(found))
 
-    def _misfits(self, results: Results) -> Iterator[Finding]:
-        """A finding for each result of this rank whose shape or dtype breaks the contract."""
-        x = self.inputs
-        like = {"out": x.q, "dq": x.q, "dk": x.k, "dv": x.v}
-        for name, result in results.items():
-            wanted = (x.q.shape[1], x.q.shape[0]) if name == "lse" else like[name].shape
-            if result.shape != wanted or (name != "lse" and result.dtype != x.q.dtype):
-                note = f"{tuple(result.shape)} {result.dtype} came back; {tuple(wanted)} is the contract"
-                yield wrong(name, f"{note}, on rank {self._world.rank}")
+    def _incomplete(self, results: Mapping[str, Tensor]) -> list[Finding]:
+        """A finding for each result of this rank that is not complete."""
+        parts = {name: ~x.isnan() if name == "lse" else x.isfinite() for name, x in results.items()}
+        note = "not every element is finite, or was written"
+        return self._on_this_rank(wrong(name, note) for name, whole in parts.items() if not whole.all())
 
     def _by_heads(self, name: str, mine: Tensor) -> Tensor:
-        return by_heads(name, mine, self._layout, self._places, self._shared.shares, self._world)
+        """All tokens of a result for this rank's heads. The first verification's results give the checksums."""
+        there = self._change.undo(name, mine)
+        if self._shared.verified_kv_heads is not None and not self._checksums.is_complete:
+            self._checksums.keep(name, there)
+        return by_heads(name, there, self._held, self._shared.shares, self._world)
 
-    def _all(self, findings: list[Finding]) -> Verification:
-        return Verification(worst(self._world.everyone(findings)))
+    def _named(self, found: Iterable[Finding]) -> list[Finding]:
+        """Findings in this rank's share. A failure names the rank that holds its token."""
+        named = [self._share.named(each) for each in found]
+        return [each if each.passed else _on(each, int(self._owner[each.token])) for each in named]
+
+    def _on_this_rank(self, found: Iterable[Finding]) -> list[Finding]:
+        return [_on(each, self._world.rank) for each in found]
+
+    def _all(self, found: list[Finding]) -> tuple[Finding, ...]:
+        """The worst findings of all ranks."""
+        return worst(self._world.everyone(found))
+
+    def _raise(self, found: Iterable[Finding]) -> None:
+        """Raises the findings of a timed call, if there are any."""
+        if found := [each.named(each.tensor.replace(" on", " of a timed call on", 1)) for each in found]:
+            raise WrongResultError(found)
+
+
+def _drawn() -> int:
+    """A number that nobody can predict. All ranks together draw from the numbers of all."""
+    return SystemRandom().getrandbits(63)
+
+
+def _on(finding: Finding, rank: int) -> Finding:
+    return finding.named(f"{finding.tensor} on rank {rank}")

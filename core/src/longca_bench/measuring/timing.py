@@ -184,5 +184,5 @@ def _on_cuda(call: _Call, world: World) -> tuple[float, object]:
     begin.record()
     result = call()
     end.record()
-    end.synchronize()
+    world.wait(end)
     return begin.elapsed_time(end) / 1e3, result

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from longca.errors import LongCAError
 
-__all__ = ["Collective", "Recorder", "sent_by_kind"]
+__all__ = ["Collective", "Recorder", "repeat", "sent_by_kind"]
 
 # Newer releases of PyTorch call these by the names that come first here.
 _all_gather: Callable[..., dist.Work] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -178,6 +179,12 @@ _READERS: dict[str, Callable[[dist.ProcessGroup, Any, _Scratch], Collective]] = 
     "allreduce_": _reduce,
     "broadcast_": _broadcast,
 }
+
+
+def repeat(collectives: Sequence[Collective]) -> None:
+    """Starts collectives again in their order, and then waits for all of them, as late as any computation needs."""
+    for work in [*chain.from_iterable(collective.start() for collective in collectives)]:
+        work.wait()
 
 
 def sent_by_kind(collectives: Sequence[Collective]) -> Counter[str]:

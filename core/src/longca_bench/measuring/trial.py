@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from longca.errors import LongCAError
@@ -82,11 +81,6 @@ class Trial(ABC):
     @abstractmethod
     def peaks(self) -> tuple[int, ...]:
         """Each rank's peak of memory during one call. Empty on CPUs."""
-
-    @contextmanager
-    def told(self) -> Iterator[None]:
-        """Announces each call of the kernel, where ranks wait for each other."""
-        yield
 
     def wall(self, timing: Timing) -> tuple[float, ...]:
         """Seconds by the host's clock, right after timing. Empty for several ranks.

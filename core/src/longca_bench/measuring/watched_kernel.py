@@ -1,13 +1,16 @@
 """Watched kernels: a stand-in for the measured kernel that a strategy calls.
 
-While a strategy is timed, its calls reach the kernel itself. At other times a watched kernel announces each call, keeps
-the calls to repeat them without the strategy, or computes nothing, so that only the communication remains.
+A watched kernel marks each call in memory that the judge reads, so that a rank which does not return from one is known.
+It can also keep the calls to repeat them without the strategy, or compute nothing, so that only the communication
+remains.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,51 +18,95 @@ from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan
 from longca.manifests import Problem
-from longca_bench.measuring.messages import COMPUTING
 from longca_bench.verification.verify import lse_dtype
 
-__all__ = ["Call", "WatchedKernel"]
+__all__ = ["Call", "Marks", "WatchedKernel"]
 
+#: Methods of a kernel by their marks.
+INSIDE = ("", "forward", "backward")
 #: A call of a kernel that can be repeated.
 Call = Callable[[], object]
+
+
+class Marks:
+    """The method of a kernel that a rank is inside, in memory that its judge reads.
+
+    Args:
+        fd: A descriptor of the memory.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, mmap.PAGESIZE)
+
+    def set(self, number: int) -> None:
+        """Notes a method by its number in INSIDE, or 0 for none."""
+        self._memory[0] = number
+
+    def read(self) -> str:
+        """The name of the noted method, or an empty text."""
+        return INSIDE[self._memory[0] % len(INSIDE)]
+
+
+@dataclass
+class _Span:
+    """Events around a call on a CUDA device, and the method's number. Later calls use them again."""
+
+    number: int = 0
+    begin: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    end: torch.cuda.Event = field(default_factory=torch.cuda.Event)
 
 
 class WatchedKernel:
     """A stand-in for a kernel, with the methods of `longca.kernels.base.Kernel`.
 
+    It marks the begin and the end of each call. On CUDA devices events around each call do so too, because a call ends
+    there before its work does.
+
     Args:
         kernel: The measured kernel.
+        marks: Where calls are marked.
+        device: The device that computes.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self.forward: Callable[..., Any] = kernel.forward
-        self.backward: Callable[..., Any] = kernel.backward
+    def __init__(self, kernel: Kernel, marks: Marks, device: torch.device) -> None:
+        self._kernel, self._marks, self._device = kernel, marks, device
+        self._spans: list[_Span] = []
+        self._count = 0
+        self.forward, self.backward = self._marked(kernel.forward, 1), self._marked(kernel.backward, 2)
 
     def plan(self, problem: Problem) -> Plan:
         """The kernel's own plan."""
         return self._kernel.plan(problem)
 
+    def restart(self) -> None:
+        """Forgets earlier calls, before a call of the strategy."""
+        self._count = 0
+
+    def look(self) -> None:
+        """Marks the call that the CUDA device is inside, while its host waits."""
+        spans = self._spans[: self._count]
+        self._marks.set(next((each.number for each in spans if each.begin.query() and not each.end.query()), 0))
+
     @contextmanager
-    def told(self, announce: Callable[[str], None], synchronize: Callable[[], None]) -> Iterator[None]:
-        """Announces the start and the end of every call, to know the rank that does not return from one.
+    def waiting(self, synchronize: Callable[[], None]) -> Iterator[None]:
+        """Waits for the device before and after every call, so that an error is raised in the call that made it.
 
         Args:
-            announce: Gets the phase when a call begins, and an empty text when it has ended.
-            synchronize: Waits for the device, so that an announced end is the end.
+            synchronize: Waits for the device.
         """
 
-        def tell(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(method: Callable[..., Any], number: int) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                announce(f"{COMPUTING} {name}")
+                synchronize()
+                self._marks.set(number)
                 result = method(*args, **kwargs)
                 synchronize()
-                announce("")
+                self._marks.set(0)
                 return result
 
             return call
 
-        with self._replaced(tell("forward", self._kernel.forward), tell("backward", self._kernel.backward)):
+        with self._replaced(wait(self._kernel.forward, 1), wait(self._kernel.backward, 2)):
             yield
 
     @contextmanager
@@ -74,7 +121,7 @@ class WatchedKernel:
 
             return call
 
-        with self._replaced(keep(self._kernel.forward), keep(self._kernel.backward)):
+        with self._replaced(keep(self.forward), keep(self.backward)):
             yield calls
 
     @contextmanager
@@ -85,11 +132,34 @@ class WatchedKernel:
 
     @contextmanager
     def _replaced(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
+        before = self.forward, self.backward
         self.forward, self.backward = forward, backward
         try:
             yield
         finally:
-            self.forward, self.backward = self._kernel.forward, self._kernel.backward
+            self.forward, self.backward = before
+
+    def _marked(self, method: Callable[..., Any], number: int) -> Callable[..., Any]:
+        mark = self._marks.set
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            mark(number)
+            result = method(*args, **kwargs)
+            mark(0)
+            return result
+
+        def call_on_cuda(*args: Any, **kwargs: Any) -> Any:
+            if self._count == len(self._spans):
+                self._spans.append(_Span())
+            span = self._spans[self._count]
+            span.number = number
+            span.begin.record()
+            result = call(*args, **kwargs)
+            span.end.record()
+            self._count += 1
+            return result
+
+        return call_on_cuda if self._device.type == "cuda" else call
 
 
 def _no_forward(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -33,12 +33,14 @@ from longca_bench.measuring.commands import (
     MakePlan,
     Mode,
     PlanFacts,
+    Returned,
     Run,
     Share,
     WorkerSetup,
 )
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
+from longca_bench.measuring.strategy_commands import CallStrategy, Join
 from longca_bench.measuring.timing import timed_call, wall_call
 from longca_bench.measuring.world import World
 
@@ -76,7 +78,9 @@ class Worker:
 
     def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
         self._connection, self._setup = connection, setup
-        self._world = World(torch.device(setup.device))
+        self._world = self._abreast = World(torch.device(setup.device))
+        if self._world.device.index is not None:
+            torch.cuda.set_device(self._world.device)
         if self._world.device.type == "cuda":
             torch.empty(1, device=self._world.device)  # a context is no state that a kernel changed
         self._blocks: dict[int, Block] = {}
@@ -88,6 +92,7 @@ class Worker:
             Load: self._load,
             MakePlan: self._plan,
             Run: self._run,
+            Join: self._join,
         }
 
     def answer(self, command: object) -> Answer:
@@ -132,12 +137,30 @@ class Worker:
             torch.cuda.empty_cache()
         return Answer()
 
+    @property
+    def registry(self) -> plugins.Registry:
+        """The plugins of the worker's distributions, and no others."""
+        wanted = self._setup.distributions
+        others = frozenset(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
+        return plugins.registry(others)
+
+    def kernel(self, name: str) -> Kernel:
+        """A loaded kernel."""
+        return self._kernels[name]
+
     def _load(self, load: Load) -> Answer:
         if load.kernel not in self._kernels:
-            wanted = self._setup.distributions
-            others = frozenset(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
-            self._kernels[load.kernel] = plugins.registry(others).load(load.kernel)
+            self._kernels[load.kernel] = self.registry.load(load.kernel)
         return Answer(methods=methods_of(self._kernels[load.kernel]))
+
+    def _join(self, join: Join) -> Answer:
+        # Only ranks import torch.distributed.
+        from longca_bench.measuring.rank_worker import RankWorker
+
+        joined = RankWorker(self, self._world.device, join, recv_handle(self._connection))
+        self._abreast = joined.world
+        self._do |= joined.commands
+        return Answer()
 
     def _plan(self, asked: MakePlan) -> Answer:
         for number in asked.forget:
@@ -153,28 +176,52 @@ class Worker:
         return Answer(seconds=seconds, plan=_facts(plan, asked), changed=before.changed())
 
     def _run(self, run: Run) -> Answer:
-        tensors, buffers, landing = (
-            {name: self._tensor(where) for name, where in places.items()}
-            for places in (run.tensors, run.buffers, run.landing)
-        )
+        tensors, buffers, landing = map(self.tensors, (run.tensors, run.buffers, run.landing))
         call = self._call(run, tensors, buffers)
+        return self.made(run, call, self._abreast if run.abreast else self._world, tensors, buffers, landing)
+
+    def made(
+        self,
+        run: Run | CallStrategy,
+        call: Callable[[], Any],
+        world: World,
+        tensors: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        landing: dict[str, Tensor],
+    ) -> Answer:
+        """Makes a call as it is asked, and describes its results.
+
+        Args:
+            run: What is asked.
+            call: The call.
+            world: The ranks that begin together.
+            tensors: The arguments.
+            buffers: The buffers that the call gets.
+            landing: Where results go that are in no buffer.
+        """
         before = GlobalState()
         measured: dict[str, Any] = {}
         if run.mode is Mode.TIMED:
-            measured["seconds"], results = timed_call(call, self._world)
-            self._connection.send_bytes(Answer(said="ended").model_dump_json().encode())
+            measured["seconds"], results = timed_call(call, world)
+            self.tell_end()
         elif run.mode is Mode.WALL:
-            measured["seconds"], results = wall_call(call, self._world)
-            self._connection.send_bytes(Answer(said="ended").model_dump_json().encode())
+            measured["seconds"], results = wall_call(call, world)
+            self.tell_end()
         elif run.mode is Mode.PEAK:
             measured["peak"], results = self._peak(call)
+        elif run.mode is Mode.BURST:
+            for _ in range(run.count):
+                results = call()
+            self._world.synchronize()
+            self.tell_end()
         else:
             results = call()
         if run.mode is Mode.PLAIN:
             self._world.synchronize()
         named, fault = named_results(run.direction, results)
         returned = describe_all(named, tensors, buffers)
-        measured["late"] = self._land(named, {name: landing[name] for name in landing if _lands(returned, name)})
+        landed = {name: there for name, there in landing.items() if _lands(returned, name, there)}
+        measured["late"] = self._land(named, landed)
         return Answer(
             returned=[returned[name] for name in named],
             fault=plain_text(fault, _WORD),
@@ -182,10 +229,14 @@ class Worker:
             **measured,
         )
 
+    def tell_end(self) -> None:
+        """Tells the judge that a timed call has ended."""
+        self._connection.send_bytes(Answer(said="ended").model_dump_json().encode())
+
     def _call(self, run: Run, tensors: dict[str, Tensor], buffers: dict[str, Tensor]) -> Callable[[], Any]:
         kernel, plan = self._kernels[run.kernel], self._plans[run.plan]
         given = tuple(tensors.values())
-        method = kernel.forward if run.direction is Direction.FORWARD else kernel.backward
+        method: Callable[..., Any] = kernel.forward if run.direction is Direction.FORWARD else kernel.backward
         return lambda: method(*given, plan, **buffers)
 
     def _peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
@@ -217,13 +268,15 @@ class Worker:
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    def _tensor(self, where: Where) -> Tensor:
-        return tensor_at(self._blocks[where.block], where)
+    def tensors(self, places: dict[str, Where]) -> dict[str, Tensor]:
+        """The tensors at some places in shared memory, by their names."""
+        return {name: tensor_at(self._blocks[where.block], where) for name, where in places.items()}
 
 
-def _lands(returned: dict[str, Any], name: str) -> bool:
-    """Whether a result is to be copied: a plain tensor that is in no buffer."""
-    return name in returned and not returned[name].fault and not returned[name].is_in
+def _lands(returned: dict[str, Returned], name: str, there: Tensor) -> bool:
+    """Whether a result is to be copied: a plain tensor of the right shape that is in no buffer."""
+    found = returned.get(name)
+    return found is not None and not found.fault and not found.is_in and found.shape == list(there.shape)
 
 
 def _facts(plan: Any, asked: MakePlan) -> PlanFacts:
@@ -231,11 +284,11 @@ def _facts(plan: Any, asked: MakePlan) -> PlanFacts:
     if not isinstance(plan, Plan):
         kind = plain_text(type(plan).__name__, 100)
         return PlanFacts(form="", form_text="", backend="", metadata_bytes=0, fault=f"plan returned a {kind}")
-    fault, nbytes = "", plan.metadata_bytes
+    fault, nbytes, backend = "", plan.metadata_bytes, cast(object, plan.backend)
     if plan.problem is not asked.problem and plan.problem != asked.problem:
         fault = "the plan is for another problem than the one that was asked"
-    elif not isinstance(plan.backend, str):
-        fault = f"the plan's backend is a {plain_text(type(plan.backend).__name__, 100)} instead of a text"
+    elif not isinstance(backend, str):
+        fault = f"the plan's backend is a {plain_text(type(backend).__name__, 100)} instead of a text"
     elif type(nbytes) is not int or not 0 <= nbytes <= MOST_BYTES:
         fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
     return PlanFacts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.reduction import send_handle
 from statistics import median
@@ -27,6 +27,7 @@ from longca_bench.measuring.status import Status
 __all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers", "failure"]
 
 _PINGS = 9
+_LOOK = 0.5  # seconds between two looks while a worker computes
 
 
 class CaseEndError(LongCAError):
@@ -128,7 +129,9 @@ class Worker:
     Attributes:
         age: Number of the process. It grows when a process is ended, so a plan knows whether its process is there.
         is_changed: Whether a kernel changed the process's global state.
+        is_joined: Whether the process has joined the workers of other ranks.
         latency: Seconds from a command that asks nothing until its answer, before a plugin was loaded.
+        look: Is called now and then while the judge waits for an answer, and before an error is raised.
     """
 
     def __init__(self, workers: Workers, keeper: Keeper, setup: WorkerSetup) -> None:
@@ -137,7 +140,8 @@ class Worker:
         self._mapped: set[int] = set()
         self._loaded: dict[str, dict[str, list[str]]] = {}
         self._rests = False
-        self.age, self.latency, self.is_changed = 0, 0.0, False
+        self.age, self.latency, self.is_changed, self.is_joined = 0, 0.0, False, False
+        self.look: Callable[[], None] = lambda: None
 
     def load(self, kernel: str) -> dict[str, list[str]]:
         """Makes it import a kernel and make its instance, unless it has.
@@ -166,8 +170,12 @@ class Worker:
             self._mapped.add(where.block)
         return where
 
-    def ask(self, command: object) -> Heard:
+    def ask(self, command: object, fd: int | None = None) -> Heard:
         """Gives it a command, and waits for the answer.
+
+        Args:
+            command: The command.
+            fd: A descriptor that follows the command.
 
         Raises:
             CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.
@@ -178,12 +186,15 @@ class Worker:
             torch.cuda.synchronize()  # what this process has written is there
         start, before = time.perf_counter(), self._waited()
         self._send(command)
+        if fd is not None:
+            self._send_descriptor(fd)
         answer, ended = self._hear(), Moment()
         if answer.said == "ended":
             ended = Moment(time.perf_counter() - start, self._waited() - before)
             answer = self._hear()
         done = Moment(time.perf_counter() - start, self._waited() - before)
         self.is_changed |= bool(answer.changed)
+        self.look()
         if answer.error:
             self._raise(answer)
         return Heard(answer, ended, done)
@@ -213,7 +224,8 @@ class Worker:
         if self._process is None:
             return "had not been started"
         how = self._process.end(is_lost=is_lost)
-        self._process, self._rests, self.is_changed = None, False, False
+        self._process, self._rests = None, False
+        self.is_changed = self.is_joined = False
         self.age += 1
         self._mapped.clear()
         self._loaded.clear()
@@ -258,9 +270,11 @@ class Worker:
         assert self._process is not None, "a worker is started before it is heard"
         deadline, connection = self._workers.deadline, self._process.connection
         try:
-            if not connection.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                self.end()
-                raise CaseEndError(Status.TIMEOUT, "it gave no answer before its deadline, and was ended")
+            while not connection.poll(_LOOK if deadline is None else min(_LOOK, max(0.0, deadline - time.monotonic()))):
+                if deadline is not None and time.monotonic() >= deadline:
+                    self.end()
+                    raise CaseEndError(Status.TIMEOUT, "it gave no answer before its deadline, and was ended")
+                self.look()
             said = connection.recv_bytes(LONGEST)
         except (EOFError, OSError):
             raise self._lost("") from None
@@ -272,6 +286,7 @@ class Worker:
     def _lost(self, before: str) -> CaseEndError:
         """The error of a worker that is lost. Everything that it started is ended."""
         process = self._process
+        self.look()
         how = self.end(is_lost=True)
         words = process.last_words if process is not None else ""
         said = f". Its last words: {words}" if words else ""

@@ -44,6 +44,10 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
+    def wait(self, event: torch.cuda.Event) -> None:
+        """Waits until this rank's device has reached an event."""
+        event.synchronize()
+
     def all_to_all(self, sent: Tensor, sizes_out: list[int], sizes_in: list[int]) -> Tensor:
         """Exchanges parts of flat tensors among ranks.
 

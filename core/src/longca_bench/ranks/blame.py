@@ -18,8 +18,8 @@ __all__ = ["blame", "has_failed"]
 
 
 def has_failed(answer: RankResult) -> bool:
-    """Whether a rank failed by itself. A wrong result is the same on all ranks, and ends no process group."""
-    return answer.result is not None and answer.result.status not in (Status.OK, Status.WRONG)
+    """Whether a rank failed by itself. Wrong and suspect results are the same on all ranks, and end no group."""
+    return answer.result is not None and answer.result.status not in (Status.OK, Status.WRONG, Status.SUSPECT)
 
 
 def blame(answers: Mapping[int, RankResult], size: int, seconds: float) -> Result:

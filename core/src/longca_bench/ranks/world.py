@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from typing import TypeVar
@@ -12,8 +14,6 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from longca.kernels.base import torch_device
-from longca.manifests import Device
 from longca_bench.measuring.messages import Place
 from longca_bench.measuring.world import World
 from longca_bench.ranks.store import open_store
@@ -24,23 +24,38 @@ _T = TypeVar("_T")
 
 #: Longer than any case. The leader ends a case that takes too long, and knows the rank that did.
 _TIMEOUT = timedelta(days=1)
+#: Seconds between two questions whether a device has finished, and between two looks at its progress.
+_POLL = 2e-5
+_LOOK = 0.5
 
 
 class JobWorld(World):
     """The default process group of torch.distributed: gloo on CPUs and NCCL on GPUs.
 
+    The judges of a job are one group. Their workers are another one, which has a new number when workers are replaced.
+
     Args:
-        device: The device of each rank.
+        device: The device of each rank. A CUDA device without a number gets that of the rank's place.
         place: This rank's place, and the store in which ranks find each other.
+        workers: Number of the group of workers, or None for the judges.
+
+    Attributes:
+        place: This rank's place.
+        groups: Number of groups of workers that this world of judges has had.
+        look: Looks at the device's progress while the host waits for a timed call, or None.
     """
 
     batch = 8
 
-    def __init__(self, device: Device, place: Place) -> None:
-        super().__init__(torch_device(device))
+    def __init__(self, device: torch.device, place: Place, workers: int | None = None) -> None:
+        super().__init__(device)
         if self.device.type == "cuda":
             torch.cuda.set_device(place.local_rank)
-        store = PrefixStore(f"world/{place.world}", open_store(place.host, place.port))
+            self.device = torch.device("cuda", place.local_rank)
+        self.place, self.groups = place, 0
+        self.look: Callable[[], None] | None = None
+        name = f"world/{place.world}" if workers is None else f"world/{place.world}/workers/{workers}"
+        store = PrefixStore(name, open_store(place.host, place.port))
         backend = "gloo" if self.device.type == "cpu" else "nccl"
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_TIMEOUT)
         self._join(timeout=_TIMEOUT)
@@ -75,6 +90,15 @@ class JobWorld(World):
             dist.all_reduce(self._token)  # on the stream: the host goes on and launches the timed call
         else:
             dist.barrier(group=self._control)
+
+    def wait(self, event: torch.cuda.Event) -> None:
+        """Waits for an event of the device, and looks at the device's progress now and then."""
+        last = time.monotonic()
+        while not event.query():
+            time.sleep(_POLL)
+            if self.look is not None and time.monotonic() > last + _LOOK:
+                self.look()
+                last = time.monotonic()
 
     def all_to_all(self, sent: Tensor, sizes_out: list[int], sizes_in: list[int]) -> Tensor:
         """Exchanges parts of flat tensors among ranks."""

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
-from longca.manifests import Device
+import numpy as np
+
+from longca.manifests import Device, Layout
 from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
 from longca_bench.suites.cases import Case
+from longca_bench.suites.meshes import MeshAxes
 
-__all__ = ["Task", "task_of"]
+__all__ = ["Sharing", "Task", "places_of", "task_of"]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How ranks share a case.
+
+    Attributes:
+        layout: The tokens and steps of each place.
+        places: Each rank's place in the layout.
+        takes_whole: Whether the kernel takes the whole problem on one device.
+        rough_alone: Whether the offer that covers the whole problem calls its log-sum-exp rough.
+    """
+
+    layout: Layout
+    places: tuple[int, ...]
+    takes_whole: bool
+    rough_alone: bool
 
 
 @dataclass(frozen=True)
@@ -22,6 +43,7 @@ class Task:
         placed: The placement of its tokens. `auto` is resolved. None on one device.
         rough_lse: Whether an offer that covers it calls its log-sum-exp rough.
         distributions: The distributions whose code it runs. They share a process.
+        sharing: How ranks share it, or None on one device.
     """
 
     case: Case
@@ -29,6 +51,7 @@ class Task:
     placed: str | None = None
     rough_lse: bool = False
     distributions: tuple[str, ...] = ()
+    sharing: Sharing | None = None
 
 
 def task_of(registry: Registry, case: Case, device: Device) -> Task:
@@ -45,12 +68,28 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
         UnsupportedError: The kernel does not take the case. The message gives the reasons.
     """
     problem, parallel = case.problem(device), case.parallel
+    providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
     if parallel is None:
         verdict = registry.resolve(case.kernel, problem).check()
-        providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
         return Task(case, verdict.form, rough_lse=verdict.rough_lse, distributions=providers)
     sizes, placement = parallel.axis_sizes, parallel.placement
     if placement == AUTO:
         placement = arranged(registry, problem, {parallel.strategy: sizes}, case.kernel).placement
     layout = registry.layout(parallel.strategy, problem, sizes, placement)
-    return Task(case, registry.resolve(case.kernel, problem, layout).check().form, placement)
+    verdict = registry.resolve(case.kernel, problem, layout).check()
+    alone = registry.resolve(case.kernel, problem)
+    sharing = Sharing(layout, places_of(parallel.mesh, layout.axis_sizes), alone.valid, alone.rough_lse)
+    both = tuple(dict.fromkeys((*providers, registry.strategy_provider(parallel.strategy).distribution)))
+    return Task(case, verdict.form, placement, verdict.rough_lse, both, sharing)
+
+
+def places_of(mesh: MeshAxes, axes: MeshAxes) -> tuple[int, ...]:
+    """Each rank's place in a layout.
+
+    Args:
+        mesh: The axes of the mesh, through which ranks count.
+        axes: The same axes in the strategy's order, through which places count.
+    """
+    names, sizes = zip(*mesh, strict=True)
+    ranks = np.arange(prod(sizes)).reshape(sizes).transpose([names.index(name) for name, _ in axes])
+    return tuple(np.argsort(ranks.ravel()).tolist())

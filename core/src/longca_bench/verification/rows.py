@@ -16,7 +16,7 @@ from torch import Tensor
 from longca_bench.verification.reference import Reference, Rows
 from longca_bench.verification.verify import Finding, Means, check_values, wrong
 
-__all__ = ["ROWS", "Checksums", "check_rows"]
+__all__ = ["ROWS", "Checksums", "at_tokens", "check_rows", "drawn_tokens"]
 
 #: Tokens of each tensor whose rows are compared after a timed call.
 ROWS = 256
@@ -43,9 +43,9 @@ def check_rows(
         if not whole.all():
             found.append(wrong(name, "not every element is finite, or was written"))
             continue
-        tokens = _drawn(result.shape[_dim(name)], random, result)
+        tokens = drawn_tokens(result.shape[_dim(name)], random).to(result.device)
         part = means.read(name, result.index_select(_dim(name), tokens))
-        failures = check_values({name: part}, _at(expected, name, tokens), rough_lse=rough_lse).failures
+        failures = check_values({name: part}, at_tokens(expected, name, tokens), rough_lse=rough_lse).failures
         found += [replace(finding, token=int(tokens[finding.token])) for finding in failures]
     return found
 
@@ -100,13 +100,12 @@ def _dim(name: str) -> int:
     return int(name == "lse")
 
 
-def _drawn(count: int, random: Random, like: Tensor) -> Tensor:
+def drawn_tokens(count: int, random: Random) -> Tensor:
     """Tokens, in order: some, or all if there are few."""
-    drawn = range(count) if count <= ROWS else sorted(random.sample(range(count), ROWS))
-    return torch.tensor(list(drawn), device=like.device)
+    return torch.tensor(list(range(count)) if count <= ROWS else sorted(random.sample(range(count), ROWS)))
 
 
-def _at(expected: Reference, name: str, tokens: Tensor) -> Reference:
+def at_tokens(expected: Reference, name: str, tokens: Tensor) -> Reference:
     """The reference of one tensor at some tokens."""
     if name == "lse":
         return replace(expected, lse=expected.lse.index_select(1, tokens))

@@ -22,7 +22,7 @@ from longca import plugins
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring import worker
-from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
@@ -34,7 +34,7 @@ registry, device = plugins.Registry(), Device("cpu")
 cases = expand(load_suite("quick"), ["sdpa"], Selection(patterns=("causal",), seqlens=(64,)))
 phases = []
 cpu, keeper = torch.device("cpu"), Keeper(dict(os.environ))
-bench = Bench(device, Instruments(World(cpu), Workers(keeper, cpu), registry, phases.append, 0.0), {64})
+bench = Bench(device, Instruments(World(cpu), Workers(keeper, cpu), Phases(phases.append), 0.0), {64})
 results = [bench.measure(task_of(registry, case, device)) for case in cases]
 assert [result.status for result in results] == ["ok", "ok"]
 assert not results[0].fields.get("rank_samples"), "the fields of ranks are for ranks"

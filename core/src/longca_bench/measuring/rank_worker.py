@@ -1,0 +1,176 @@
+"""The worker of a rank: it joins the other ranks' workers, and calls strategies as its judge commands.
+
+A strategy, its kernel and the collectives between them run here. Every rank's judge compares the results and holds the
+clock, as on one device.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from longca.manifests import Direction
+from longca.parallel.strategy import Strategy, StrategyPlan
+from longca.plain_text import plain_text
+from longca_bench.measuring.commands import MOST_BYTES, Answer, Mode, PlanFacts, Traffic
+from longca_bench.measuring.communication import ALL
+from longca_bench.measuring.global_state import GlobalState
+from longca_bench.measuring.strategy_commands import (
+    COMPUTE,
+    CallStrategy,
+    Join,
+    LoadStrategy,
+    Part,
+    PlanStrategy,
+    Record,
+    Repeat,
+)
+from longca_bench.measuring.timing import timed_call
+from longca_bench.measuring.traffic import Collective, Recorder, repeat
+from longca_bench.measuring.watched_kernel import Marks, WatchedKernel
+from longca_bench.ranks.world import JobWorld
+
+if TYPE_CHECKING:
+    from longca_bench.measuring.worker import Worker
+
+__all__ = ["RankWorker"]
+
+
+@dataclass
+class _Planned:
+    """A strategy with its plan, the kernel that it calls, and the tensors that its forward kept."""
+
+    number: int
+    strategy: Strategy
+    plan: StrategyPlan
+    kernel: WatchedKernel
+    kept: list[Tensor] | None = None
+
+
+class RankWorker:
+    """The part of a worker that only ranks have.
+
+    Args:
+        worker: The worker.
+        device: The device that it computes on.
+        join: The group of workers to join.
+        marks: A descriptor of the memory of its marks.
+
+    Attributes:
+        world: The workers of all ranks.
+        commands: What it does, by the command's type.
+    """
+
+    def __init__(self, worker: Worker, device: torch.device, join: Join, marks: int) -> None:
+        self._worker, self._marks = worker, Marks(marks)
+        os.close(marks)
+        self.world = JobWorld(device, join.place, join.number)
+        self._strategies: dict[str, Callable[[Any], Strategy]] = {}
+        self._planned: _Planned | None = None
+        self._repeats: dict[str, Callable[[], object]] = {}
+        self.commands: dict[type, Callable[[Any], Answer]] = {
+            LoadStrategy: self._load,
+            PlanStrategy: self._plan,
+            CallStrategy: self._call,
+            Record: self._record,
+            Repeat: self._repeat,
+        }
+
+    def _load(self, load: LoadStrategy) -> Answer:
+        self._strategies[load.strategy] = self._worker.registry.load_strategy(load.strategy)
+        return Answer()
+
+    def _plan(self, asked: PlanStrategy) -> Answer:
+        self._planned = None
+        self._repeats.clear()
+        mesh = self.world.mesh(asked.mesh)
+        kernel = WatchedKernel(self._worker.kernel(asked.kernel), self._marks, self.world.device)
+        self.world.look = kernel.look
+        self.world.synchronize()
+        before, start = GlobalState(), time.perf_counter()
+        layout = self._worker.registry.layout(asked.strategy, asked.problem, dict(asked.mesh), asked.placement)
+        laid_out = time.perf_counter()
+        strategy = self._strategies[asked.strategy](mesh)
+        made = time.perf_counter()
+        plan = strategy.plan(asked.problem, asked.layout, kernel)
+        self.world.synchronize()
+        seconds = time.perf_counter() - made
+        fault, nbytes = "", plan.metadata_bytes
+        if layout != asked.layout:
+            fault = "the layout differs from the layout that the same function gave before"
+        elif type(nbytes) is not int or not 0 <= nbytes <= MOST_BYTES:
+            fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
+        self._planned = _Planned(asked.number, strategy, plan, kernel)
+        facts = PlanFacts(form="", form_text="", backend="", metadata_bytes=0 if fault else nbytes, fault=fault)
+        return Answer(seconds=seconds, layout_seconds=laid_out - start, plan=facts, changed=before.changed())
+
+    def _call(self, asked: CallStrategy) -> Answer:
+        planned = self._of(asked)
+        tensors, landing = self._worker.tensors(asked.tensors), self._worker.tensors(asked.landing)
+        call, about = self._ready(planned, asked, tensors), (self.world, tensors, {}, landing)
+        if asked.mode is not Mode.PLAIN:
+            return self._worker.made(asked, call, *about)
+        with planned.kernel.waiting(self.world.synchronize):
+            answer = self._worker.made(asked, call, *about)
+        return answer.model_copy(update={"kept": asked.keeps and bool(planned.kept)})
+
+    def _record(self, asked: Record) -> Answer:
+        planned, before = self._of(asked.call), GlobalState()
+        call = self._ready(planned, asked.call, self._worker.tensors(asked.call.tensors))
+        if asked.part is Part.COMPUTING:
+            with planned.kernel.kept() as calls:
+                call()
+
+            def compute() -> None:
+                planned.kernel.restart()
+                for each in calls:
+                    each()
+
+            self._repeats = {COMPUTE: compute}
+            return Answer(changed=before.changed())
+        with planned.kernel.silent(), Recorder() as recorder:  # kernel libraries may not bear a recorder
+            call()
+        self.world.synchronize()
+        by_kind: dict[str, list[Collective]] = defaultdict(list)
+        for collective in recorder.collectives:
+            by_kind[collective.kind].append(collective)
+        self._repeats = {kind: partial(repeat, some) for kind, some in by_kind.items()}
+        self._repeats[ALL] = partial(repeat, recorder.collectives)
+        traffic = {kind: _added_up(some) for kind, some in by_kind.items()}
+        return Answer.model_validate({"traffic": traffic, "changed": before.changed()})
+
+    def _repeat(self, asked: Repeat) -> Answer:
+        """Times a part. A rank without collectives of a kind takes part in the barrier alone."""
+        seconds, _ = timed_call(self._repeats.get(asked.what, lambda: None), self.world)
+        self._worker.tell_end()
+        return Answer(seconds=seconds)
+
+    def _of(self, asked: CallStrategy) -> _Planned:
+        assert self._planned is not None, "a strategy is planned before it is called"
+        assert self._planned.number == asked.plan, "the latest plan is called"
+        return self._planned
+
+    def _ready(self, planned: _Planned, asked: CallStrategy, tensors: dict[str, Tensor]) -> Callable[[], Any]:
+        """The strategy's own call."""
+        given, strategy, plan = tuple(tensors.values()), planned.strategy, planned.plan
+        planned.kernel.restart()
+        if asked.direction is Direction.BACKWARD:
+            return lambda: strategy.backward(*given, plan, kept=planned.kept)  # type: ignore[call-arg]  # seven tensors
+        if not asked.keeps:
+            return lambda: strategy.forward(*given, plan)
+        kept: list[Tensor] = []
+        planned.kept = kept
+        return lambda: strategy.forward(*given, plan, kept=kept)
+
+
+def _added_up(collectives: list[Collective]) -> Traffic:
+    sizes, sent = zip(*((each.size, each.sent) for each in collectives), strict=True)
+    return Traffic(calls=len(collectives), size=sum(sizes), sent=sum(sent))

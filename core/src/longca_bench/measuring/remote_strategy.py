@@ -1,0 +1,222 @@
+"""Remote strategies: a strategy with a kernel, in the worker of a rank.
+
+The judges of all ranks call the same methods in the same order.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeVar
+
+from torch import Tensor
+
+from longca.manifests import Direction, Problem
+from longca_bench.measuring.commands import Mode, Traffic
+from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, results_of, said_seconds
+from longca_bench.measuring.results import ContractError
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.strategy_commands import (
+    CallStrategy,
+    Join,
+    LoadStrategy,
+    Part,
+    PlanStrategy,
+    Record,
+    Repeat,
+)
+from longca_bench.measuring.watched_kernel import Marks
+from longca_bench.measuring.workers import CaseEndError
+from longca_bench.measuring.world import World
+from longca_bench.ranks.world import JobWorld
+from longca_bench.suites.tasks import Sharing, Task
+
+__all__ = ["RemoteStrategy", "StrategyFacts", "agreed"]
+
+_T = TypeVar("_T")
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class StrategyFacts:
+    """A plan that the workers of all ranks keep.
+
+    Attributes:
+        problem: The problem of all ranks together.
+        number: Its number.
+        layout_seconds: Seconds that its layout took, on the slowest rank.
+        plan_seconds: Seconds that planning took, on the slowest rank.
+        metadata_bytes: Bytes of the plan's tensors, on the rank with the most.
+    """
+
+    problem: Problem
+    number: int
+    layout_seconds: float
+    plan_seconds: float
+    metadata_bytes: int
+
+
+class RemoteStrategy:
+    """A strategy with a kernel, in this rank's worker.
+
+    Args:
+        instruments: The instruments of this rank.
+        task: The case.
+
+    Attributes:
+        sharing: How ranks share the case.
+        kernel: The kernel alone, in the same worker.
+        latency: Seconds of a round trip to a worker, on the slowest rank.
+    """
+
+    def __init__(self, instruments: Instruments, task: Task) -> None:
+        world, parallel = instruments.world, task.case.parallel
+        assert isinstance(world, JobWorld), "a strategy runs on the ranks of a job"
+        assert parallel is not None, "ranks take cases with a strategy"
+        assert task.sharing is not None, "ranks share a case"
+        self._world, self._task, self._parallel = world, task, parallel
+        self.sharing: Sharing = task.sharing
+        self._workers, self._announce = instruments.workers, instruments.announce
+        self._worker = self._workers.of(task.distributions)
+        self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions)
+        self.latency = 0.0
+
+    def load(self) -> None:
+        """Imports the strategy and its kernel in the worker. All ranks replace a worker that one of them must replace.
+
+        Raises:
+            CaseEndError: They cannot be loaded.
+        """
+        worker = self._worker
+        if any(self._world.everyone(worker.is_changed or not worker.is_joined)):
+            worker.end()
+            self._join()
+        self.latency = max(self._world.everyone(worker.latency))
+        worker.load(self._task.case.kernel)
+        worker.ask(LoadStrategy(self._parallel.strategy))
+
+    def plan(self, problem: Problem) -> StrategyFacts:
+        """Plans a problem in the workers of all ranks.
+
+        Raises:
+            CaseEndError: The plan cannot be made, or is none.
+        """
+        number, parallel, task = next(_numbers), self._parallel, self._task
+        about = number, task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", problem
+
+        def made() -> tuple[float, float, int]:
+            heard = self._worker.ask(PlanStrategy(*about, self.sharing.layout))
+            answer, facts = heard.answer, heard.answer.plan
+            if facts is None or facts.fault:
+                raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
+            if answer.changed:
+                raise CaseEndError(Status.WRONG, f"plan changes global state: {', '.join(answer.changed)}")
+            return answer.layout_seconds or 0.0, said_seconds(heard), facts.metadata_bytes
+
+        mine = agreed(self._world, made, lambda: self._announce("planned"))
+        return StrategyFacts(problem, number, *map(max, zip(*self._world.everyone(mine), strict=True)))
+
+    def call(
+        self,
+        direction: Direction,
+        tensors: Mapping[str, Tensor],
+        plan: StrategyFacts,
+        landing: Mapping[str, Tensor],
+        *,
+        mode: Mode = Mode.PLAIN,
+        keeps: bool = False,
+    ) -> Ran:
+        """Makes the worker call the strategy. The workers of all ranks do so together.
+
+        Args:
+            direction: The direction, alone.
+            tensors: This rank's arguments by their names, in the contract's order. They are shared tensors.
+            plan: The plan.
+            landing: Shared tensors for this rank's results.
+            mode: What is measured.
+            keeps: Whether a forward may keep tensors for the backward.
+
+        Raises:
+            CaseEndError: The strategy raised, or its process was lost.
+            ContractError: This rank's results break the contract.
+        """
+        heard = self._worker.ask(self._command(direction, tensors, plan, landing, mode, keeps))
+        return Ran(results_of(direction, heard.answer, {}, landing, "strategy"), heard)
+
+    def record(
+        self, part: Part, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts
+    ) -> dict[str, Traffic]:
+        """Makes the worker note a part of a call, and returns the call's collectives.
+
+        Args:
+            part: The part.
+            direction: The direction, alone.
+            tensors: This rank's arguments.
+            plan: The plan.
+        """
+        call = self._command(direction, tensors, plan, {}, Mode.PLAIN, False)
+        answer = self._worker.ask(Record(call, part)).answer
+        return {str(kind): traffic for kind, traffic in answer.traffic.items()}
+
+    def repeat(self, what: str) -> tuple[float, None]:
+        """The seconds of a noted part, which the workers of all ranks repeat together. There is no result.
+
+        Args:
+            what: COMPUTE, a kind of collectives, or `all` of them.
+        """
+        heard = self._worker.ask(Repeat(what))
+        return min(heard.answer.seconds or 0.0, heard.ended.seconds), None
+
+    def _command(
+        self,
+        direction: Direction,
+        tensors: Mapping[str, Tensor],
+        plan: StrategyFacts,
+        landing: Mapping[str, Tensor],
+        mode: Mode,
+        keeps: bool,
+    ) -> CallStrategy:
+        there, back = ({name: self._worker.place(x) for name, x in each.items()} for each in (tensors, landing))
+        return CallStrategy(plan.number, direction, mode, there, back, keeps)
+
+    def _join(self) -> None:
+        """Joins the workers of all ranks."""
+        world, worker = self._world, self._worker
+        world.groups += 1
+        fd = os.memfd_create("longca-marks", os.MFD_CLOEXEC)
+        os.ftruncate(fd, mmap.PAGESIZE)
+        marks = Marks(fd)
+        worker.ask(Join(world.place, world.groups), fd)
+        os.close(fd)
+        worker.is_joined, worker.look = True, lambda: self._announce.inside(marks.read())
+
+
+def agreed(world: World, call: Callable[[], _T], announce: Callable[[], None] = lambda: None) -> _T:
+    """The result of a call that all ranks make. A call that is wrong on one rank is wrong on all of them.
+
+    Args:
+        world: The ranks.
+        call: The call.
+        announce: Is called when this rank has made its call, and waits for the others.
+
+    Raises:
+        CaseEndError: The call was wrong on some rank, or this rank's worker was lost.
+    """
+    fault, made = "", []
+    try:
+        made.append(call())
+    except ContractError as error:
+        fault = str(error)
+    except CaseEndError as end:
+        if end.status is not Status.WRONG:
+            raise
+        fault = str(end)
+    announce()
+    for rank, each in enumerate(world.everyone(fault)):
+        if each:
+            raise CaseEndError(Status.WRONG, f"{each}, on rank {rank}")
+    return made[0]

@@ -1,0 +1,112 @@
+"""Commands of a rank's judge to its worker, beside those that every worker knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from longca.manifests import Direction, Layout, Problem
+from longca_bench.measuring.arena import Where
+from longca_bench.measuring.commands import Mode
+from longca_bench.measuring.messages import Place
+from longca_bench.suites.meshes import MeshAxes
+
+__all__ = ["COMPUTE", "CallStrategy", "Join", "LoadStrategy", "Part", "PlanStrategy", "Record", "Repeat"]
+
+#: The name of a recorded call's computing, beside the kinds of its collectives.
+COMPUTE = "compute"
+
+
+@dataclass(frozen=True)
+class Join:
+    """A process group of workers to join. The descriptor of its marks follows on the connection.
+
+    Attributes:
+        place: The rank's place in the job.
+        number: Number of the group in the judges' world.
+    """
+
+    place: Place
+    number: int
+
+
+@dataclass(frozen=True)
+class LoadStrategy:
+    """A strategy to import."""
+
+    strategy: str
+
+
+@dataclass(frozen=True)
+class PlanStrategy:
+    """A strategy's plan to make and to keep. The plan before it is not needed any more.
+
+    Attributes:
+        number: Number of the plan.
+        kernel: Name of a loaded kernel.
+        strategy: Name of a loaded strategy.
+        mesh: Ranks along each axis.
+        placement: The placement of the tokens.
+        problem: The problem of all ranks together.
+        layout: The layout that the judges have.
+    """
+
+    number: int
+    kernel: str
+    strategy: str
+    mesh: MeshAxes
+    placement: str
+    problem: Problem
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class CallStrategy:
+    """A call of a strategy, with this rank's tensors.
+
+    Attributes:
+        plan: Number of the plan.
+        direction: The direction, alone.
+        mode: What is measured.
+        tensors: The arguments by their names.
+        landing: Where results go, by their names.
+        keeps: Whether a forward may keep tensors for the backward.
+    """
+
+    plan: int
+    direction: Direction
+    mode: Mode
+    tensors: dict[str, Where]
+    landing: dict[str, Where]
+    keeps: bool = False
+
+
+class Part(StrEnum):
+    """A part of a call that can be repeated without the rest."""
+
+    COMPUTING = "computing"
+    COMMUNICATION = "communication"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A call of a strategy of which a part is noted, to repeat it.
+
+    Attributes:
+        call: The call.
+        part: The part.
+    """
+
+    call: CallStrategy
+    part: Part
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A noted part to repeat, and to time.
+
+    Attributes:
+        what: COMPUTE, a kind of collectives, or `all` of them.
+    """
+
+    what: str
