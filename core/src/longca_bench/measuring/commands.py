@@ -206,6 +206,7 @@ class Answer(_Data):
     """The answer to a command.
 
     Attributes:
+        number: Number of the command.
         said: `ended` right after a timed call, and then `done`.
         error: The exception that the plugin raised, or an empty text.
         exhausted: Whether memory ran out.
@@ -223,6 +224,7 @@ class Answer(_Data):
         traffic: The collectives of a call, by their kind.
     """
 
+    number: _Size = 0
     said: Literal["ended", "done"] = "done"
     error: Annotated[str, Field(max_length=4000)] = ""
     exhausted: bool = False

@@ -170,6 +170,16 @@ class WorkerProcess:
         """Lets the worker go on."""
         self._signal(signal.SIGCONT)
 
+    def pause(self) -> None:
+        """Stops the worker itself, so that it computes nothing while its results are read."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets a paused worker go on."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+
     def end(self, *, is_lost: bool) -> str:
         """Ends it with everything that it started, and says how it ended.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longca.manifests import Direction
-from longca_bench.measuring.clocks import Clocks
+from longca_bench.measuring.clocks import BURSTS, Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan
@@ -71,6 +71,7 @@ class KernelTrial(Trial):
         self._means = Means(arena.empty, arena.clone, self._read)
         self._checksums = Checksums()
         self._clocks = Clocks(arena.device, kernel.latency)
+        self._held = ""
         self._forward: tuple[Tensor, ...] = ()
         self._verified: tuple[Tensor, ...] = ()
         self._landing: dict[str, Tensor] = {}
@@ -148,13 +149,15 @@ class KernelTrial(Trial):
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """The clocks of the worker and of the judge, and the judge's own memory on the device."""
+        if count := self._clocks.burst:
+            self._held = self._clocks.hold(count, [self._run(Mode.BURST, count).heard for _ in range(BURSTS)])
         arena = self._instruments.workers.arena
         taken = torch.cuda.max_memory_reserved() + arena.nbytes if arena.device.type == "cuda" else None
         return {"clocks": self._clocks.fields(), "judge_bytes": taken}
 
     def suspicion(self) -> str:
         """What the two clocks do not agree about, or an empty text."""
-        return self._clocks.fault()
+        return self._clocks.fault() or self._held
 
     def _read(self, name: str, result: Tensor) -> Tensor:
         """A result as the reference has it. The first verification's results give the checksums."""
@@ -163,15 +166,14 @@ class KernelTrial(Trial):
             self._checksums.keep(name, there)
         return there
 
-    def _run(self, mode: Mode) -> Ran:
+    def _run(self, mode: Mode, count: int = 1) -> Ran:
         x = self.inputs
         tensors = {"q": x.q, "k": x.k, "v": x.v}
         if not self.is_forward:
             tensors = {"dout": x.dout, **tensors, "out": self._forward[0], "lse": self._forward[1]}
         try:
-            return self._kernel.run(
-                self.problem.direction, tensors, self._plan, mode=mode, landing=self._landing or None
-            )
+            direction, landing = self.problem.direction, self._landing or None
+            return self._kernel.run(direction, tensors, self._plan, mode=mode, landing=landing, count=count)
         except ContractError as error:
             raise WrongResultError([_of_timed(finding) for finding in findings_of(error)]) from None
 

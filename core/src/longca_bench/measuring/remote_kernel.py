@@ -21,7 +21,7 @@ from longca_bench.measuring.commands import Answer, MakePlan, Mode, Run
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError, Heard, Workers
-from longca_bench.verification.verify import lse_dtype
+from longca_bench.verification.verify import lse_dtype, same_bits
 
 __all__ = ["Ran", "RemoteKernel", "RemotePlan", "results_of", "said_seconds"]
 
@@ -85,7 +85,7 @@ class RemoteKernel:
     """
 
     def __init__(self, workers: Workers, name: str, distributions: Iterable[str]) -> None:
-        self._workers, self._worker, self.name = workers, workers.of(distributions), name
+        self._workers, self._worker, self.name = workers, workers.of(distributions, name), name
         self._twins: weakref.WeakKeyDictionary[_Key, Tensor] = weakref.WeakKeyDictionary()
         self._forgotten: list[int] = []
 
@@ -204,9 +204,10 @@ class RemoteKernel:
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
         places = {name: self._worker.place(x) for name, x in (*shared.items(), *landing.items())}
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
-        heard = self._worker.ask(Run(self.name, plan.number, direction, mode, arguments, filled, landed, abreast, count))
+        about = (self.name, plan.number, direction, mode)
+        heard = self._worker.ask(Run(*about, arguments, filled, landed, abreast, count))
         for name, x in (*tensors.items(), *given.items()):
-            if shared[name] is not x and not _same(shared[name], x):
+            if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])
         return Ran(results_of(direction, heard.answer, given, landing), heard)
 
@@ -290,8 +291,3 @@ def said_seconds(heard: Heard) -> float:
     """The seconds that a worker says, or the judge's own if they are far apart."""
     said = heard.answer.seconds or 0.0
     return said if said <= heard.done.seconds <= 2 * said + _APART else heard.done.seconds
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors are equal bit by bit."""
-    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))

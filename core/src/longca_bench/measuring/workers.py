@@ -1,7 +1,7 @@
 """Workers: a judge's way to kernels that run in other processes.
 
-A worker loads the plugins of one distribution, or of two for a pair of kernels from two. It starts when it is first
-needed, and again after it was lost. While one worker computes, the others are stopped.
+A worker runs one kernel, or one pair. It loads the plugins of one distribution, or of two for a pair of kernels from
+two. It starts when it is first needed, and again after it was lost. While one worker computes, the others are stopped.
 """
 
 from __future__ import annotations
@@ -88,15 +88,20 @@ class Workers:
         self.arena = Arena(device)
         self.deadline: float | None = None
         self._keeper, self._device, self._memory = keeper, device, memory
-        self._workers: dict[frozenset[str], Worker] = {}
+        self._workers: dict[tuple[frozenset[str], str], Worker] = {}
 
-    def of(self, distributions: Iterable[str]) -> Worker:
-        """The worker that loads the plugins of some distributions, and of no other."""
+    def of(self, distributions: Iterable[str], kernel: str = "") -> Worker:
+        """The worker that loads the plugins of some distributions, and of no other.
+
+        Args:
+            distributions: The distributions.
+            kernel: The kernel that has the worker for itself, or an empty text for a worker that runs a strategy.
+        """
         wanted = frozenset(distributions)
-        if wanted not in self._workers:
+        if (wanted, kernel) not in self._workers:
             setup = WorkerSetup(str(self._device), wanted, self._memory)
-            self._workers[wanted] = Worker(self, self._keeper, setup)
-        return self._workers[wanted]
+            self._workers[wanted, kernel] = Worker(self, self._keeper, setup)
+        return self._workers[wanted, kernel]
 
     def alone(self, worker: Worker) -> None:
         """Stops all workers but one."""
@@ -139,7 +144,7 @@ class Worker:
         self._process: WorkerProcess | None = None
         self._mapped: set[int] = set()
         self._loaded: dict[str, dict[str, list[str]]] = {}
-        self._rests = False
+        self._rests, self._paused, self._sent = False, False, 0
         self.age, self.latency, self.is_changed, self.is_joined = 0, 0.0, False, False
         self.look: Callable[[], None] = lambda: None
 
@@ -193,6 +198,9 @@ class Worker:
             ended = Moment(time.perf_counter() - start, self._waited() - before)
             answer = self._hear()
         done = Moment(time.perf_counter() - start, self._waited() - before)
+        if ended.seconds and not self.is_joined and self._process is not None:
+            self._process.pause()  # nothing computes on while the results are read; other ranks may wait for a rank
+            self._paused = True
         self.is_changed |= bool(answer.changed)
         self.look()
         if answer.error:
@@ -224,7 +232,7 @@ class Worker:
         if self._process is None:
             return "had not been started"
         how = self._process.end(is_lost=is_lost)
-        self._process, self._rests = None, False
+        self._process, self._rests, self._paused = None, False, False
         self.is_changed = self.is_joined = False
         self.age += 1
         self._mapped.clear()
@@ -238,6 +246,9 @@ class Worker:
         if self._rests:
             self._process.wake()
             self._rests = False
+        elif self._paused:
+            self._process.resume()
+        self._paused = False
 
     def _waited(self) -> float:
         return waited(os.getpid()) + (waited(self._process.pid) if self._process is not None else 0.0)
@@ -254,9 +265,13 @@ class Worker:
 
     def _send(self, command: object) -> None:
         assert self._process is not None, "a worker is started before it is given anything"
+        self._sent += 1
         try:
-            self._process.connection.send(command)
-        except OSError:
+            if self._process.connection.poll():
+                self._process.connection.recv_bytes(LONGEST)
+                raise self._lost("said something that nobody had asked, and ")
+            self._process.connection.send((self._sent, command))
+        except (EOFError, OSError):
             raise self._lost("") from None
 
     def _send_descriptor(self, fd: int) -> None:
@@ -279,9 +294,12 @@ class Worker:
         except (EOFError, OSError):
             raise self._lost("") from None
         try:
-            return Answer.model_validate_json(said)
+            answer = Answer.model_validate_json(said)
         except (ValidationError, ValueError):
             raise self._lost("sent something other than an answer, and ") from None
+        if answer.number != self._sent:
+            raise self._lost("answered another command than the last, and ")
+        return answer
 
     def _lost(self, before: str) -> CaseEndError:
         """The error of a worker that is lost. Everything that it started is ended."""

@@ -33,10 +33,12 @@ __all__ = [
     "check_values",
     "findings_of",
     "lse_dtype",
+    "same_bits",
     "wrong",
 ]
 
 _INPUTS = ("q", "k", "v", "dout")
+_CHANGED = "the kernel changed this input"
 
 #: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
 #: standard normal inputs s reaches 8 and lse 16. Half an ulp of each is 4 and 8 ulps of 1. Kernels convert bases too.
@@ -273,8 +275,8 @@ def _restored(inputs: Inputs, before: Inputs) -> list[Finding]:
     findings = []
     for name in _INPUTS:
         now, then = getattr(inputs, name), getattr(before, name)
-        if not torch.equal(now, then):
-            findings.append(wrong(name, "the kernel changed this input"))
+        if not same_bits(now, then):
+            findings.append(wrong(name, _CHANGED))
             now.copy_(then)
     return findings
 
@@ -287,14 +289,20 @@ def _checked(
     direction: Direction,
 ) -> list[Finding]:
     """Makes a call, and returns a finding for each breach of the contract."""
-    before = inputs.clone()
+    before, kept = inputs.clone(), {name: x.clone() for name, x in given.items()}
     tensors = {name: getattr(inputs, name) for name in _INPUTS} | dict(given)
     findings: list[Finding] = []
     try:
         held(direction, call(), tensors, buffers, buffers)
     except ContractError as error:
         findings = list(findings_of(error))
-    return [*_restored(inputs, before), *findings]
+    changed = [name for name, x in given.items() if not same_bits(x, kept[name])]
+    return [*_restored(inputs, before), *(wrong(name, _CHANGED) for name in changed), *findings]
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit. NaN equals NaN."""
+    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
 
 
 def findings_of(error: ContractError) -> tuple[Finding, ...]:

@@ -122,7 +122,7 @@ def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
     call(workers, "naive", "longca-core")
     call(workers, "daemon")
     until_running("86391")
-    workers.of(("odd",)).end()
+    workers.of(("odd",), "daemon").end()
     assert not running("86391")
     call(workers, "naive", "longca-core")
 
@@ -130,7 +130,7 @@ def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
 def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):
     call(workers, "stopper")
     until_running("86392")
-    workers.of(("odd",)).end(is_lost=True)
+    workers.of(("odd",), "stopper").end(is_lost=True)
     assert not running("86392")
     call(workers, "naive", "longca-core")
 
@@ -151,7 +151,7 @@ def test_last_words_are_plain_text(workers):
 
 def test_a_worker_starts_in_a_folder_of_its_own(workers):
     call(workers, "naive", "longca-core")
-    folder = os.readlink(f"/proc/{workers.of(('longca-core',))._process.pid}/cwd")
+    folder = os.readlink(f"/proc/{workers.of(('longca-core',), 'naive')._process.pid}/cwd")
     assert "longca-" in folder
     assert os.listdir(folder) == []
 
@@ -159,7 +159,7 @@ def test_a_worker_starts_in_a_folder_of_its_own(workers):
 def test_other_workers_rest_while_one_computes(workers):
     call(workers, "naive", "longca-core")
     call(workers, "daemon")
-    pid = workers.of(("longca-core",))._process.pid
+    pid = workers.of(("longca-core",), "naive")._process.pid
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     call(workers, "naive", "longca-core")
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
