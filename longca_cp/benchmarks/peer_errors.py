@@ -10,7 +10,7 @@ from peer_subjects import Case, Subject
 from torch import Tensor
 
 import longca
-from longca_bench.measuring.shares import Share, by_heads, shares
+from longca_bench.measuring.shares import Share, by_heads, held_tokens, shares
 
 __all__ = ["LIMIT", "Expected"]
 
@@ -40,7 +40,8 @@ class Expected:
         return {name: self._error(name, subject, x) for name, x in results.items()}
 
     def _error(self, name: str, subject: Subject, mine: Tensor) -> float:
-        whole = by_heads(name, mine, subject.layout, subject.places, self._dealt, self._ranks)
+        held = held_tokens(subject.layout, subject.places)
+        whole = by_heads(name, mine, held, self._dealt, self._ranks)
         expected = self._tensors.get(name, whole).float()
         norms = (whole.float() - expected).norm().item() ** 2, expected.norm().item() ** 2
         off, size = map(sum, zip(*self._ranks.everyone(norms), strict=True))

@@ -41,7 +41,7 @@ from longca_bench.ranks.world import JobWorld
 if TYPE_CHECKING:
     from longca_bench.measuring.worker import Worker
 
-__all__ = ["RankWorker"]
+__all__ = ["RankWorker", "added_up"]
 
 
 @dataclass
@@ -144,7 +144,7 @@ class RankWorker:
             by_kind[collective.kind].append(collective)
         self._repeats = {kind: partial(repeat, some) for kind, some in by_kind.items()}
         self._repeats[ALL] = partial(repeat, recorder.collectives)
-        traffic = {kind: _added_up(some) for kind, some in by_kind.items()}
+        traffic = {kind: added_up(some) for kind, some in by_kind.items()}
         return Answer.model_validate({"traffic": traffic, "changed": before.changed()})
 
     def _repeat(self, asked: Repeat) -> Answer:
@@ -171,6 +171,7 @@ class RankWorker:
         return lambda: strategy.forward(*given, plan, kept=kept)
 
 
-def _added_up(collectives: list[Collective]) -> Traffic:
+def added_up(collectives: list[Collective]) -> Traffic:
+    """The number and the sizes of collectives."""
     sizes, sent = zip(*((each.size, each.sent) for each in collectives), strict=True)
     return Traffic(calls=len(collectives), size=sum(sizes), sent=sum(sent))

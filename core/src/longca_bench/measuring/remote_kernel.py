@@ -82,10 +82,14 @@ class RemoteKernel:
         workers: The judge's workers.
         name: The name of the kernel, or of the pair.
         distributions: The distributions that provide it.
+        has_strategy: Whether a strategy in the same worker calls it. Otherwise it has the worker for itself.
     """
 
-    def __init__(self, workers: Workers, name: str, distributions: Iterable[str]) -> None:
-        self._workers, self._worker, self.name = workers, workers.of(distributions, name), name
+    def __init__(
+        self, workers: Workers, name: str, distributions: Iterable[str], *, has_strategy: bool = False
+    ) -> None:
+        self._workers, self.name = workers, name
+        self._worker = workers.of(distributions, "" if has_strategy else name)
         self._twins: weakref.WeakKeyDictionary[_Key, Tensor] = weakref.WeakKeyDictionary()
         self._forgotten: list[int] = []
 

@@ -82,7 +82,7 @@ class RemoteStrategy:
         self.sharing: Sharing = task.sharing
         self._workers, self._announce = instruments.workers, instruments.announce
         self._worker = self._workers.of(task.distributions)
-        self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions)
+        self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions, has_strategy=True)
         self.latency = 0.0
 
     def load(self) -> None:

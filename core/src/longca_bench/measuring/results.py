@@ -40,21 +40,20 @@ class ContractError(LongCAError):
         self.faults = dict(faults)
 
 
-def named_results(direction: Direction, results: Any) -> tuple[dict[str, Any], str]:
+def named_results(direction: Direction, results: Any, what: str = "kernel") -> tuple[dict[str, Any], str]:
     """The results by their names, and what is wrong with them together, in a clause.
 
     Args:
         direction: The direction that ran.
-        results: Whatever the kernel returned.
+        results: Whatever it returned.
+        what: The callee in a word.
     """
     names = NAMES[direction]
     if type(results) is not tuple:
-        return (
-            {},
-            f"the kernel returned a {plain_text(type(results).__name__, 100)} instead of a tuple of {', '.join(names)}",
-        )
+        kind = plain_text(type(results).__name__, 100)
+        return {}, f"the {what} returned a {kind} instead of a tuple of {', '.join(names)}"
     if len(results) != len(names):
-        return {}, f"the kernel returned {len(results)} tensors instead of {len(names)}: {', '.join(names)}"
+        return {}, f"the {what} returned {len(results)} tensors instead of {len(names)}: {', '.join(names)}"
     return dict(zip(names, results, strict=True)), ""
 
 

@@ -223,7 +223,7 @@ class Worker:
             results = call()
         if run.mode is Mode.PLAIN:
             self._world.synchronize()
-        named, fault = named_results(run.direction, results)
+        named, fault = named_results(run.direction, results, "kernel" if isinstance(run, Run) else "strategy")
         returned = describe_all(named, tensors, buffers)
         landed = {name: there for name, there in landing.items() if _lands(returned, name, there)}
         measured["late"] = self._land(named, landed)

@@ -5,53 +5,132 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from longca.manifests import Layout
+from longca.manifests import Direction, Layout
+from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.remote_kernel import Ran
+from longca_bench.measuring.remote_strategy import StrategyFacts
+from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import shares
 from longca_bench.measuring.strategy_trial import StrategyTrial
+from longca_bench.measuring.trial import WrongResultError
+from longca_bench.measuring.workers import Heard, Moment
 from longca_bench.measuring.world import World
-from longca_bench.suites.tasks import Task
+from longca_bench.suites.tasks import Sharing, Task
 from longca_builtin.naive import Naive
 
 ROUGH = 0.9 * torch.finfo(torch.bfloat16).eps / 2
 
 
-def trial(made, rough_lse, strategy=None):
-    tokens = made.problem.mask.seqlen_q
+class Here:
+    """A strategy in this process, on one rank. A function may spoil its results."""
+
+    latency = 0.0
+
+    def __init__(self, made, spoil=lambda results, call: None, keeps=False):
+        tokens = made.problem.mask.seqlen_q
+        self.sharing = Sharing(Layout(((),), (((0, tokens),),)), (0,), True, False)
+        self.kernel, self.plan, self.spoil, self.calls, self.keeps = Naive(), made.plan, spoil, [], keeps
+        self.kept = None
+
+    def call(self, direction, tensors, plan, landing, *, mode="plain", keeps=False):
+        self.calls.append((str(direction), str(mode)))
+        given = [x.clone() for x in tensors.values()]
+        if keeps and self.keeps:
+            self.kept = given
+        if direction is Direction.BACKWARD and self.kept is not None:
+            given[1:4] = self.kept
+        method = self.kernel.forward if direction is Direction.FORWARD else self.kernel.backward
+        for there, result in zip(landing.values(), method(*given, self.plan), strict=True):
+            there.copy_(result)
+        self.spoil(landing, self.calls)
+        answer = SimpleNamespace(kept=keeps and self.keeps, seconds=1e-3, late=0.0, peak=None)
+        return Ran(dict(landing), Heard(answer, Moment(1e-3), Moment(1e-3)))
+
+
+def trial(made, strategy, rough_lse=False):
     return StrategyTrial(
-        task=Task(None, "row_intervals", "contiguous"),
-        problem=made.problem,
-        strategy=strategy,
-        plan=None,
-        kernel=None,
-        layout=Layout(((),), (((0, tokens),),)),
-        places=(0,),
-        shared=SharedInputs(made.inputs, shares(made.problem, 1), made.inputs, made.expected),
-        rough_lse=rough_lse,
-        instruments=Instruments(World(torch.device("cpu")), None, None),
+        strategy,
+        StrategyFacts(made.problem, 1, 0.0, 0.0, 0),
+        Task(None, "row_intervals", "contiguous", rough_lse),
+        SharedInputs(made.inputs, shares(made.problem, 1), made.inputs, made.expected),
+        Instruments(World(torch.device("cpu")), SimpleNamespace(arena=Arena(torch.device("cpu")))),
     )
 
 
 @pytest.mark.parametrize("rough_lse", [False, True])
 def test_a_rough_lse_passes_where_the_offers_say_so(setup, rough_lse):
     made = setup(dtype="bfloat16", direction="forward")
-    out, lse = Naive().forward(made.inputs.q, made.inputs.k, made.inputs.v, made.plan)
-    found = trial(made, rough_lse).check({"out": out, "lse": lse + ROUGH})
-    assert {finding.tensor: finding.passed for finding in found.findings} == {"out": True, "lse": rough_lse}
-    assert not trial(made, rough_lse).check({"out": out, "lse": lse + 3 * ROUGH}).passed
+    found = trial(made, Here(made, lambda results, _: results["lse"].add_(ROUGH)), rough_lse).verify()
+    assert {finding.tensor.split()[0]: finding.passed for finding in found.findings} == {"out": True, "lse": rough_lse}
+    assert not trial(made, Here(made, lambda results, _: results["lse"].add_(3 * ROUGH)), rough_lse).verify().passed
 
 
-def test_it_is_as_rough_on_other_inputs(setup):
-    made = setup(dtype="bfloat16", direction="forward")
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_inputs_change_between_calls_and_results_with_them(setup, direction, keeps):
+    made = setup(direction=direction)
+    strategy = Here(made, keeps=keeps)
+    one, given = trial(made, strategy), made.inputs.clone()
+    assert one.verify().passed
+    seen = set()
+    for _ in range(4):
+        _, results = one.sample()
+        one.inspect(results)
+        seen.add(tuple(one.inputs.v.flatten()[:8].tolist()))
+    assert len(seen) > 1
+    one.change()
+    assert one.verify().passed
+    assert torch.equal(made.inputs.v, given.v), "the trial has memory of its own"
+    timed = strategy.calls.index((direction, "timed"))
+    assert (("forward", "plain") in strategy.calls[timed:-2]) == (keeps and direction == "backward")
 
-    def forward(q, k, v, plan, kept=None):
-        out, lse = Naive().forward(q, k, v, made.plan)
-        return out, lse + ROUGH
 
-    again, v = trial(made, True, SimpleNamespace(forward=forward)), made.inputs.v.clone()
-    assert again.verify().passed
-    again.change()
-    assert again.verify().passed
-    assert torch.equal(again.inputs.v, -v)
-    assert torch.equal(made.inputs.v, v), "the trial has memory of its own"
+def test_a_backward_with_tensors_that_an_earlier_forward_kept_is_wrong(setup):
+    made = setup(direction="backward")
+    strategy = Here(made, keeps=True)
+    one = trial(made, strategy)
+    assert one.verify().passed
+    old, strategy.keeps = strategy.kept, False
+    strategy.spoil = lambda results, calls: setattr(strategy, "kept", old)
+    with pytest.raises(WrongResultError, match=r"d. of a timed call on rank 0"):
+        one.inspect(one.sample()[1])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda results: results["out"][:, 2].add_(1), "out of a timed call on rank 0: error"),
+        (lambda results: results["out"][5].fill_(torch.nan), "out of a timed call on rank 0: not every element"),
+        (lambda results: results["lse"].mul_(1.01), "lse of a timed call on rank 0"),
+    ],
+)
+def test_a_wrong_timed_call_names_its_rank(setup, spoil, said):
+    made = setup(direction="forward")
+    one = trial(made, Here(made, lambda results, calls: spoil(results) if calls[-1][1] == "timed" else None))
+    assert one.verify().passed
+    with pytest.raises(WrongResultError, match=said):
+        one.inspect(one.sample()[1])
+
+
+def test_a_timed_call_that_breaks_the_contract_names_its_rank(setup):
+    made = setup(direction="forward")
+
+    def spoil(results, calls):
+        if calls[-1][1] == "timed":
+            raise ContractError({"lse": "a list was returned instead of a tensor"})
+
+    one = trial(made, Here(made, spoil))
+    assert one.verify().passed
+    with pytest.raises(WrongResultError, match="lse of a timed call on rank 0: a list was returned"):
+        one.sample()
+
+
+def test_a_strategy_that_changes_its_inputs_is_wrong(setup):
+    made = setup(direction="forward")
+    strategy = Here(made)
+    one = trial(made, strategy)
+    strategy.spoil = lambda results, calls: one.inputs.k.neg_()
+    assert "k on rank 0: the strategy changed this input" in "; ".join(map(str, one.verify().failures))
+    assert torch.equal(one.inputs.k, made.inputs.k), "the input has its values back"

@@ -9,11 +9,12 @@ import torch.distributed as dist
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout, Problem
 from longca.masks import build
-from longca_bench.measuring.communication import ALL, measure_communication, repeat
+from longca_bench.measuring.communication import ALL, measure_communication
 from longca_bench.measuring.messages import Place
-from longca_bench.measuring.shares import by_heads, shares
+from longca_bench.measuring.rank_worker import added_up
+from longca_bench.measuring.shares import by_heads, held_tokens, shares
 from longca_bench.measuring.timing import time_calls
-from longca_bench.measuring.traffic import Recorder, sent_by_kind
+from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_bench.ranks.world import JobWorld
 
 RANKS = 3
@@ -54,13 +55,17 @@ def check_collectives(world):
     before = got.clone()
     repeat(seen)
     assert torch.equal(got, before), "what is begun again goes to memory of its own"
-    measured = measure_communication(seen, world, 0.001)
+    by_kind = {kind: [c for c in seen if c.kind == kind] for kind in kinds} | {ALL: seen}
+    traffic = {kind: added_up(some) for kind, some in by_kind.items() if kind != ALL}
+    measured = measure_communication(
+        traffic, world, lambda kind: time_calls(lambda: repeat(by_kind[kind]), world, 0.001)
+    )
     assert set(measured) == {*kinds, ALL}
     assert measured["p2p"]["calls"] == 2
     assert (measured["all_to_all"]["bytes"], measured[ALL]["bytes"]) == (48, 528)
     found = measured["all_gather"]
     assert abs(found["busbw"] / found["algbw"] - 2 / 3) < 1e-9
-    assert measure_communication([], world, 0.001) == {}
+    assert measure_communication({}, world, timed) == {}
     # One that is not counted does not pass in silence.
     with Recorder(), pytest.raises(LongCAError, match="gather_"):
         dist.gather(torch.zeros(1), [torch.zeros(1) for _ in range(RANKS)] if world.rank == 0 else None)
@@ -71,14 +76,18 @@ def check_heads(world):
     problem = Problem(mask=build("full", 10), heads_q=4, heads_kv=2, head_dim=3, device=Device("cpu"), dtype="float32")
     layout = Layout(((),) * 3, (((0, 2), (9, 10)), ((2, 3),), ((3, 9),)))
     places, dealt = (2, 0, 1), shares(problem, RANKS)
+    held, drawn = held_tokens(layout, places), torch.tensor([1, 2, 6, 9])
+    some = [tokens[torch.isin(tokens, drawn)] for tokens in held]
     assert [share.heads_kv for share in dealt] == [(0, 0), (0, 1), (1, 2)]
     share, place = dealt[world.rank], places[world.rank]
     for name, heads in (("out", 4), ("dk", 2)):
         whole = torch.arange(10.0 * heads * 3).view(10, heads, 3)
-        back = by_heads(name, layout.shard(whole, place), layout, places, dealt, world)
+        back = by_heads(name, layout.shard(whole, place), held, dealt, world)
         assert torch.equal(back, whole[:, share.heads(name)])
+        back = by_heads(name, whole[some[world.rank]], some, dealt, world)
+        assert torch.equal(back, whole[drawn][:, share.heads(name)]), "the rows of some tokens"
     lse = torch.arange(40.0).view(4, 10)
-    back = by_heads("lse", layout.shard(lse.T, place).T.contiguous(), layout, places, dealt, world)
+    back = by_heads("lse", layout.shard(lse.T, place).T.contiguous(), held, dealt, world)
     assert torch.equal(back, lse[share.heads("lse")])
 
 
@@ -92,7 +101,7 @@ def check_rounds(world):
 
 
 def main(rank, port):
-    world = JobWorld(Device("cpu"), Place(0, rank, RANKS, rank, "localhost", port))
+    world = JobWorld(torch.device("cpu"), Place(0, rank, RANKS, rank, "localhost", port))
     for check in (check_collectives, check_heads, check_rounds):
         check(world)
     dist.destroy_process_group()

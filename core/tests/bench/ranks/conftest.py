@@ -11,7 +11,12 @@ import pytest
 TOYS = Path(__file__).with_name("toys.py")
 KERNELS = {
     "raises": "Raises", "exits": "Exits", "hangs": "Hangs", "hangs_planning": "HangsPlanning",
-    "takes_all_memory": "TakesAllMemory", "wrong": "Wrong",
+    "takes_all_memory": "TakesAllMemory", "wrong": "Wrong", "wrong_later": "WrongLater", "hangs_later": "HangsLater",
+}  # fmt: skip
+#: Strategies that misbehave, and the honest kernel that they call.
+STRATEGIES = {
+    "patches_time": "PatchesTime", "patches_torch": "PatchesTorch", "returns_list": "ReturnsList",
+    "returns_other_shape": "ReturnsOtherShape", "changes_state": "ChangesState", "plans_with_state": "PlansWithState",
 }  # fmt: skip
 PLUGIN = f"""
 @hookimpl
@@ -19,16 +24,20 @@ def provide_kernel():
     takes = offer("row_intervals", dtypes=("float32",), backward="external", unequal_lengths=True)
     rough = takes.model_copy(update=dict(dtypes=("bfloat16",), backward="own", rough_lse=True))
     made = [kernel(name, takes, implementation="toys:" + where) for name, where in {KERNELS!r}.items()]
-    return [*made, kernel("rough", rough, implementation="toys:Rough")]
+    honest = kernel("honest", takes, implementation="longca_builtin.naive:Naive")
+    return [*made, kernel("rough", rough, implementation="toys:Rough"), honest]
 
 @hookimpl
 def provide_cp_strategy():
-    return StrategyManifest(
-        name="toy", title="Toy", upstream="https://example.org", license="MIT", axes=("toy",),
-        placements=("evenly", "lazily", "never"), layout="toys:layout", implementation="toys:Toy",
-    )
+    return [
+        StrategyManifest(
+            name=name, title="Toy", upstream="https://example.org", license="MIT", axes=("toy",),
+            placements=("evenly", "lazily", "never"), layout="toys:layout", implementation="toys:" + where,
+        )
+        for name, where in {{"toy": "Toy", **{STRATEGIES!r}}}.items()
+    ]
 """
-SUITE = """
+SUITE = f"""
 name = "toys"
 version = 1
 [[sweep]]
@@ -41,7 +50,7 @@ heads = ["4:2"]
 head_dims = [16]
 dtypes = ["float32"]
 [sweep.factors]
-causal_document = { documents = [30, 1, 49] }
+causal_document = {{ documents = [30, 1, 49] }}
 [[sweep]]
 patterns = ["causal"]
 kernels = ["rough"]
@@ -51,6 +60,15 @@ tokens_per_rank = [40]
 heads = ["4:2"]
 head_dims = [16]
 dtypes = ["bfloat16"]
+[[sweep]]
+patterns = ["causal"]
+kernels = ["honest"]
+strategies = {[*STRATEGIES, "toy"]}
+placements = ["evenly"]
+tokens_per_rank = [40]
+heads = ["4:2"]
+head_dims = [16]
+dtypes = ["float32"]
 """
 
 

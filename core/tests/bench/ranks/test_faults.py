@@ -12,8 +12,10 @@ FAULTS = {
     "raises": ("error", "rank 1 of 2: RuntimeError: no kernel image is available, in phase 'kernel forward'"),
     "exits": ("crashed", "rank 1 of 2: the worker exited with code 7, in phase 'kernel forward'"),
     "takes_all_memory": ("oom", "rank 1 of 2: "),
-    "wrong": ("wrong", "out"),
+    "wrong": ("wrong", "out on rank 1: "),
+    "wrong_later": ("wrong", "out of a timed call on rank 1: "),
     "hangs": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 25 s, and the others wait"),
+    "hangs_later": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 25 s, and the others wait"),
     "hangs_planning": ("timeout", "rank 1 of 2 is still in phase 'plan' after 25 s, and the others wait"),
 }
 
@@ -41,6 +43,33 @@ def test_the_culprit_is_named_and_the_next_case_is_unaffected(toys):
         assert record["median"] is None
         assert found[name, "backward"]["status"] == "ok", found[name, "backward"]["message"]
     assert found["wrong", "forward"]["findings"][0]["head"] == 2
+    assert "Traceback" not in errors
+    wait_until(lambda: not toys.processes(), 60)
+
+
+#: What the case of each strategy must be found to be, and what must be said of it.
+STRATEGIES = {
+    "patches_time": ("suspect", "rank 1: the clocks disagree"),
+    "patches_torch": ("wrong", "out on rank 1: error"),
+    "returns_list": ("wrong", "out on rank 1: the strategy returned a list instead of a tuple of out, lse"),
+    "returns_other_shape": ("wrong", "out on rank 1: (39, 4, 16) float32 on cpu was returned"),
+    "changes_state": ("wrong", "state on rank 1: the strategy changes global state: default dtype"),
+    "plans_with_state": ("wrong", "plan changes global state: working directory, on rank 1"),
+}
+
+
+@pytest.mark.slow
+def test_strategies_cannot_reach_what_judges_them(toys):
+    options = ["--kernel", "honest", "--mask", "causal", "--direction", "forward", "--nproc", "2", "--timeout", "60"]
+    process = toys.start(*options)
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 1, output + errors
+    found = {record["strategy"]: record for record in toys.records()}
+    assert set(found) == {"toy", *STRATEGIES}
+    assert found["toy"]["status"] == "ok", found["toy"]["message"]
+    for name, (status, said) in STRATEGIES.items():
+        record = found[name]
+        assert (record["status"], said in record["message"]) == (status, True), record["message"]
     assert "Traceback" not in errors
     wait_until(lambda: not toys.processes(), 60)
 

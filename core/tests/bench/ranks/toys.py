@@ -69,6 +69,60 @@ def is_due(plan):
     return os.environ["RANK"] == "1" and plan.problem.direction == "forward"
 
 
+class PatchesTime(Toy):
+    """Is slow, and makes the clock of its process a hundred times slower."""
+
+    def forward(self, *arguments, **buffers):
+        if not hasattr(time, "true"):
+            time.true = time.perf_counter
+            time.perf_counter = lambda: time.true() / 100
+        time.sleep(0.2)
+        return super().forward(*arguments, **buffers)
+
+
+class PatchesTorch(Toy):
+    """Is wrong, and makes everything equal and finite in its process."""
+
+    def forward(self, *arguments, **buffers):
+        torch.equal = lambda *x: True
+        torch.isfinite = torch.Tensor.isfinite = lambda x: torch.ones_like(x, dtype=torch.bool)
+        dist.all_gather_object = lambda values, value, group=None: values.__setitem__(slice(None), [None] * len(values))
+        out, lse = super().forward(*arguments, **buffers)
+        return out.zero_(), lse
+
+
+class ReturnsList(Toy):
+    """Returns a list on one rank."""
+
+    def forward(self, *arguments, **buffers):
+        results = super().forward(*arguments, **buffers)
+        return list(results) if os.environ["RANK"] == "1" else results
+
+
+class ReturnsOtherShape(Toy):
+    def forward(self, *arguments, **buffers):
+        out, lse = super().forward(*arguments, **buffers)
+        return (out[:-1], lse) if os.environ["RANK"] == "1" else (out, lse)
+
+
+class ChangesState(Toy):
+    """Changes the default dtype in a forward on one rank."""
+
+    def forward(self, *arguments, **buffers):
+        if os.environ["RANK"] == "1":
+            torch.set_default_dtype(torch.float64)
+        return super().forward(*arguments, **buffers)
+
+
+class PlansWithState(Toy):
+    """Changes the directory in a plan on one rank."""
+
+    def plan(self, *arguments):
+        if os.environ["RANK"] == "1":
+            os.chdir("/")
+        return super().plan(*arguments)
+
+
 class Raises(Naive):
     def forward(self, q, k, v, plan, **buffers):
         if is_due(plan):
@@ -90,6 +144,34 @@ class Hangs(Naive):
         if is_due(plan):
             subprocess.run(["sleep", "86398"], check=True)
         return super().forward(q, k, v, plan, **buffers)
+
+
+class Later(Naive):
+    """Right in its first calls by the strategy, which have half of the queries. The calls after them are timed."""
+
+    first = 4
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, q, k, v, plan, **buffers):
+        self.calls += is_due(plan) and len(q) < len(k)
+        out, lse = super().forward(q, k, v, plan, **buffers)
+        if is_due(plan) and self.calls > self.first and len(q) < len(k):
+            self.spoil(out)
+        return out, lse
+
+
+class WrongLater(Later):
+    def spoil(self, out):
+        out[-1, 2] += 1
+
+
+class HangsLater(Later):
+    def spoil(self, out):
+        while True:
+            time.sleep(0.1)
 
 
 class HangsPlanning(Naive):
