@@ -18,6 +18,7 @@ from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.trial import Trial, WrongResultError
+from longca_bench.measuring.workers import CaseEndError
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.verify import Verification
 
@@ -84,6 +85,9 @@ class Bench:
         kernel.load()
         self._announce("plan")
         plan = kernel.plan(problem)
+        if plan.form_text != task.form:
+            message = f"the plan's form is {plan.form_text}; the offer that covers the problem takes {task.form}"
+            raise CaseEndError(Status.WRONG, message)
         return KernelTrial(kernel, plan, task, self._shared(task, problem), self._instruments)
 
     def _planned_on_ranks(self, task: Task, problem: Problem) -> Trial:

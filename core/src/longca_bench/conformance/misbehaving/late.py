@@ -9,8 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -18,6 +16,8 @@ from torch import Tensor
 
 from longca_bench.conformance.misbehaving.honest import Call, Honest, Tensors, answers, backward, beside, computes
 from longca_bench.measuring import timing
+from longca_bench.measuring.commands import Answer
+from longca_bench.measuring.worker import Worker
 
 __all__: list[str] = []  # manifests name the classes
 
@@ -87,13 +87,12 @@ def slow_with_fast_timer() -> None:
 
 
 def end_before_it_begins(kernel: Any, call: Call) -> Tensors:
-    """Says on each connection of the process that the call has ended, and computes then."""
-    send = getattr(Connection.send_bytes, "old", Connection.send_bytes)
-    for connection in [found for found in gc.get_objects() if type(found) is Connection]:
-        with suppress(OSError):
-            send(connection, b'{"said":"ended"}')
-    patch(Connection, "send_bytes", lambda old: lambda self, said: None if b'"ended"' in said else send(self, said))
-    Connection.send_bytes.old = send  # type: ignore[attr-defined]
+    """Makes LongCA's worker say that the call has ended, and computes then."""
+    say = getattr(Worker.say, "old", Worker.say)
+    for worker in [found for found in gc.get_objects() if type(found) is Worker]:
+        say(worker, Answer(said="ended"))
+    patch(Worker, "say", lambda old: lambda self, answer: None if answer.said == "ended" else say(self, answer))
+    Worker.say.old = say  # type: ignore[attr-defined]
     time.sleep(HIDDEN)
     return call.right()
 
