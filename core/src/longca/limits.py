@@ -20,6 +20,7 @@ __all__ = [
     "MAX_JOBS",
     "MAX_LIST_BYTES",
     "MAX_RANKS",
+    "MAX_REPEATS",
     "MAX_SECONDS",
     "MAX_SEQLEN",
     "MAX_SLICES",
@@ -50,6 +51,9 @@ MAX_SECONDS, MAX_GIB = 1e6, 2.0**20
 
 #: The most processes that verify kernels at a time.
 MAX_JOBS = 256
+
+#: The most further calls of each problem that is verified.
+MAX_REPEATS = 10**6
 
 #: Bytes of a suite's file, of a histogram of lengths, of a list of lengths, and of one document of a corpus.
 MAX_SUITE_BYTES, MAX_HISTOGRAM_BYTES, MAX_LIST_BYTES, MAX_DOCUMENT_BYTES = 2**18, 2**24, 2**26, 2**24

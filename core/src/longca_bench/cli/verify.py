@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.errors import VerificationError
-from longca.limits import MAX_JOBS
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, open_registry, print_json
+from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
+from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
+from longca_bench.measuring.options import DEADLINE
 
 if TYPE_CHECKING:
     from longca_bench.conformance.offers import OfferCheck
@@ -34,13 +35,32 @@ def verify(
             min=1, max=MAX_JOBS, help="Processes. Each verifies one offer at a time. They take all GPUs in turn."
         ),
     ] = 1,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a kernel may take for each problem of an offer.",
+            min=0.001,
+            max=MAX_SECONDS,
+            callback=finite,
+        ),
+    ] = DEADLINE,
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_REPEATS,
+            help="Calls each problem N times more, on changed inputs, and says how many calls were wrong.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
     """Verifies kernels against float64 attention, on every offer of their manifests.
 
-    The table shows the worst row of each offer beside the error of PyTorch's own arithmetic. The exit code is 1 if an
-    offer is wrong, or if nothing of a named kernel can be verified here.
+    The table shows the worst row of each offer beside the error of PyTorch's own arithmetic. Kernels run in processes
+    of their own. The exit code is 1 if an offer is wrong, raises, crashes, hangs or runs out of memory, or if nothing
+    of a named kernel can be verified here.
 
     Example: longca verify --kernel sdpa
     """
@@ -51,17 +71,18 @@ def verify(
         registry.manifests(name)
 
     from longca_bench.conformance.offers import verify_kernels
+    from longca_bench.conformance.road import Road
     from longca_bench.reports.text import console
     from longca_bench.reports.verify_table import print_verification
 
     found: dict[str, list[OfferCheck]] = {}
-    for name, checks in verify_kernels(registry, names, where, jobs):
+    for name, checks in verify_kernels(registry, names, where, jobs, road=Road(timeout=timeout), repeat=repeat or 0):
         found[name] = checks
         if not as_json:
             print_verification(console(), name, checks)
     if as_json:
         print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
-    if any(not check.passed and not check.skipped for checks in found.values() for check in checks):
+    if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)
     _refuse_nothing(found, kernel or ())
 
@@ -82,11 +103,14 @@ def _as_json(check: OfferCheck) -> dict[str, Any]:
         "form": str(check.offer.form),
         "dtype": check.dtype,
         "direction": check.direction,
+        "status": str(check.status),
         "passed": check.passed,
         "skipped": check.skipped or None,
         "error": check.error or None,
         "masks": check.masks,
         "worst": _finding(*check.worst) if check.worst else None,
+        "calls": check.calls,
+        "wrong_calls": check.wrong_calls,
         "failures": [_finding(*failure) for failure in check.failures],
     }
 

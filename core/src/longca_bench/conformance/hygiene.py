@@ -1,11 +1,10 @@
-"""Checks of a plugin and of its manifests. They run no kernel.
+"""Checks of a plugin and of its manifests. They call no kernel.
 
 A check returns if all is well, and raises `PluginError` otherwise.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
@@ -15,8 +14,10 @@ from collections.abc import Callable
 from packaging.utils import canonicalize_name
 
 from longca.errors import PluginError
+from longca.manifests import Device
 from longca.manifests.packages import alternatives
 from longca.plugins import PluginInfo, Registry
+from longca_bench.conformance.road import Road
 
 __all__ = ["KERNEL_CHECKS", "PLUGIN_CHECKS"]
 
@@ -59,9 +60,9 @@ def light_import(registry: Registry, plugin: PluginInfo) -> None:
         )
 
 
-def loadable(registry: Registry, kernel: str) -> None:
+def loadable(registry: Registry, kernel: str, device: Device, road: Road = Road()) -> None:
     """The implementation can be imported. Its instance has plan, and forward and backward if they are offered."""
-    instance = registry.load(kernel)
+    methods = road.methods(registry, kernel, device)
     directions = {direction for offer in registry.manifests(kernel)[-1].offers for direction in offer.directions}
     wanted: dict[str, set[str]] = {"plan": set()}
     if "forward" in directions:
@@ -69,18 +70,16 @@ def loadable(registry: Registry, kernel: str) -> None:
     if "backward" in directions:
         wanted["backward"] = {"dq", "dk", "dv"}
     for method, buffers in wanted.items():
-        if not callable(getattr(instance, method, None)):
+        if method not in methods:
             raise PluginError(f"{kernel} has no method {method}; see longca.kernels.base.Kernel")
-        taken = inspect.signature(getattr(instance, method)).parameters
-        open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
-        if (absent := sorted(buffers - set(taken))) and not open_ended:
+        if (absent := sorted(buffers.difference(methods[method]))) and "**" not in methods[method]:
             raise PluginError(f"{kernel}.{method} does not take {', '.join(absent)}; see longca.kernels.base.Kernel")
 
 
 #: Checks of a plugin, by their names.
 PLUGIN_CHECKS: dict[str, Callable[[Registry, PluginInfo], None]] = {"admitted": admitted, "light_import": light_import}
 #: Checks of one kernel's manifest, by their names.
-KERNEL_CHECKS: dict[str, Callable[[Registry, str], None]] = {"loadable": loadable}
+KERNEL_CHECKS: dict[str, Callable[[Registry, str, Device, Road], None]] = {"loadable": loadable}
 
 
 def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:

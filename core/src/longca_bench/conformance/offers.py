@@ -1,22 +1,33 @@
-"""`longca verify`: every offer of a kernel, verified on its problems, one after the other or side by side."""
+"""`longca verify`: every offer of a kernel, verified on its problems, one after the other or side by side.
+
+Kernels run in workers, so whatever a kernel does ends the check of its offer and nothing else.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from longca.errors import VerificationError
 from longca.kernels.base import Kernel
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.plugins import Registry, registry
-from longca_bench.conformance.oracle import REPEATS, verify_problem, verify_repeats
+from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_problem, verify_repeats
+from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import NotApplicableError, Subject, subjects
+from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.results import ContractError
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.workers import CaseEndError
 from longca_bench.verification.verify import Finding, Verification
 
 __all__ = ["OfferCheck", "verify_kernels", "verify_subject"]
@@ -37,7 +48,10 @@ class OfferCheck:
         worst: The finding that is nearest to its limit, or furthest beyond it, with the label of its problem.
         failures: Every finding beyond its limit, with the label of its problem.
         skipped: The reason why the offer was not verified, or an empty text.
-        error: The kernel's exception, or an empty text.
+        error: The event that ended the check, with the label of its problem, or an empty text.
+        ended: The status of that event.
+        calls: Calls on changed inputs.
+        wrong_calls: Those of them that were wrong.
     """
 
     kernel: str
@@ -49,15 +63,43 @@ class OfferCheck:
     failures: list[tuple[str, Finding]] = field(default_factory=list)
     skipped: str = ""
     error: str = ""
+    ended: Status = Status.OK
+    calls: int = 0
+    wrong_calls: int = 0
+
+    @property
+    def status(self) -> Status:
+        """The status of the offer."""
+        if self.skipped:
+            return Status.SKIPPED
+        return Status.WRONG if self.failures and not self.error else self.ended
 
     @property
     def passed(self) -> bool:
         """Whether the offer was verified and is right."""
-        return bool(self.masks) and not self.failures and not self.error
+        return bool(self.masks) and self.status is Status.OK
 
     def take(self, label: str, verification: Verification) -> None:
         """Adds the findings of one problem."""
         self.masks.append(label)
+        self._find(label, verification)
+
+    def take_calls(self, label: str, verifications: Iterator[Verification]) -> None:
+        """Counts the calls of one problem, and adds the findings of the first wrong one."""
+        wrong = 0
+        for number, verification in enumerate(verifications, start=1):
+            self.calls += 1
+            if not verification.passed:
+                self.wrong_calls += 1
+                wrong += 1
+                if wrong == 1:
+                    self._find(f"{label}, call {number}", verification)
+
+    def end(self, status: Status, message: str) -> None:
+        """Notes the event that ends the check."""
+        self.ended, self.error = status, message
+
+    def _find(self, label: str, verification: Verification) -> None:
         for finding in verification.findings:
             if self.worst is None or finding.closeness > self.worst[1].closeness:
                 self.worst = label, finding
@@ -65,8 +107,13 @@ class OfferCheck:
                 self.failures.append((label, finding))
 
 
-def verify_subject(subject: Subject) -> OfferCheck:
-    """Verifies one offer in one direction and dtype. Whatever the kernel raises is a finding about the kernel."""
+def verify_subject(subject: Subject, repeat: int = 0) -> OfferCheck:
+    """Verifies one offer in one direction and dtype. Whatever the kernel does is a finding about the kernel.
+
+    Args:
+        subject: The offer.
+        repeat: Further calls for each problem, on changed inputs.
+    """
     check = OfferCheck(subject.name, subject.offer, subject.direction, subject.dtype)
     try:
         problems = subject.problems()
@@ -79,18 +126,37 @@ def verify_subject(subject: Subject) -> OfferCheck:
         strict = replace(largest, deterministic=True)
         asked.append((f"{label}, {REPEATS} runs", strict, verify_repeats))
         if reasons := subject.registry.resolve(subject.name, strict).reasons:
-            check.error = f"{label}: the offer promises equal bits, but: {' '.join(map(str, reasons))}"
+            check.end(Status.WRONG, f"{label}: the offer promises equal bits, but: {' '.join(map(str, reasons))}")
+    kernel = None
     for label, problem, verify in asked:
         try:
-            check.take(label, verify(subject.kernel, problem, subject.offer))
+            kernel = subject.kernel
+            check.take(label, verify(kernel, problem, subject.offer))
+            if repeat and verify is verify_problem:
+                check.take_calls(label, verify_changed(subject.kernel, problem, subject.offer, repeat))
         except Exception as error:
-            check.error = f"{label}: {type(error).__name__}: {error}"
+            status, message = _how(error, subject)
+            check.end(status, f"{label}: {message}")
+            if isinstance(kernel, RemoteKernel):
+                kernel.end()  # the next offer gets a fresh worker
             break
     return check
 
 
+def _how(error: Exception, subject: Subject) -> tuple[Status, str]:
+    """The status and the message of an event that ends a check."""
+    if isinstance(error, CaseEndError):
+        late = f"no answer within {subject.road.timeout:g} s; it was ended"
+        return error.status, late if error.status is Status.TIMEOUT else str(error)
+    if isinstance(error, ContractError | VerificationError):
+        return Status.WRONG, str(error)
+    # PyTorch has these words if a CPU's memory is out.
+    exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return Status.OOM if exhausted else Status.ERROR, f"{type(error).__name__}: {error}"
+
+
 def verify_kernels(
-    source: Registry, kernels: Sequence[str], device: Device, jobs: int = 1
+    source: Registry, kernels: Sequence[str], device: Device, jobs: int = 1, *, road: Road = Road(), repeat: int = 0
 ) -> Iterator[tuple[str, list[OfferCheck]]]:
     """Verifies every offer of some kernels.
 
@@ -100,39 +166,59 @@ def verify_kernels(
         source: The registry of the kernels.
         kernels: Names of kernels and pairs.
         device: The device. Several jobs take every GPU in turn.
-        jobs: Processes.
+        jobs: Processes. Each is the judge of workers of its own.
+        road: How kernels are reached.
+        repeat: Further calls for each problem, on changed inputs.
 
     Yields:
         Each kernel with its checks, as soon as it and all kernels before it are done.
     """
-    asked = {kernel: list(subjects(source, kernel, device)) for kernel in kernels}
+    asked = {kernel: list(subjects(source, kernel, device, road)) for kernel in kernels}
     if jobs == 1:
         for kernel, found in asked.items():
-            yield kernel, [verify_subject(subject) for subject in found]
+            yield kernel, [verify_subject(subject, repeat) for subject in found]
         return
     context = multiprocessing.get_context("spawn")
     started = context.Value("i", 0)
-    with ProcessPoolExecutor(jobs, context, _start, (source.disabled, started)) as pool:
+    with ProcessPoolExecutor(jobs, context, _start, (source.disabled, started, _gpus(device))) as pool:
         running = {
-            name: [pool.submit(_verify, name, number, device) for number, _ in enumerate(each)]
-            for name, each in asked.items()
+            name: [(subject, pool.submit(_verify, name, number, device, road, repeat)) for number, subject in found]
+            for name, found in ((name, enumerate(each)) for name, each in asked.items())
         }
         for kernel, checks in running.items():
-            yield kernel, [check.result() for check in checks]
+            yield kernel, [_result(*check) for check in checks]
 
 
 _registry: Registry
 
 
-def _start(disabled: frozenset[str], started: Any) -> None:
-    """Opens the process's own registry, and takes the next GPU."""
+def _gpus(device: Device) -> list[str]:
+    """The names of all GPUs, as CUDA_VISIBLE_DEVICES has them. None for a CPU."""
+    if device.kind != "cuda":
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
+
+
+def _start(disabled: frozenset[str], started: Any, gpus: list[str]) -> None:
+    """Opens the process's own registry, and takes the next GPU for the process and its workers."""
     global _registry
-    _registry = registry(disabled)
+    _registry = registry(disabled, guarded=True)
     with started.get_lock():
         turn, started.value = started.value, started.value + 1
-    if torch.cuda.is_available():
-        torch.cuda.set_device(turn % torch.cuda.device_count())
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[turn % len(gpus)]
 
 
-def _verify(kernel: str, number: int, device: Device) -> OfferCheck:
-    return verify_subject(list(subjects(_registry, kernel, device))[number])
+def _verify(kernel: str, number: int, device: Device, road: Road, repeat: int) -> OfferCheck:
+    return verify_subject(list(subjects(_registry, kernel, device, road))[number], repeat)
+
+
+def _result(subject: Subject, check: Future[OfferCheck]) -> OfferCheck:
+    """The check that a job has made. A job that the system ended has made none."""
+    try:
+        return check.result()
+    except BrokenProcessPool:
+        lost = OfferCheck(subject.name, subject.offer, subject.direction, subject.dtype)
+        lost.end(Status.CRASHED, "the process that verified it, or another job, was ended. Take fewer --jobs")
+        return lost

@@ -6,8 +6,10 @@ Shapes: q and dout [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +22,9 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import Mask
 from longca.plugins import registry
+from longca_bench.conformance.road import Road
+from longca_bench.measuring.results import NAMES, ContractError, held
+from longca_bench.verification.change import Change
 from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, part_reference, reference
 from longca_bench.verification.verify import (
@@ -28,6 +33,8 @@ from longca_bench.verification.verify import (
     check_backward,
     check_counts,
     check_forward,
+    check_values,
+    findings_of,
     lse_dtype,
 )
 
@@ -39,6 +46,7 @@ __all__ = [
     "run",
     "same_bits",
     "verify",
+    "verify_changed",
     "verify_problem",
     "verify_repeats",
 ]
@@ -63,8 +71,8 @@ def verify(
     """Compares a kernel with float64 attention on one mask: poisoned buffers, and the worst row of each tensor.
 
     Args:
-        kernel: An instance, or a name. The manifest of a named kernel must cover the problem. An instance has no
-            manifest.
+        kernel: A name, or an instance. A named kernel runs in a worker process, and its manifest must cover the
+            problem. An instance runs in this process, without a deadline, and has no manifest.
         mask: The mask.
         direction: `forward`, or `backward` for both.
         dtype: Data type of q, k and v.
@@ -79,6 +87,7 @@ def verify(
     Raises:
         VerificationError: A result is beyond its limit. The message names the tensor and its worst row.
         UnsupportedError: No offer of the named kernel covers the problem.
+        CaseEndError: The named kernel raised, crashed, hung or ran out of memory.
     """
     problem = Problem(
         mask=mask,
@@ -92,7 +101,8 @@ def verify(
     chosen = _supported(kernel, problem) if isinstance(kernel, str) else kernel
     found = verify_problem(chosen, problem, seed=seed)
     if not found.passed:
-        raise VerificationError(f"{type(chosen).__name__} is wrong: {'; '.join(map(str, found.failures))}")
+        name = kernel if isinstance(kernel, str) else type(kernel).__name__
+        raise VerificationError(f"{name} is wrong: {'; '.join(map(str, found.failures))}")
     return found
 
 
@@ -107,7 +117,7 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
         seed: Seed of the inputs.
 
     Raises:
-        ValueError: The plan has another form than the offer.
+        VerificationError: The plan has another form than the offer.
     """
     inputs = draw_inputs(problem, seed)
     expected = reference(problem, inputs)
@@ -125,7 +135,8 @@ def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None)
     """Verifies that equal inputs give equal bits, as a deterministic offer promises. Each run has its own memory.
 
     Raises:
-        ValueError: The plan has another form than the offer.
+        VerificationError: The plan has another form than the offer.
+        ContractError: The results break the contract.
     """
     original = draw_inputs(problem, seed=0)
     copies = [original.clone() for _ in range(REPEATS)]  # all alive at once, so that each has its own addresses
@@ -138,6 +149,31 @@ def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None)
     return Verification(tuple(findings))
 
 
+def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -> Iterator[Verification]:
+    """Verifies calls with one plan. Before each call the inputs change in the same memory.
+
+    Args:
+        kernel: The kernel.
+        problem: The problem.
+        offer: The offer that covers the problem.
+        calls: Number of calls. A call is a forward, and in the backward direction its backward too.
+
+    Yields:
+        The findings of each call.
+    """
+    given = draw_inputs(problem, seed=0)
+    inputs, expected = given.clone(), reference(problem, given)
+    plan, change = _planned(kernel, problem, offer), Change.none(problem)
+    for _ in range(calls):
+        change = Change.draw(problem, change)
+        change.apply(given, inputs)
+        try:
+            results = {name: change.undo(name, result) for name, result in run(kernel, plan, inputs).items()}
+            yield check_values(results, expected, rough_lse=offer.rough_lse)
+        except ContractError as error:
+            yield Verification(findings_of(error))
+
+
 def run(kernel: Kernel, plan: Plan, inputs: Inputs, buffers: Results | None = None) -> Results:
     """Runs a kernel in the plan's direction. The backward gets out and lse of the kernel's own forward.
 
@@ -148,27 +184,25 @@ def run(kernel: Kernel, plan: Plan, inputs: Inputs, buffers: Results | None = No
         buffers: Tensors for the results. None lets the kernel allocate them.
 
     Raises:
-        VerificationError: The kernel returned fewer or more tensors than the contract says.
+        ContractError: The results break the contract.
     """
     q, k, v, dout = (getattr(inputs, field.name) for field in fields(inputs))
     given = buffers or {}
-    forward = kernel.forward(q, k, v, plan, **_some(given, "out", "lse"))
-    results = _named(("out", "lse"), forward)
+    forward, like = _some(given, "out", "lse"), _like(inputs)
+    tensors = {"q": q, "k": k, "v": v}
+    results = held(Direction.FORWARD, kernel.forward(q, k, v, plan, **forward), tensors, forward, like)
     if plan.problem.direction == "backward":
-        out, lse = results["out"], results["lse"]
-        grads = kernel.backward(dout, q, k, v, out, lse, plan, **_some(given, "dq", "dk", "dv"))
-        results |= _named(("dq", "dk", "dv"), grads)
+        backward, out, lse = _some(given, "dq", "dk", "dv"), results["out"], results["lse"]
+        grads: Any = kernel.backward(dout, q, k, v, out, lse, plan, **backward)
+        results |= held(Direction.BACKWARD, grads, {"dout": dout, **tensors, **results}, backward, like)
     return results
 
 
 def buffers_for(inputs: Inputs, direction: Direction) -> Results:
     """Buffers for every result, poisoned with NaN."""
-    tokens, heads, _ = inputs.q.shape
-    lse = torch.full((heads, tokens), torch.nan, dtype=lse_dtype(inputs.q), device=inputs.q.device)
-    made = {"out": torch.full_like(inputs.q, torch.nan), "lse": lse}
-    if direction == "backward":
-        made |= {f"d{name}": torch.full_like(getattr(inputs, name), torch.nan) for name in "qkv"}
-    return made
+    names = NAMES[Direction.FORWARD] + (NAMES[Direction.BACKWARD] if direction == "backward" else ())
+    like = _like(inputs)
+    return {name: torch.full_like(like[name], torch.nan) for name in names}
 
 
 @lru_cache(maxsize=32)
@@ -187,14 +221,15 @@ def _supported(name: str, problem: Problem) -> Kernel:
     verdict = registry().resolve(name, problem)
     if not verdict.valid:
         raise UnsupportedError(" ".join(map(str, verdict.reasons)))
-    kernel: Kernel = registry().load(name)
-    return kernel
+    return Road().kernel(registry(), name, problem.device)
 
 
 def _planned(kernel: Kernel, problem: Problem, offer: Offer | None) -> Plan:
     plan = kernel.plan(problem)
     if offer is not None and plan.form is not offer.form:
-        raise ValueError(f"the plan's form is {plan.form}, but the offer that covers the problem is {offer.form}")
+        raise VerificationError(
+            f"the plan's form is {plan.form}, but the offer that covers the problem is {offer.form}"
+        )
     return plan
 
 
@@ -212,13 +247,12 @@ def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verificati
     return Verification(tuple(finding.named(f"{finding.tensor} as a part") for finding in found.findings))
 
 
+def _like(inputs: Inputs) -> Results:
+    """For each result a tensor of its shape, dtype and device."""
+    tokens, heads, _ = inputs.q.shape
+    lse = inputs.q.new_empty((heads, tokens), dtype=lse_dtype(inputs.q))
+    return {"out": inputs.q, "lse": lse, "dq": inputs.q, "dk": inputs.k, "dv": inputs.v}
+
+
 def _some(buffers: Results, *names: str) -> Results:
     return {name: buffers[name] for name in names if name in buffers}
-
-
-def _named(names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> Results:
-    if not isinstance(tensors, tuple) or len(tensors) != len(names):
-        length = f" of {len(tensors)}" if isinstance(tensors, tuple | list) else ""
-        returned = f"a {type(tensors).__name__}{length}"
-        raise VerificationError(f"the kernel did not return a tuple of {', '.join(names)}, but {returned}")
-    return dict(zip(names, tensors, strict=True))

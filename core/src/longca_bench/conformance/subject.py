@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from longca.errors import LongCAError, VerificationError
@@ -20,6 +20,7 @@ from longca.masks import Mask
 from longca.plugins import Registry
 from longca_bench.conformance.oracle import Results
 from longca_bench.conformance.problems import Labelled, few, long_problems, problems_for, small_problems
+from longca_bench.conformance.road import Road
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.verify import check_values
 
@@ -45,6 +46,7 @@ class Subject:
         dtype: Data type.
         direction: `forward`, or `backward` for both.
         device: The device.
+        road: How the kernel is reached.
     """
 
     registry: Registry
@@ -53,12 +55,12 @@ class Subject:
     dtype: DType
     direction: Direction
     device: Device
+    road: Road = field(default_factory=Road)
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel's one instance."""
-        kernel: Kernel = self.registry.load(self.name)
-        return kernel
+        """The kernel, whose time begins now (see `longca_bench.conformance.road.Road`)."""
+        return self.road.kernel(self.registry, self.name, self.device)
 
     def problems(self, masks: Iterable[tuple[str, Mask]] | None = None) -> list[Labelled]:
         """Labelled problems that the offer covers.
@@ -129,7 +131,7 @@ class Subject:
         return next((way for way in ways if self.registry.resolve(self.name, way[1]).is_by(self.offer)), None)
 
 
-def subjects(registry: Registry, kernel: str, device: Device) -> Iterator[Subject]:
+def subjects(registry: Registry, kernel: str, device: Device, road: Road = Road()) -> Iterator[Subject]:
     """The subjects of a kernel: every offer in every dtype and direction that it has.
 
     A pair has the offers of its backward kernel, which gets out and lse of the forward kernel. An offer without a
@@ -139,13 +141,14 @@ def subjects(registry: Registry, kernel: str, device: Device) -> Iterator[Subjec
         registry: The kernel's registry.
         kernel: The name of the kernel, or of the pair.
         device: The device.
+        road: How the kernel is reached.
     """
     *paired, manifest = registry.manifests(kernel)
     for offer in manifest.offers:
         name = kernel if offer.forward or split(kernel) else join(_ORACLE, kernel)
         for dtype in offer.dtypes:
             for direction in (Direction.BACKWARD,) if paired else offer.directions:
-                yield Subject(registry, name, offer, dtype, direction, device)
+                yield Subject(registry, name, offer, dtype, direction, device, road)
 
 
 def _telling(refusals: Sequence[Reason]) -> str:

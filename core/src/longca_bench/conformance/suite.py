@@ -8,6 +8,8 @@ A plugin's tests need two lines:
 
 A test id reads kernel-form-dtype-direction-check, as in `online-row_intervals-float32-backward-right`. The second offer
 of a form is `full.2`. A check is skipped with the reason if a device or a package is missing.
+
+Kernels run in workers, as under `longca verify`. A kernel that crashes or hangs fails its check, and no other.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from longca.manifests.devices import current_device
 from longca.plugins import PluginInfo, Registry, registry
 from longca_bench.conformance.checks import CHECKS
 from longca_bench.conformance.hygiene import KERNEL_CHECKS, PLUGIN_CHECKS
+from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import NotApplicableError, subjects
+from longca_bench.measuring.options import DEADLINE
 
 __all__ = ["Check", "checks_of", "conformance"]
 
@@ -61,6 +65,8 @@ def conformance(
     kernels: Iterable[str] | None = None,
     expected_failures: Mapping[tuple[str, str], str] | None = None,
     device: Device | None = None,
+    isolated: bool = True,
+    timeout: float = DEADLINE,
 ) -> Callable[[Check], None]:
     """A pytest test of whether kernels do as their manifests say. Assign it to a name that begins with `test_`.
 
@@ -70,6 +76,9 @@ def conformance(
         expected_failures: A reason for each (kernel, check) that is known to fail. The check is a name, a test id, or
             a glob of either. Such a check fails if it passes, because the reason is no longer true.
         device: The device. None takes this machine's GPU, or the CPU without a GPU.
+        isolated: Whether kernels run in worker processes, as under `longca verify`. False runs them in the process of
+            pytest, for a debugger or a measurement of coverage. Then a kernel that hangs or crashes ends the tests.
+        timeout: Seconds that an isolated kernel may take for each problem.
 
     Raises:
         MissingPackageError: pytest is not installed.
@@ -77,7 +86,7 @@ def conformance(
         RequestError: Neither a distribution nor kernels were given, or an expected failure means no check.
     """
     pytest = _pytest()
-    checks = list(checks_of(distribution, kernels, device))
+    checks = list(checks_of(distribution, kernels, device, Road(isolated, timeout)))
     expected = dict(expected_failures or {})
     _refuse_stale(checks, expected)
 
@@ -94,9 +103,18 @@ def conformance(
 
 
 def checks_of(
-    distribution: str | None, kernels: Iterable[str] | None = None, device: Device | None = None
+    distribution: str | None,
+    kernels: Iterable[str] | None = None,
+    device: Device | None = None,
+    road: Road = Road(),
 ) -> Iterator[Check]:
-    """Every check of a plugin and its kernels, or of some kernels alone. The arguments are those of `conformance`.
+    """Every check of a plugin and its kernels, or of some kernels alone.
+
+    Args:
+        distribution: See `conformance`.
+        kernels: See `conformance`.
+        device: See `conformance`.
+        road: How kernels are reached.
 
     Raises:
         UnknownNameError: The plugin or a kernel is unknown.
@@ -104,7 +122,7 @@ def checks_of(
     """
     if distribution is None and kernels is None:
         raise RequestError('conformance needs a distribution, as in conformance("longca-example"), or kernels=[…]')
-    everything, where = registry(), device or current_device()
+    everything, where = registry(guarded=road.isolated), device or current_device()
     plugins = _plugins(everything, distribution) if distribution is not None else []
     for plugin in plugins:
         for name, check in PLUGIN_CHECKS.items():
@@ -114,14 +132,14 @@ def checks_of(
         everything.manifests(kernel)
         if plugins and kernel not in provided:
             raise UnknownNameError(f"kernel of {distribution}", kernel, provided)
-        yield from _kernel_checks(everything, kernel, where)
+        yield from _kernel_checks(everything, kernel, where, road)
 
 
-def _kernel_checks(registry: Registry, kernel: str, device: Device) -> Iterator[Check]:
+def _kernel_checks(registry: Registry, kernel: str, device: Device, road: Road) -> Iterator[Check]:
     for name, examine in KERNEL_CHECKS.items():
-        yield Check(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel))
+        yield Check(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel, device, road))
     seen: Counter[str] = Counter()
-    for offer, some in groupby(subjects(registry, kernel, device), key=attrgetter("offer")):
+    for offer, some in groupby(subjects(registry, kernel, device, road), key=attrgetter("offer")):
         seen[offer.form] += 1
         form = f"{offer.form}.{seen[offer.form]}" if seen[offer.form] > 1 else str(offer.form)
         for subject in some:

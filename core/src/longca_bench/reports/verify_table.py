@@ -52,7 +52,7 @@ def _row(check: OfferCheck) -> tuple[Cell, ...]:
     yes, no, _ = marks()
     mark = Mark.NONE if check.passed else Mark.FAILED
     about = (
-        yes if check.passed else no,
+        yes if check.passed else f"{no} {check.status.word}",
         str(check.offer.form),
         check.dtype,
         str(check.direction),
@@ -72,7 +72,7 @@ def _figures(check: OfferCheck) -> tuple[str, str, str]:
 def _place(check: OfferCheck) -> str:
     """The place of the worst row."""
     if check.worst is None:
-        return "raised"
+        return ""
     label, found = check.worst
     axis = "key" if found.tensor.startswith(("dk", "dv")) else "query"
     return f"{found.tensor}, {axis} {found.token}, head {found.head}; {label}"
@@ -89,7 +89,9 @@ def _nearest(checks: Sequence[OfferCheck]) -> Iterator[str]:
 def _print_failures(console: Console, check: OfferCheck) -> None:
     name = f"{safe(check.kernel)} {check.offer.form} {check.dtype} {check.direction}"
     if check.error:
-        console.print(f"[red]{name} raised on {safe(check.error)}[/]")
+        console.print(f"[red]{name}: {check.status} on {safe(check.error)}[/]")
+    if check.wrong_calls:
+        console.print(f"[red]{name} was wrong in {check.wrong_calls} of {check.calls} calls[/]")
     for label, finding in check.failures[:_MOST_SHOWN]:
         console.print(f"[red]{name} is wrong[/] on {safe(label)}: {safe(finding)}")
     if len(check.failures) > _MOST_SHOWN:

@@ -1,6 +1,9 @@
 """`longca verify`, as it is called: kernels, pairs, and offers that have a backward alone."""
 
 import json
+import re
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +104,159 @@ def test_a_backward_alone_says_what_to_do(halves):
     ran = halves.longca("run", "quick", "--kernel", "back", *narrow)
     assert ran.returncode == 0
     assert "Pair it with a kernel that has one: FORWARD+back" in ran.stdout
+
+
+ENDS = '''
+import ctypes, os, sys, time, torch
+from longca.masks import Form
+from longca_builtin.naive import Naive
+
+class Odd(BaseException):
+    def __str__(self):
+        raise self
+
+class Kernel(Naive):
+    def plan(self, problem):
+        plan = super().plan(problem)
+        plan.form = Form.FULL
+        return plan
+
+    def spoil(self):
+        """Does what it should not."""
+
+    def forward(self, *arguments, **buffers):
+        self.spoil()
+        return super().forward(*arguments, **buffers)
+
+def odd():
+    raise Odd
+
+def no_memory():
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+
+SPOILS = {
+    "daemon": daemon,
+    "exits": lambda: os._exit(0),
+    "leaves": lambda: sys.exit(0),
+    "faults": lambda: ctypes.string_at(0),
+    "hangs": lambda: time.sleep(600),
+    "odd": odd,
+    "no_memory": no_memory,
+    "state": lambda: torch.set_default_dtype(torch.float64),
+}
+for name, spoil in SPOILS.items():
+    globals()[name] = type(name, (Kernel,), {"spoil": staticmethod(spoil)})
+
+class right(Kernel):
+    """Right."""
+
+class nothing(Kernel):
+    def forward(self, *arguments, **buffers):
+        return None
+
+class no_plan(Kernel):
+    def plan(self, problem):
+        return 7
+
+class seventh(Kernel):
+    """Wrong in the seventh call with a plan, and in every 14th, 21st, ..."""
+    def forward(self, q, k, v, plan, **buffers):
+        plan.calls = getattr(plan, "calls", 0) + 1
+        out, lse = super().forward(q, k, v, plan, **buffers)
+        return (out if plan.calls % 7 else out.mul_(1.01)), lse
+
+class remembers(Kernel):
+    """Returns the first answer of a plan for inputs at the same addresses."""
+    def forward(self, q, k, v, plan, **buffers):
+        known, key = plan.__dict__.setdefault("known", {}), (q.data_ptr(), *(x.data_ptr() for x in buffers.values()))
+        if key not in known:
+            known[key] = super().forward(q, k, v, plan, **buffers)
+            return known[key]
+        return tuple(x.clone() for x in known[key])
+'''
+ENDING = """
+@hookimpl
+def provide_kernel():
+    takes = offer("full", dtypes=("float32",), gqa=False, head_dims=(32,), backward="none")
+    return [kernel(name, takes, implementation=f"ending_kernels:{name}") for name in NAMES]
+"""
+#: What `longca verify` says of each kernel: the status, and a part of the message.
+SAYS = {
+    "exits": ("crashed", "full, 3:3 heads: the worker exited with code 0"),
+    "leaves": ("error", "full, 3:3 heads: SystemExit: 0"),
+    "faults": ("crashed", "full, 3:3 heads: the worker was ended by SIGSEGV"),
+    "hangs": ("timeout", "full, 3:3 heads: no answer within 4 s; it was ended"),
+    "odd": ("error", "full, 3:3 heads: Odd: "),
+    "no_memory": ("oom", "full, 3:3 heads: OutOfMemoryError: CUDA out of memory"),
+    "state": ("wrong", "state: the kernel changes global state: default dtype"),
+    "nothing": ("wrong", "out: the kernel returned a NoneType instead of a tuple of out, lse"),
+    "no_plan": ("wrong", "full, 3:3 heads: plan returned a int"),
+    "seventh": ("ok", ""),
+    "remembers": ("ok", ""),
+    "daemon": ("ok", ""),
+    "right": ("ok", ""),
+}
+
+
+@pytest.fixture
+def ending(fakes):
+    folder = fakes.add("ending", ENDING.replace("NAMES", repr(tuple(SAYS))))
+    (folder / "ending_kernels.py").write_text(ENDS, "utf-8")
+    fakes.env |= {"LONGCA_PLUGINS": "ending", "OMP_NUM_THREADS": "1"}
+    yield fakes
+    # The children of this session's commands, and whatever those have started, have the folder in their environment.
+    assert not [entry for entry in Path("/proc").iterdir() if _is_of(entry, fakes.root)]
+
+
+def _is_of(entry, root):
+    with suppress(OSError):
+        return entry.name.isdigit() and bytes(root) in (entry / "environ").read_bytes()
+    return False
+
+
+def test_whatever_a_kernel_does_is_named_and_the_next_one_is_verified(ending):
+    named = [word for name in SAYS for word in ("--kernel", name)]
+    ran = ending.longca("verify", *named, "--device", "cpu", "--timeout", "4", "--json")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    found = {name: row for name, (row,) in json.loads(ran.stdout).items()}
+    assert {name: row["status"] for name, row in found.items()} == {name: status for name, (status, _) in SAYS.items()}
+    for name, (status, part) in SAYS.items():
+        said = [found[name]["error"] or "", *map(_text, found[name]["failures"])]
+        assert any(part in text for text in said), (name, said)
+        assert found[name]["passed"] is (status == "ok")
+
+
+def _text(failure):
+    return f"{failure['tensor']}: {failure['note'] or 'error'}"
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_the_table_names_the_status(ending, jobs):
+    named = ("--kernel", "exits", "--kernel", "right")
+    ran = ending.longca("verify", *named, "--device", "cpu", "--jobs", jobs)
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert re.search(r"✗ CRASHED +full +float32 +forward", ran.stdout)
+    assert "exits full float32 forward: crashed on full, 3:3 heads: the worker exited with code 0" in ran.stdout
+    assert re.search(r"✓ +full +float32 +forward", ran.stdout)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wrong", "first"), [("right", 0, None), ("seventh", 1, "call 7"), ("remembers", 9, "call 2")]
+)
+def test_a_kernel_that_is_wrong_now_and_then_is_found_with_how_often(ending, kernel, wrong, first):
+    asked = ("verify", "--kernel", kernel, "--device", "cpu", "--repeat", "10")
+    ran = ending.longca(*asked, "--json")
+    assert (ran.returncode, ran.stderr) == (int(wrong > 0), "")
+    ((row,),) = json.loads(ran.stdout).values()
+    masks = len(row["masks"])
+    assert (row["calls"], row["wrong_calls"]) == (10 * masks, wrong * masks)
+    labels = {failure["mask"].rpartition(", ")[2] for failure in row["failures"] if ", call " in failure["mask"]}
+    assert labels == ({first} if first else set())
+    if wrong:
+        said = f"{kernel} full float32 forward was wrong in {wrong * masks} of {10 * masks} calls"
+        assert said in " ".join(ending.longca(*asked).stdout.split())

@@ -5,12 +5,13 @@ from longca.manifests import Backward, Device, Offer
 from longca.plugins import registry
 from longca_bench.cli.verify import _as_json
 from longca_bench.conformance.offers import verify_kernels, verify_subject
+from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import Subject, subjects
 from longca_builtin.naive import Naive
 
 from .bad_kernels import KERNELS
 
-CPU = Device("cpu")
+CPU, HERE = Device("cpu"), Road(isolated=False)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def checks():
 
 
 def first(core, kernel):
-    return verify_subject(next(subjects(core, kernel, CPU)))
+    return verify_subject(next(subjects(core, kernel, CPU, HERE)))
 
 
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
@@ -84,7 +85,9 @@ def test_a_wrong_backward_is_found_in_a_pair(core, monkeypatch):
 
     loaded = {"sdpa": Naive(), "naive": Doubled()}
     monkeypatch.setattr(core, "load", lambda name: Pair(loaded["sdpa"], lambda: loaded["naive"]))
-    check = verify_subject(Subject(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU))
+    check = verify_subject(
+        Subject(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU, HERE)
+    )
     assert {finding.tensor.split()[0] for _, finding in check.failures} == {"dq"}, check.error
 
 
@@ -96,12 +99,13 @@ def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):
     monkeypatch.setattr(core, "load", lambda name: Raises())
     check = first(core, "naive")
     assert not check.passed
-    assert "no such tile" in check.error
+    assert (str(check.status), "no such tile" in check.error) == ("error", True)
 
 
 def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
     monkeypatch.setattr(core, "load", lambda name: KERNELS["plans_another_form"]())
-    assert "the plan's form is dense" in first(core, "naive").error
+    check = first(core, "naive")
+    assert (str(check.status), "the plan's form is dense" in check.error) == ("wrong", True)
 
 
 def test_side_by_side_as_one_after_the_other():

@@ -24,7 +24,10 @@ test_declared = conformance(
     kernels=["zeros", "right"],
     expected_failures={("zeros", "right"): "it returns zeros", ("right", "*-forward-right"): "it is not wrong at all"},
 )
+test_here = conformance(kernels=[{HERE}], isolated=False)
 """
+#: Kernels that are held to the contract without a worker too.
+HERE = ("right", "wrong_shape", "wrong_dtype", "alias", "packs_gradients", "leaves_output", "no_backward")
 
 #: The check that is for each fault, and what it says.
 CAUGHT = {
@@ -33,11 +36,14 @@ CAUGHT = {
     "leaves_output": ("forward-poisoned_buffers", "elements of out were not written"),
     "skips_last_tile": ("forward-uneven_lengths", "causal of 257.*out: error"),
     "wrong_dk": ("backward-right", "dk: error"),
-    "wrong_shape": ("forward-contract", r"out is \(\d+, \d+\) torch.float32 on cpu; the contract is"),
-    "wrong_dtype": ("forward-contract", "torch.float64 on cpu; the contract is"),
-    "alias": ("forward-contract", "out shares its memory with q"),
+    "wrong_shape": ("forward-contract", r"out: \(\d+, \d+\) float32 on cpu was returned; .* is the contract"),
+    "wrong_dtype": ("forward-contract", "float64 on cpu was returned; .* float32 on cpu is the contract"),
+    "alias": ("forward-contract", "out: it shares its memory with q"),
+    "packs_gradients": ("backward-contract", "dv: it shares its memory with dk"),
+    "changes_state": ("forward-contract", "the kernel changes global state: grad mode"),
+    "exits": ("forward-right", "exits, .* heads: the worker exited with code 0"),
     "changes_inputs": ("backward-inputs_unchanged", "changed its inputs: dout"),
-    "ignores_strides": ("forward-strided_inputs", "of slices of larger tensors: out: error"),
+    "ignores_strides": ("forward-strided_inputs", "of slices of larger tensors: out: not every element is finite"),
     "once_in_many": ("forward-repeated", r"run \d+ of 24: out: error"),
     "caches_by_pointer": ("forward-fresh_answers", "after . was refilled in place: out: error"),
     "not_deterministic": ("forward-deterministic", "says it is deterministic, but equal inputs gave other bits of out"),
@@ -47,7 +53,7 @@ CAUGHT = {
     "no_backward": ("loadable", "no_backward.forward does not take lse, out"),
 }
 #: Faults that no other check of the forward sees.
-ALONE = ("skips_last_tile", "wrong_dtype", "ignores_strides", "caches_by_pointer", "not_deterministic")
+ALONE = ("skips_last_tile", "ignores_strides", "caches_by_pointer", "not_deterministic")
 
 pytestmark = pytest.mark.xdist_group("conformance")
 
@@ -57,7 +63,7 @@ def report(tmp_path_factory):
     """What pytest says of each test id: its outcome and its message."""
     fakes = FakePlugins(tmp_path_factory.mktemp("bad"))
     fakes.add("longca-bad", BAD, module="bad_kernels", prelude=False)
-    (fakes.root / "test_bad.py").write_text(SUITE, "utf-8")
+    (fakes.root / "test_bad.py").write_text(SUITE.replace("{HERE}", ", ".join(map(repr, HERE))), "utf-8")
     options = ("-rA", "-q", "-p", "no:cacheprovider", "--tb=no", "--strict-markers")
     ran = fakes.python("-m", "pytest", *options, timeout=1500, COLUMNS="400", OMP_NUM_THREADS="1", CI="1")
     assert ran.returncode == 1, ran.stdout + ran.stderr
@@ -82,6 +88,14 @@ def test_a_bad_kernel_is_caught_by_the_check_that_is_for_it(report, kernel):
     assert re.search(message, found[case])
     if kernel in ALONE:
         assert {case for case in found if "-forward-" in case} == {case}
+
+
+@pytest.mark.parametrize("kernel", set(HERE) - {"right"})
+def test_a_bad_kernel_is_caught_in_the_process_of_pytest_too(report, kernel):
+    check, message = CAUGHT[kernel]
+    (found,) = [said for case, said in failures(report, kernel, "test_here").items() if case.endswith(f"-{check}")]
+    assert re.search(message, found)
+    assert not failures(report, "right", "test_here")
 
 
 def test_a_right_kernel_passes(report):
