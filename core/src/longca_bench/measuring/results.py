@@ -120,8 +120,8 @@ def _describe(result: Any, tensors: Mapping[str, Tensor], buffers: Mapping[str, 
     kind = plain_text(type(result).__name__, _WORD)
     if type(result) not in (Tensor, torch.nn.Parameter):
         return Returned(kind=kind, fault=f"a {kind} was returned instead of a tensor")
-    about: dict[str, Any] = {"kind": kind, "shape": list(result.shape), "dtype": str(result.dtype).removeprefix("torch.")}
-    about["device"] = result.device.type
+    about: dict[str, Any] = {"kind": kind, "shape": list(result.shape), "device": result.device.type}
+    about["dtype"] = str(result.dtype).removeprefix("torch.")
     if result.layout is not torch.strided or result.device.type == "meta":
         word = "meta" if result.device.type == "meta" else str(result.layout).removeprefix("torch.")
         return Returned(**about, fault=f"a {word} tensor was returned instead of a dense one")
