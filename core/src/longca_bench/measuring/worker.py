@@ -182,7 +182,8 @@ class Worker:
 
     def _run(self, run: Run) -> Answer:
         tensors, buffers, landing = map(self.tensors, (run.tensors, run.buffers, run.landing))
-        call = self._call(run, tensors, buffers)
+        once = self._call(run, tensors, buffers)
+        call = once if run.count == 1 else lambda: [once() for _ in range(run.count)][-1]
         return self.made(run, call, self._abreast if run.abreast else self._world, tensors, buffers, landing)
 
     def made(
@@ -215,8 +216,7 @@ class Worker:
         elif run.mode is Mode.PEAK:
             measured["peak"], results = self._peak(call)
         elif run.mode is Mode.BURST:
-            for _ in range(run.count):
-                results = call()
+            results = call()
             self._world.synchronize()
             self.tell_end()
         else:

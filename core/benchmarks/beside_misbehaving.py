@@ -1,0 +1,79 @@
+"""The time of an honest kernel beside each misbehaving kernel, over its time alone.
+
+    python core/benchmarks/beside_misbehaving.py [--out results/cpu/beside_misbehaving.json] [--most 200]
+
+One judge measures the honest kernel `naive` twice, then a misbehaving kernel, and then `naive` again.
+The ratio of the last two times of `naive` is compared with the ratio of the first two, which has nothing between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from longca import plugins
+from longca.manifests.devices import cpu_device
+from longca.testing import MISBEHAVING, misbehaving_plugins
+from longca_bench.measuring.options import Options
+from longca_bench.measuring.records import Record
+from longca_bench.measuring.runner import run_cases
+from longca_bench.suites.cases import Case, Selection, expand
+from longca_bench.suites.suite import load_suite
+
+#: A misbehaving kernel that hangs is ended after this many seconds.
+DEADLINE = 8.0
+HONEST = "naive"
+
+
+def cases(names: list[str], seqlen: int) -> Iterator[Case]:
+    """Each misbehaving kernel's case, with two cases of the honest kernel before it and one after it."""
+    chosen = Selection(patterns=("causal",), seqlens=(seqlen,), directions=("forward",))
+    made = {case.kernel: case for case in expand(load_suite("quick"), [*names, HONEST], chosen)}
+    for name in names:
+        yield from (made[HONEST], made[HONEST], made[name], made[HONEST])
+
+
+def measure(seqlen: int, most: int) -> dict[str, dict[str, object]]:
+    """The honest kernel's times around each misbehaving kernel, and their ratios."""
+    names = [kernel.name for kernel in MISBEHAVING if kernel.runs_on("cpu")][:most]
+    suite, device = load_suite("quick"), cpu_device()
+    kept: list[Record] = []
+    run_cases(suite, list(cases(names, seqlen)), device, plugins.registry(), kept.append, Options(deadline=DEADLINE))
+    found = {}
+    for first, second, bad, after in zip(*(kept[turn::4] for turn in range(4)), strict=True):
+        times = [each.median or 0.0 for each in (first, second, after)]
+        ratios = {"alone": times[1] / times[0], "beside": times[2] / times[1]}
+        found[bad.kernel] = {"status": str(bad.status), "seconds": times, **ratios}
+    return found
+
+
+def main() -> None:
+    """Measures, prints a summary, and writes all ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--most", type=int, default=1000, help="the most misbehaving kernels")
+    parser.add_argument("--seqlen", type=int, default=512)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PYTHONPATH"] = str(misbehaving_plugins(Path(folder)))
+        sys.path.append(os.environ["PYTHONPATH"])
+        found = measure(arguments.seqlen, arguments.most)
+    for name in ("alone", "beside"):
+        ratios = sorted(float(str(each[name])) for each in found.values())
+        low, middle, high = (ratios[int(share * (len(ratios) - 1))] for share in (0.05, 0.5, 0.95))
+        mean = statistics.geometric_mean(ratios)
+        print(f"{name}: {len(ratios)} ratios, median {middle:.3f}, mean {mean:.3f}, 5 % {low:.3f}, 95 % {high:.3f}")
+    if arguments.out:
+        about = {"machine": platform.machine(), "cpus": os.cpu_count(), "seqlen": arguments.seqlen}
+        arguments.out.write_text(json.dumps({**about, "kernels": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
