@@ -39,7 +39,8 @@ def _measured(order: Order, bench: Bench, workers: Workers, phases: Phases) -> R
         if end.status is Status.TIMEOUT:
             message = f"still in phase {phases.last!r} after {order.seconds:g} s; it was ended"
         else:
-            message = f"{end} in phase {phases.last!r}" if end.status is Status.CRASHED else str(end)
+            is_dead = end.status is Status.CRASHED and order.seconds is not None  # a leader names the phases of ranks
+            message = f"{end} in phase {phases.last!r}" if is_dead else str(end)
         return Result(end.status, message, {})
     except Exception as error:  # this process's own memory may be out, or another rank may be gone
         # PyTorch has these words if a CPU's memory is out.

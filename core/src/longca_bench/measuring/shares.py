@@ -118,13 +118,14 @@ def by_heads(name: str, mine: Tensor, held: Sequence[Tensor], dealt: Sequence[Sh
 
 
 def worst(found: Iterable[Iterable[Finding]]) -> tuple[Finding, ...]:
-    """The worst finding of each tensor, among the findings of several ranks."""
+    """The worst finding of each tensor, among the findings of several ranks. A tensor may fail on several ranks."""
     kept: dict[str, Finding] = {}
     for finding in (finding for findings in found for finding in findings):
         last = kept.get(finding.tensor)
         if last is None or _badness(finding) > _badness(last):
             kept[finding.tensor] = finding
-    return tuple(kept.values())
+    failed = {finding.tensor.partition(" on rank ")[0] for finding in kept.values() if not finding.passed}
+    return tuple(finding for finding in kept.values() if not finding.passed or finding.tensor not in failed)
 
 
 def _badness(finding: Finding) -> tuple[bool, float]:

@@ -57,9 +57,11 @@ def check_collectives(world):
     assert torch.equal(got, before), "what is begun again goes to memory of its own"
     by_kind = {kind: [c for c in seen if c.kind == kind] for kind in kinds} | {ALL: seen}
     traffic = {kind: added_up(some) for kind, some in by_kind.items() if kind != ALL}
-    measured = measure_communication(
-        traffic, world, lambda kind: time_calls(lambda: repeat(by_kind[kind]), world, 0.001)
-    )
+
+    def timed(kind):
+        return time_calls(lambda: repeat(by_kind[kind]), world, 0.001)
+
+    measured = measure_communication(traffic, world, timed)
     assert set(measured) == {*kinds, ALL}
     assert measured["p2p"]["calls"] == 2
     assert (measured["all_to_all"]["bytes"], measured[ALL]["bytes"]) == (48, 528)
