@@ -15,10 +15,11 @@ import torch
 from longca.errors import VerificationError
 from longca.manifests import Problem
 from longca_bench.conformance.masks import has_empty_rows, sparse_rows, uneven
-from longca_bench.conformance.oracle import buffers_for, oracle, run, same_bits, verify_problem, verify_repeats
+from longca_bench.conformance.oracle import buffers_for, oracle, run, verify_problem, verify_repeats
 from longca_bench.conformance.subject import NotApplicableError, Subject
 from longca_bench.measuring.workers import CaseEndError
 from longca_bench.verification.reference import reference
+from longca_bench.verification.verify import same_bits
 
 __all__ = ["CHECKS", "RUNS"]
 

@@ -27,7 +27,7 @@ from longca_bench.conformance.subject import NotApplicableError, Subject, subjec
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError
+from longca_bench.measuring.workers import CaseEndError, failure
 from longca_bench.verification.verify import Finding, Verification
 
 __all__ = ["OfferCheck", "verify_kernels", "verify_subject"]
@@ -152,7 +152,7 @@ def _how(error: Exception, subject: Subject) -> tuple[Status, str]:
         return Status.WRONG, str(error)
     # PyTorch has these words if a CPU's memory is out.
     exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-    return Status.OOM if exhausted else Status.ERROR, f"{type(error).__name__}: {error}"
+    return failure(exhausted=exhausted), f"{type(error).__name__}: {error}"
 
 
 def verify_kernels(

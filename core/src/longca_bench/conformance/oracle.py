@@ -36,6 +36,7 @@ from longca_bench.verification.verify import (
     check_values,
     findings_of,
     lse_dtype,
+    same_bits,
 )
 
 __all__ = [
@@ -44,7 +45,6 @@ __all__ = [
     "buffers_for",
     "oracle",
     "run",
-    "same_bits",
     "verify",
     "verify_changed",
     "verify_problem",
@@ -210,11 +210,6 @@ def oracle(problem: Problem, seed: int) -> tuple[Inputs, Reference]:
     """The inputs of a seed and their reference. Callers must not write to them."""
     inputs = draw_inputs(problem, seed)
     return inputs, reference(problem, inputs)
-
-
-def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors are equal bit by bit. NaN equals NaN."""
-    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
 
 
 def _supported(name: str, problem: Problem) -> Kernel:

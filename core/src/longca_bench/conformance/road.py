@@ -26,6 +26,7 @@ __all__ = ["Road"]
 
 #: Variables that say nothing to a worker. The judge says which distributions a worker loads.
 _OWN = frozenset({"LONGCA_HISTORY", "LONGCA_PLUGINS", "PYTEST_CURRENT_TEST"})
+_MOST_KERNELS = 4  # with a worker each
 _MOST_UNUSED = 200  # blocks of shared memory without a tensor, each of which holds a file descriptor
 
 
@@ -90,6 +91,8 @@ class _Judge:
             self.workers.trim()
         key = name, frozenset(provider.distribution for provider in registry.providers(name))
         if key not in self._kernels:
+            if len(self._kernels) == _MOST_KERNELS:
+                self._kernels.pop(next(iter(self._kernels))).end()
             self._kernels[key] = RemoteKernel(self.workers, *key)
         return self._kernels[key]
 
