@@ -115,11 +115,11 @@ class RankWorker:
     def _call(self, asked: CallStrategy) -> Answer:
         planned = self._of(asked)
         tensors, landing = self._worker.tensors(asked.tensors), self._worker.tensors(asked.landing)
-        call, about = self._ready(planned, asked, tensors), (self.world, tensors, {}, landing)
+        call = self._ready(planned, asked, tensors)
         if asked.mode is not Mode.PLAIN:
-            return self._worker.made(asked, call, *about)
+            return self._worker.made(asked, call, self.world, tensors, {}, landing)
         with planned.kernel.waiting(self.world.synchronize):
-            answer = self._worker.made(asked, call, *about)
+            answer = self._worker.made(asked, call, self.world, tensors, {}, landing)
         return answer.model_copy(update={"kept": asked.keeps and bool(planned.kept)})
 
     def _record(self, asked: Record) -> Answer:
@@ -160,15 +160,15 @@ class RankWorker:
 
     def _ready(self, planned: _Planned, asked: CallStrategy, tensors: dict[str, Tensor]) -> Callable[[], Any]:
         """The strategy's own call."""
-        given, strategy, plan = tuple(tensors.values()), planned.strategy, planned.plan
+        strategy: Any = planned.strategy  # tensors come in the contract's order
+        given = (*tensors.values(), planned.plan)
         planned.kernel.restart()
         if asked.direction is Direction.BACKWARD:
-            return lambda: strategy.backward(*given, plan, kept=planned.kept)  # type: ignore[call-arg]  # seven tensors
+            return partial(strategy.backward, *given, kept=planned.kept)
         if not asked.keeps:
-            return lambda: strategy.forward(*given, plan)
-        kept: list[Tensor] = []
-        planned.kept = kept
-        return lambda: strategy.forward(*given, plan, kept=kept)
+            return partial(strategy.forward, *given)
+        planned.kept = []
+        return partial(strategy.forward, *given, kept=planned.kept)
 
 
 def added_up(collectives: list[Collective]) -> Traffic:

@@ -120,8 +120,8 @@ class StrategyTrial(Trial):
         arena, x = self._instruments.workers.arena, self.inputs
         tensors = {"q": arena.like(x.q, 0.0), "k": x.k, "v": x.v}
         landing = self._landed(Direction.FORWARD)
-        found = self._called(lambda: self._strategy.call(Direction.FORWARD, tensors, self._plan, landing))[1]
-        if found := self._all(found):
+        _, breaches = self._called(lambda: self._strategy.call(Direction.FORWARD, tensors, self._plan, landing))
+        if found := self._all(breaches):
             return Verification(found)
         whole = self._by_heads("lse", landing["lse"])
         counted = () if self._share.is_empty else check_lse_counts(whole, self._share.problem(self.problem)).findings
@@ -194,7 +194,7 @@ class StrategyTrial(Trial):
         direction = self.problem.direction
         ran, found = self._called(lambda: self._call(direction, self._landed(direction), Mode.PEAK))
         self._raise(self._all(found))
-        peaks = self._world.everyone(ran and ran.heard.answer.peak)
+        peaks = self._world.everyone(None if ran is None else ran.heard.answer.peak)
         return tuple(peak for peak in peaks if peak is not None)
 
     def before_timing(self) -> dict[str, Any]:
@@ -222,8 +222,8 @@ class StrategyTrial(Trial):
     def _checked(self, direction: Direction) -> Verification:
         """Verifies the results of one call on all ranks. A forward keeps its results for the backward."""
         landing, keeps = self._landed(direction), direction is not self.problem.direction
-        ran, found = self._called(lambda: self._call(direction, landing, keeps=keeps))
-        if found := self._all(found):
+        ran, breaches = self._called(lambda: self._call(direction, landing, keeps=keeps))
+        if found := self._all(breaches):
             return Verification(found)
         if keeps and ran is not None:
             self._forward = landing
