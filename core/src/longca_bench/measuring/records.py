@@ -72,12 +72,14 @@ class Record(BaseModel):
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
         judge_bytes: Bytes that the judge took on the device, with the tensors that it shares. None on CPUs.
         clocks: Seconds of the samples by the worker's clock and by the judge's, their median distance, and the largest
-            that is allowed. Empty for several ranks.
+            that is allowed. For several ranks they are those of the rank whose clocks are furthest apart. Empty in
+            earlier records.
         machine: Noise of the machine during the timed calls: cores that other processes used, frequencies, drift of the
             samples, and whether and why the machine was busy. None in earlier records.
         verified_kv_heads: KV heads that were verified, with their query heads. None for all heads.
         findings: The worst row of each verified tensor.
-        strategy: Name of the context-parallel strategy. None on one device, like all fields below but `finished`.
+        strategy: Name of the context-parallel strategy, which runs in the kernel's process. None on one device, like
+            all fields below but `finished`.
         placement: The requested placement of tokens on ranks, or `auto`.
         placed: The placement that was measured, with `auto` resolved.
         world_size: Number of ranks.
