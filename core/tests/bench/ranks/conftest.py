@@ -12,6 +12,7 @@ TOYS = Path(__file__).with_name("toys.py")
 KERNELS = {
     "raises": "Raises", "exits": "Exits", "hangs": "Hangs", "hangs_planning": "HangsPlanning",
     "takes_all_memory": "TakesAllMemory", "wrong": "Wrong", "wrong_later": "WrongLater", "hangs_later": "HangsLater",
+    "hangs_on_device": "HangsOnDevice", "late_on_device": "LateOnDevice",
 }  # fmt: skip
 #: Strategies that misbehave, and the honest kernel that they call.
 STRATEGIES = {
@@ -21,7 +22,7 @@ STRATEGIES = {
 PLUGIN = f"""
 @hookimpl
 def provide_kernel():
-    takes = offer("row_intervals", dtypes=("float32",), backward="external", unequal_lengths=True)
+    takes = offer("row_intervals", dtypes=("float32",), backward="external", unequal_lengths=True, cuda=">=8.0")
     rough = takes.model_copy(update=dict(dtypes=("bfloat16",), backward="own", rough_lse=True))
     made = [kernel(name, takes, implementation="toys:" + where) for name, where in {KERNELS!r}.items()]
     honest = kernel("honest", takes, implementation="longca_builtin.naive:Naive")

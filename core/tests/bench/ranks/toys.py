@@ -174,6 +174,26 @@ class HangsLater(Later):
             time.sleep(0.1)
 
 
+class HangsOnDevice(Later):
+    """Returns at once, while its device computes for days."""
+
+    def spoil(self, out):
+        torch.cuda._sleep(2**50)
+
+
+class LateOnDevice(Later):
+    """Writes its results on a stream that nobody waits for."""
+
+    def spoil(self, out):
+        right = out.clone()
+        out.zero_()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10**8)
+            out.copy_(right)
+
+
 class HangsPlanning(Naive):
     def plan(self, problem):
         while os.environ["RANK"] == "1" and problem.direction == "forward":
