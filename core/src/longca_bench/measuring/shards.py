@@ -1,0 +1,150 @@
+"""Shards: one rank's tokens of a case. It has their inputs, which change between calls, and checks their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from random import Random
+
+import torch
+from torch import Tensor
+
+from longca.manifests import Direction, Problem
+from longca_bench.measuring.arena import Arena
+from longca_bench.measuring.shared_inputs import SharedInputs
+from longca_bench.measuring.shares import by_heads, held_tokens
+from longca_bench.measuring.world import World
+from longca_bench.suites.tasks import Sharing
+from longca_bench.verification.change import Change
+from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens
+from longca_bench.verification.verify import (
+    Finding,
+    check_lse_counts,
+    check_values,
+    lse_dtype,
+    wrong,
+)
+
+__all__ = ["Results", "Shard"]
+
+#: A rank's tensors by their names: out and lse, or dq, dk and dv.
+Results = dict[str, Tensor]
+_INPUTS = ("q", "k", "v", "dout")
+
+
+class Shard:
+    """This rank's tokens. All ranks call its methods that compare results.
+
+    Args:
+        problem: The problem of all ranks together.
+        sharing: How ranks share it.
+        shared: The inputs, shares and reference that cases share.
+        world: The ranks.
+        arena: Memory that the worker can reach.
+        rough_lse: Whether an offer that the steps use calls its log-sum-exp rough.
+
+    Attributes:
+        inputs: The tensors of these tokens, in shared memory, as the latest change made them.
+        change: The latest change.
+        checksums: Checksums of verified results, if only some heads are verified.
+    """
+
+    def __init__(
+        self, problem: Problem, sharing: Sharing, shared: SharedInputs, world: World, arena: Arena, rough_lse: bool
+    ) -> None:
+        layout, place = sharing.layout, sharing.places[world.rank]
+        self._problem, self._shared, self._world, self._arena = problem, shared, world, arena
+        self._rough_lse = rough_lse
+        self._given = {name: layout.shard(getattr(shared.inputs, name), place) for name in _INPUTS}
+        self.inputs = Inputs(*map(arena.clone, self._given.values()))
+        self.change, self.checksums = Change.none(problem), Checksums()
+        self._held = held_tokens(layout, sharing.places)
+        self._owner, self._row = (torch.empty(layout.num_tokens, dtype=torch.int64) for _ in range(2))
+        for rank, tokens in enumerate(self._held):
+            self._owner[tokens], self._row[tokens] = rank, torch.arange(len(tokens))
+
+    def write(self, *names: str) -> None:
+        """Writes some inputs as the latest change makes them."""
+        for name in names:
+            self.change.write(name, self._given[name], getattr(self.inputs, name))
+
+    def landing(self, direction: Direction) -> Results:
+        """New shared tensors for this rank's results, full of NaN."""
+        arena, x = self._arena, self.inputs
+        if direction is Direction.BACKWARD:
+            return {name: arena.like(like, torch.nan) for name, like in (("dq", x.q), ("dk", x.k), ("dv", x.v))}
+        lse = arena.empty((x.q.shape[1], x.q.shape[0]), lse_dtype(x.q)).fill_(torch.nan)
+        return {"out": arena.like(x.q, torch.nan), "lse": lse}
+
+    def undone(self, results: Mapping[str, Tensor]) -> Results:
+        """Results for the inputs as they were drawn."""
+        return {name: self.change.undo(name, result) for name, result in results.items()}
+
+    def changed_inputs(self) -> list[Finding]:
+        """A finding for each input that is not as it was written. The input gets its values back."""
+        now = self.undone({name: getattr(self.inputs, name) for name in _INPUTS})
+        changed = [name for name, given in self._given.items() if not torch.equal(now[name], given)]
+        self.write(*changed)
+        return self.here(wrong(name, "the strategy changed this input") for name in changed)
+
+    def incomplete(self, results: Mapping[str, Tensor]) -> list[Finding]:
+        """A finding for each result of this rank that is not complete."""
+        parts = {name: ~x.isnan() if name == "lse" else x.isfinite() for name, x in results.items()}
+        note = "not every element is finite, or was written"
+        return self.here(wrong(name, note) for name, whole in parts.items() if not whole.all())
+
+    def check(self, results: Mapping[str, Tensor]) -> list[Finding]:
+        """The findings of this rank's heads over all tokens. The first results give the checksums."""
+        found = self.incomplete(results)
+        whole = {}
+        for name, mine in self.undone(results).items():
+            if self._shared.verified_kv_heads is not None and not self.checksums.is_complete:
+                self.checksums.keep(name, mine)
+            whole[name] = by_heads(name, mine, self._held, self._shared.shares, self._world)
+        if self._shared.expected is None:
+            return found
+        return found + self._named(check_values(whole, self._shared.expected, rough_lse=self._rough_lse).findings)
+
+    def check_rows(self, results: Mapping[str, Tensor], random: Random) -> list[Finding]:
+        """The failures of this rank's heads at some tokens, and of the checksums of this rank's tokens.
+
+        Args:
+            results: This rank's results.
+            random: The source of the tokens. It is the same on all ranks.
+        """
+        tokens = drawn_tokens(len(self._owner), random)
+        held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
+        found: list[Finding] = []
+        for name, result in results.items():
+            rows = self._row[held[self._world.rank]].to(result.device)
+            mine = self.change.undo(name, result.index_select(int(name == "lse"), rows))
+            part = by_heads(name, mine, held, self._shared.shares, self._world)
+            if self._shared.expected is not None:
+                expected = at_tokens(self._shared.expected, name, tokens.to(part.device))
+                failures = check_values({name: part}, expected, rough_lse=self._rough_lse).failures
+                found += [replace(each, token=int(tokens[each.token])) for each in failures]
+        found = self._named(found)
+        if self._shared.verified_kv_heads is not None:
+            found += self.here(self.checksums.check(dict(results), self.change.undo))
+        return found
+
+    def check_counts(self, lse: Tensor) -> list[Finding]:
+        """The findings of the counts of visible keys, for this rank's lse [Hq, Tl] of q = 0."""
+        share = self._shared.shares[self._world.rank]
+        whole = by_heads("lse", self.change.undo("lse", lse), self._held, self._shared.shares, self._world)
+        return [] if share.is_empty else self._named(check_lse_counts(whole, share.problem(self._problem)).findings)
+
+    def here(self, found: Iterable[Finding]) -> list[Finding]:
+        """Findings, with this rank's number."""
+        return [_on(each, self._world.rank) for each in found]
+
+    def _named(self, found: Iterable[Finding]) -> list[Finding]:
+        """Findings in this rank's share. A failure names the rank that holds its token."""
+        share = self._shared.shares[self._world.rank]
+        named = [share.named(each) for each in found]
+        return [each if each.passed else _on(each, int(self._owner[each.token])) for each in named]
+
+
+def _on(finding: Finding, rank: int) -> Finding:
+    return finding.named(f"{finding.tensor} on rank {rank}")
