@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -24,6 +25,7 @@ from longca.plugins import Registry, registry
 from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_problem, verify_repeats
 from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import NotApplicableError, Subject, subjects
+from longca_bench.measuring.processes import end_with_parent
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
@@ -203,6 +205,8 @@ def _gpus(device: Device) -> list[str]:
 def _start(disabled: frozenset[str], started: Any, gpus: list[str]) -> None:
     """Opens the process's own registry, and takes the next GPU for the process and its workers."""
     global _registry
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback, and its workers end with it
     _registry = registry(disabled, guarded=True)
     with started.get_lock():
         turn, started.value = started.value, started.value + 1

@@ -30,7 +30,6 @@ _MOST = 2**16
 
 def main() -> None:
     """Serves the socket that the command line names, until its other end is closed. Workers get folders in FOLDER."""
-    os.setpgid(0, 0)  # the system continues a stopped group when its judge is gone
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()

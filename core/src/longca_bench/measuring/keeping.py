@@ -112,6 +112,8 @@ class Keeper:
             [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), self._folder],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
+            # Ctrl-C does not reach a group of its own, and the system continues a stopped group when its judge is gone.
+            process_group=0,
             env=self._environment,
         )
         theirs.close()

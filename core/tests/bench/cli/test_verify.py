@@ -1,7 +1,12 @@
 """`longca verify`, as it is called: kernels, pairs, and offers that have a backward alone."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -170,14 +175,14 @@ class seventh(Kernel):
         out, lse = super().forward(q, k, v, plan, **buffers)
         return (out if plan.calls % 7 else out.mul_(1.01)), lse
 
-class remembers(Kernel):
-    """Returns the first answer of a plan for inputs at the same addresses."""
+class behind(Kernel):
+    """Returns the answer of the call before, unless it is given buffers."""
     def forward(self, q, k, v, plan, **buffers):
-        known, key = plan.__dict__.setdefault("known", {}), (q.data_ptr(), *(x.data_ptr() for x in buffers.values()))
-        if key not in known:
-            known[key] = super().forward(q, k, v, plan, **buffers)
-            return known[key]
-        return tuple(x.clone() for x in known[key])
+        now = super().forward(q, k, v, plan, **buffers)
+        if buffers:
+            return now
+        last, plan.last = getattr(plan, "last", now), tuple(x.clone() for x in now)
+        return last
 '''
 ENDING = """
 @hookimpl
@@ -197,7 +202,7 @@ SAYS = {
     "nothing": ("wrong", "out: the kernel returned a NoneType instead of a tuple of out, lse"),
     "no_plan": ("wrong", "full, 3:3 heads: plan returned a int"),
     "seventh": ("ok", ""),
-    "remembers": ("ok", ""),
+    "behind": ("ok", ""),
     "daemon": ("ok", ""),
     "right": ("ok", ""),
 }
@@ -209,14 +214,24 @@ def ending(fakes):
     (folder / "ending_kernels.py").write_text(ENDS, "utf-8")
     fakes.env |= {"LONGCA_PLUGINS": "ending", "OMP_NUM_THREADS": "1"}
     yield fakes
-    # The children of this session's commands, and whatever those have started, have the folder in their environment.
-    assert not [entry for entry in Path("/proc").iterdir() if _is_of(entry, fakes.root)]
+    _wait_until(lambda: not _processes(fakes))
 
 
-def _is_of(entry, root):
-    with suppress(OSError):
-        return entry.name.isdigit() and bytes(root) in (entry / "environ").read_bytes()
-    return False
+def _processes(fakes):
+    """The command lines of what the test's commands have started. They have the folder in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and bytes(fakes.root) in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().decode())
+    return found
+
+
+def _wait_until(true, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_whatever_a_kernel_does_is_named_and_the_next_one_is_verified(ending):
@@ -246,7 +261,7 @@ def test_the_table_names_the_status(ending, jobs):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "wrong", "first"), [("right", 0, None), ("seventh", 1, "call 7"), ("remembers", 9, "call 2")]
+    ("kernel", "wrong", "first"), [("right", 0, None), ("seventh", 1, "call 7"), ("behind", 9, "call 2")]
 )
 def test_a_kernel_that_is_wrong_now_and_then_is_found_with_how_often(ending, kernel, wrong, first):
     asked = ("verify", "--kernel", kernel, "--device", "cpu", "--repeat", "10")
@@ -260,3 +275,17 @@ def test_a_kernel_that_is_wrong_now_and_then_is_found_with_how_often(ending, ker
     if wrong:
         said = f"{kernel} full float32 forward was wrong in {wrong * masks} of {10 * masks} calls"
         assert said in " ".join(ending.longca(*asked).stdout.split())
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_ends_everything_without_a_traceback(ending, jobs):
+    asked = ("verify", "--kernel", "hangs", "--kernel", "right", "--device", "cpu", "--jobs", jobs)
+    env = {**ending.env, "PYTHONPATH": os.pathsep.join(map(str, ending.folders))}
+    verifying = subprocess.Popen(
+        [sys.executable, "-m", "longca", *asked], env=env, stderr=subprocess.PIPE, start_new_session=True
+    )
+    # Each job has a keeper and a worker.
+    _wait_until(lambda: sum("measuring.keeper" in line for line in _processes(ending)) == 2 * int(jobs))
+    os.killpg(verifying.pid, signal.SIGINT)
+    assert b"Traceback" not in verifying.communicate(timeout=60)[1]
+    assert verifying.returncode == 130
