@@ -58,6 +58,7 @@ class Bench:
         found, fields = self._verified(trial)
         times: dict[str, Any] = {}
         if found.passed:
+            self._instruments.world.give_back()
             try:
                 times = trial.before_timing()
                 times |= self._timed(trial)
@@ -108,7 +109,9 @@ class Bench:
         if not self._inputs.has(task.case):
             self._inputs.drop()
             self._instruments.workers.trim()
-        return self._inputs.of(task.case, problem)
+        shared = self._inputs.of(task.case, problem)
+        self._instruments.world.give_back()
+        return shared
 
     def _verified(self, trial: Trial) -> tuple[Verification, dict[str, Any]]:
         """The verification before timing, and the fields that are known by then."""

@@ -31,6 +31,7 @@ __all__ = [
     "WARM_UP",
     "Timing",
     "flush_l2",
+    "keep_busy",
     "take_samples",
     "time_calls",
     "timed_call",
@@ -45,6 +46,8 @@ LEAST = 3
 BUDGET = 0.25
 #: Bytes that the flush writes, more than any L2 cache has.
 FLUSH_BYTES = 2**28
+#: Products of two matrices that keep a device busy for about 2 ms.
+_PRODUCTS = 8
 
 _Times = tuple[float, ...]
 _Call = Callable[[], object]
@@ -147,6 +150,23 @@ def wall_call(call: _Call, world: World) -> tuple[float, object]:
     result = call()
     world.synchronize()
     return time.perf_counter() - start, result
+
+
+def keep_busy(world: World) -> None:
+    """Gives a CUDA device work until a timed call is ready, about 2 ms. A device that rests has higher clocks then.
+
+    Args:
+        world: The world of the device. A CPU is left alone.
+    """
+    if world.device.type == "cuda":
+        for _ in range(_PRODUCTS):
+            torch.mm(_filler(), _filler())
+
+
+@cache
+def _filler() -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(0)  # the global state of random numbers is left alone
+    return torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda", generator=generator)
 
 
 def flush_l2() -> None:

@@ -41,7 +41,7 @@ from longca_bench.measuring.commands import (
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.strategy_commands import CallStrategy, Join
-from longca_bench.measuring.timing import timed_call, wall_call
+from longca_bench.measuring.timing import keep_busy, timed_call, wall_call
 from longca_bench.measuring.world import World
 
 __all__ = ["serve"]
@@ -205,6 +205,8 @@ class Worker:
             buffers: The buffers that the call gets.
             landing: Where results go that are in no buffer.
         """
+        if run.mode is Mode.TIMED:
+            keep_busy(self._world)
         before = GlobalState()
         measured: dict[str, Any] = {}
         if run.mode is Mode.TIMED:

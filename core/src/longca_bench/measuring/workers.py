@@ -26,6 +26,8 @@ from longca_bench.measuring.status import Status
 
 __all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers", "failure"]
 
+#: Processes that a judge keeps alive. On a GPU each has a context of about half a GB.
+MOST_ALIVE = 16
 _PINGS = 9
 _LOOK = 0.5  # seconds between two looks while a worker computes
 
@@ -101,7 +103,10 @@ class Workers:
         if (wanted, kernel) not in self._workers:
             setup = WorkerSetup(str(self._device), wanted, self._memory)
             self._workers[wanted, kernel] = Worker(self, self._keeper, setup)
-        return self._workers[wanted, kernel]
+        worker = self._workers[wanted, kernel] = self._workers.pop((wanted, kernel))  # the last one is the latest
+        for other in list(self._workers.values())[:-MOST_ALIVE]:
+            other.end()
+        return worker
 
     def alone(self, worker: Worker) -> None:
         """Stops all workers but one."""

@@ -48,6 +48,11 @@ class World:
         """Waits until this rank's device has reached an event."""
         event.synchronize()
 
+    def give_back(self) -> None:
+        """Gives memory that this process does not use back to the device, where another process needs it."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def all_to_all(self, sent: Tensor, sizes_out: list[int], sizes_in: list[int]) -> Tensor:
         """Exchanges parts of flat tensors among ranks.
 

@@ -1,7 +1,8 @@
-"""Rows: the check of a timed call, on rows that are drawn after it.
+"""Rows: parts of the checks of a timed call.
 
-All elements must be finite, and some rows of all heads are compared with the reference. Heads without a reference are
-held by a checksum: a weighted sum of each row's elements, compared with that of the verified results.
+Ranks compare the rows of some tokens, which are drawn after the call, because whole results would have to travel
+between them. Heads without a reference are held by a checksum: a weighted sum of each row's elements, compared with that of the
+verified results.
 """
 
 from __future__ import annotations
@@ -14,40 +15,15 @@ import torch
 from torch import Tensor
 
 from longca_bench.verification.reference import Reference, Rows
-from longca_bench.verification.verify import Finding, Means, check_values, wrong
+from longca_bench.verification.verify import Finding, wrong
 
-__all__ = ["ROWS", "Checksums", "at_tokens", "check_rows", "drawn_tokens"]
+__all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens"]
 
 #: Tokens of each tensor whose rows are compared after a timed call.
 ROWS = 256
 #: Ulps of the dtype, relative to the larger of a row's and the head's mean norm, by which checksums may differ.
 CHECKSUM_ULPS = 16.0
 _CHUNK = 2**13  # tokens at a time
-
-
-def check_rows(
-    results: dict[str, Tensor], expected: Reference, means: Means, *, rough_lse: bool, random: Random = SystemRandom()
-) -> list[Finding]:
-    """The failures of a timed call.
-
-    Args:
-        results: The results by their names.
-        expected: The reference.
-        means: How results are read.
-        rough_lse: Whether the offer calls its log-sum-exp rough.
-        random: The source of random numbers. The system's cannot be predicted.
-    """
-    found = []
-    for name, result in results.items():
-        whole = ~result.isnan() if name == "lse" else result.isfinite()
-        if not whole.all():
-            found.append(wrong(name, "not every element is finite, or was written"))
-            continue
-        tokens = drawn_tokens(result.shape[_dim(name)], random).to(result.device)
-        part = means.read(name, result.index_select(_dim(name), tokens))
-        failures = check_values({name: part}, at_tokens(expected, name, tokens), rough_lse=rough_lse).failures
-        found += [replace(finding, token=int(tokens[finding.token])) for finding in failures]
-    return found
 
 
 class Checksums:
