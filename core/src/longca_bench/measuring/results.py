@@ -87,7 +87,7 @@ def held(
 
 
 def describe_all(
-    named: Mapping[str, Any], tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+    named: Mapping[str, Any], tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *, parts: bool = False
 ) -> dict[str, Returned]:
     """Describes results.
 
@@ -95,12 +95,15 @@ def describe_all(
         named: The objects by their names.
         tensors: The arguments of the call.
         buffers: The buffers of the call.
+        parts: Whether results may be parts of one buffer, one after another, as those of a strategy may.
     """
-    described, owners = {}, dict(tensors)
+    described: dict[str, Returned] = {}
+    earlier: dict[str, Tensor] = {}
     for name, result in named.items():
+        owners = {**tensors, **{other: x for other, x in earlier.items() if not parts or _meet(x, result)}}
         described[name] = _describe(result, owners, buffers)
         if not described[name].fault:
-            owners[name] = result
+            earlier[name] = result
     return described
 
 
@@ -167,6 +170,20 @@ def _owner(result: Tensor, tensors: Mapping[str, Tensor]) -> str:
     """The argument or the earlier result that shares memory with a result, or an empty text."""
     memory = result.untyped_storage().data_ptr()
     return next((name for name, x in tensors.items() if memory and x.untyped_storage().data_ptr() == memory), "")
+
+
+def _meet(earlier: Tensor, result: Any) -> bool:
+    """Whether the bytes from a result's first element to its last one meet those of an earlier result."""
+    if type(result) is not Tensor or result.layout is not torch.strided:
+        return True
+    (first, last), (start, stop) = _bounds(earlier), _bounds(result)
+    return start < last and first < stop
+
+
+def _bounds(x: Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and after its last byte."""
+    last = sum(stride * (size - 1) for stride, size in zip(x.stride(), x.shape, strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size() if x.numel() else x.data_ptr()
 
 
 def _overlaps(result: Tensor) -> bool:

@@ -225,8 +225,9 @@ class Worker:
             results = call()
         if run.mode is Mode.PLAIN:
             self._world.synchronize()
-        named, fault = named_results(run.direction, results, "kernel" if isinstance(run, Run) else "strategy")
-        returned = describe_all(named, tensors, buffers)
+        is_strategy = isinstance(run, CallStrategy)
+        named, fault = named_results(run.direction, results, "strategy" if is_strategy else "kernel")
+        returned = describe_all(named, tensors, buffers, parts=is_strategy)
         landed = {name: there for name, there in landing.items() if _lands(returned, name, there)}
         measured["late"] = self._land(named, landed)
         return Answer(

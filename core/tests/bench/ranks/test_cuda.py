@@ -8,7 +8,7 @@ FOUND = {
     "naive": ("ok", ""),
     "wrong_later": ("wrong", "out of a timed call on rank 1: "),
     "late_on_device": ("wrong", "out of a timed call on rank 1: the device went on for"),
-    "hangs_on_device": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 30 s, and the others wait"),
+    "hangs_on_device": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 20 s, and the others wait"),
 }
 
 
@@ -18,7 +18,7 @@ def test_two_gpus(toys):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices, and torch sees fewer here")
     options = [option for name in FOUND for option in ("--kernel", name)]
-    process = toys.start(*options, "--device", "cuda", "--placement", "evenly", "--nproc", "2", "--timeout", "30")
+    process = toys.start(*options, "--device", "cuda", "--placement", "evenly", "--nproc", "2", "--timeout", "20")
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 1, output + errors
     found = {(record["kernel"], record["direction"]): record for record in toys.records()}

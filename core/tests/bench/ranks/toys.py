@@ -62,7 +62,9 @@ class Toy:
         dq, *grads = plan.kernel.backward(dout, q, keys, values, out, lse, plan.step)
         for grad in grads:
             dist.all_reduce(grad, group=self.group)
-        return dq, *(plan.layout.shard(grad, plan.rank) for grad in grads)
+        # dk and dv may be parts of one buffer.
+        shards = torch.stack([plan.layout.shard(grad, plan.rank) for grad in grads])
+        return dq, *shards.unbind()
 
 
 def is_due(plan):
