@@ -72,9 +72,8 @@ class RankWorker:
     def __init__(self, worker: Worker, device: torch.device, join: Join, marks: int) -> None:
         self._worker, self._marks = worker, Marks(marks)
         os.close(marks)
-        os.environ.setdefault(
-            "TORCH_NCCL_ENABLE_MONITORING", "0"
-        )  # a worker that rests would look dead to its own NCCL
+        # The monitor of NCCL would end a worker that its judge had stopped for minutes.
+        os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
         self.world = JobWorld(device, join.place, join.number)
         self._strategies: dict[str, Callable[[Any], Strategy]] = {}
         self._planned: _Planned | None = None
