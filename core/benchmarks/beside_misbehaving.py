@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from longca import plugins
+from longca.manifests import Direction
 from longca.manifests.devices import cpu_device
 from longca.testing import MISBEHAVING, misbehaving_plugins
 from longca_bench.measuring.options import Options
@@ -34,7 +35,7 @@ HONEST = "naive"
 
 def cases(names: list[str], seqlen: int) -> Iterator[Case]:
     """Each misbehaving kernel's case, with two cases of the honest kernel before it and one after it."""
-    chosen = Selection(patterns=("causal",), seqlens=(seqlen,), directions=("forward",))
+    chosen = Selection(patterns=("causal",), seqlens=(seqlen,), directions=(Direction.FORWARD,))
     made = {case.kernel: case for case in expand(load_suite("quick"), [*names, HONEST], chosen)}
     for name in names:
         yield from (made[HONEST], made[HONEST], made[name], made[HONEST])

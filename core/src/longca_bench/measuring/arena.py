@@ -197,7 +197,7 @@ def _storage(lease: Any, device: torch.device) -> torch.UntypedStorage:
 
 def _view(storage: torch.UntypedStorage, where: Where, device: torch.device) -> Tensor:
     made = torch.empty(0, dtype=where.dtype, device=device)
-    return made.set_(storage, where.offset, where.shape, where.stride)  # type: ignore[call-overload]  # it takes them
+    return made.set_(storage, where.offset, where.shape, where.stride)
 
 
 def _address(block: Block) -> int:

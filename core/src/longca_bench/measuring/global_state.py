@@ -73,7 +73,7 @@ def _random_state_of_torch() -> bytes:
 
 def _random_state_of_numpy() -> bytes:
     state = np.random.get_state(legacy=False)
-    return repr(state["state"]["pos"]).encode() + state["state"]["key"].tobytes()  # type: ignore[call-overload,index]
+    return repr(state["state"]["pos"]).encode() + state["state"]["key"].tobytes()
 
 
 def _precision_flags() -> tuple[bool, ...]:

@@ -1,9 +1,10 @@
 """The judge: a process that draws inputs, computes references, compares results and holds the clock.
 
 It runs no kernel. Kernels run in workers, and a worker can end a case and nothing else. `longca_bench.measuring.pool`
-starts a judge as `python -P -m longca_bench.measuring.judge FD NAMES`, in a session of its own. It talks over the file
-descriptor FD: first it gets its `Setup`, then one `Order` at a time. For each it sends the phases that it begins, and
-then the result. NAMES are variables of the environment that are the judge's alone.
+starts a judge in a session of its own, as `python -P -m longca_bench.measuring.judge FD NAMES FOLDER`. It talks over
+the file descriptor FD: first it gets its `Setup`, then one `Order` at a time. For each it sends the phases that it
+begins, and then the result. NAMES are variables of the environment that are the judge's alone. Workers have their folders in
+FOLDER.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C
     end_with_parent()
     own = sys.argv[2].split(",")
-    keeper = Keeper({name: value for name, value in os.environ.items() if name not in own})
+    keeper = Keeper({name: value for name, value in os.environ.items() if name not in own}, sys.argv[3])
     try:
         _serve(Connection(int(sys.argv[1])), keeper)
     except EOFError:

@@ -38,10 +38,11 @@ class Keeper:
 
     Args:
         environment: The environment of the workers.
+        folder: A folder for the workers' own folders. None makes one.
     """
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._environment = environment
+    def __init__(self, environment: dict[str, str], folder: str | None = None) -> None:
+        self._environment, self._folder = environment, folder or tempfile.mkdtemp(prefix="longca-")
         self._workers: set[int] = set()
         self._launch()
 
@@ -106,7 +107,7 @@ class Keeper:
         return code
 
     def _launch(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="longca-")
+        os.makedirs(self._folder, exist_ok=True)
         self._control, theirs = socket.socketpair()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), self._folder],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -39,6 +41,7 @@ class Judge:
         self._setup, self._gpu = setup, gpu
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._folder = ""
 
     def run(self, task: Task, seconds: float) -> Result:
         """Measures a case within a deadline.
@@ -94,6 +97,7 @@ class Judge:
         if self._connection is not None:
             self._connection.close()
         self._process = self._connection = None
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def is_running(self) -> bool:
@@ -104,9 +108,10 @@ class Judge:
         """Starts a new process, and sends it its setup. The process answers with the phase `ready`."""
         self.kill()
         ours, theirs = Pipe()
+        self._folder = tempfile.mkdtemp(prefix="longca-")
         added = {name: value for name, value in _QUIET.items() if name not in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), ",".join(added)],
+            [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), ",".join(added), self._folder],
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
             stdin=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ from longca_bench.measuring.world import World
 
 __all__ = [
     "BUDGET",
+    "BUSY",
     "LEAST",
     "SAMPLES",
     "WARM",
@@ -46,8 +47,8 @@ LEAST = 3
 BUDGET = 0.25
 #: Bytes that the flush writes, more than any L2 cache has.
 FLUSH_BYTES = 2**28
-#: Products of two matrices that keep a device busy for about 2 ms.
-_PRODUCTS = 8
+#: The least and the most seconds for which a device is kept busy before a timed call.
+BUSY = 2e-3, 5e-2
 
 _Times = tuple[float, ...]
 _Call = Callable[[], object]
@@ -152,15 +153,28 @@ def wall_call(call: _Call, world: World) -> tuple[float, object]:
     return time.perf_counter() - start, result
 
 
-def keep_busy(world: World) -> None:
-    """Gives a CUDA device work until a timed call is ready, about 2 ms. A device that rests has higher clocks then.
+def keep_busy(world: World, seconds: float) -> None:
+    """Gives a CUDA device work until a timed call is ready. A device that rests between calls has higher clocks.
 
     Args:
         world: The world of the device. A CPU is left alone.
+        seconds: Seconds of the last call. The work takes as long, within BUSY.
     """
     if world.device.type == "cuda":
-        for _ in range(_PRODUCTS):
+        for _ in range(math.ceil(min(max(seconds, BUSY[0]), BUSY[1]) / _product_seconds())):
             torch.mm(_filler(), _filler())
+
+
+@cache
+def _product_seconds() -> float:
+    """Seconds of a product of two fillers."""
+    torch.mm(_filler(), _filler())
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    torch.mm(_filler(), _filler())
+    end.record()
+    end.synchronize()
+    return max(1e-5, begin.elapsed_time(end) / 1e3)
 
 
 @cache

@@ -33,9 +33,10 @@ class Daemon(Naive):
     def forward(self, *arguments, **buffers):
         if os.fork() == 0:
             os.setsid()
+            seconds = os.environ["DAEMON_SECONDS"]
             os.environb.clear()
             if os.fork() == 0:
-                os.execv("/bin/sleep", ["sleep", "86391"])
+                os.execv("/bin/sleep", ["sleep", seconds])
             os._exit(0)
         return super().forward(*arguments, **buffers)
 
@@ -43,7 +44,7 @@ class Stopper(Naive):
     """Stops the process that watches over it, and leaves a daemon."""
     def forward(self, *arguments, **buffers):
         os.kill(os.getppid(), signal.SIGSTOP)
-        subprocess.Popen(["sleep", "86392"], start_new_session=True)
+        subprocess.Popen(["sleep", os.environ["DAEMON_SECONDS"]], start_new_session=True)
         return super().forward(*arguments, **buffers)
 
 class Liar(Naive):
@@ -70,6 +71,7 @@ class Talker(Naive):
         print("\\x1b[31mthe last \\ud800words" .encode("utf-8", "surrogatepass"), flush=True)
         os._exit(0)
 '''
+SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
 NAMES = ("daemon", "stopper", "liar", "flooder", "talker")
 
 
@@ -77,10 +79,11 @@ NAMES = ("daemon", "stopper", "liar", "flooder", "talker")
 def keeper(fakes):
     folder = fakes.add("odd", f"NAMES = {NAMES!r}\n{PLUGIN}")
     (folder / "odd_kernels.py").write_text(KERNELS)
-    kept = Keeper({**fakes.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, fakes.folders))})
+    environment = {**fakes.env, "OMP_NUM_THREADS": "1", "DAEMON_SECONDS": SECONDS}
+    kept = Keeper({**environment, "PYTHONPATH": os.pathsep.join(map(str, fakes.folders))})
     yield kept
     kept.close()
-    assert not running("86391") + running("86392")
+    assert not running(SECONDS)
 
 
 @pytest.fixture
@@ -121,17 +124,17 @@ def until_running(words):
 def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
     call(workers, "naive", "longca-core")
     call(workers, "daemon")
-    until_running("86391")
+    until_running(SECONDS)
     workers.of(("odd",), "daemon").end()
-    assert not running("86391")
+    assert not running(SECONDS)
     call(workers, "naive", "longca-core")
 
 
 def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):
     call(workers, "stopper")
-    until_running("86392")
+    until_running(SECONDS)
     workers.of(("odd",), "stopper").end(is_lost=True)
-    assert not running("86392")
+    assert not running(SECONDS)
     call(workers, "naive", "longca-core")
 
 
