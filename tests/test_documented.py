@@ -5,14 +5,12 @@ Pages contain their reference tables. `docs/reference.py` writes them in place, 
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,19 +25,10 @@ from longca_bench.reports.formats import FORMATS
 from longca_bench.suites.suite import Suite, Sweep
 from longca_bench.verification.verify import Finding
 
+from .docs_pages import docs_module
 from .imports import DISTRIBUTIONS, ROOT, modules
 
 DOCS = ROOT / "docs"
-
-
-@cache
-def _reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("longca_docs_reference", DOCS / "reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @cache
@@ -66,7 +55,9 @@ def _missing(names: Any, page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_the_reference_tables_of_a_page_are_todays(page):
-    assert _reference().stale(page.read_text(encoding="utf-8")) == [], "write them again: python docs/reference.py"
+    assert docs_module("reference").stale(page.read_text(encoding="utf-8")) == [], (
+        "write them again: python docs/reference.py"
+    )
 
 
 def test_every_hook():
@@ -142,7 +133,7 @@ def test_every_record_field():
 
 def test_nothing_is_said_of_fields_that_are_gone():
     for model in (Record, Suite, Sweep):
-        assert list(_reference().attributes(model)) == list(model.model_fields)
+        assert list(docs_module("reference").attributes(model)) == list(model.model_fields)
 
 
 def test_every_error():

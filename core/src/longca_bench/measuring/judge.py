@@ -3,8 +3,8 @@
 It runs no kernel. Kernels run in workers, and a worker can end a case and nothing else. `longca_bench.measuring.pool`
 starts a judge in a session of its own, as `python -P -m longca_bench.measuring.judge FD NAMES FOLDER`. It talks over
 the file descriptor FD: first it gets its `Setup`, then one `Order` at a time. For each it sends the phases that it
-begins, and then the result. NAMES are variables of the environment that are the judge's alone. Workers have their folders in
-FOLDER.
+begins, and then the result. NAMES are variables of the environment that are the judge's alone. Workers have their
+folders in FOLDER.
 """
 
 from __future__ import annotations

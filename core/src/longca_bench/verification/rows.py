@@ -1,8 +1,8 @@
 """Rows: parts of the checks of a timed call.
 
 Ranks compare the rows of some tokens, which are drawn after the call, because whole results would have to travel
-between them. Heads without a reference are held by a checksum: a weighted sum of each row's elements, compared with that
-of the verified results.
+between them. Heads without a reference are held by a checksum: a weighted sum of each row's elements, compared with
+that of the verified results.
 """
 
 from __future__ import annotations
