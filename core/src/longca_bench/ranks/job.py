@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 from dataclasses import dataclass
 
 from longca.errors import RequestError
+from longca_bench.measuring.processes import end_with_parent
 
 __all__ = ["Job", "current_job"]
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Job:
 
     def end_with_launcher(self) -> None:
         """Makes this process end with the process that started it."""
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
 
 
 def current_job() -> Job | None:
