@@ -209,7 +209,8 @@ class RemoteKernel:
         places = {name: self._worker.place(x) for name, x in (*shared.items(), *landing.items())}
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
         about = (self.name, plan.number, direction, mode)
-        heard = self._worker.ask(Run(*about, arguments, filled, landed, abreast, count))
+        command = Run(*about, arguments, filled, landed, abreast, count)
+        heard = self._worker.ask(command, is_timed=mode is Mode.TIMED)
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])

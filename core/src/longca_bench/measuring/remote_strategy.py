@@ -144,7 +144,8 @@ class RemoteStrategy:
             CaseEndError: The strategy raised, or its process was lost.
             ContractError: This rank's results break the contract.
         """
-        heard = self._worker.ask(self._command(direction, tensors, plan, landing, mode, keeps))
+        command = self._command(direction, tensors, plan, landing, mode, keeps)
+        heard = self._worker.ask(command, is_timed=mode is Mode.TIMED)
         return Ran(results_of(direction, heard.answer, {}, landing, "strategy"), heard)
 
     def record(

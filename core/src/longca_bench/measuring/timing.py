@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
@@ -153,23 +153,17 @@ def wall_call(call: _Call, world: World) -> tuple[float, object]:
     return time.perf_counter() - start, result
 
 
-def keep_busy(world: World, tensors: Iterable[torch.Tensor], seconds: float) -> None:
-    """Brings a device into the state that it has between calls in a row.
+def keep_busy(seconds: float) -> None:
+    """Keeps the CUDA device busy before a timed call, and returns when it is done.
 
-    A CUDA device gets work until the timed call is ready, because a device that rests has higher clocks. A CPU reads
-    the tensors, because the judge wrote them on another core, and a caller's tensors are in its own caches.
+    A device that rests between calls has higher clocks than in calls in a row.
 
     Args:
-        world: The world of the device.
-        tensors: The arguments of the call.
-        seconds: Seconds of the last call. The work of a CUDA device takes as long, within BUSY.
+        seconds: Seconds of the last call. The work takes as long, within BUSY.
     """
-    if world.device.type == "cpu":
-        for tensor in tensors:
-            tensor.sum()
-    else:
-        for _ in range(math.ceil(min(max(seconds, BUSY[0]), BUSY[1]) / _product_seconds())):
-            torch.mm(_filler(), _filler())
+    for _ in range(math.ceil(min(max(seconds, BUSY[0]), BUSY[1]) / _product_seconds())):
+        torch.mm(_filler(), _filler())
+    torch.cuda.synchronize()
 
 
 @cache
