@@ -145,8 +145,8 @@ class Registry:
 
         Raises:
             MissingPackageError: A package that the manifest requires is not installed.
-            PluginError: The function cannot be imported, raises, or returns something else. Beside a failed import it
-                is an UnsupportedError too, because what was asked about is refused.
+            PluginError: The function cannot be imported, raises, or returns something else. Unless
+                the import failed, it is an UnsupportedError too, because the request is refused.
         """
         return self._catalogue.admission(manifest).call(manifest, field, arguments)
 

@@ -1,4 +1,4 @@
-"""What the fields of a measured record must say together."""
+"""Checks of the fields of a measured record against each other."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["BrokenFunctionError", "as_plain", "check_returned", "from_plain"]
 
 
 class BrokenFunctionError(PluginError, UnsupportedError):
-    """A function that a manifest names hangs, raises or returns something else. What it was asked about is refused."""
+    """A function that a manifest names hangs, raises or returns something else. The request is refused."""
 
 
 def check_returned(field: str, value: Any, name: str) -> Any:

@@ -103,7 +103,7 @@ def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:
 
 
 def _data(rows: Rows, view: str | None) -> dict[str, Any]:
-    """What `--json` prints beside the files."""
+    """The fields that `--json` prints beside the files."""
     if view is not None:
         from longca_bench.reports.views import tables
 

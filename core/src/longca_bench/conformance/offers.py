@@ -110,7 +110,7 @@ class OfferCheck:
 
 
 def verify_subject(subject: Subject, repeat: int = 0) -> OfferCheck:
-    """Verifies one offer in one direction and dtype. Whatever the kernel does is a finding about the kernel.
+    """Verifies one offer in one direction and dtype. Each end of the kernel is a finding about the kernel.
 
     Args:
         subject: The offer.

@@ -90,7 +90,7 @@ class LoneCalls:
         arena: Memory that the kernel's worker can reach.
 
     Attributes:
-        fault: What is wrong with the first wrong call, in a clause, or an empty text.
+        fault: The error of the first wrong call, in a clause, or an empty text.
 
     Raises:
         ContractError: The first results break the contract.

@@ -54,7 +54,7 @@ class Block:
         device: The device whose memory it is.
         fd: The file descriptor of a CPU's block, or -1.
         handle: The IPC handle of a CUDA device's block, or nothing.
-        memory: What keeps the memory: an `mmap`, or an address on the CUDA device.
+        memory: The memory itself: an `mmap`, or an address on the CUDA device.
     """
 
     number: int

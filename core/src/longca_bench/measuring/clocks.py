@@ -87,7 +87,7 @@ class Clocks:
         return min(MOST, 1 + int(4 * fixed / max(sample, 1e-9)))
 
     def hold(self, count: int, bursts: list[Heard]) -> str:
-        """What bursts say against the samples, in a sentence, or an empty text.
+        """The objection of bursts to the samples, in a sentence, or an empty text.
 
         Args:
             count: Calls of each burst.
@@ -113,7 +113,7 @@ class Clocks:
         }
 
     def fault(self) -> str:
-        """What the clocks do not agree about, in a sentence, or an empty text."""
+        """The disagreement of the clocks, in a sentence, or an empty text."""
         slow = [call for call in self._calls if call.heard.ended.seconds < call.sample]
         if slow or self._ended > self.allowed:
             ours = median(call.heard.ended.seconds for call in self._calls)

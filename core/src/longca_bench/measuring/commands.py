@@ -45,7 +45,7 @@ _Seconds = Annotated[float, Field(ge=0.0, le=1e7, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker gets at its start.
+    """The first data of a worker.
 
     Attributes:
         device: The device that it computes on, as torch writes it.
@@ -99,7 +99,7 @@ class MakePlan:
 
 
 class Mode(StrEnum):
-    """What a run measures."""
+    """The quantity that a run measures."""
 
     PLAIN = "plain"
     #: The seconds of the call on the device.
@@ -120,7 +120,7 @@ class Run:
         kernel: Name of a loaded kernel.
         plan: Number of the plan.
         direction: The direction, alone.
-        mode: What is measured.
+        mode: The measured quantity.
         tensors: The arguments by their names.
         buffers: The buffers that the call passes to the kernel, by their names.
         landing: Where results go that are not in a buffer, by their names.
@@ -152,7 +152,7 @@ class Returned(_Data):
         stride: The tensor's strides.
         dtype: The tensor's dtype.
         device: The kind of the tensor's device.
-        fault: What no result may be, in a clause, or an empty text.
+        fault: The reason why no result may be like this, in a clause, or an empty text.
         is_in: The buffer that has the result, or an empty text.
         shares: The argument or the earlier result with which it shares memory, or an empty text.
     """
@@ -185,14 +185,14 @@ class Traffic(_Data):
 
 
 class PlanFacts(_Data):
-    """What a worker says of a plan.
+    """The facts that a worker says of a plan.
 
     Attributes:
         form: The plan's form.
         form_text: The form's name in records.
         backend: The function and the library that run.
         metadata_bytes: Bytes of the plan's tensors.
-        fault: What is wrong with the plan, in a clause, or an empty text.
+        fault: The error of the plan, in a clause, or an empty text.
     """
 
     form: _Word
@@ -212,7 +212,7 @@ class Answer(_Data):
         exhausted: Whether memory ran out.
         lost: Whether the worker can do nothing more, as after an illegal memory access.
         returned: The results of a run.
-        fault: What is wrong with the results together, in a clause, or an empty text.
+        fault: The error of the results together, in a clause, or an empty text.
         changed: Names of the global state that changed.
         seconds: Seconds that the call took.
         late: Seconds that the device went on after the call had ended.

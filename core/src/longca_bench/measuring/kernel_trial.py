@@ -159,7 +159,7 @@ class KernelTrial(Trial):
         return {"clocks": self._clocks.fields(), "judge_bytes": taken}
 
     def suspicion(self) -> str:
-        """What the two clocks do not agree about, or an empty text."""
+        """The disagreement of the two clocks, or an empty text."""
         return self._clocks.fault() or self._held
 
     def _read(self, name: str, result: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class RankWorker:
 
     Attributes:
         world: The workers of all ranks.
-        commands: What it does, by the command's type.
+        commands: The functions that do commands, by the command's type.
     """
 
     def __init__(self, worker: Worker, device: torch.device, join: Join, marks: int) -> None:

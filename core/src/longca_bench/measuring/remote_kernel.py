@@ -191,7 +191,7 @@ class RemoteKernel:
             tensors: The arguments by their names, in the contract's order.
             plan: The plan.
             buffers: The buffers that the kernel gets.
-            mode: What is measured.
+            mode: The measured quantity.
             landing: Shared tensors for results that are in no buffer. None makes new ones.
             abreast: Whether a timed call begins when the workers of all ranks are ready.
             count: Number of calls in a row, in the mode `burst`.

@@ -137,7 +137,7 @@ class RemoteStrategy:
             tensors: This rank's arguments by their names, in the contract's order. They are shared tensors.
             plan: The plan.
             landing: Shared tensors for this rank's results.
-            mode: What is measured.
+            mode: The measured quantity.
             keeps: Whether a forward may keep tensors for the backward.
 
         Raises:

@@ -32,7 +32,7 @@ class ContractError(LongCAError):
     """Results that break the contract.
 
     Attributes:
-        faults: What is wrong, in a clause, by the result's name.
+        faults: The error, in a clause, by the result's name.
     """
 
     def __init__(self, faults: Mapping[str, str]) -> None:
@@ -137,7 +137,7 @@ def _describe(result: Any, tensors: Mapping[str, Tensor], buffers: Mapping[str, 
 
 
 def fault_of(name: str, returned: Returned, like: Tensor, asked: bool) -> str:
-    """What a result does not keep of the contract, in a clause, or an empty text.
+    """The breach of the contract by a result, in a clause, or an empty text.
 
     Args:
         name: The result's name.

@@ -67,7 +67,7 @@ class CallStrategy:
     Attributes:
         plan: Number of the plan.
         direction: The direction, alone.
-        mode: What is measured.
+        mode: The measured quantity.
         tensors: The arguments by their names.
         landing: Where results go, by their names.
         keeps: Whether a forward may keep tensors for the backward.

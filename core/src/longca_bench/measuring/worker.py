@@ -55,7 +55,7 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
 
     Args:
         connection: The worker's end of the connection.
-        setup: What the judge says at the start.
+        setup: The judge's words at the start.
     """
     if setup.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
@@ -74,7 +74,7 @@ class Worker:
 
     Args:
         connection: The worker's end of the connection.
-        setup: What the judge says at the start.
+        setup: The judge's words at the start.
 
     Attributes:
         number: Number of the command that is being done.
@@ -198,7 +198,7 @@ class Worker:
         """Makes a call as it is asked, and describes its results.
 
         Args:
-            run: What is asked.
+            run: The command.
             call: The call.
             world: The ranks that begin together.
             tensors: The arguments.
@@ -296,7 +296,7 @@ def _lands(returned: dict[str, Returned], name: str, there: Tensor) -> bool:
 
 
 def _facts(plan: Any, asked: MakePlan) -> PlanFacts:
-    """What a plan says of itself. What it cannot say, or must not, is its fault."""
+    """The facts that a plan says of itself. A fact that is missing or impossible is its fault."""
     if not isinstance(plan, Plan):
         kind = plain_text(type(plan).__name__, 100)
         return PlanFacts(form="", form_text="", backend="", metadata_bytes=0, fault=f"plan returned a {kind}")

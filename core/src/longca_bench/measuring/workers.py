@@ -34,7 +34,7 @@ _LOOK = 0.5  # seconds between two looks while a worker computes
 
 
 class CaseEndError(LongCAError):
-    """What a plugin's code did ends the case.
+    """The code of a plugin has ended the case.
 
     Args:
         status: The status of the case.
@@ -135,7 +135,7 @@ class Worker:
     Args:
         workers: All workers of the judge.
         keeper: The keeper that starts it.
-        setup: What it gets at its start.
+        setup: Its first data.
 
     Attributes:
         age: Number of the process. It grows when a process is ended, so a plan knows whether its process is there.
