@@ -24,6 +24,11 @@ def browser():
         found.close()
 
 
+def wait_until_ready(page):
+    """By selector: the page's security policy forbids `wait_for_function`, which evaluates text from a frame's callback."""
+    page.locator("html[data-ready]").wait_for(state="attached")
+
+
 class Opened:
     """A report in a page, with all that went wrong in it."""
 
@@ -35,9 +40,7 @@ class Opened:
 
     def settle(self):
         """Waits until every chart that is in view is drawn."""
-        self.page.wait_for_function(
-            "[...document.querySelectorAll('main .chart')].some((box) => box.querySelector('svg'))"
-        )
+        self.page.locator("main .chart svg").first.wait_for(state="attached")
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def opened(browser, tmp_path):
         page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
         page.on("request", lambda asked: problems.append(asked.url) if asked.url != file.as_uri() else None)
         page.goto(file.as_uri())
-        page.wait_for_function("document.documentElement.dataset.ready")
+        wait_until_ready(page)
         pages.append((context, problems))
         return Opened(page, problems)
 

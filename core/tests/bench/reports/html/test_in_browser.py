@@ -8,6 +8,7 @@ from longca_bench.measuring.records import Record
 from longca_bench.reports.run_source import Run
 
 from ..runs import ENVIRONMENT, record
+from .conftest import wait_until_ready
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -72,9 +73,7 @@ def test_a_row_opens_its_ranking_and_the_command(opened):
 def test_charts_are_drawn_and_described(opened):
     report = opened(run())
     report.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    report.page.wait_for_function(
-        "[...document.querySelectorAll('main .chart')].every((box) => box.querySelector('svg'))"
-    )
+    report.page.locator("main .chart:not(:has(svg))").first.wait_for(state="detached")
     charts = report.page.locator("main .chart")
     # Two directions: two masks, a profile and memory each.
     assert charts.count() == 8
@@ -317,7 +316,7 @@ def test_10_000_records_load_in_3_seconds(opened):
     page, times = opened(many).page, []
     for _ in range(3):  # the best counts, because other processes run beside the browser
         page.reload()
-        page.wait_for_function("document.documentElement.dataset.ready")
+        wait_until_ready(page)
         times.append(int(page.evaluate("document.documentElement.dataset.ready")))
     assert min(times) < 3000
     page = opened(Run(Path("more"), (*records, case("kernel0", 512, 1e-3)), ENVIRONMENT)).page
