@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_MANY_PAIRS = 100
+
 
 @takes_mask("seqlen", "seqlen_k", "seed")
 def run(
@@ -100,6 +102,10 @@ def run(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast/--keep-going", help="Skip all later cases after the first failure.")
     ] = False,
+    pairs: Annotated[
+        bool,
+        typer.Option("--pairs", help="Measure all valid pairs of the kernels too, in direction backward."),
+    ] = False,
     ab: Annotated[
         tuple[str, str] | None,
         typer.Option("--ab", metavar="A B", help="Let two kernels take turns on each case."),
@@ -129,6 +135,9 @@ def run(
 
     if recommended is not None and ab is not None:
         raise RequestError("--recommended chooses the kernels, and --ab names them; leave out one of them")
+    if pairs and (recommended is not None or ab is not None):
+        other = "--ab names" if ab is not None else "--recommended chooses"
+        raise RequestError(f"{other} the kernels, and --pairs adds pairs to them; leave out one of them")
     selection = Selection(
         kernels=_kernels(tuple(kernel or ()), ab),
         patterns=tuple(mask or ()),
@@ -138,6 +147,7 @@ def run(
         seeds=tuple(seed or ()),
         strategies=tuple(strategy or ()),
         placements=tuple(placement or ()),
+        pairs=pairs,
     )
     disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
     limit = None if memory is None else int(memory * 2**30)
@@ -183,6 +193,7 @@ def _in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> Non
 def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     from longca_bench.cli.run_suite import chosen_suite
     from longca_bench.suites.cases import absent, expand
+    from longca_bench.suites.tasks import takes
 
     ranks = wanted.nproc if leader is None else leader.size
     (suite, selection), where = chosen_suite(wanted, ranks), chosen_device(wanted.device)
@@ -191,8 +202,11 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     outcomes: list[Outcome] = []
     if wanted.recommended is not None and leads:
         suite, outcomes = advised(wanted, suite, where, registry, ranks)
-    cases = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks)
+    valid = takes(registry, where)
+    cases = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks, takes=valid)
     if leads:
+        if (pairs := sum("+" in case.kernel for case in cases)) > _MANY_PAIRS:
+            typer.echo(f"{pairs} of {len(cases)} cases are pairs; name kernels with --kernel for fewer", err=True)
         if wanted.described.mask.lengths is not None:
             say_lengths(wanted.described.mask.lengths)
         for name, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():

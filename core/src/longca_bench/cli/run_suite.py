@@ -86,6 +86,7 @@ def _suite_of_pattern(name: str, selection: Selection, described: Described, ran
         "dtypes": described.dtypes,
         "directions": selection.directions,
         "kernels": selection.kernels,
+        "pairs": selection.pairs,
         "lengths": mask.lengths,
         "seeds": selection.seeds,
         "strategies": selection.strategies or (("*",) if ranks is not None else ()),

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import chain, permutations, product
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from longca.errors import RequestError
 from longca.limits import check_tokens
 from longca.manifests import Device, Problem, StrategyManifest
 from longca.manifests.offers import DType
+from longca.manifests.pairs import join
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, sample
 from longca_advice.auto_layout import AUTO
@@ -135,8 +136,12 @@ def expand(
     *,
     strategies: Mapping[str, StrategyManifest] = MappingProxyType({}),
     ranks: int | None = None,
+    takes: Callable[[Case], bool] | None = None,
 ) -> list[Case]:
     """The suite's cases, each once. Cases that share a mask and inputs come together.
+
+    A sweep with `pairs` has its kernels and each valid pair of two of them. Such a pair has cases in direction backward
+    alone, because its forward is a case of its first kernel.
 
     A job of ranks takes the sweeps with strategies, and one device takes the others. Kernels and strategies that are
     not installed are left out if the suite names their distribution. `absent` lists them.
@@ -147,19 +152,20 @@ def expand(
         selection: The filters.
         strategies: All strategies.
         ranks: Ranks of the job, or None on one device.
+        takes: Whether the pair of a case is valid (see `longca_bench.suites.tasks.takes`). None adds no pairs.
 
     Raises:
         UnknownNameError: Nobody provides a kernel, strategy, placement or pattern, or the suite lacks a selected name.
         MaskError: No mask can have a selected length.
         RequestError: A selected kernel is not installed, the suite or the selection does not go with the ranks, no case
-            is left, or there are more than MOST_CASES. They
-            are counted before they are made.
+            is left, or there are more than MOST_CASES. They are counted before they are made, and before invalid pairs
+            are left out.
     """
     known = tuple(kernels)
     check(suite, known, strategies, selection, ranks)
     sweeps = [sweep for sweep in suite.sweep if bool(sweep.strategies) == (ranks is not None)]
     listed = {check_tokens(seqlen) for sweep in sweeps for seqlen in sweep.lengths_on(ranks or 1)}
-    matrices = [_matrix(sweep, known, selection, listed, strategies, ranks) for sweep in sweeps]
+    matrices = [_matrix(sweep, known, selection, listed, strategies, ranks, takes) for sweep in sweeps]
     if (count := sum(matrix.count for matrix in matrices)) > MOST_CASES:
         raise RequestError(
             f"suite {suite.name} has {count} cases; at most {MOST_CASES} are allowed. Narrow its sweeps, or select "
@@ -178,13 +184,17 @@ class _Matrix:
     Attributes:
         sweep: The sweep.
         patterns: The selected patterns.
-        axes: The values of all dimensions but the mask: lengths, seeds, heads, head dims, dtypes, kernels, ways in
-            which ranks share a case, and directions. Each value is listed once.
+        axes: The values of all dimensions but the mask: lengths, seeds, heads, head dims, dtypes, and calls. A call is
+            a kernel, a way in which ranks share a case, and a direction. Each value is listed once.
+        added: Names of the pairs that the sweep does not list.
+        takes: Whether the pair of a case is valid.
     """
 
     sweep: Sweep
     patterns: tuple[str, ...]
     axes: tuple[tuple[Any, ...], ...]
+    added: frozenset[str]
+    takes: Callable[[Case], bool] | None
 
     @property
     def count(self) -> int:
@@ -192,15 +202,16 @@ class _Matrix:
         return sum(map(self.sweep.count_factor_sets, self.patterns)) * prod(map(len, self.axes))
 
     def cases(self) -> Iterator[Case]:
-        """The case of each combination."""
+        """The case of each combination, without invalid pairs that were added."""
         lengths, *others = self.axes
         masks = [(name, _frozen(given)) for name in self.patterns for given in self.sweep.factor_sets(name)]
-        for seqlen, (pattern, factors), seed, heads, head_dim, dtype, kernel, parallel, direction in product(
-            lengths, masks, *others
-        ):
+        for seqlen, (pattern, factors), seed, heads, head_dim, dtype, call in product(lengths, masks, *others):
+            kernel, parallel, direction = call
             heads_q, heads_kv = map(int, heads.split(":"))
             about = (self.sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
-            yield Case(kernel, pattern, seqlen, *about)
+            case = Case(kernel, pattern, seqlen, *about)
+            if kernel not in self.added or (self.takes is not None and self.takes(case)):
+                yield case
 
 
 def _matrix(
@@ -210,7 +221,15 @@ def _matrix(
     listed: set[int],
     strategies: Mapping[str, StrategyManifest],
     ranks: int | None,
+    takes: Callable[[Case], bool] | None,
 ) -> _Matrix:
+    kernels = _kernels(sweep, known, selection.kernels)
+    asks_pairs = takes is not None and (sweep.pairs or selection.pairs)
+    every = [join(*halves) for halves in permutations([name for name in kernels if "+" not in name], 2)]
+    added = [name for name in every if asks_pairs and name not in kernels]
+    parallels = [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection))
+    directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
+    backward = [d for d in directions if d == Direction.BACKWARD]
     lengths = sweep.lengths_on(ranks or 1)
     taken = [n for n in selection.seqlens if n in lengths or n not in listed]
     axes: tuple[Iterable[Any], ...] = (
@@ -219,12 +238,11 @@ def _matrix(
         _picked(sweep.heads, (), selection.heads),
         sweep.head_dims,
         sweep.dtypes,
-        _kernels(sweep, known, selection.kernels),
-        [None] if ranks is None else _parallels(sweep, strategies, ranks, selection),
-        [d for d in sweep.directions if not selection.directions or d in selection.directions],
+        chain(product(kernels, parallels, directions), product(added, parallels, backward)),
     )
     patterns = dict.fromkeys(_picked(sweep.patterns, tuple(PATTERNS), selection.patterns))
-    return _Matrix(sweep, tuple(patterns), tuple(tuple(dict.fromkeys(axis)) for axis in axes))
+    unique = tuple(tuple(dict.fromkeys(axis)) for axis in axes)
+    return _Matrix(sweep, tuple(patterns), unique, frozenset(added), takes)
 
 
 def _parallels(

@@ -33,6 +33,7 @@ def problem_suite(
     dtypes: Sequence[str] = (DTYPE,),
     directions: Sequence[str] = ("forward", "backward"),
     kernels: Sequence[str] = ("*",),
+    pairs: bool = False,
     lengths: str = "auto",
     seeds: Sequence[int] = (0,),
     strategies: Sequence[str] = (),
@@ -53,6 +54,7 @@ def problem_suite(
         dtypes: Data types.
         directions: `forward`, `backward`, or both.
         kernels: Kernels, or `*` for all.
+        pairs: Whether all valid pairs of the kernels are added.
         lengths: The source of document lengths.
         seeds: Seeds of masks and inputs.
         strategies: Context-parallel strategies, or `*` for all. Empty for one device.
@@ -72,6 +74,7 @@ def problem_suite(
     sweep = {
         "patterns": [pattern],
         "kernels": list(kernels),
+        "pairs": pairs,
         "seqlens": list(seqlens),
         "lengths": lengths,
         "seeds": list(seeds),

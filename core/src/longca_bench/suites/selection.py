@@ -46,6 +46,7 @@ class Selection:
         seeds: Seeds to keep.
         strategies: Strategies to keep.
         placements: Placements to take instead of the suite's.
+        pairs: Whether to add all valid pairs of the kept kernels, in direction backward.
     """
 
     kernels: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class Selection:
     seeds: tuple[int, ...] = ()
     strategies: tuple[str, ...] = ()
     placements: tuple[str, ...] = ()
+    pairs: bool = False
 
 
 def halves(names: Iterable[str]) -> list[str]:
@@ -87,7 +89,7 @@ def absent(suite: Suite, known: Iterable[str], selection: Selection = Selection(
 
 def nothing_left(suite: Suite, selection: Selection) -> str:
     """The reason why a selection leaves no case, with a remedy. It names only selected values."""
-    chosen = {_NOUNS[name]: values for name, values in vars(selection).items() if values}
+    chosen = {noun: values for name, noun in _NOUNS.items() if (values := getattr(selection, name))}
     if not chosen:
         return f"suite {suite.name} has no case for the kernels and strategies that are here; see longca plugins"
     words = ", ".join(f"{noun} {' or '.join(map(str, values))}" for noun, values in chosen.items())
@@ -112,10 +114,12 @@ def check(
     Raises:
         UnknownNameError: Nobody provides a kernel, strategy, placement or pattern, or the suite lacks a selected name.
         MaskError: No mask can have a selected length.
-        RequestError: A selected kernel or strategy is not installed, a mesh has other axes than its strategy, or no
-            sweep is for one device, or for ranks.
+        RequestError: A selected kernel or strategy is not installed, a mesh has other axes than its strategy, no
+            sweep is for one device, or for ranks, or pairs are selected without the backward.
     """
     _check_ranks(suite, selection, ranks)
+    if selection.pairs and selection.directions and Direction.BACKWARD not in selection.directions:
+        raise RequestError("pairs are measured in direction backward; leave out --pairs, or --direction forward")
     _check_kernels(suite, kernels, selection)
     for name in selection.patterns:
         get_pattern(name)

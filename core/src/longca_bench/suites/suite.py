@@ -36,7 +36,7 @@ __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suit
 
 #: Keys that sweeps did not have when the first records were made, with their defaults. A suite without them keeps its
 #: digest.
-_LATER = {"grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}}
+_LATER = {"grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}, "pairs": False}
 
 #: Wrong values of a suite that a message names.
 _NAMED = 8
@@ -99,6 +99,7 @@ class Sweep(BaseModel):
     Attributes:
         patterns: Mask patterns, or `*` for all.
         kernels: Kernels and pairs such as `fa3+fa4`, or `*` for all kernels.
+        pairs: Whether all valid pairs of the sweep's kernels are measured too, in direction backward.
         seqlens: Tokens of all ranks together.
         tokens_per_rank: Tokens of each rank of the job, instead of `seqlens`.
         lengths: The source of document lengths, as in `longca.masks.sample`.
@@ -122,6 +123,7 @@ class Sweep(BaseModel):
 
     patterns: Annotated[tuple[PatternName, ...], Field(min_length=1)]
     kernels: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    pairs: Annotated[bool, Field(strict=True)] = False
     seqlens: Annotated[tuple[Seqlen, ...], Field(min_length=1)] = ()
     tokens_per_rank: Annotated[tuple[Seqlen, ...], Field(min_length=1)] = ()
     lengths: str = "auto"
@@ -160,6 +162,12 @@ class Sweep(BaseModel):
         given = [name for name in ("tokens_per_rank", "meshes") if getattr(self, name)]
         if not self.strategies and (given or self.placements != ("auto",)):
             raise ValueError(f"{', '.join(given) or 'placements'} are for strategies; give those too")
+        return self
+
+    @model_validator(mode="after")
+    def _pairs_in_backward(self) -> Sweep:
+        if self.pairs and Direction.BACKWARD not in self.directions:
+            raise ValueError("pairs are measured in direction backward; add it to directions, or leave out pairs")
         return self
 
     def lengths_on(self, ranks: int) -> tuple[int, ...]:

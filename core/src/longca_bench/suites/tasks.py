@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from longca.errors import LongCAError
 from longca.manifests import Device, Layout
 from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
 from longca_bench.suites.cases import Case
 from longca_bench.suites.meshes import MeshAxes
 
-__all__ = ["Sharing", "Task", "places_of", "task_of"]
+__all__ = ["Sharing", "Task", "places_of", "takes", "task_of"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,25 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
     sharing = Sharing(layout, places_of(parallel.mesh, layout.axis_sizes), alone.valid, alone.rough_lse)
     both = tuple(dict.fromkeys((*providers, registry.strategy_provider(parallel.strategy).distribution)))
     return Task(case, verdict.form, placement, verdict.rough_lse, both, sharing)
+
+
+def takes(registry: Registry, device: Device) -> Callable[[Case], bool]:
+    """Whether the kernel or pair of a case takes its problem.
+
+    Several ranks may cut a problem into steps that a kernel takes, so each of their cases is taken here.
+
+    Args:
+        registry: The registry of kernels.
+        device: The device.
+    """
+
+    def is_taken(case: Case) -> bool:
+        try:
+            return case.parallel is not None or registry.resolve(case.kernel, case.problem(device)).valid
+        except LongCAError:  # a mask that cannot be made, as the records of the single kernels say
+            return False
+
+    return is_taken
 
 
 def places_of(mesh: MeshAxes, axes: MeshAxes) -> tuple[int, ...]:

@@ -33,6 +33,11 @@ def test_install_lines_can_be_pasted(fakes):
     [
         (["quick", "--ab", "sdpa", "sdpa"], "--ab sdpa sdpa compares a kernel with itself; name two kernels"),
         (["quick", "--ab", "sdpa", "naive", "--kernel", "sdpa"], "--ab names the kernels; leave out --kernel, or --ab"),
+        (
+            ["quick", "--ab", "sdpa", "naive", "--pairs"],
+            "--ab names the kernels, and --pairs adds pairs to them; leave",
+        ),
+        (["quick", "--direction", "forward", "--pairs"], "pairs are measured in direction backward; leave out --pairs"),
         (["quick", "--strategy", "usp"], "no sweep of suite quick has strategies; leave out --strategy, or"),
         (["quick", "--placement", "auto"], "no sweep of suite quick has strategies; leave out --placement, or"),
         (["kept", "--kernel", "sdpa"], "unknown kernel of suite kept 'sdpa'"),

@@ -39,7 +39,12 @@ def test_a_pattern_alone():
 
 def test_a_pattern_takes_what_would_narrow_a_suite():
     selection = Selection(
-        kernels=("fa3", "fa4"), seqlens=(1024, 2048), directions=("forward",), heads=("8:8", "64:8"), seeds=(1, 2)
+        kernels=("fa3", "fa4"),
+        seqlens=(1024, 2048),
+        directions=("backward",),
+        pairs=True,
+        heads=("8:8", "64:8"),
+        seeds=(1, 2),
     )
     suite, narrower = choose(
         "uniform_block_sparse",
@@ -54,7 +59,8 @@ def test_a_pattern_takes_what_would_narrow_a_suite():
     (sweep,) = suite.sweep
     assert narrower == Selection()
     assert sweep.factors == {"uniform_block_sparse": {"block": 64, "kept": 0.25, "heads": 1}}
-    assert (sweep.kernels, sweep.seqlens, sweep.directions) == (("fa3", "fa4"), (1024, 2048), ("forward",))
+    assert (sweep.kernels, sweep.seqlens, sweep.directions) == (("fa3", "fa4"), (1024, 2048), ("backward",))
+    assert sweep.pairs
     assert (sweep.heads, sweep.seeds, sweep.head_dims, sweep.dtypes) == (("8:8", "64:8"), (1, 2), (64,), ("float16",))
 
 

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from longca.errors import MaskError, RequestError, UnknownNameError
-from longca.manifests import Device
+from longca.manifests import Backward, Device
 from longca.masks import PATTERNS
 from longca_bench.suites.cases import Selection, absent, expand
-from longca_bench.suites.suite import load_suite
+from longca_bench.suites.suite import Sweep, load_suite
+from longca_bench.suites.tasks import takes
 
 
 def test_quick_is_the_whole_matrix():
@@ -92,6 +95,62 @@ def test_a_pair_is_left_out_where_a_half_is_not_here():
     assert not absent(suite, ("naive",), Selection(kernels=("naive",)))
     with pytest.raises(RequestError, match="kernel 'far' is not here: longca-far is not installed"):
         kernels_of(suite, ("naive",), "naive+far")
+
+
+def paired(suite, registry, selection=Selection()):
+    """The kernel and the direction of each case on a CPU, where valid pairs are added."""
+    cases = expand(suite, registry.kernels, selection, takes=takes(registry, Device("cpu")))
+    return [(case.kernel, str(case.direction)) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("naive", "pairs"),
+    [
+        ({}, ["naive+sdpa", "sdpa+naive"]),
+        ({"backward": Backward.NONE}, ["naive+sdpa"]),
+        ({"backward": Backward.OWN}, ["naive+sdpa"]),
+        ({"rough_lse": True}, ["sdpa+naive"]),
+    ],
+)
+def test_pairs_are_added_in_the_backward_where_they_are_valid(core, naive, pairs):
+    manifest = core.manifest("naive")
+    offers = tuple(offer.model_copy(update=naive) for offer in manifest.offers)
+    core.kernels["naive"] = manifest.model_copy(update={"offers": offers})
+    quick, narrow = load_suite("quick"), Selection(patterns=("causal",), seqlens=(64,))
+    singles = [(name, direction) for name in ("naive", "sdpa") for direction in ("forward", "backward")]
+    wanted = [*singles, *((name, "backward") for name in pairs)]
+    assert paired(quick, core, replace(narrow, pairs=True)) == wanted
+    sweep = quick.sweep[0].model_copy(update={"pairs": True})
+    assert paired(quick.model_copy(update={"sweep": (sweep,)}), core, narrow) == wanted
+    assert paired(quick, core, narrow) == singles
+
+
+def test_pairs_are_of_the_selected_kernels_and_a_listed_pair_keeps_its_forward(core):
+    selection = Selection(("naive", "sdpa", "naive+sdpa"), ("causal",), (64,), pairs=True)
+    assert paired(load_suite("quick"), core, selection) == [
+        *((name, d) for name in ("naive", "sdpa", "naive+sdpa") for d in ("forward", "backward")),
+        ("sdpa+naive", "backward"),
+    ]
+    sweep = load_suite("quick").sweep[0].model_copy(update={"factors": {"causal": {"window": 3}}})
+    without_mask = load_suite("quick").model_copy(update={"sweep": (sweep,)})
+    assert ("sdpa+naive", "backward") not in paired(without_mask, core, selection)
+
+
+def test_pairs_without_a_backward_are_refused():
+    with pytest.raises(RequestError, match="leave out --pairs, or --direction forward"):
+        expand(load_suite("quick"), ["naive"], Selection(directions=("forward",), pairs=True))
+    fields = {**load_suite("quick").sweep[0].model_dump(), "pairs": True, "directions": ("forward",)}
+    with pytest.raises(ValueError, match="add it to directions, or leave out pairs"):
+        Sweep.model_validate({name: value for name, value in fields.items() if value != ()})
+
+
+def test_the_suite_of_pairs_measures_the_static_masks_of_two_draws():
+    suite = load_suite("pairs")
+    cases = expand(suite, suite.distributions, takes=lambda case: case.kernel == "fa3+fa4")
+    kernels = {*suite.distributions, "fa3+fa4"}
+    assert {case.kernel for case in cases} == kernels
+    assert {case.pattern for case in cases} == {name for name, pattern in PATTERNS.items() if not pattern.per_head}
+    assert len(cases) == (4 + 8 * 2) * 3 * (2 * len(kernels) - 1), "masks and draws, lengths, and calls"
 
 
 def test_absurd_length_is_refused_before_anything_is_drawn():
