@@ -60,7 +60,7 @@ def _complaint(offer: Offer, row: Row, unverified: str) -> str:
     reason = row["skipped"]
     if not reason:
         return f"it failed: {row['error'] or row['failures']}"
-    runs_there = offer.cuda is not None and SpecifierSet(offer.cuda).contains(CAPABILITY)
+    runs_there = offer.verified_on is not None and SpecifierSet(offer.verified_on).contains(CAPABILITY)
     if not runs_there or reason == OVERTAKEN:
         return ""
     missing = re.findall(r"([\w.-]+)(?: \d\S*)? is (?:not )?installed", reason)
@@ -75,13 +75,19 @@ def _asked(offer: Offer) -> Iterator[tuple[str, str]]:
             yield dtype, direction
 
 
+#: The fields of the devices. Records name the capabilities `cuda` that an offer had before it had two ranges.
+_DEVICES = ("cuda", "verified_on", "expected_on")
+
+
 def _text(offer: Any) -> str:
-    """An offer, or what a record has of one, as text that is the same for equal offers."""
+    """An offer, or what a record has of one, as text that is the same for equal offers on whatever CUDA devices."""
     try:
-        whole = Offer.model_validate(offer).model_dump(mode="json")
-    except ValidationError:
-        whole = offer
-    return json.dumps(whole, sort_keys=True)
+        fields = offer if isinstance(offer, Offer) else {**offer, "verified_on": ">=0.0"}
+        whole = Offer.model_validate({name: value for name, value in dict(fields).items() if name != "cuda"})
+        text = whole.model_dump(mode="json", exclude=set(_DEVICES))
+    except (ValidationError, TypeError):
+        text = offer
+    return json.dumps(text, sort_keys=True)
 
 
 @cache
@@ -137,7 +143,7 @@ def test_no_record_is_of_a_kernel_that_is_gone():
 
 
 def offer(**fields: Any) -> Offer:
-    common = {"form": Form.FULL, "dtypes": ("bfloat16",), "cuda": ">=8.0", "metadata": "O(1)"}
+    common = {"form": Form.FULL, "dtypes": ("bfloat16",), "verified_on": ">=8.0", "metadata": "O(1)"}
     return Offer.model_validate({**common, **fields})
 
 
@@ -162,8 +168,11 @@ TWO = "fast needs fast-lib>=2 | other; fast-lib 1.0 is installed, and other is n
         (FULL, row(FULL)),
         (FULL, skipped(FULL, OVERTAKEN)),
         (FULL, skipped(FULL, MISSING)),
-        (offer(cpu=True, cuda=None), skipped(offer(cpu=True, cuda=None), "fast runs on CPUs; this device is a GPU.")),
-        (offer(cuda=">=10.0"), skipped(offer(cuda=">=10.0"), "fast needs compute capability >=10.0; …")),
+        (
+            offer(cpu=True, verified_on=None),
+            skipped(offer(cpu=True, verified_on=None), "fast runs on CPUs; this device is a GPU."),
+        ),
+        (offer(verified_on=">=10.0"), skipped(offer(verified_on=">=10.0"), "fast needs compute capability >=10.0; …")),
     ],
 )
 def test_what_is_all_right(offered, found):

@@ -43,7 +43,12 @@ AXES = {"ring_p2p": ("ring",), "ring_all_gather": ("ring",), "usp": ("ring", "ul
 
 def kernel(name: str, form: str, most: int) -> KernelManifest:
     """A kernel of no library, for one GPU, that takes common masks as they are and others in one form."""
-    common: dict[str, Any] = {"dtypes": ("bfloat16",), "cuda": "==9.0", "unequal_lengths": True, "metadata": "O(S)"}
+    common: dict[str, Any] = {
+        "dtypes": ("bfloat16",),
+        "verified_on": "==9.0",
+        "unequal_lengths": True,
+        "metadata": "O(S)",
+    }
     offers = [{"form": native} for native in NATIVE] + [{"form": form, "most": most}]
     return KernelManifest(
         name=name,

@@ -32,7 +32,7 @@ FACTORS = {
 def kernel(name, *forms):
     common = {
         "dtypes": ("bfloat16",),
-        "cuda": "==9.0",
+        "verified_on": "==9.0",
         "unequal_lengths": True,
         "backward": "external",
         "metadata": "O(S)",

@@ -13,7 +13,7 @@ def _naive_offers() -> tuple[Offer, ...]:
         "dtypes": _ALL,
         "backward": Backward.EXTERNAL,
         "cpu": True,
-        "cuda": ">=5.0",
+        "verified_on": ">=5.0",
         "deterministic": True,
         "unequal_lengths": True,
         "metadata": "O(1)",
@@ -38,8 +38,8 @@ NAIVE = KernelManifest(
 
 def _sdpa_offers() -> tuple[Offer, ...]:
     on_cpu = {"dtypes": _ALL, "cpu": True, "deterministic": True}
-    flash = {"dtypes": _HALF, "cuda": ">=8.0", "max_head_dim": 256, "head_dim_multiple": 8}
-    efficient = {"dtypes": ("float32", *_HALF), "cuda": ">=5.0", "head_dim_multiple": 8}
+    flash = {"dtypes": _HALF, "verified_on": ">=8.0", "max_head_dim": 256, "head_dim_multiple": 8}
+    efficient = {"dtypes": ("float32", *_HALF), "verified_on": ">=5.0", "head_dim_multiple": 8}
     # If all heads see everything, no head differs from another.
     full = {"form": Form.FULL, "unequal_lengths": True, "metadata": "O(1)", "mask_heads": "query"}
     causal = {"form": Form.CAUSAL, "metadata": "O(1)"}

@@ -24,7 +24,7 @@ TOYS = Toys(
     manifest("forward_only", backward=Backward.NONE),
     manifest("lean"),
     manifest("leaner"),
-    manifest("gpu_only", cpu=False, cuda=">=9.0"),
+    manifest("gpu_only", cpu=False, verified_on=">=9.0"),
 )
 
 
@@ -77,7 +77,7 @@ def test_the_cores_own(core):
 
 
 def test_where_nothing_is_valid_everyone_says_why():
-    toys = Toys(manifest("gpu_only", cpu=False, cuda=">=9.0"), manifest("wide", head_dims=(128,)))
+    toys = Toys(manifest("gpu_only", cpu=False, verified_on=">=9.0"), manifest("wide", head_dims=(128,)))
     with pytest.raises(UnsupportedError, match=r"gpu_only runs on CUDA.*wide takes head dimensions 128"):
         choose(problem(), toys)
 
@@ -170,7 +170,7 @@ def test_other_patterns_say_something_too():
 
 def test_a_gpu_is_its_name():
     gpu = problem(device=Device("cuda", (9, 0), None, "NVIDIA H200"))
-    toys = Toys(*(manifest(name, cuda=">=9.0") for name in ("a", "b")))
+    toys = Toys(*(manifest(name, verified_on=">=9.0") for name in ("a", "b")))
     here("b", 1.0, gpu, device="NVIDIA H100")
     assert chosen(gpu, toys) == "a"
     here("b", 1.0, gpu)

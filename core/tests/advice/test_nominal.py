@@ -15,7 +15,13 @@ MERGE, ARRIVAL, BY_INTERVALS = 400, 1800, 0.8
 
 
 def kernel(form, **fields):
-    offer = {"form": form, "dtypes": ("bfloat16",), "cuda": ">=8.0", "backward": "external", "unequal_lengths": True}
+    offer = {
+        "form": form,
+        "dtypes": ("bfloat16",),
+        "verified_on": ">=8.0",
+        "backward": "external",
+        "unequal_lengths": True,
+    }
     return fake_manifest(Offer(metadata="O(1)", **offer, **fields))
 
 

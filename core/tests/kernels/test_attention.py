@@ -399,7 +399,7 @@ def test_any_number_is_a_scale(scale):
 
 
 def test_what_is_unsupported_says_why_and_what_is_not(monkeypatch):
-    refuses = manifest("refuses", cpu=False, cuda=">=9.0")
+    refuses = manifest("refuses", cpu=False, verified_on=">=9.0")
     toys = Toys(refuses, manifest("takes"), manifest("takes_too"), takes=Counting())
     monkeypatch.setattr(plugins, "registry", lambda: toys)
     mask = pattern_mask("causal")
@@ -479,7 +479,7 @@ def test_on_a_gpu(pattern, kernel):
 @pytest.mark.gpu
 def test_the_problem_on_a_gpu_has_its_device(counting):
     counting_toys = plugins.registry()
-    counting_toys.kernels["counting"] = manifest("counting", cuda=">=5.0")
+    counting_toys.kernels["counting"] = manifest("counting", verified_on=">=5.0")
     mask = pattern_mask("causal")
     longca.attention(*inputs(mask, 4, 2, device="cuda")[:3], mask, kernel="counting")
     device = counting.planned[0].device

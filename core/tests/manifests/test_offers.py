@@ -29,7 +29,8 @@ def test_an_offer_is_frozen_and_hashable():
         ({"dtypes": ()}, "at least 1"),
         ({"dtypes": ("int8",)}, "bfloat16"),
         ({"cpu": False}, "needs a device"),
-        ({"cuda": "sm90"}, "no range of compute capabilities"),
+        ({"verified_on": "sm90"}, "no range of compute capabilities"),
+        ({"expected_on": "sm90"}, "no range of compute capabilities"),
         ({"requires": ("flash attn >> 2",)}, "no requirement"),
         ({"most": 2}, "most is for"),
         ({"block_sizes": (64,)}, "block_sizes and variable_blocks"),
@@ -43,6 +44,14 @@ def test_an_offer_is_frozen_and_hashable():
 def test_an_offer_that_makes_no_sense_is_refused(fields, message):
     with pytest.raises(ValidationError, match=message):
         Offer(**{**USUAL, **fields})
+
+
+def test_an_offer_names_a_device_in_one_of_three_ways():
+    nowhere = {**USUAL, "cpu": False}
+    for fields in ({"cpu": True}, {"verified_on": "==9.0"}, {"expected_on": ">=10.0"}):
+        offer = Offer(**{**nowhere, **fields})
+        assert offer.runs_on("cpu") is offer.cpu
+        assert offer.runs_on("cuda") is not offer.cpu
 
 
 def test_directions_follow_from_the_backward():

@@ -11,7 +11,7 @@ from longca.manifests.resolve import resolve_steps, step_problems
 from ..fake_manifests import fake_manifest
 
 CPU, SM80, SM90 = Device("cpu"), Device("cuda", (8, 0)), Device("cuda", (9, 0))
-USUAL = {"dtypes": ("bfloat16", "float16"), "cuda": ">=8.0", "backward": "external", "metadata": "O(1)"}
+USUAL = {"dtypes": ("bfloat16", "float16"), "verified_on": ">=8.0", "backward": "external", "metadata": "O(1)"}
 
 
 def manifest(*offers, **fields):
@@ -30,7 +30,7 @@ def reasons(offer, asked=None, layout=None, **fields):
 
 
 def test_the_first_offer_that_covers_the_problem_is_used():
-    kernel = manifest({"form": "full"}, {"cuda": "==9.0"}, {"cuda": ">=8.0"})
+    kernel = manifest({"form": "full"}, {"verified_on": "==9.0"}, {"verified_on": ">=8.0"})
     assert resolve_manifest(kernel, problem()).offer is kernel.offers[1]
     assert resolve_manifest(kernel, problem(device=SM80)).offer is kernel.offers[2]
     assert resolve_manifest(kernel, problem("full", device=SM80)).offer is kernel.offers[0]
@@ -47,8 +47,13 @@ def test_the_first_offer_that_covers_the_problem_is_used():
             "device",
             r"fake runs on CUDA devices \(compute capability >=8.0\); this device is a CPU.",
         ),
-        ({"cuda": "==9.0"}, {"device": SM80}, "device", "fake needs compute capability ==9.0; this device has 8.0."),
-        ({"cuda": None, "cpu": True}, {}, "device", "fake runs on CPUs; this device is cuda"),
+        (
+            {"verified_on": "==9.0"},
+            {"device": SM80},
+            "device",
+            "fake needs compute capability ==9.0; this device has 8.0.",
+        ),
+        ({"verified_on": None, "cpu": True}, {}, "device", "fake runs on CPUs; this device is cuda"),
         ({"max_head_dim": 64}, {}, "head_dim", "fake takes head dimensions up to 64; 128 was asked."),
         ({"head_dims": (64, 96)}, {}, "head_dim", "fake takes head dimensions 64, 96; 128 was asked."),
         ({"head_dim_multiple": 8}, {"head_dim": 100}, "head_dim", "multiples of 8; 100 was asked."),
@@ -85,7 +90,7 @@ def test_a_mask_that_no_offer_takes_gets_one_reason():
 def test_the_reasons_are_those_of_the_nearest_offer():
     kernel = manifest({"dtypes": ("float16",), "gqa": False}, {"dtypes": ("float16",)})
     assert [reason.code for reason in resolve_manifest(kernel, problem()).reasons] == ["dtype"]
-    on_both = manifest({"cuda": None, "cpu": True}, {"cuda": "==9.0"})
+    on_both = manifest({"verified_on": None, "cpu": True}, {"verified_on": "==9.0"})
     (reason,) = resolve_manifest(on_both, problem(device=SM80)).reasons
     assert "compute capability ==9.0" in str(reason)
 

@@ -35,7 +35,7 @@ def offers(draw):
     return Offer(
         form=form,
         dtypes=("bfloat16",),
-        cuda=">=8.0",
+        verified_on=">=8.0",
         metadata="O(1)",
         unequal_lengths=draw(st.booleans()),
         backward=draw(st.sampled_from(("own", "external"))),
@@ -125,7 +125,7 @@ def test_kinds_come_in_the_order_of_ranks():
     mask = masks.build("global_sliding_window", 64, window=4, global_tokens=4)
     parts = tuple(((8 * part, 8 * part + 8),) for part in range(8))
     layout = Layout(tuple(tuple(Step(q, k, (0, 4), (0, 2)) for k in parts) for q in parts), parts)
-    offer = Offer(form="layers", most=2, dtypes=("bfloat16",), cuda=">=8.0", metadata="O(1)")
+    offer = Offer(form="layers", most=2, dtypes=("bfloat16",), verified_on=">=8.0", metadata="O(1)")
     kinds = step_kinds((offer,), asked(mask), layout)
     assert next(kinds).rank == 0
     ranks = [0, *(kind.rank for kind in kinds)]

@@ -49,7 +49,7 @@ _COMMON: dict[str, Any] = {
 }
 
 #: Masks that FlashAttention-4 takes by lists of tiles. Block-sparse comes first: one mask for all heads has both forms.
-_FA4_LISTS: dict[str, Any] = {"cuda": "==9.0", "head_dims": _FA4_HEAD_DIMS, "metadata": "O(blocks)"}
+_FA4_LISTS: dict[str, Any] = {"verified_on": "==9.0", "head_dims": _FA4_HEAD_DIMS, "metadata": "O(blocks)"}
 _FA4_ROWS: tuple[dict[str, Any], ...] = (
     {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "block_sizes": (128, 256)},
     {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "variable_blocks": True},
@@ -66,7 +66,7 @@ FA2 = KernelManifest(
     workspace="longca_flashattn.memory:fa2_workspace",
     plan_bytes="longca_flashattn.memory:calls_plan",
     offers=_with_layers(
-        **_COMMON, cuda=">=8.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
+        **_COMMON, verified_on=">=8.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
     ),
 )
 
@@ -82,7 +82,7 @@ FA3 = KernelManifest(
     workspace="longca_flashattn.memory:fa3_workspace",
     plan_bytes="longca_flashattn.memory:calls_plan",
     offers=_with_layers(
-        **_COMMON, cuda="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
+        **_COMMON, verified_on="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
     ),
 )
 
@@ -98,7 +98,7 @@ FA4 = KernelManifest(
     workspace="longca_flashattn.memory:fa4_workspace",
     plan_bytes="longca_flashattn.memory:fa4_plan",
     offers=(
-        *_calls(**_COMMON, cuda="==9.0", head_dims=_FA4_HEAD_DIMS, deterministic=True),
+        *_calls(**_COMMON, verified_on="==9.0", head_dims=_FA4_HEAD_DIMS, deterministic=True),
         *(Offer.model_validate({**_COMMON, **_FA4_LISTS, **row}) for row in _FA4_ROWS),
     ),
 )

@@ -14,7 +14,7 @@ from longca_flashinfer.limits import refusals
 __all__ = ["FLASHINFER_FA2", "FLASHINFER_FA3", "provide_kernel", "supports_mask"]
 
 
-def _manifest(name: str, title: str, implementation: str, cuda: str, *, rough_lse: bool) -> KernelManifest:
+def _manifest(name: str, title: str, implementation: str, verified_on: str, *, rough_lse: bool) -> KernelManifest:
     """The manifest of one of FlashInfer's backends. The arguments are their only differences."""
     offer: dict[str, Any] = {
         "form": Form.BLOCK_SPARSE,
@@ -23,7 +23,7 @@ def _manifest(name: str, title: str, implementation: str, cuda: str, *, rough_ls
         "unequal_lengths": True,
         "dtypes": ("bfloat16", "float16"),
         "head_dims": (64, 128, 256),
-        "cuda": cuda,
+        "verified_on": verified_on,
         "deterministic": True,
         # The lists have keys, not blocks: one number for every key that a query block sees.
         "metadata": "O(S²)",

@@ -45,7 +45,7 @@ VSA = KernelManifest(
     implementation="longca_vsa.vsa:VideoSparseAttention",
     workspace="longca_vsa.memory:vsa_workspace",
     plan_bytes="longca_vsa.memory:fastvideo_plan",
-    offers=(Offer.model_validate({**_VSA, "cuda": "==9.0"}),),
+    offers=(Offer.model_validate({**_VSA, "verified_on": "==9.0"}),),
     **_UPSTREAM,
 )
 
@@ -58,7 +58,7 @@ VSA_TRITON = KernelManifest(
     implementation="longca_vsa.vsa_triton:VideoSparseAttentionTriton",
     workspace="longca_vsa.memory:vsa_triton_workspace",
     plan_bytes="longca_vsa.memory:fastvideo_plan",
-    offers=(Offer.model_validate({**_VSA, "cuda": ">=8.0"}),),
+    offers=(Offer.model_validate({**_VSA, "verified_on": ">=8.0"}),),
     **_UPSTREAM,
 )
 
@@ -80,7 +80,7 @@ FA2_SPARSE = KernelManifest(
                 "block_sizes": (128,),
                 "dtypes": ("bfloat16", "float16"),
                 "head_dims": (32, 64, 128),
-                "cuda": ">=8.0",
+                "verified_on": ">=8.0",
             }
         ),
     ),

@@ -94,7 +94,10 @@ class Offer(BaseModel):
         max_seqlen: Largest number of queries or keys.
         gqa: Whether there may be fewer KV heads than query heads.
         cpu: Whether it runs on CPUs.
-        cuda: Compute capabilities of its CUDA devices, as a version range. None for no CUDA device.
+        verified_on: Compute capabilities of the CUDA devices on which it was verified, as a version range. None for no
+            such device.
+        expected_on: Further compute capabilities on which it should run by its sources, and on which nobody verified
+            it. A device in both ranges counts as verified.
         deterministic: Whether equal inputs give equal bits.
         requires: Packages that this row needs beyond the manifest's, as requirement strings.
         metadata: Growth of its mask metadata on the device.
@@ -120,7 +123,8 @@ class Offer(BaseModel):
     max_seqlen: Annotated[int, Field(ge=1)] | None = None
     gqa: bool = True
     cpu: bool = False
-    cuda: CapabilityRange | None = None
+    verified_on: CapabilityRange | None = None
+    expected_on: CapabilityRange | None = None
     deterministic: bool = False
     requires: tuple[RequirementString, ...] = ()
     metadata: MetadataMemory
@@ -129,8 +133,8 @@ class Offer(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Offer:
-        if not self.cpu and self.cuda is None:
-            raise ValueError("an offer needs a device: cpu=True, or cuda='>=8.0'")
+        if not (self.cpu or self.verified_on or self.expected_on):
+            raise ValueError("an offer needs a device: cpu=True, verified_on='>=8.0' or expected_on='>=8.0'")
         if self.most is not None and self.form not in _COUNTED:
             raise ValueError(f"most is for {', '.join(_COUNTED)}, not for {self.form}")
         if self.form is not Form.BLOCK_SPARSE and (self.block_sizes is not None or self.variable_blocks):
@@ -148,4 +152,4 @@ class Offer(BaseModel):
 
     def runs_on(self, kind: str) -> bool:
         """Whether it runs on some devices of a kind."""
-        return self.cpu if kind == "cpu" else self.cuda is not None
+        return self.cpu if kind == "cpu" else bool(self.verified_on or self.expected_on)

@@ -140,9 +140,9 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
     device = problem.device
     if device.kind == "cpu" and not offer.cpu:
         yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices ({_capabilities(offer)})")
-    elif device.kind == "cuda" and offer.cuda is None:
+    elif device.kind == "cuda" and offer.verified_on is None:
         yield Reason("device", f"this device is {device}", f"{name} runs on CPUs")
-    elif device.kind == "cuda" and not _covers(offer.cuda or "", device.capability_text or "0.0"):
+    elif device.kind == "cuda" and not _covers(offer.verified_on or "", device.capability_text or "0.0"):
         yield Reason(
             "device",
             f"this device has {device.capability_text or 'none known'}",
@@ -156,7 +156,7 @@ def _covers(capabilities: str, capability: str) -> bool:
 
 
 def _capabilities(offer: Offer) -> str:
-    return f"compute capability {offer.cuda}"
+    return f"compute capability {offer.verified_on}"
 
 
 def _about_tensors(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:

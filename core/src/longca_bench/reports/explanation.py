@@ -64,7 +64,10 @@ def describe_offer(offer: Offer) -> list[str]:
     most = f", at most {offer.most}" if offer.most else ""
     blocks = f", blocks of {', '.join(map(str, offer.block_sizes))}" if offer.block_sizes else ""
     dims = ", ".join(map(str, offer.head_dims)) if offer.head_dims else _dim_rule(offer)
-    devices = [*(["CPU"] if offer.cpu else []), *([f"compute capability {offer.cuda}"] if offer.cuda else [])]
+    devices = [
+        *(["CPU"] if offer.cpu else []),
+        *([f"compute capability {offer.verified_on}"] if offer.verified_on else []),
+    ]
     return [
         f"form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
         f"dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",

@@ -13,13 +13,14 @@ from longca_bench.reports.words import brief_percent
 from ...fake_plugins import FakePlugins
 
 KERNELS = """
-GPU = {"cpu": False, "cuda": ">=8.0", "dtypes": ("bfloat16", "float16")}
+GPU = {"cpu": False, "verified_on": ">=8.0", "dtypes": ("bfloat16", "float16")}
+HOPPER = {**GPU, "verified_on": "==9.0"}
 
 @hookimpl
 def provide_kernel():
     return [
         kernel("far", offer("row_intervals", backward="external", **GPU), family="gpu"),
-        kernel("near", offer("full", **GPU), offer("full", **{**GPU, "cuda": "==9.0"}, backward="own"), family="gpu"),
+        kernel("near", offer("full", **GPU), offer("full", **HOPPER, backward="own"), family="gpu"),
         kernel("lacking", offer("causal", backward="own"), family="cpu", requires=("not-there>=2",)),
         kernel("single", offer("causal", dtypes=("float32",), gqa=False, head_dims=(64,)), family="cpu"),
     ]

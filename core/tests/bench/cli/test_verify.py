@@ -66,7 +66,7 @@ def test_halves_are_verified_alone_and_together(halves, jobs):
 GPU_ALONE = """
 @hookimpl
 def provide_kernel():
-    return kernel("far", offer("causal", cpu=False, cuda=">=8.0"), implementation="half_kernels:Forward")
+    return kernel("far", offer("causal", cpu=False, verified_on=">=8.0"), implementation="half_kernels:Forward")
 """
 
 

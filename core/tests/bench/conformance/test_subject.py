@@ -13,7 +13,7 @@ STATIC = {name for name, pattern in PATTERNS.items() if not pattern.per_head}
 def offer(**fields):
     common = {
         "form": Form.ROW_INTERVALS, "dtypes": ("float32",), "backward": Backward.EXTERNAL, "unequal_lengths": True,
-        "cpu": True, "cuda": ">=8.0", "metadata": "O(S)",
+        "cpu": True, "verified_on": ">=8.0", "metadata": "O(S)",
     }  # fmt: skip
     return Offer.model_validate({**common, **fields})
 

@@ -22,7 +22,7 @@ STRATEGIES = {
 PLUGIN = f"""
 @hookimpl
 def provide_kernel():
-    takes = offer("row_intervals", dtypes=("float32",), backward="external", unequal_lengths=True, cuda=">=8.0")
+    takes = offer("row_intervals", dtypes=("float32",), backward="external", unequal_lengths=True, verified_on=">=8.0")
     rough = takes.model_copy(update=dict(dtypes=("bfloat16",), backward="own", rough_lse=True))
     made = [kernel(name, takes, implementation="toys:" + where) for name, where in {KERNELS!r}.items()]
     honest = kernel("honest", takes, implementation="longca_builtin.naive:Naive")

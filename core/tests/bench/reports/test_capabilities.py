@@ -11,8 +11,8 @@ from ...fake_manifests import fake_manifest
 CPU, SM80, SM90 = Device("cpu"), Device("cuda", (8, 0)), Device("cuda", (9, 0))
 FULL = masks.get_pattern("full")
 ON_CPU = {"cpu": True}
-ON_GPU = {"cuda": ">=8.0", "head_dim_multiple": 8}
-AHEAD = {"cuda": ">=8.0", "backward": "none"}
+ON_GPU = {"verified_on": ">=8.0", "head_dim_multiple": 8}
+AHEAD = {"verified_on": ">=8.0", "backward": "none"}
 
 
 def cell(registry, offers, question, direction="backward"):
@@ -45,8 +45,8 @@ def test_offers_may_come_in_any_order(core, offers):
     ("offers", "question"),
     [
         ([AHEAD, ON_CPU], Question(SM90)),
-        ([ON_GPU, {"cuda": ">=8.0"}], Question(CPU, head_dim=100)),
-        ([ON_GPU, {"cuda": "==9.0"}], Question(SM80, head_dim=100)),
+        ([ON_GPU, {"verified_on": ">=8.0"}], Question(CPU, head_dim=100)),
+        ([ON_GPU, {"verified_on": "==9.0"}], Question(SM80, head_dim=100)),
     ],
     ids=["a forward alone here", "nothing for this kind", "another GPU"],
 )

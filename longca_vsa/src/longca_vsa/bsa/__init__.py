@@ -28,7 +28,7 @@ BSA = KernelManifest(
             backward=Backward.EXTERNAL,
             dtypes=("bfloat16", "float16"),
             head_dims=(64, 128, 256),
-            cuda=">=8.0",
+            verified_on=">=8.0",
             deterministic=True,
             metadata="O(blocks)",
         ),

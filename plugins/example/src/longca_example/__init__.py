@@ -26,7 +26,7 @@ ONLINE = KernelManifest(
             backward=Backward.EXTERNAL,
             dtypes=("float64", "float32", "bfloat16", "float16"),
             cpu=True,
-            cuda=">=5.0",
+            verified_on=">=5.0",
             deterministic=True,
             metadata="O(S)",
         ),

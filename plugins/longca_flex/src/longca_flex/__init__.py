@@ -31,10 +31,10 @@ _ANY, _LARGE = ">=8.0", ">=9.0,<12"
 # between the powers of two need more than that.
 _TO_128 = tuple(range(16, 129, 16))
 _ROWS = (
-    {"dtypes": _HALF, "cuda": _ANY, "head_dims": _TO_128},
-    {"dtypes": _HALF, "cuda": _LARGE, "head_dims": tuple(range(144, 257, 16))},
-    {"dtypes": ("float32",), "cuda": _ANY, "head_dims": (16, 32, 64)},
-    {"dtypes": ("float32",), "cuda": _LARGE, "head_dims": (128, 256)},
+    {"dtypes": _HALF, "verified_on": _ANY, "head_dims": _TO_128},
+    {"dtypes": _HALF, "verified_on": _LARGE, "head_dims": tuple(range(144, 257, 16))},
+    {"dtypes": ("float32",), "verified_on": _ANY, "head_dims": (16, 32, 64)},
+    {"dtypes": ("float32",), "verified_on": _LARGE, "head_dims": (128, 256)},
 )
 
 _INTERVALS = {"form": Form.ROW_INTERVALS, "most": INTERVALS}
@@ -46,7 +46,7 @@ _BLOCKS = {
     "variable_blocks": True,
     "mask_heads": "query",
     "dtypes": _HALF,
-    "cuda": _LARGE,
+    "verified_on": _LARGE,
     "head_dims": _TO_128,
 }
 

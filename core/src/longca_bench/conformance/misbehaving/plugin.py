@@ -67,7 +67,7 @@ def _manifest(kernel: Misbehaviour) -> KernelManifest:
         backward=Backward.EXTERNAL,
         dtypes=("float32",),
         cpu=kernel.runs_on("cpu"),
-        cuda=">=7.0" if kernel.runs_on("cuda") else None,
+        verified_on=">=7.0" if kernel.runs_on("cuda") else None,
         metadata="O(1)",
         fills_buffers=False,
     )

@@ -21,7 +21,7 @@ def provide_kernel() -> KernelManifest:
                 backward=Backward.EXTERNAL,
                 dtypes=("float32", "bfloat16"),
                 cpu=True,
-                cuda=">=5.0",
+                verified_on=">=5.0",
                 deterministic=True,
                 metadata="O(S)",
             ),
