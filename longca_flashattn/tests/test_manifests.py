@@ -1,6 +1,8 @@
 """The offers and refusals of the manifests, before anything runs."""
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from longca_flashattn import FA2, FA3, FA4, supports_mask
 from longca_flashattn.fa4 import FlashAttention4
 
 H200 = Device("cuda", (9, 0), 140 * 2**30, "H200")
+EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
 @pytest.fixture(autouse=True)
@@ -122,5 +125,28 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(monkeypatch):
         assert "pip install --no-deps xformers" in str(verdict.reasons[0])
         verdict = resolve_manifest(FA4, problem(masks.build("causal", 500)))
         assert "pip install 'longca-flashattn[fa4]'" in str(verdict.reasons[0])
+    finally:
+        packages.missing.cache_clear()
+
+
+def test_the_extra_is_what_fa4_requires():
+    assert tuple(EXTRAS["fa4"]) == FA4.requires
+
+
+@pytest.mark.parametrize(
+    ("version", "runs"), [("4.6.0", False), ("4.6.1", False), ("4.6.2", True), ("4.8.1", True), ("4.9.0.dev0", True)]
+)
+def test_fa4_refuses_the_dsl_with_which_its_backward_hangs(monkeypatch, version, runs):
+    there = {"flash-attn-4": "4.0.0b36", "nvidia-cutlass-dsl": version}
+    monkeypatch.setattr("longca.manifests.resolve.missing", packages.missing)
+    monkeypatch.setattr(packages, "installed_version", there.get)
+    packages.missing.cache_clear()
+    try:
+        verdict = resolve_manifest(FA4, problem(masks.build("causal", 500)))
+        assert verdict.valid is runs
+        if not runs:
+            assert f"needs nvidia-cutlass-dsl>=4.6.2; nvidia-cutlass-dsl {version} is installed" in str(
+                verdict.reasons[0]
+            )
     finally:
         packages.missing.cache_clear()

@@ -8,7 +8,7 @@ from longca.hookspecs import hookimpl
 from longca.manifests import Backward, KernelManifest, Offer, Problem, Reason, Verdict
 from longca.masks import Form
 
-__all__ = ["FA2", "FA3", "FA4", "NATIVE_FORMS", "provide_kernel", "supports_mask"]
+__all__ = ["FA2", "FA3", "FA3_SPARSE", "FA4", "NATIVE_FORMS", "provide_kernel", "supports_mask"]
 
 _REPOSITORY = "https://github.com/Dao-AILab/flash-attention"
 
@@ -70,19 +70,47 @@ FA2 = KernelManifest(
     ),
 )
 
+_FA3: dict[str, Any] = {
+    "family": "flashattn",
+    "upstream": "https://arxiv.org/abs/2407.08608",
+    "license": "BSD-3-Clause",
+    "requires": ("flash-attn-3>=3.0.0 | xformers>=0.0.34",),
+    "install": "pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
+}
+
 FA3 = KernelManifest(
+    **_FA3,
     name="fa3",
-    family="flashattn",
     title="FlashAttention-3",
-    upstream="https://arxiv.org/abs/2407.08608",
-    license="BSD-3-Clause",
-    requires=("flash-attn-3>=3.0.0 | xformers>=0.0.34",),
-    install="pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
     implementation="longca_flashattn.fa3:FlashAttention3",
     workspace="longca_flashattn.memory:fa3_workspace",
     plan_bytes="longca_flashattn.memory:calls_plan",
     offers=_with_layers(
         **_COMMON, verified_on="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
+    ),
+)
+
+FA3_SPARSE = KernelManifest(
+    **_FA3,
+    name="fa3_sparse",
+    title="FlashAttention-3 on block-sparse masks",
+    implementation="longca_flashattn.fa3_sparse:FlashAttention3Sparse",
+    workspace="longca_flashattn.memory:fa3_sparse_workspace",
+    plan_bytes="longca_flashattn.memory:fa3_sparse_plan",
+    offers=(
+        Offer(
+            form=Form.BLOCK_SPARSE,
+            variable_blocks=True,
+            mask_heads="kv",
+            unequal_lengths=True,
+            dtypes=("bfloat16", "float16"),
+            max_head_dim=256,
+            head_dim_multiple=8,
+            expected_on="==9.0",
+            deterministic=True,
+            metadata="O(blocks)",
+            fills_buffers=False,
+        ),
     ),
 )
 
@@ -92,7 +120,8 @@ FA4 = KernelManifest(
     title="FlashAttention-4 (CuTe)",
     upstream=_REPOSITORY,
     license="BSD-3-Clause",
-    requires=("flash-attn-4==4.0.0b36",),
+    # With the CUTLASS DSL 4.6.0 and 4.6.1 a backward on Blackwell does not return (flash-attention#2797).
+    requires=("flash-attn-4==4.0.0b36", "nvidia-cutlass-dsl>=4.6.2"),
     install="pip install 'longca-flashattn[fa4]'",
     implementation="longca_flashattn.fa4:FlashAttention4",
     workspace="longca_flashattn.memory:fa4_workspace",
@@ -107,7 +136,7 @@ FA4 = KernelManifest(
 @hookimpl
 def provide_kernel() -> tuple[KernelManifest, ...]:
     """The manifests of FlashAttention 2, 3 and 4."""
-    return FA2, FA3, FA4
+    return FA2, FA3, FA3_SPARSE, FA4
 
 
 @hookimpl
