@@ -10,7 +10,7 @@ import pytest
 from longca import Device, Problem, masks
 from longca.manifests import packages, resolve_manifest
 from longca.masks import BlockSparseMask, Form, Slice, SliceMask
-from longca_flashattn import FA2, FA3, FA4, supports_mask
+from longca_flashattn import FA2, FA3, FA3_SPARSE, FA4, supports_mask
 from longca_flashattn.fa4 import FlashAttention4
 
 H200 = Device("cuda", (9, 0), 140 * 2**30, "H200")
@@ -53,6 +53,42 @@ def test_fa4_takes_block_sparse_masks_of_all_blocks(block, blocks, mask_heads):
 def test_fa4_takes_variable_blocks():
     mask = masks.build("variable_block_sparse", 3000, boundaries=(0, 70, 900, 1000, 3000), kept=0.5, heads=8, seed=1)
     assert resolve_manifest(FA4, problem(mask)).offer.variable_blocks
+
+
+def verified(manifest):
+    """A manifest whose expected offers were verified."""
+    offers = tuple(offer.model_copy(update={"verified_on": offer.expected_on}) for offer in manifest.offers)
+    return manifest.model_copy(update={"offers": offers})
+
+
+BLOCKS = masks.build("uniform_block_sparse", 3000, block=64, kept=0.5, heads=4, seed=1)
+UNEQUAL = masks.build("variable_block_sparse", 3000, boundaries=(0, 70, 900, 1000, 3000), kept=0.5, heads=4, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("mask", "changes", "code"),
+    [
+        (BLOCKS, {}, None),
+        (BLOCKS, {"composed": True, "deterministic": True, "head_dim": 256, "dtype": "float16"}, None),
+        (UNEQUAL, {}, None),
+        (BLOCKS.cut([(0, 512)], [(0, 900)]), {}, None),
+        (BLOCKS, {"direction": "backward"}, "direction"),
+        (BLOCKS, {"dtype": "float32"}, "dtype"),
+        (BLOCKS, {"head_dim": 36}, "head_dim"),
+        (BLOCKS, {"head_dim": 264}, "head_dim"),
+        (BLOCKS, {"heads_q": 4, "heads_kv": 2}, "mask_heads"),
+        (masks.build("causal", 500), {}, "form"),
+    ],
+)
+def test_fa3_sparse_is_a_forward_of_blocks(mask, changes, code):
+    asked = problem(mask, **{"heads_kv": 4, "direction": "forward", **changes})
+    verdict = resolve_manifest(verified(FA3_SPARSE), asked)
+    assert [reason.code for reason in verdict.reasons] == ([] if code is None else [code])
+
+
+def test_fa3_sparse_is_expected_and_not_verified():
+    asked = problem(BLOCKS, heads_kv=4, direction="forward")
+    assert [reason.code for reason in resolve_manifest(FA3_SPARSE, asked).reasons] == ["device"]
 
 
 @pytest.mark.parametrize(

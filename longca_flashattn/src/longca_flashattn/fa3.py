@@ -22,7 +22,7 @@ from longca.kernels.base import fill
 from longca.manifests import Problem
 from longca_flashattn.calls import Call, CallsKernel, CallsPlan
 
-__all__ = ["FlashAttention3"]
+__all__ = ["FlashAttention3", "operators"]
 
 
 class FlashAttention3(CallsKernel):
@@ -30,13 +30,13 @@ class FlashAttention3(CallsKernel):
 
     def backend(self, problem: Problem) -> str:
         """The distribution whose operators run."""
-        return _operators()[1]
+        return operators()[1]
 
     def call_forward(
         self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Runs one call. See `CallsKernel.call_forward`."""
-        result, sums, *_ = _operators()[0].fwd(
+        result, sums, *_ = operators()[0].fwd(
             *(call.batched(x) for x in (q, k, v)),
             out=call.batched(out) if out is not None and out.stride(-1) == 1 else None,
             **_arguments(call, plan),
@@ -66,7 +66,7 @@ class FlashAttention3(CallsKernel):
             buffer if buffer is not None and buffer.stride(-1) == 1 else torch.empty_like(x)
             for buffer, x in zip((dq, dk, dv), (q, k, v), strict=True)
         ]
-        _operators()[0].bwd(
+        operators()[0].bwd(
             *(call.batched(x) for x in (dout, q, k, v, out, lse)),
             *(call.batched(x) for x in grads),
             **_arguments(call, plan),
@@ -92,7 +92,7 @@ def _arguments(call: Call, plan: CallsPlan) -> dict[str, Any]:
 
 
 @cache
-def _operators() -> tuple[Any, str]:
+def operators() -> tuple[Any, str]:
     """The operators' namespace and the distribution that brought it."""
     for name, load in (("flash-attn-3", _load_flash_attn_3), ("xformers", _load_xformers)):
         try:

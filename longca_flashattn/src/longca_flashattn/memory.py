@@ -16,8 +16,17 @@ from longca.kernels.sizes import Tensors, block_sparse, most_blocks, widths
 from longca.manifests import Problem
 from longca.masks import BlockSparseMask, Form, Varlen
 from longca.masks.intervals import IntervalPieces
+from longca_flashattn.page_sizes import joint_lse_bytes, pages_a_row, runs_jointly, unit_size
 
-__all__ = ["calls_plan", "fa2_workspace", "fa3_workspace", "fa4_plan", "fa4_workspace"]
+__all__ = [
+    "calls_plan",
+    "fa2_workspace",
+    "fa3_sparse_plan",
+    "fa3_sparse_workspace",
+    "fa3_workspace",
+    "fa4_plan",
+    "fa4_workspace",
+]
 
 _TILE = 128
 _ALIGNED = (16, 32, 64)
@@ -37,6 +46,24 @@ def fa2_workspace(problem: Problem, form: Form) -> int:
 def fa3_workspace(problem: Problem, form: Form) -> int:
     """Bytes that FlashAttention-3 allocates."""
     return _workspace(problem, form, _fa3_backward, results=False)
+
+
+def fa3_sparse_workspace(problem: Problem, form: Form) -> int:
+    """Bytes of the log-sum-exp that a call returns, in a layout of its own or for one mask head."""
+    return joint_lse_bytes(problem) if runs_jointly(problem) else Tensors.of(problem).lse // block_sparse(problem).heads
+
+
+def fa3_sparse_plan(problem: Problem, form: Form) -> int:
+    """Bytes of the page tables, and of the numbers that each row of them has."""
+    mask = block_sparse(problem)
+    if not mask.keys_by_block.any():
+        return 0
+    rows, width = mask.heads * (len(mask.q_bounds) - 1), pages_a_row(mask)
+    size = 4 * (rows * (width + 1) + len(mask.q_bounds))
+    if runs_jointly(problem):
+        units = mask.heads * (mask.seqlen_q // unit_size(mask, problem.heads_q // mask.heads))
+        size += 4 * (units * (width + 3) + 1)
+    return size
 
 
 def fa4_workspace(problem: Problem, form: Form) -> int:
