@@ -13,10 +13,12 @@ from dataclasses import fields, replace
 import torch
 
 from longca.errors import VerificationError
-from longca.manifests import Problem
+from longca.manifests import Direction, Problem
+from longca.manifests.pairs import halves, join, split
 from longca_bench.conformance.masks import has_empty_rows, sparse_rows, uneven
 from longca_bench.conformance.oracle import buffers_for, oracle, run, verify_problem, verify_repeats
-from longca_bench.conformance.subject import NotApplicableError, Subject
+from longca_bench.conformance.problems import Labelled, few
+from longca_bench.conformance.subject import PARTNER, NotApplicableError, Subject
 from longca_bench.measuring.workers import CaseEndError
 from longca_bench.verification.reference import reference
 from longca_bench.verification.verify import same_bits
@@ -135,6 +137,12 @@ def reused_plan(subject: Subject) -> None:
         subject.hold(run(kernel, plan, inputs.clone()), expected, f"call {2 * seed + 2} with one plan")
 
 
+def paired(subject: Subject) -> None:
+    """The kernel is right as a half of a pair with `naive`: its forward, or its backward with external out and lse."""
+    pair, problems = _partnered(subject)
+    _verify_all(pair, few(problems), has_offer=subject.direction == "backward")
+
+
 #: Every check by its name in test ids.
 CHECKS: dict[str, Callable[[Subject], None]] = {
     check.__name__: check
@@ -150,14 +158,35 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
         deterministic,
         fresh_answers,
         reused_plan,
+        paired,
     )
 }
 
 
-def _verify_all(subject: Subject, problems: Iterable[tuple[str, Problem]]) -> None:
+def _partnered(subject: Subject) -> tuple[Subject, list[Labelled]]:
+    """The pair of a kernel and its partner, and the problems in which the subject's offer is that of the kernel."""
+    if split(subject.name):
+        return subject, subject.problems()
+    if subject.name == PARTNER:
+        raise NotApplicableError(f"{PARTNER} is the partner of other kernels")
+    if subject.direction == "backward":
+        if not subject.offer.backward.composes:
+            raise NotApplicableError("the offer's backward takes out and lse of its own forward alone")
+        pair = replace(subject, name=join(PARTNER, subject.name))
+        return pair, pair.problems()
+    asked = [(label, replace(problem, direction=Direction.BACKWARD)) for label, problem in subject.problems()]
+    resolve = subject.registry.resolve
+    found = [each for each in asked if resolve(subject.name, halves(each[1])[0]).is_by(subject.offer)]
+    if not found:
+        raise NotApplicableError("the offer's forward has no log-sum-exp for other kernels")
+    return replace(subject, name=join(subject.name, PARTNER)), found
+
+
+def _verify_all(subject: Subject, problems: Iterable[tuple[str, Problem]], *, has_offer: bool = True) -> None:
+    """Verifies problems, and the promises of the subject's offer if the offer is that of the whole problem."""
     for label, problem in problems:
         try:
-            found = verify_problem(subject.kernel, problem, subject.offer)
+            found = verify_problem(subject.kernel, problem, subject.offer if has_offer else None)
         except CaseEndError as end:
             raise CaseEndError(end.status, f"{subject.name}, {label}: {end}") from None
         except Exception as error:

@@ -24,11 +24,11 @@ from longca_bench.conformance.road import Road
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.verify import check_values
 
-__all__ = ["OVERTAKEN", "NotApplicableError", "Subject", "subjects"]
+__all__ = ["OVERTAKEN", "PARTNER", "NotApplicableError", "Subject", "subjects"]
 
 OVERTAKEN = "an earlier offer covers every problem here that this one would"
 _NO_MASK = "no mask here has a form, blocks or intervals that this offer takes"
-_ORACLE = "naive"  # computes the forward for offers that have none
+PARTNER = "naive"  # the other half of a pair
 
 
 class NotApplicableError(LongCAError):
@@ -145,7 +145,7 @@ def subjects(registry: Registry, kernel: str, device: Device, road: Road = Road(
     """
     *paired, manifest = registry.manifests(kernel)
     for offer in manifest.offers:
-        name = kernel if offer.forward or split(kernel) else join(_ORACLE, kernel)
+        name = kernel if offer.forward or split(kernel) else join(PARTNER, kernel)
         for dtype in offer.dtypes:
             for direction in (Direction.BACKWARD,) if paired else offer.directions:
                 yield Subject(registry, name, offer, dtype, direction, device, road)

@@ -28,6 +28,7 @@ from packaging.utils import canonicalize_name
 from longca.errors import MissingPackageError, RequestError, UnknownNameError
 from longca.manifests import Device
 from longca.manifests.devices import current_device
+from longca.manifests.pairs import split
 from longca.plugins import PluginInfo, Registry, registry
 from longca_bench.conformance.checks import CHECKS
 from longca_bench.conformance.hygiene import KERNEL_CHECKS, PLUGIN_CHECKS
@@ -72,7 +73,8 @@ def conformance(
 
     Args:
         distribution: The distribution of a plugin. The plugin itself and all its kernels are checked.
-        kernels: Only these kernels, or pairs such as `fa3+fa4`. Without a distribution they may be of any plugin.
+        kernels: Only these kernels, or pairs such as `fa3+fa4`. Without a distribution they may be of any plugin. With
+            one, a half of each pair is the plugin's own.
         expected_failures: A reason for each (kernel, check) that is known to fail. The check is a name, a test id, or
             a glob of either. Such a check fails if it passes, because the reason is no longer true.
         device: The device. None takes this machine's GPU, or the CPU without a GPU.
@@ -130,7 +132,7 @@ def checks_of(
     provided = [name for plugin in plugins for name in plugin.kernels]
     for kernel in provided if kernels is None else kernels:
         everything.manifests(kernel)
-        if plugins and kernel not in provided:
+        if plugins and not set(split(kernel) or (kernel,)) & set(provided):
             raise UnknownNameError(f"kernel of {distribution}", kernel, provided)
         yield from _kernel_checks(everything, kernel, where, road)
 

@@ -164,6 +164,25 @@ class KeepsItsLastPlan(Base):
         return (out if self.last.problem.mask.seqlen_q == q.shape[0] else out.zero_()), lse
 
 
+class NeedsItsForward(Base):
+    """The backward takes q from the last forward."""
+
+    def forward(self, q, k, v, plan, **buffers):
+        self.q = q
+        return super().forward(q, k, v, plan, **buffers)
+
+    def backward(self, dout, q, *arguments, **buffers):
+        return super().backward(dout, self.q, *arguments, **buffers)
+
+
+class BaseTwo(Base):
+    """The log-sum-exp for other kernels has base 2."""
+
+    def forward(self, q, k, v, plan, **buffers):
+        out, lse = super().forward(q, k, v, plan, **buffers)
+        return out, lse.mul_(1.4427) if plan.problem.composed else lse
+
+
 class Raises(Base):
     def forward(self, *arguments, **buffers):
         raise RuntimeError("no such tile")

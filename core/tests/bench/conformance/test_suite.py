@@ -49,6 +49,8 @@ CAUGHT = {
     "not_deterministic": ("forward-deterministic", "says it is deterministic, but equal inputs gave other bits of out"),
     "plans_another_form": ("forward-reused_plan", "the plan's form is dense, the offer's causal"),
     "keeps_its_last_plan": ("forward-reused_plan", "with one plan: out: error"),
+    "needs_its_forward": ("backward-paired", "naive[+]needs_its_forward, .* has no attribute 'q'"),
+    "base_two": ("forward-paired", "base_two[+]naive, .* lse: error"),
     "raises": ("forward-right", "RuntimeError: no such tile"),
     "no_backward": ("loadable", "no_backward.forward does not take lse, out"),
 }
@@ -139,6 +141,23 @@ def test_a_pair_is_held_to_the_offers_of_its_backward_half():
     cases["naive+sdpa-loadable"].run()
     with pytest.raises(UnknownNameError, match="unknown backward half 'sdp'"):
         conformance(kernels=["naive+sdp"])
+
+
+def test_a_plugin_is_held_to_pairs_with_a_kernel_of_its_own(fakes):
+    fakes.add("own", "@hookimpl\ndef provide_kernel():\n    return kernel('mine')\n")
+    code = """
+from longca.errors import UnknownNameError
+from longca_bench.conformance.suite import checks_of
+print({check.owner for check in checks_of("own", ["mine+naive", "naive+mine"])})
+try:
+    list(checks_of("own", ["sdpa+naive"]))
+except UnknownNameError as error:
+    print(error)
+"""
+    ran = fakes.python("-c", code, LONGCA_PLUGINS="own")
+    assert ran.returncode == 0, ran.stderr
+    assert "mine+naive" in ran.stdout
+    assert "unknown kernel of own 'sdpa+naive'" in ran.stdout
 
 
 BACKWARD = """
