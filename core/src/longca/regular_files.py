@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["open_regular", "read_regular", "write_all", "write_whole"]
+__all__ = ["append_line", "open_regular", "read_regular", "write_all", "write_whole"]
 
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -79,6 +79,23 @@ def write_all(descriptor: int, content: bytes) -> None:
     while left:
         left = left[os.write(descriptor, left) :]
     os.fsync(descriptor)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line to a regular file or to a link to one. The file and its folder are made if they are missing.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, follow=True)
+    try:
+        # A writer that was killed left a line without an end. The new line must not be lost with it.
+        size = os.fstat(file).st_size
+        torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        write_all(file, b"\n" * torn + line + b"\n")
+    finally:
+        os.close(file)
 
 
 def write_whole(path: Path, content: bytes) -> None:

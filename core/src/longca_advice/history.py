@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from longca.manifests.devices import cpu_device
 from longca.masks import Mask
-from longca.regular_files import open_regular, read_regular, write_all
+from longca.regular_files import append_line, read_regular
 from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
 from longca_advice.from_records import half_of, row_of
@@ -104,17 +104,8 @@ def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> N
 
 def append(entry: Row | Doubt) -> None:
     """Adds a line. A file that cannot be written to is no error: the run's own records are elsewhere."""
-    path = history_path()
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, follow=True)
-        try:
-            # A writer that was killed left a line without an end. The new line must not be lost with it.
-            size = os.fstat(file).st_size
-            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-            write_all(file, b"\n" * torn + to_line(entry).encode() + b"\n")
-        finally:
-            os.close(file)
+        append_line(history_path(), to_line(entry).encode())
 
 
 def history() -> History:

@@ -31,4 +31,5 @@ def _problems(offer: Offer) -> Iterator[Problem]:
             device=device,
             direction=offer.directions[0],
             backward_only=not offer.forward,
+            allow_unverified=True,
         )

@@ -84,7 +84,8 @@ def pair_verdict(name: str, verdicts: Sequence[Verdict]) -> Verdict:
     if reasons:
         return Verdict(name, None, reasons, (), tuple(verdicts))
     used = (offer for verdict in verdicts for offer in (verdict.offer, *verdict.offers) if offer is not None)
-    return Verdict(name, None, (), tuple(dict.fromkeys(used)), tuple(verdicts))
+    unverified = any(verdict.unverified for verdict in verdicts)
+    return Verdict(name, None, (), tuple(dict.fromkeys(used)), tuple(verdicts), unverified)
 
 
 def _about(half: str, reason: Reason) -> Reason:

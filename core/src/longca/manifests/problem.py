@@ -84,6 +84,8 @@ class Problem:
         composed: Whether it is one part of a larger softmax. Its output is then merged with the outputs of other keys
             by their log-sum-exps, and its backward gets the out and lse of the whole softmax.
         backward_only: Whether another kernel computes the forward, as for the second half of a pair.
+        allow_unverified: Whether an offer may run on a device on which nobody verified it (`Offer.expected_on`). A
+            verified offer of the kernel comes first.
 
     Raises:
         RequestError: No mask or no Device, heads that do not divide, a head dimension below 1, an unknown dtype or
@@ -101,6 +103,7 @@ class Problem:
     deterministic: bool = False
     composed: bool = False
     backward_only: bool = False
+    allow_unverified: bool = False
 
     def __post_init__(self) -> None:
         # A plugin may have a mask class of its own.

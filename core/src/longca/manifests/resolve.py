@@ -1,25 +1,25 @@
 """Resolving: the one place that decides whether a kernel takes a problem, and by which offer.
 
 The order of the checks is fixed: mask, device, then the rest. If no offer covers the problem, the verdict has the
-reasons of the nearest offer. An offer that takes the mask's form is
-nearer than one that does not, and then fewer reasons are nearer.
+reasons of the nearest offer. An offer that takes the mask's form is nearer than one that does not, and then fewer
+reasons are nearer. An offer that nobody verified on the device covers a problem that allows it, if no verified offer
+does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
-
-from packaging.specifiers import SpecifierSet
+from functools import lru_cache
 
 from longca.manifests.kernel import KernelManifest
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import missing
-from longca.manifests.problem import Problem
+from longca.manifests.problem import Device, Problem
 from longca.manifests.step_cuts import step_kinds, step_problems
 from longca.manifests.strategy import Layout
 from longca.manifests.verdict import Reason, Verdict
+from longca.manifests.verified import Standing, check_of, standing, verified_stamp
 from longca.masks import MAX_DENSE_CELLS, Form, Mask
 from longca.plan_cache import PlanCache
 
@@ -34,7 +34,8 @@ def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout 
         problem: The problem.
         layout: Under context parallelism, the queries, keys and heads of every step.
     """
-    about = manifest, problem.settings, layout
+    checked = verified_stamp() if problem.device.kind == "cuda" else None
+    about = manifest, problem.settings, layout, checked
     return _VERDICTS.get(problem.mask, about, lambda: _resolve(manifest, problem, layout))
 
 
@@ -73,14 +74,19 @@ def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None) 
 def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
     nearest: tuple[Reason, ...] | None = None
     least: tuple[bool, bool, bool, int] | None = None
+    unverified: Offer | None = None
     for offer in manifest.offers:
         reasons = tuple(_objections(manifest, offer, problem))
         if not reasons:
             return Verdict(manifest.name, offer)
+        if unverified is None and all(reason.code == "unverified" for reason in reasons):
+            unverified = offer
         distance = _distance(offer, problem, reasons)
         if least is None or distance < least:
             nearest, least = reasons, distance
     assert nearest is not None, "a manifest has at least one offer"
+    if problem.allow_unverified and unverified is not None:
+        return Verdict(manifest.name, unverified, unverified=True)
     if any(reason.code == "form" for reason in nearest):
         nearest = (_no_form(manifest, problem),)
     return Verdict(manifest.name, None, nearest)
@@ -138,11 +144,16 @@ def _about_blocks(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
 
 def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
     device = problem.device
-    if device.kind == "cpu" and not offer.cpu:
+    found = standing(name, offer, device)
+    if found.is_open:
+        yield _unverified(name, offer, device, found)
+    elif found is not Standing.NOT_OFFERED:
+        return
+    elif device.kind == "cpu":
         yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices ({_capabilities(offer)})")
-    elif device.kind == "cuda" and offer.verified_on is None:
+    elif not offer.runs_on("cuda"):
         yield Reason("device", f"this device is {device}", f"{name} runs on CPUs")
-    elif device.kind == "cuda" and not _covers(offer.verified_on or "", device.capability_text or "0.0"):
+    else:
         yield Reason(
             "device",
             f"this device has {device.capability_text or 'none known'}",
@@ -150,13 +161,22 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
         )
 
 
-@cache
-def _covers(capabilities: str, capability: str) -> bool:
-    return SpecifierSet(capabilities).contains(capability)
+def _unverified(name: str, offer: Offer, device: Device, found: Standing) -> Reason:
+    """The reason against an offer that nobody verified on a device."""
+    asked = f"this device has {device.capability_text}"
+    again = f"`longca verify --unverified --kernel {name}`"
+    check = check_of(name, offer, device)
+    if found is Standing.FAILED_HERE and check is not None:
+        return Reason(
+            "unverified", asked, f"{name} was verified here and failed ({check.message})", f"Try {again} again"
+        )
+    advice = f"Run {again}, or give allow_unverified=True, or --unverified to `longca run`"
+    where = f"compute capability {offer.expected_on}"
+    return Reason("unverified", asked, f"{name} is expected to run on {where}, where nobody verified it", advice)
 
 
 def _capabilities(offer: Offer) -> str:
-    return f"compute capability {offer.verified_on}"
+    return f"compute capability {' or '.join(filter(None, (offer.verified_on, offer.expected_on)))}"
 
 
 def _about_tensors(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
@@ -222,14 +242,17 @@ def _billions(count: int) -> str:
 def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) -> Verdict:
     """The verdict for a layout: valid if every non-empty step has an offer."""
     used: dict[Offer, None] = {}
+    unverified = False
     for rank, step in step_kinds(manifest.offers, problem, layout):
         verdict = _resolve_alone(manifest, step)
         if not verdict.valid:
             where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
             return Verdict(manifest.name, None, (*verdict.reasons, where))
+        unverified |= verdict.unverified
         if verdict.offer is not None:
             used[verdict.offer] = None
-    return Verdict(manifest.name, next(iter(used)) if len(used) == 1 else None, (), tuple(used))
+    only = next(iter(used)) if len(used) == 1 else None
+    return Verdict(manifest.name, only, (), tuple(used), unverified=unverified)
 
 
 def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> Iterator[Verdict]:

@@ -15,8 +15,8 @@ class Reason:
     """A reason why a combination is not valid.
 
     Attributes:
-        code: Its subject in one word: form, device, dtype, head_dim, gqa, direction, deterministic, lengths,
-            mask_heads, package, composition, layout or plugin.
+        code: Its subject in one word: form, device, unverified, dtype, head_dim, gqa, direction, deterministic,
+            lengths, mask_heads, package, composition, layout or plugin.
         asked: The request, as a clause.
         offered: The offer, as a clause.
         advice: A sentence on the way out, or an empty text.
@@ -42,6 +42,7 @@ class Verdict:
         reasons: The reasons against it. Empty if it is valid.
         offers: All offers that a layout's steps or a pair's halves use.
         halves: The verdicts on a pair's forward and backward half. In a forward, the first verdict alone.
+        unverified: Whether nobody verified one of its offers on the device, and `allow_unverified` lets it run.
     """
 
     kernel: str
@@ -49,6 +50,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = ()
     offers: tuple[Offer, ...] = ()
     halves: tuple[Verdict, ...] = ()
+    unverified: bool = False
 
     @property
     def valid(self) -> bool:
