@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longca import plugins
-from longca.kernels import attention as attention_module
+from longca.kernels import planned
 from longca.plan_cache import PlanCache
 from longca_advice import auto_kernel
 
@@ -26,8 +26,8 @@ def history(tmp_path, monkeypatch):
 def plans(monkeypatch):
     """No plans of an earlier test, and nothing that it logged."""
     monkeypatch.setattr(auto_kernel, "_LOGGED", set())
-    fresh = PlanCache(attention_module._PLANS.most)
-    monkeypatch.setattr(attention_module, "_PLANS", fresh)
+    fresh = PlanCache(planned.PLANS.most)
+    monkeypatch.setattr(planned, "PLANS", fresh)
     return fresh
 
 

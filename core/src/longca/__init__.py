@@ -74,7 +74,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("longca.masks")
     if name not in __all__:
         raise AttributeError(f"module 'longca' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES.get(name, "longca.manifests")), name)
+    found = getattr(importlib.import_module(_HOMES.get(name, "longca.manifests")), name)
+    if name == "attention":  # every layer of a model asks for it
+        globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

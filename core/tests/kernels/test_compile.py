@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import longca
 from longca import masks, plugins
 from longca.errors import RequestError
-from longca.kernels import attention as attention_module
+from longca.kernels import operators
 from longca.manifests import Backward
 
 from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, truth
@@ -205,7 +205,7 @@ def test_pytorchs_checks_of_the_forward(kernel, training):
     mask = pattern_mask("causal_document")
     qkv = [x.requires_grad_(training) for x in inputs(mask, 4, 2, head_dim=4)[:3]]
     arguments = (*qkv, torch.from_numpy(mask.key_array), kernel, 0.5, False, training)
-    torch.library.opcheck(attention_module._forward, arguments)
+    torch.library.opcheck(operators.attention, arguments)
 
 
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
@@ -214,7 +214,7 @@ def test_pytorchs_checks_of_the_backward(kernel):
     q, k, v, dout = inputs(mask, 4, 2, head_dim=4)
     out, lse = longca.attention(q, k, v, mask, kernel=kernel, return_lse=True)
     key = torch.from_numpy(mask.key_array)
-    torch.library.opcheck(attention_module._backward, (dout, q, k, v, out, lse, key, kernel, None, False))
+    torch.library.opcheck(operators.attention_backward, (dout, q, k, v, out, lse, key, kernel, None, False))
 
 
 @pytest.mark.gpu

@@ -1,23 +1,24 @@
 """attention: any kernel as a differentiable function, also under torch.compile.
 
-The kernel runs inside a custom operator whose arguments are tensors and plain numbers, so that a compiler can trace
-around it. The mask travels as its key, in a tensor of one number. It is planned at its first use.
+The kernel runs in one of two ways with the same results: directly (`longca.kernels.direct`), or inside a custom
+operator that a compiler can trace around (`longca.kernels.operators`). The mask is planned at its first use.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from longca import plugins
 from longca.errors import RequestError
-from longca.kernels.base import Kernel, Plan, check_inputs, check_mask, device_of, in_given_dtypes, on_device_of
-from longca.manifests import Direction, Layout, Problem
+from longca.kernels import operators
+from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_device_of
+from longca.kernels.direct import attend, is_direct
+from longca.kernels.planned import Settings, problem_of
+from longca.manifests import Layout
 from longca.masks import Mask
-from longca.plan_cache import PlanCache
-from longca_advice.auto_kernel import choose, log
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -86,9 +87,15 @@ def attention(
         raise RequestError("a mesh without a strategy; give strategy= one of those that `longca plugins` lists")
     if placement != "auto":
         raise RequestError("a placement without a strategy; give strategy= one of those that `longca plugins` lists")
-    key = torch.from_numpy(mask.key_array)
-    out, lse = torch.ops.longca.attention(q, k, v, key, kernel, softmax_scale, deterministic, training)
-    return (out, lse.detach()) if return_lse else out
+    # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
+    plain = (softmax_scale is None or type(softmax_scale) is float) and type(deterministic) is bool
+    if plain and is_direct(q, k, v):
+        out, lse = attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic), training)
+    else:
+        key = torch.from_numpy(mask.key_array)
+        out, lse = operators.attention(q, k, v, key, kernel, softmax_scale, deterministic, training)
+        lse = lse.detach()
+    return (out, lse) if return_lse else out
 
 
 def _check_settings(kernel: object, softmax_scale: object) -> None:
@@ -131,125 +138,6 @@ def _in_parallel(
         raise RequestError(
             f"{strategy} runs on a device mesh{given}; make one with init_device_mesh and give it as mesh="
         )
-    problem = _problem(q, k, mask, softmax_scale, deterministic, training)
+    problem = problem_of(q, k, mask, Settings(kernel, softmax_scale, deterministic), training)
     with on_device_of(q), in_given_dtypes(q):
         return parallel_attention(q, k, v, problem, strategy, mesh, kernel, placement)
-
-
-@torch.library.custom_op("longca::attention", mutates_args=())
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key: Tensor,
-    kernel: str,
-    softmax_scale: float | None,
-    deterministic: bool,
-    training: bool,
-) -> tuple[Tensor, Tensor]:
-    with on_device_of(q), in_given_dtypes(q):
-        implementation, plan = _planned(q, k, v, int(key), kernel, softmax_scale, deterministic, training)
-        out, lse = implementation.forward(q, k, v, plan)
-    return out.contiguous(), lse.contiguous()
-
-
-@_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor]:
-    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=lse_dtype)
-
-
-@torch.library.custom_op("longca::attention_backward", mutates_args=())
-def _backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    key: Tensor,
-    kernel: str,
-    softmax_scale: float | None,
-    deterministic: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    with on_device_of(q), in_given_dtypes(q):
-        implementation, plan = _planned(q, k, v, int(key), kernel, softmax_scale, deterministic, training=True)
-        dq, dk, dv = implementation.backward(dout.contiguous(), q, k, v, out, lse, plan)
-    return dq.contiguous(), dk.contiguous(), dv.contiguous()
-
-
-@_backward.register_fake
-def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, key, *ctx.settings, _training = inputs
-    ctx.save_for_backward(q, k, v, *output, key)
-
-
-def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
-    grads = torch.ops.longca.attention_backward(dout, *ctx.saved_tensors, *ctx.settings)
-    return (*grads, None, None, None, None, None)
-
-
-_forward.register_autograd(_differentiate, setup_context=_save)
-
-
-#: The kernels and plans of the latest calls. A plan holds its mask.
-_PLANS: PlanCache[tuple[Kernel, Plan]] = PlanCache(64)
-
-
-def _planned(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: int,
-    kernel: str,
-    softmax_scale: float | None,
-    deterministic: bool,
-    training: bool,
-) -> tuple[Kernel, Plan]:
-    """The kernel and the plan for some tensors and the mask with this key."""
-
-    def make() -> tuple[Kernel, Plan]:
-        whole = Mask.by_key(mask)
-        if (q.shape[0], k.shape[0]) != (whole.seqlen_q, whole.seqlen_k):
-            raise RequestError(
-                f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {whole.seqlen_q} × {whole.seqlen_k}. "
-                "Build the mask for the tensors' lengths"
-            )
-        return _plan(kernel, _problem(q, k, whole, softmax_scale, deterministic, training))
-
-    about = kernel, softmax_scale, deterministic, training, q.shape, k.shape, q.dtype, q.device
-    return _PLANS.get(mask, about, make)
-
-
-def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
-    registry = plugins.registry()
-    if name == "auto":
-        choice = choose(problem, registry)
-        log(choice)
-        name = choice.kernel
-    else:
-        verdict = registry.resolve(name, problem)
-        if not verdict:
-            verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
-    implementation: Kernel = registry.load(name)
-    return implementation, implementation.plan(problem)
-
-
-def _problem(
-    q: Tensor, k: Tensor, mask: Mask, softmax_scale: float | None, deterministic: bool, training: bool
-) -> Problem:
-    return Problem(
-        mask=mask,
-        heads_q=q.shape[1],
-        heads_kv=k.shape[1],
-        head_dim=q.shape[2],
-        dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
-        device=device_of(q),
-        direction=Direction.BACKWARD if training else Direction.FORWARD,
-        softmax_scale=softmax_scale,
-        deterministic=deterministic,
-    )

@@ -40,6 +40,8 @@ __all__ = [
     "writable",
 ]
 
+_AS_IT_IS = nullcontext()
+
 
 @dataclass(eq=False)
 class Plan:
@@ -164,8 +166,8 @@ def device_of(tensor: Tensor) -> Device:
 
 def in_given_dtypes(x: Tensor) -> AbstractContextManager[Any]:
     """Turns torch.autocast off, so that a kernel computes in its tensors' dtype."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    kind = "cuda" if x.is_cuda else x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else _AS_IT_IS
 
 
 def check_mask(mask: object) -> None:
@@ -184,6 +186,27 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     Raises:
         RequestError: They are no tensors or do not fit. The message names the argument and the allowed values.
     """
+    alike = (
+        isinstance(q, Tensor)
+        and isinstance(k, Tensor)
+        and isinstance(v, Tensor)
+        and q.dim() == k.dim() == v.dim() == 3
+        and q.dtype == k.dtype == v.dtype
+        and q.device == k.device == v.device
+    )
+    if not alike:
+        _explain_unlike(q, k, v)
+    (_, heads_q, head_dim), of_k = q.shape, k.shape
+    if of_k != v.shape or head_dim != of_k[2]:
+        raise RequestError(
+            f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; "
+            "k and v must be of one shape, and all three of one head_dim"
+        )
+    if of_k[1] == 0 or heads_q % of_k[1]:
+        raise RequestError(f"{heads_q} query heads do not divide among {of_k[1]} KV heads")
+
+
+def _explain_unlike(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise RequestError(f"{name} is a {type(tensor).__name__}; give torch tensors")
@@ -193,13 +216,6 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise RequestError(
                 f"q is {q.dtype} on {q.device}, but {name} is {tensor.dtype} on {tensor.device}; give all three alike"
             )
-    if k.shape != v.shape or q.shape[2] != k.shape[2]:
-        raise RequestError(
-            f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; "
-            "k and v must be of one shape, and all three of one head_dim"
-        )
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise RequestError(f"{q.shape[1]} query heads do not divide among {k.shape[1]} KV heads")
 
 
 def nothing_seen(q: Tensor) -> Tensor:
@@ -235,4 +251,6 @@ def writable(buffer: Tensor | None, like: Tensor) -> Tensor:
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     """Makes a CUDA tensor's device the current one. Plans and Triton's launches go there."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return _AS_IT_IS
+    return torch.cuda.device(x.device)

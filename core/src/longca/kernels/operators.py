@@ -1,0 +1,74 @@
+"""operators: attention and its backward as custom operators, whose arguments are tensors and plain numbers.
+
+A compiler traces around an operator. Fake tensors, vmap, tensor subclasses and modes that watch operators work with
+them too. The mask travels as its key, in a tensor of one number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca.kernels.planned import Settings, planned
+
+__all__ = ["attention", "attention_backward"]
+
+
+@torch.library.custom_op("longca::attention", mutates_args=())
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key: Tensor,
+    kernel: str,
+    softmax_scale: float | None,
+    deterministic: bool,
+    training: bool,
+) -> tuple[Tensor, Tensor]:
+    """out [Tq, Hq, D] and lse [Hq, Tq]. See `longca.attention`."""
+    settings = Settings(kernel, softmax_scale, deterministic)
+    return planned(int(key), q, k, v, settings, training).forward(q, k, v)
+
+
+@attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor]:
+    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=lse_dtype)
+
+
+@torch.library.custom_op("longca::attention_backward", mutates_args=())
+def attention_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    key: Tensor,
+    kernel: str,
+    softmax_scale: float | None,
+    deterministic: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v."""
+    settings = Settings(kernel, softmax_scale, deterministic)
+    return planned(int(key), q, k, v, settings, training=True).backward(dout, q, k, v, out, lse)
+
+
+@attention_backward.register_fake
+def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, key, *ctx.settings, _training = inputs
+    ctx.save_for_backward(q, k, v, *output, key)
+
+
+def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
+    grads = torch.ops.longca.attention_backward(dout, *ctx.saved_tensors, *ctx.settings)
+    return (*grads, None, None, None, None, None)
+
+
+attention.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,150 @@
+"""Planned: a kernel and its plan, made at the first call with a mask and reused by later ones."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from longca import plugins
+from longca.errors import PluginError, RequestError
+from longca.kernels.base import Kernel, Plan, device_of, in_given_dtypes, on_device_of
+from longca.manifests import Direction, Problem
+from longca.masks import Mask
+from longca.plan_cache import PlanCache
+from longca_advice.auto_kernel import choose, log
+
+__all__ = ["PLANS", "Planned", "Settings", "planned", "problem_of"]
+
+
+class Settings(NamedTuple):
+    """The settings of a call, as an operator takes them.
+
+    Attributes:
+        kernel: Name of the kernel or of the pair, or `auto`.
+        softmax_scale: Factor on the scores. None for 1/√D.
+        deterministic: Whether only an offer with bit-identical results is taken.
+    """
+
+    kernel: str
+    softmax_scale: float | None
+    deterministic: bool
+
+
+class Planned(NamedTuple):
+    """A kernel and its plan.
+
+    Attributes:
+        kernel: The kernel.
+        plan: Its plan.
+        key: The mask's key: int64 [], on the CPU.
+    """
+
+    kernel: Kernel
+    plan: Plan
+    key: Tensor
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernel's out [Tq, Hq, D] and lse [Hq, Tq], contiguous. They are computed on q's device in q's dtype.
+
+        Raises:
+            PluginError: Results share memory with one another or with an input.
+        """
+        with on_device_of(q), in_given_dtypes(q):
+            out, lse = self.kernel.forward(q, k, v, self.plan)
+            out, lse = out.contiguous(), lse.contiguous()
+        self._check_memory((out, lse), (q, k, v))
+        return out, lse
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The kernel's gradients of q, k and v, contiguous.
+
+        Raises:
+            PluginError: Results share memory with one another or with an input.
+        """
+        with on_device_of(q), in_given_dtypes(q):
+            dq, dk, dv = self.kernel.backward(dout.contiguous(), q, k, v, out, lse, self.plan)
+            dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
+        self._check_memory((dq, dk, dv), (dout, q, k, v, out, lse))
+        return dq, dk, dv
+
+    def _check_memory(self, results: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
+        """Autograd and compilers take every result for new memory."""
+        taken = {x.untyped_storage()._cdata for x in inputs}
+        for result in results:
+            storage = result.untyped_storage()._cdata
+            if storage in taken:
+                raise PluginError(
+                    f"{type(self.kernel).__name__} ({self.plan.backend}) returned a result that shares memory with an "
+                    "input or with another result; a kernel must return new tensors if it was given no buffers"
+                )
+            taken.add(storage)
+
+
+#: The kernels and plans of the latest calls. A plan holds its mask.
+PLANS: PlanCache[Planned] = PlanCache(64)
+
+
+def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Settings, training: bool) -> Planned:
+    """The kernel and the plan for some tensors and a mask.
+
+    Args:
+        mask: The mask, or its key.
+        q: Queries: [Tq, Hq, D].
+        k: Keys: [Tk, Hkv, D].
+        v: Values: [Tk, Hkv, D].
+        settings: The settings of the call.
+        training: Whether there will be a backward.
+
+    Raises:
+        RequestError: The tensors' lengths are not those of the mask.
+        MaskError: No mask has this key any more.
+        UnknownNameError: Nobody provides the kernel.
+        UnsupportedError: No offer covers the problem.
+    """
+
+    def make() -> Planned:
+        whole = mask if isinstance(mask, Mask) else Mask.by_key(mask)
+        if (q.shape[0], k.shape[0]) != (whole.seqlen_q, whole.seqlen_k):
+            raise RequestError(
+                f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {whole.seqlen_q} × {whole.seqlen_k}. "
+                "Build the mask for the tensors' lengths"
+            )
+        # A plan that is made in inference mode must serve other calls too.
+        with on_device_of(q), in_given_dtypes(q), torch.inference_mode(False):
+            kernel, plan = _plan(settings.kernel, problem_of(q, k, whole, settings, training))
+            return Planned(kernel, plan, torch.from_numpy(whole.key_array))
+
+    return PLANS.get(mask, (settings, training, q.shape, k.shape, q.dtype, q.device), make)
+
+
+def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
+    registry = plugins.registry()
+    if name == "auto":
+        choice = choose(problem, registry)
+        log(choice)
+        name = choice.kernel
+    else:
+        verdict = registry.resolve(name, problem)
+        if not verdict:
+            verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
+    kernel: Kernel = registry.load(name)
+    return kernel, kernel.plan(problem)
+
+
+def problem_of(q: Tensor, k: Tensor, mask: Mask, settings: Settings, training: bool) -> Problem:
+    """The problem that tensors, a mask and settings pose."""
+    return Problem(
+        mask=mask,
+        heads_q=q.shape[1],
+        heads_kv=k.shape[1],
+        head_dim=q.shape[2],
+        dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
+        device=device_of(q),
+        direction=Direction.BACKWARD if training else Direction.FORWARD,
+        softmax_scale=settings.softmax_scale,
+        deterministic=settings.deterministic,
+    )
