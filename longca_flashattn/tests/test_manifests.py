@@ -23,6 +23,17 @@ def _installed(monkeypatch):
     monkeypatch.setattr("longca.manifests.resolve.missing", lambda requirement: None)
 
 
+@pytest.fixture
+def installed(monkeypatch):
+    """The distributions that look installed, with their versions. A test fills it."""
+    versions = {}
+    monkeypatch.setattr("longca.manifests.resolve.missing", packages.missing)
+    monkeypatch.setattr(packages, "installed_version", versions.get)
+    packages.missing.cache_clear()
+    yield versions
+    packages.missing.cache_clear()
+
+
 def problem(mask, **changes):
     asked = {"heads_q": 8, "heads_kv": 1, "head_dim": 128, "dtype": "bfloat16", "direction": "backward"}
     return Problem(**{"mask": mask, "device": H200, **asked, **changes})
@@ -151,18 +162,12 @@ def test_keys_with_too_many_intervals_are_vetoed():
     assert supports_mask("fa3", problem(stripes)) is None
 
 
-def test_a_missing_library_is_named_with_the_line_that_installs_it(monkeypatch):
-    monkeypatch.setattr("longca.manifests.resolve.missing", packages.missing)
-    monkeypatch.setattr(packages, "installed_version", lambda name: None)
-    packages.missing.cache_clear()
-    try:
-        verdict = resolve_manifest(FA3, problem(masks.build("causal", 500)))
-        assert "needs flash-attn-3>=3.0.0 or xformers>=0.0.34" in str(verdict.reasons[0])
-        assert "pip install --no-deps xformers" in str(verdict.reasons[0])
-        verdict = resolve_manifest(FA4, problem(masks.build("causal", 500)))
-        assert "pip install 'longca-flashattn[fa4]'" in str(verdict.reasons[0])
-    finally:
-        packages.missing.cache_clear()
+def test_a_missing_library_is_named_with_the_line_that_installs_it(installed):
+    verdict = resolve_manifest(FA3, problem(masks.build("causal", 500)))
+    assert "needs flash-attn-3>=3.0.0 or xformers==0.0.34" in str(verdict.reasons[0])
+    assert "pip install --no-deps xformers" in str(verdict.reasons[0])
+    verdict = resolve_manifest(FA4, problem(masks.build("causal", 500)))
+    assert "pip install 'longca-flashattn[fa4]'" in str(verdict.reasons[0])
 
 
 def test_the_extra_is_what_fa4_requires():
@@ -172,17 +177,26 @@ def test_the_extra_is_what_fa4_requires():
 @pytest.mark.parametrize(
     ("version", "runs"), [("4.6.0", False), ("4.6.1", False), ("4.6.2", True), ("4.8.1", True), ("4.9.0.dev0", True)]
 )
-def test_fa4_refuses_the_dsl_with_which_its_backward_hangs(monkeypatch, version, runs):
-    there = {"flash-attn-4": "4.0.0b36", "nvidia-cutlass-dsl": version}
-    monkeypatch.setattr("longca.manifests.resolve.missing", packages.missing)
-    monkeypatch.setattr(packages, "installed_version", there.get)
-    packages.missing.cache_clear()
-    try:
-        verdict = resolve_manifest(FA4, problem(masks.build("causal", 500)))
-        assert verdict.valid is runs
-        if not runs:
-            assert f"needs nvidia-cutlass-dsl>=4.6.2; nvidia-cutlass-dsl {version} is installed" in str(
-                verdict.reasons[0]
-            )
-    finally:
-        packages.missing.cache_clear()
+def test_fa4_refuses_the_dsl_with_which_its_backward_hangs(installed, version, runs):
+    installed.update({"flash-attn-4": "4.0.0b36", "nvidia-cutlass-dsl": version})
+    verdict = resolve_manifest(FA4, problem(masks.build("causal", 500)))
+    assert verdict.valid is runs
+    if not runs:
+        reason = f"needs nvidia-cutlass-dsl>=4.6.2; nvidia-cutlass-dsl {version} is installed"
+        assert reason in str(verdict.reasons[0])
+
+
+@pytest.mark.parametrize(
+    ("versions", "runs"),
+    [
+        ({"xformers": "0.0.34"}, True),
+        ({"xformers": "0.0.35"}, False),
+        ({"xformers": "0.0.35", "flash-attn-3": "3.0.0"}, True),
+    ],
+)
+def test_fa3_refuses_wheels_of_xformers_without_its_operators(installed, versions, runs):
+    installed.update(versions)
+    verdict = resolve_manifest(FA3, problem(masks.build("causal", 500)))
+    assert verdict.valid is runs
+    if not runs:
+        assert "xformers 0.0.35 is installed" in str(verdict.reasons[0])

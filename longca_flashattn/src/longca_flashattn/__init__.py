@@ -74,7 +74,8 @@ _FA3: dict[str, Any] = {
     "family": "flashattn",
     "upstream": "https://arxiv.org/abs/2407.08608",
     "license": "BSD-3-Clause",
-    "requires": ("flash-attn-3>=3.0.0 | xformers>=0.0.34",),
+    # The wheels of xFormers 0.0.35 have no FlashAttention-3.
+    "requires": ("flash-attn-3>=3.0.0 | xformers==0.0.34",),
     "install": "pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
 }
 

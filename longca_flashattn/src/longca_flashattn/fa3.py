@@ -101,7 +101,7 @@ def operators() -> tuple[Any, str]:
             continue
         load(found)
         return torch.ops.flash_attn_3, f"{name} {found.version}"
-    raise UnsupportedError("fa3 found neither flash-attn-3 nor xformers. pip install 'xformers>=0.0.34'")
+    raise UnsupportedError("fa3 found neither flash-attn-3 nor xformers. pip install --no-deps xformers==0.0.34")
 
 
 def _load_flash_attn_3(found: Any) -> None:
