@@ -12,7 +12,7 @@ import longca_cudnn
 from longca import Device, Problem, masks
 from longca.manifests import resolve_manifest
 from longca.masks import Form
-from longca_cudnn import CUDNN, supports_mask
+from longca_cudnn import CUDNN, CUDNN_BSA, CUDNN_FLEX, supports_mask
 
 HERE = CUDNN.model_copy(update={"requires": ()})  # as if the frontend were installed
 H200 = Device("cuda", (9, 0))
@@ -111,8 +111,10 @@ def test_a_missing_frontend_is_a_reason_with_its_install_line():
     assert "pip install 'longca-cudnn[cudnn]'" in reason.advice
 
 
-def test_the_extra_is_what_the_manifest_requires():
-    assert tuple(PYPROJECT["project"]["optional-dependencies"]["cudnn"]) == CUDNN.requires
+@pytest.mark.parametrize(("extra", "manifest"), [("cudnn", CUDNN), ("open", CUDNN_FLEX), ("open", CUDNN_BSA)])
+def test_the_extra_is_what_the_manifest_requires(extra, manifest):
+    assert tuple(PYPROJECT["project"]["optional-dependencies"][extra]) == manifest.requires
+    assert manifest.install == f"pip install 'longca-cudnn[{extra}]'"
 
 
 def test_the_entry_point_is_the_package():

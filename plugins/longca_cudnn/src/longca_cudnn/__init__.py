@@ -1,17 +1,20 @@
-"""NVIDIA cuDNN's fused attention for LongCA.
+"""NVIDIA cuDNN's attention for LongCA: the fused graphs, and the open kernels for intervals and for blocks.
 
-Every listing of kernels imports this module. It has the manifest and the hook, and imports neither torch nor cuDNN.
+Every listing of kernels imports this module. It has the manifests and the hook, and imports neither torch nor cuDNN.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
 from longca.masks import Form, Mask
+from longca_cudnn.bsa import CUDNN_BSA
 from longca_cudnn.documents import documents_of
+from longca_cudnn.flex import CUDNN_FLEX, refusals
 
-__all__ = ["CUDNN", "provide_kernel", "supports_mask"]
+__all__ = ["CUDNN", "CUDNN_BSA", "CUDNN_FLEX", "provide_kernel", "supports_mask"]
 
 #: One dense document, or packed documents, which cuDNN calls ragged. If every query sees every key, all heads have the
 #: same mask.
@@ -64,23 +67,30 @@ CUDNN = KernelManifest(
 
 
 @hookimpl
-def provide_kernel() -> KernelManifest:
-    """The manifest of cudnn."""
-    return CUDNN
+def provide_kernel() -> tuple[KernelManifest, ...]:
+    """The manifests of cudnn, cudnn_flex and cudnn_bsa."""
+    return CUDNN, CUDNN_FLEX, CUDNN_BSA
 
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses a single document that needs a ragged graph, if there is no ragged backward."""
+    """Refuses problems of cudnn without a backward, and tables of cudnn_flex that are too large."""
+    against = {CUDNN.name: _needs_ragged, CUDNN_FLEX.name: refusals}.get(kernel)
+    reasons = tuple(against(problem)) if against else ()
+    return Verdict(kernel, None, reasons) if reasons else None
+
+
+def _needs_ragged(problem: Problem) -> Iterator[Reason]:
+    """The reason against a single document that needs a ragged graph, if there is no ragged backward."""
     mask, (major, _) = problem.mask, problem.device.capability or (0, 0)
     if problem.direction == "forward" or major not in _NO_RAGGED_BACKWARD or not isinstance(mask, Mask):
-        return None
+        return
     form = next((form for form in (Form.FULL, Form.CAUSAL, Form.WINDOW) if mask.admits(form)), None)
     if form is None:
-        return None
+        return
     documents = documents_of(mask.head(0), form)
     if documents.are_one_dense or not documents.count:
-        return None
+        return
     asked = f"this is a {mask.label}"
-    offered = f"{kernel} has no backward for a single pair, or more queries than keys in a window, on {major}.x"
-    return Verdict(kernel, None, (Reason("lengths", asked, offered, "Try fa2."),))
+    offered = f"cudnn has no backward for a single pair, or more queries than keys in a window, on {major}.x"
+    yield Reason("lengths", asked, offered, "Try fa2.")

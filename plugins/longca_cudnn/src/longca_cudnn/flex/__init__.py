@@ -1,0 +1,57 @@
+"""cudnn_flex: the manifest of cuDNN's open FlexAttention kernels, and the problems that it refuses. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from longca import Backward, KernelManifest, Offer, Problem, Reason
+from longca.masks import BlockSparseMask, Form
+
+__all__ = ["CUDNN_FLEX", "OPEN", "refusals"]
+
+#: The release whose open kernels the adapters call. cuDNN calls their interfaces experimental.
+OPEN = "nvidia-cudnn-frontend>=1.32,<1.33"
+
+#: A table of 8 GiB. Planning holds it beside what it makes of it.
+_MOST_ENDPOINTS = 2**31 - 1
+
+_COMMON: dict[str, Any] = {
+    "unequal_lengths": True,
+    "backward": Backward.EXTERNAL,
+    "dtypes": ("bfloat16", "float16"),
+    "head_dims": (*range(8, 129, 8), 256),
+    "expected_on": ">=9.0,!=10.1,<10.4",
+    "deterministic": True,
+    "metadata": "O(blocks)",
+}
+
+CUDNN_FLEX = KernelManifest(
+    name="cudnn_flex",
+    family="cudnn",
+    title="cuDNN FlexAttention (CuTe)",
+    upstream="https://github.com/NVIDIA/cudnn-frontend",
+    license="BSD-3-Clause",
+    requires=(OPEN,),
+    install="pip install 'longca-cudnn[open]'",
+    implementation="longca_cudnn.flex.kernel:CuDNNFlex",
+    workspace="longca_cudnn.flex.memory:workspace",
+    plan_bytes="longca_cudnn.flex.memory:plan_bytes",
+    offers=(
+        Offer.model_validate({**_COMMON, "form": Form.ROW_INTERVALS}),
+        Offer.model_validate(
+            {**_COMMON, "form": Form.BLOCK_SPARSE, "mask_heads": "query", "variable_blocks": True},
+        ),
+    ),
+)
+
+
+def refusals(problem: Problem) -> Iterator[Reason]:
+    """The reasons against a problem that an offer covers: a table of endpoints for each head that is too large."""
+    mask = problem.mask
+    if not isinstance(mask, BlockSparseMask) or mask.heads == 1:
+        return
+    entries = problem.heads_q * mask.seqlen_q * (len(mask.k_bounds) | 1)
+    if entries > _MOST_ENDPOINTS:
+        asked = f"{problem.heads_q} heads of this {mask.label} may have {entries} endpoints"
+        yield Reason("lengths", asked, f"cudnn_flex takes at most {_MOST_ENDPOINTS}", "Try bsa.")
