@@ -6,6 +6,8 @@ take the least time, unfilled rows included. In the forward and for dq, `block_m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,33 @@ from longca import Problem
 from longca.kernels.sizes import block_sparse
 from longca_triton.config import Config, Configs, by_shared_memory
 
-__all__ = ["candidates", "choose", "heads_in_cache", "packed_heads", "piece_of", "tile_count", "unit_of"]
+__all__ = [
+    "FromScores",
+    "candidates",
+    "choose",
+    "heads_in_cache",
+    "packed_heads",
+    "piece_of",
+    "tile_count",
+    "unit_of",
+]
+
+
+@dataclass(frozen=True)
+class FromScores(Config):
+    """A configuration of dq as the product of keys and of gradients of scores, which the launch of dk and dv stores.
+
+    The backward goes part by part: some KV heads and some queries at a time. `block_n` is that of dk and dv. Blocks are
+    walked as runs, not gathered.
+
+    Attributes:
+        store: Bytes of gradients that a part stores, about.
+        cache: Bytes of q and dout under a group's heads that a part reads, at most.
+    """
+
+    store: int = 2**31
+    cache: int = 24 * 2**20
+
 
 _Table = dict[int, tuple[Config, ...]]
 

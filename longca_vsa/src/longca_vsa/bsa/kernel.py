@@ -12,6 +12,8 @@ Sources: LongCA-bench (arXiv 2510.17896) asks for such a kernel. The kernels fol
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from longca import Problem
 from longca_triton.kernel import FlashKernel, Launches
 from longca_vsa.bsa.plan import BSAPlan, make_plan
@@ -37,3 +39,14 @@ class BlockSparseAttention(FlashKernel[BSAPlan]):
         from longca_vsa.bsa import launches  # brings in Triton
 
         return launches
+
+    def launch_backward(
+        self, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], results: tuple[Tensor, ...], plan: BSAPlan
+    ) -> None:
+        """Writes dq, dk and dv, part by part if the plan stores gradients of scores."""
+        if not plan.parts:
+            super().launch_backward(inputs, results, plan)
+            return
+        from longca_vsa.bsa.launches_by_part import launch_parts  # brings in Triton
+
+        launch_parts(inputs, results, plan)

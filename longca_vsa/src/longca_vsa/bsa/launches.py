@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from longca_triton.config import Config
 from longca_triton.descriptors import sources, strides, vector_sources
@@ -22,7 +23,7 @@ from longca_vsa.bsa.lists import Lists
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.bsa.tables import Tiles
 
-__all__ = ["heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
+__all__ = ["heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_heads", "launch_prepare"]
 
 _ALIGNMENT = 4  # float32 elements
 
@@ -57,44 +58,72 @@ def launch_dkdv(
     Programs of a KV head share the queries of its group while these lie in the L2 cache. If a group has too many
     queries for the cache, each launch takes some of its heads, and adds to float32 sums.
     """
-    config, lists, tiles = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"]
-    m, n = config.shape
     at_a_time = heads_a_launch(q, plan.group)
     sums = (
         [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (dk, dv)]
         if at_a_time < plan.group
         else None
     )
+    for first_head in range(0, plan.group, at_a_time):
+        heads = range(first_head, first_head + at_a_time)
+        results = (dk, dv) if sums is None or heads.stop == plan.group else tuple(sums)
+        launch_heads(dout, q, k, v, prepared, results, plan, heads, sums)
+
+
+def launch_heads(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prepared: Tensor,
+    results: tuple[Tensor, ...],
+    plan: BSAPlan,
+    heads: range,
+    sums: list[Tensor] | None,
+    stored: Tensor | None = None,
+) -> None:
+    """Writes dk and dv, or sums of them, under some heads of each group.
+
+    Args:
+        results: The tensors for dk and dv.
+        heads: The heads, counted from the first of their group.
+        sums: The sums of earlier launches, which are added: float32 [Tk, Hkv, D] each. None stands for zeros.
+        stored: The tensor for gradients of scores: [rows, packed heads · block_n]. None stores no gradients.
+    """
+    config, lists, tiles = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"]
+    m, n = config.shape
     inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma and not lists.piece)
     # A descriptor wants a block of a vector to begin at a multiple of 16 bytes. Runs of some units do not.
     vectors = tma and lists.unit % _ALIGNMENT == 0
-    inputs += vector_sources(prepared, m, vectors)
-    passes, repeats = (1, at_a_time) if plan.passes == 1 else (at_a_time, 1)
-    for first_head in range(0, plan.group, at_a_time):
-        is_last = first_head + at_a_time == plan.group
-        results = (dk, dv) if sums is None or is_last else sums
-        gather_dkdv[(tiles.programs,)](
-            *inputs,
-            *(sums or results),
-            *results,
-            *_tables(tiles, lists, m),
-            *strides(q, k, v, dout),
-            k.shape[1] * k.shape[2],
-            *strides(*results),
-            *_counts(tiles, lists),
-            first_head,
-            passes,
-            repeats,
-            plan.group,
-            plan.heads_a_mask,
-            plan.problem.scale,
-            q.shape[0],
-            k.shape[0],
-            prepared.shape[2],
-            VECTORS=vectors,
-            ADDS=sums is not None,
-            **_constants(q, config, lists, m, tma),
-        )
+    passes, repeats = (1, len(heads)) if plan.passes == 1 else (len(heads), 1)
+    scores = plan.scores
+    gather_dkdv[(tiles.programs,)](
+        *inputs,
+        *vector_sources(prepared, m, vectors),
+        *(sums or results),
+        *results,
+        TensorDescriptor(stored, list(stored.shape), list(stored.stride()), [m, n]) if stored is not None else None,
+        scores.first_rows if scores else None,
+        *_tables(tiles, lists, m),
+        *strides(q, k, v, dout),
+        k.shape[1] * k.shape[2],
+        *strides(*results),
+        *_counts(tiles, lists),
+        heads.start,
+        passes,
+        repeats,
+        plan.group,
+        plan.heads_a_mask,
+        plan.problem.scale,
+        q.shape[0],
+        k.shape[0],
+        prepared.shape[2],
+        VECTORS=vectors,
+        ADDS=sums is not None,
+        PACKED=plan.packed if scores else 0,
+        WHOLE=scores is not None and scores.is_whole,
+        **_constants(q, config, lists, m, tma),
+    )
 
 
 def heads_a_launch(q: Tensor, group: int) -> int:

@@ -124,13 +124,14 @@ class _Columns:
         return _Found(column.to(self.dtype), rows, torch.full_like(column, self.unit))
 
 
-def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int]) -> dict[int, Lists]:
+def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int], *, gathers: bool = True) -> dict[int, Lists]:
     """Lists of the columns that each row sees.
 
     Args:
         kept: The mask's blocks.
         bounds: Bounds of the columns' blocks: [columns + 1].
         steps: Columns a step, of each kernel that walks these lists.
+        gathers: Whether a step may gather several blocks. If not, all lists are of runs.
 
     Returns:
         The lists by their `piece`. Kernels with the same piece share one.
@@ -138,7 +139,7 @@ def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int]) -> dict[i
     columns = _Columns.make(bounds, kept.bits.device)
     by_piece: dict[int, set[int]] = {}
     for step in steps:
-        by_piece.setdefault(piece_of(bounds, step), set()).add(step)
+        by_piece.setdefault(piece_of(bounds, step) if gathers else 0, set()).add(step)
     return {piece: _make(kept, columns, piece, sorted(some), int(bounds[-1])) for piece, some in by_piece.items()}
 
 

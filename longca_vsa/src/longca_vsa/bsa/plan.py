@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from longca import Problem
 from longca.kernels.base import torch_device
+from longca.kernels.sizes import block_sparse
+from longca.manifests import Direction
 from longca.masks import BlockSparseMask, Form
 from longca_triton.config import Configs
 from longca_triton.kernel import FlashPlan
-from longca_vsa.bsa.configs import choose, packed_heads, piece_of
+from longca_vsa.bsa.configs import FromScores, choose, packed_heads, piece_of
 from longca_vsa.bsa.lists import Kept, Lists, make_lists
+from longca_vsa.bsa.parts import cut_into_parts
+from longca_vsa.bsa.score_tables import ScoreTables, make_score_tables
 from longca_vsa.bsa.tables import Tiles, make_tiles
 
-__all__ = ["BSAPlan", "make_plan"]
+__all__ = ["BSAPlan", "Part", "make_plan"]
+
+
+class Part(NamedTuple):
+    """A part of a backward that stores gradients of scores.
+
+    Attributes:
+        heads: Its KV heads.
+        queries: Its queries.
+        plan: The plan of their backward, with `scores` and without a forward.
+    """
+
+    heads: slice
+    queries: slice
+    plan: BSAPlan
 
 
 @dataclass(eq=False)
@@ -29,6 +49,8 @@ class BSAPlan(FlashPlan):
         by_query: The lists of the blocks of queries, by their piece.
         by_key: The lists of the blocks of keys, by their piece. A plan of the forward alone has none.
         tiles: Tiles and programs by kernel: `forward`, and in a plan of both directions `dkdv` and `dq`.
+        parts: The parts of a backward that stores gradients of scores. The plan itself has then the forward alone.
+        scores: The places of a part's gradients of scores.
     """
 
     packed: int
@@ -36,6 +58,13 @@ class BSAPlan(FlashPlan):
     by_query: dict[int, Lists]
     by_key: dict[int, Lists] = field(default_factory=dict)
     tiles: dict[str, Tiles] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+    scores: ScoreTables | None = None
+
+    @property
+    def score_rows(self) -> int:
+        """Rows of stored gradients of scores, at least one tile of them."""
+        return max(self.configs.dkdv.block_m, self.scores.rows if self.scores else 0)
 
     @property
     def passes(self) -> int:
@@ -46,6 +75,8 @@ class BSAPlan(FlashPlan):
         """The lists that `forward`, `dkdv` or `dq` walks."""
         mask = self.problem.concrete_mask
         assert isinstance(mask, BlockSparseMask)
+        if self.scores:
+            return self.by_key[0]
         if kernel == "dkdv":
             return self.by_key[piece_of(mask.q_bounds, self.configs.dkdv.block_m)]
         config = self.configs.forward if kernel == "forward" else self.configs.dq
@@ -62,6 +93,9 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     mask, packed = problem.concrete_mask, packed_heads(problem)
     assert isinstance(mask, BlockSparseMask), f"{mask.label} is no block-sparse mask, and no other is offered"
     configs = configs or choose(problem)
+    if problem.direction == "backward" and isinstance(configs.dq, FromScores):
+        plan = make_plan(replace(problem, direction=Direction.FORWARD), configs)
+        return replace(plan, problem=problem, parts=tuple(_parts(problem, configs, configs.dq)))
     with_backward = problem.direction == "backward"
     bits = torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device))  # PyTorch wants memory it may write to
     num_keys = len(mask.k_bounds) - 1
@@ -83,6 +117,39 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     if with_backward:
         work = _of_kv_heads(plan.lists("dkdv").steps[configs.dkdv.block_m], plan.passes)
         plan.tiles["dkdv"] = make_tiles(mask.k_bounds, 1, configs.dkdv.block_n, work, problem.num_heads_kv)
+    return plan
+
+
+def _parts(problem: Problem, configs: Configs, config: FromScores) -> Iterator[Part]:
+    mask = block_sparse(problem)
+    for heads, blocks in cut_into_parts(problem, config):
+        bounds = mask.q_bounds[blocks.start : blocks.stop + 1]
+        mask_heads = slice(
+            heads.start * mask.heads // problem.num_heads_kv, -(-heads.stop * mask.heads // problem.num_heads_kv)
+        )
+        bits = mask.bits[mask_heads, blocks]
+        part = replace(
+            problem,
+            mask=BlockSparseMask.from_bits(bits, bounds - bounds[0], mask.k_bounds),
+            heads_q=(heads.stop - heads.start) * (problem.heads_q // problem.num_heads_kv),
+            heads_kv=heads.stop - heads.start,
+        )
+        yield Part(heads, slice(int(bounds[0]), int(bounds[-1])), _make_part(part, configs))
+
+
+def _make_part(problem: Problem, configs: Configs) -> BSAPlan:
+    """The plan of a part's backward."""
+    mask, packed, (m, n) = block_sparse(problem), packed_heads(problem), configs.dkdv.shape
+    assert configs.dq.block_n == n, "dq reads the tiles that dk and dv stored"
+    kept = Kept(torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device)), len(mask.k_bounds) - 1)
+    lists = make_lists(replace(kept, by_key=True), mask.q_bounds, {m}, gathers=False)
+    plan = BSAPlan(problem, Form.BLOCK_SPARSE, "triton", configs, packed, problem.heads_q // mask.heads, {}, lists)
+    steps, groups = lists[0].steps[m], problem.heads_q // packed
+    keys = make_tiles(mask.k_bounds, 1, n, _of_kv_heads(steps, plan.passes), problem.num_heads_kv)
+    blocks = kept.heads(slice(None)).view(mask.heads, kept.num_rows, kept.num_keys)
+    plan.scores = make_score_tables(blocks, mask, steps, keys, configs.dkdv.shape, groups)
+    queries = make_tiles(mask.q_bounds, packed, configs.dq.block_m, plan.scores.steps, groups)
+    plan.tiles = {"dkdv": keys, "dq": queries}
     return plan
 
 

@@ -24,13 +24,17 @@ from longca_triton.checking import (
 from longca_triton.config import Config, Configs
 from longca_triton.tuning import OPERATIONS
 from longca_vsa.bsa import launches
+from longca_vsa.bsa.configs import FromScores
 from longca_vsa.bsa.kernel import BlockSparseAttention
 
 POINTERS = BlockSparseAttention(Configs(Config(64, 32, 4, 2), Config(32, 32, 4, 2), Config(32, 32, 4, 2)))
 DESCRIPTORS = BlockSparseAttention(
     Configs(Config(32, 64, 4, 2, True), Config(64, 32, 4, 2, True), Config(64, 32, 4, 2, True))
 )
-KERNELS = {"pointers": POINTERS, "descriptors": DESCRIPTORS}
+STORED = BlockSparseAttention(
+    Configs(Config(32, 64, 4, 2, True), Config(64, 32, 4, 2, True), FromScores(64, 32, 4, 2, True, 2**16, 2**16))
+)
+KERNELS = {"pointers": POINTERS, "descriptors": DESCRIPTORS, "stored": STORED}
 
 # Keys that are not of a tile's block, or past the sequence's end, get infinite weights in the kernel of dk and dv. They
 # stay in their own rows, which are not stored.
@@ -59,7 +63,18 @@ def variable(heads=1, kept=0.5):
     return BlockSparseMask(np.random.default_rng(heads).random((heads, len(q) - 1, len(k) - 1)) < kept, q, k)
 
 
-@pytest.mark.parametrize(("heads", "name"), [(1, "pointers"), (2, "descriptors"), (4, "pointers"), (4, "descriptors")])
+@pytest.mark.parametrize(
+    ("heads", "name"),
+    [
+        (1, "pointers"),
+        (2, "descriptors"),
+        (4, "pointers"),
+        (4, "descriptors"),
+        (1, "stored"),
+        (2, "stored"),
+        (4, "stored"),
+    ],
+)
 @pytest.mark.parametrize("block", [5, 16, 32, 48, 64, 100, 128, 256, None])
 def test_every_block_size(block, heads, name):
     seqlen = {5: 24, 128: 150}.get(block, 100)
@@ -72,8 +87,9 @@ def test_lengths_that_blocks_divide(block, kernel):
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (40, 130), (128, 33), (65, 64), (33, 0), (0, 33)])
-def test_unequal_lengths(lengths):
-    check(problem(uniform(32, 2, *lengths[:1], 0.7, lengths[1])), POINTERS)
+@pytest.mark.parametrize("name", ["pointers", "stored"])
+def test_unequal_lengths(lengths, name):
+    check(problem(uniform(32, 2, *lengths[:1], 0.7, lengths[1])), KERNELS[name])
 
 
 @pytest.mark.parametrize("block", [16, 32, 48])
@@ -83,9 +99,9 @@ def test_cut_masks(block):
 
 
 @pytest.mark.parametrize(("heads_q", "heads_kv", "mask_heads"), [(3, 3, 3), (8, 1, 1), (8, 1, 8), (6, 2, 2), (6, 2, 6)])
-@pytest.mark.parametrize("block", [16, 64])
-def test_heads(heads_q, heads_kv, mask_heads, block):
-    check(problem(uniform(block, mask_heads, seqlen=100), heads_q, heads_kv), DESCRIPTORS)
+@pytest.mark.parametrize(("block", "name"), [(16, "descriptors"), (64, "descriptors"), (64, "stored")])
+def test_heads(heads_q, heads_kv, mask_heads, block, name):
+    check(problem(uniform(block, mask_heads, seqlen=100), heads_q, heads_kv), KERNELS[name])
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2])

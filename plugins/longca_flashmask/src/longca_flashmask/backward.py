@@ -16,7 +16,7 @@ from longca_flashmask.walk import (
     load_intervals,
     state_at,
 )
-from longca_triton.loops import gather_dkdv_columns, gather_dq_columns
+from longca_triton.loops import gather_dkdv_columns, gather_dq_columns, keep_nothing
 from longca_triton.tiles import head_offset, load_rows, load_vector, store_rows
 
 __all__ = ["gather_dkdv", "gather_dq"]
@@ -118,6 +118,8 @@ def gather_dkdv(
         False,
         TMA,
         TMA,
+        None,
+        keep_nothing,
     )
     store_rows(dk, row, head_offset(head_kv, stride_dkh, False), stride_dkt, seqlen_k, dk_sum * scale)
     store_rows(dv, row, head_offset(head_kv, stride_dvh, False), stride_dvt, seqlen_k, dv_sum)

@@ -123,9 +123,21 @@ class FlashKernel(ABC, Generic[PlanT]):
         """Gradients of q, k and v, as `longca.kernels.base.Kernel.backward` describes them."""
         q, k, v, out, dout = (readable(x) for x in (q, k, v, out, dout))
         dq_result, dk_result, dv_result = writable(dq, q), writable(dk, k), writable(dv, v)
-        launches = self.launches
         with on_device_of(q):
-            prepared = launches.launch_prepare(dout, out, lse, plan)
-            launches.launch_dkdv(dout, q, k, v, prepared, dk_result, dv_result, plan)
-            launches.launch_dq(dout, q, k, v, prepared, dq_result, plan)
+            self.launch_backward((dout, q, k, v, out, lse), (dq_result, dk_result, dv_result), plan)
         return fill(dq, dq_result), fill(dk, dk_result), fill(dv, dv_result)
+
+    def launch_backward(
+        self, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], results: tuple[Tensor, ...], plan: PlanT
+    ) -> None:
+        """Writes dq, dk and dv.
+
+        Args:
+            inputs: dout, q, k, v, out and lse. Every one but lse has a contiguous last dimension.
+            results: dq, dk and dv.
+            plan: The plan.
+        """
+        launches, (dout, q, k, v, out, lse), (dq, dk, dv) = self.launches, inputs, results
+        prepared = launches.launch_prepare(dout, out, lse, plan)
+        launches.launch_dkdv(dout, q, k, v, prepared, dk, dv, plan)
+        launches.launch_dq(dout, q, k, v, prepared, dq, plan)

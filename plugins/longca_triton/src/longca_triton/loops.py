@@ -30,13 +30,18 @@ import triton.language as tl
 from longca_triton.softmax import LOG2E, LOWEST, weigh
 from longca_triton.tiles import head_offset, load_tokens, load_vector
 
-__all__ = ["attend_columns", "gather_dkdv_columns", "gather_dq_columns", "hide_nothing"]
+__all__ = ["attend_columns", "gather_dkdv_columns", "gather_dq_columns", "hide_nothing", "keep_nothing"]
 
 
 @triton.jit
 def hide_nothing(walk, state, step, columns, values, other):
     """The values as they are: a `HIDE` of walks whose pairs are all visible."""
     return values
+
+
+@triton.jit
+def keep_nothing(kept, walk, step, dscores):
+    """A `KEEP` of programs that store no gradients of scores."""
 
 
 @triton.jit
@@ -150,6 +155,8 @@ def gather_dkdv_columns(
     BOUNDED: tl.constexpr,
     TMA: tl.constexpr,
     VECTORS: tl.constexpr,
+    kept,
+    KEEP: tl.constexpr,
 ):
     """Adds to dk and dv of one block of keys, from the queries of its walk under one query head after another.
 
@@ -162,6 +169,8 @@ def gather_dkdv_columns(
         num_steps: Steps of the walk under all heads together.
         BOUNDED: Whether a step has queries past its last. Their exponents are +∞, so their weights are 0.
         VECTORS: Whether exponents and deltas are descriptors.
+        kept: The first argument of KEEP.
+        KEEP: `KEEP(kept, walk, step, dscores)` may store the gradients of a step's scores [rows, columns].
     """
     factor = scale * LOG2E
     state = FIRST(walk)
@@ -178,8 +187,9 @@ def gather_dkdv_columns(
         weights = HIDE(walk, state, step, queries, weights, 0.0)
         dv_sum = tl.dot(weights.to(dout_block.dtype), dout_block, dv_sum)
         dweights = tl.dot(v_block, tl.trans(dout_block))
-        dscores = weights * (dweights - delta[None, :])
-        dk_sum = tl.dot(dscores.to(q_block.dtype), q_block, dk_sum)
+        dscores = (weights * (dweights - delta[None, :])).to(q_block.dtype)
+        dk_sum = tl.dot(dscores, q_block, dk_sum)
+        KEEP(kept, walk, step, dscores)
         state, is_last = ADVANCE(walk, state)
         head += is_last
     return dk_sum, dv_sum
