@@ -16,6 +16,8 @@ from longca_bench.reports.derived import (
     communicated,
     factor,
     first_plan,
+    halves_of,
+    in_training,
     interval_end,
     kept_share,
     largest_error,
@@ -32,7 +34,16 @@ from longca_bench.reports.derived import (
     texts,
     whose,
 )
-from longca_bench.reports.words import brief_error, counted, percent_of, ratio_text, three_digits, times, tokens
+from longca_bench.reports.words import (
+    brief_error,
+    brief_percent,
+    counted,
+    percent_of,
+    ratio_text,
+    three_digits,
+    times,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -85,6 +96,7 @@ _ALL = (
     Column("masks", left=True, code=True, wrap=True, derive=mask_names),
     _code("pattern", "mask"),
     _code("kernel"),
+    _code("half", "kernel", derive=halves_of),
     _name("direction"),
     Column("seqlen", "tokens", tokens),
     Column("heads", derive=lambda rows: texts(rows, "{}:{}", "heads_q", "heads_kv")),
@@ -117,6 +129,13 @@ _ALL = (
            about=f"throughput over that of {BASELINE} on the same mask in the same run"),
     _share("share_of_limit", "of the limit", derive=partial(over_full, base=FULL_SPEED),
            about=f"throughput over [{FULL_SPEED}'s on full attention × the mask's tile efficiency]"),
+    # In training: a forward and a backward.
+    _code("single", derive=partial(in_training, name="single"), about="fastest single kernel in training"),
+    _digits("single_tflops", "TFLOP/s", derive=partial(in_training, name="single_tflops")),
+    _code("pair", derive=partial(in_training, name="pair"), about="fastest pair in training"),
+    _digits("pair_tflops", "TFLOP/s", derive=partial(in_training, name="pair_tflops")),
+    Column("pair_gain", "gain", brief_percent, derive=partial(in_training, name="pair_gain"),
+           about="throughput of the pair over that of the single kernel, less 1"),
     _digits("plan_ms", "plan, ms", derive=partial(scaled, field="plan_seconds", by=_MS)),
     _digits("first_ms", "first call, ms", derive=partial(scaled, field="first_seconds", by=_MS)),
     _digits("layout_ms", "layout, ms", derive=partial(scaled, field="layout_seconds", by=_MS)),

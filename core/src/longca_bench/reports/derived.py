@@ -46,6 +46,21 @@ def whose(rows: Rows) -> Series:
     return _series(rows, [shared_by(*values) for values in zip(*(rows[name] for name in names), strict=True)])
 
 
+def halves_of(rows: Rows) -> Series:
+    """The kernel of each row's direction. For the backward of a pair it is `+` and its second kernel."""
+    found = ((kernel, kernel.partition("+")[0], way) for kernel, way in _both(rows, "kernel", "direction"))
+    return _series(
+        rows, [first if way == "forward" else kernel.removeprefix(first) or first for kernel, first, way in found]
+    )
+
+
+def in_training(rows: Rows, name: str) -> Series:
+    """A column of `longca_bench.reports.training.fastest`, for each record of a problem."""
+    from longca_bench.reports.training import PROBLEM, fastest
+
+    return _series(rows, list(rows.frame(PROBLEM).merge(fastest(rows), on=PROBLEM, how="left")[name]))
+
+
 def strategy_and_placement(rows: Rows) -> Series:
     """The strategy and the placement that was asked for. Both are missing for one device."""
     pairs = _both(rows, "strategy", "placement")

@@ -19,7 +19,7 @@ __all__ = ["escaped", "markdown_of", "page_of"]
 
 _NO_ENVIRONMENT = "Not recorded: there is no `environment.json` beside the records."
 
-_CODE = re.compile(r"[\w .,:=×/+%–-]+")
+_CODE = re.compile(r"[\w .,:=×/+*%–-]+")
 _EMPHASIS = {Mark.BEST: "**", Mark.ASIDE: "*"}
 
 

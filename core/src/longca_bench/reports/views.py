@@ -11,6 +11,7 @@ from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
 from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, layers
 from longca_bench.reports.views_gaps import gaps, strategy_gaps
+from longca_bench.reports.views_pairs import best_pair, measured_pairs
 from longca_bench.reports.views_peers import overlap, peers
 from longca_bench.reports.views_planning import planning
 from longca_bench.reports.views_predictions import figures, problems, worst
@@ -47,6 +48,8 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "throughput": THROUGHPUT,
     "over-baseline": over_baseline,
     "near-limit": near_limit,
+    "best-pair": best_pair,
+    "pairs": measured_pairs,
     "costs": COSTS,
     "planning": planning,
     "ablation": ABLATION,
@@ -78,7 +81,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "whole": whole,
 }
 #: The views of a report that names none.
-SUMMARY = ("results", "strategies", "not-measured")
+SUMMARY = ("results", "pairs", "strategies", "not-measured")
 
 
 def tables(name: str, rows: Rows, /, **changes: Any) -> list[Table]:

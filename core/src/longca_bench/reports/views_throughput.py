@@ -39,7 +39,7 @@ THROUGHPUT = View(
     title=_TITLE,
     rows=("mask",),
     beside=(Value("tile_efficiency", "range", format=percent_range), Value("draw", "nunique", "draws")),
-    across=("kernel",),
+    across=("half",),
     values=(Value("tflops"),),
     best="most",
 )
@@ -67,7 +67,10 @@ def over_baseline(rows: Rows, base: str = BASELINE) -> list[Table]:
 
 
 def near_limit(rows: Rows, base: str = FULL_SPEED) -> list[Table]:
-    """The fastest kernel of each mask, and its share of [the speed on full attention × the mask's tile efficiency]."""
+    """The fastest kernel of each mask, and its share of [the speed on full attention × the mask's tile efficiency].
+
+    A name such as `+fa4` stands for the backward of `fa4` with the forwards of other kernels.
+    """
     if base != FULL_SPEED:
         rows = rows.with_column("share_of_limit", over_full(rows.every, base))
     chosen = rows.where(status="ok", strategy=None)
@@ -76,9 +79,7 @@ def near_limit(rows: Rows, base: str = FULL_SPEED) -> list[Table]:
     frame = frame[frame["share_of_limit"].notna()]
     if frame.empty:
         return []
-    medians = (
-        frame.groupby([*groups, "mask", "kernel"], sort=False)[["tflops", "share_of_limit"]].median().reset_index()
-    )
+    medians = frame.groupby([*groups, "mask", "half"], sort=False)[["tflops", "share_of_limit"]].median().reset_index()
     best = medians.loc[medians.groupby([*groups, "mask"], sort=False)["tflops"].idxmax()]
     return [_limits(best, groups)]
 

@@ -1,0 +1,114 @@
+"""Pairs in training: which pair is the fastest, what it gains, and which times are combined."""
+
+import pytest
+
+from longca.manifests import Backward
+from longca.plugins import registry
+from longca_bench.reports import training
+from longca_bench.reports.render_markdown import markdown_of, page_of
+from longca_bench.reports.views import tables
+
+from .runs import cells, record, rows_of
+
+#: Milliseconds of each kernel's forward and backward.
+TIMES = {"naive": (3.0, 4.0), "sdpa": (1.0, 7.0)}
+
+
+def calls(times=TIMES, **fields):
+    """Records of kernels in both directions. A pair has a backward alone."""
+    about = {"form": "causal", **fields}
+    return [
+        record(kernel, direction=direction, time=each / 1e3, **about)
+        for kernel, both in times.items()
+        for direction, each in zip(("forward", "backward"), both, strict=True)
+        if each is not None
+    ]
+
+
+def shown(*runs):
+    return markdown_of(tables("best-pair", rows_of(*runs)))
+
+
+@pytest.fixture
+def offers(monkeypatch):
+    """Changes the offers of the core's kernels: `offers("naive", backward=…)`."""
+    kernels = dict(registry(guarded=True).kernels)
+    monkeypatch.setattr(registry(guarded=True), "kernels", kernels)
+    training._composes.cache_clear()
+
+    causal = kernels["sdpa"].offers[1]
+
+    def change(name, **fields):
+        offer = causal.model_copy(update=fields)
+        kernels[name] = kernels[name].model_copy(update={"offers": (offer,)})
+
+    for name in TIMES:
+        change(name)
+    yield change
+    training._composes.cache_clear()
+
+
+def test_a_pair_that_was_not_measured_is_combined_and_says_so(offers):
+    text = shown(calls())
+    assert "### training, 1 K tokens, 4:2 heads of 32" in text
+    assert cells(text, "mask") == ["draws", "single", "TFLOP/s", "pair", "TFLOP/s", "gain"]
+    single, pair = (2 * 1024**2 * 100 / seconds / 1e12 for seconds in (7e-3, 5e-3))
+    assert cells(text, "`causal`") == ["1", "`naive`", f"{single:.4f}", "`sdpa+naive*`", f"{pair:.4f}", "40.0%"]
+    assert "\\* This pair was not measured as one. Its time is combined: the medians of its first kernel's" in text
+
+
+def test_a_measured_pair_has_its_own_time(offers):
+    text = shown(calls({**TIMES, "sdpa+naive": (None, 4.6)}))
+    assert cells(text, "`causal`")[3:] == ["`sdpa+naive`", "0.0374", "25.0%"]
+    assert "combined" not in text
+
+
+@pytest.mark.parametrize("status", ["wrong", "error", "unsupported"])
+def test_a_pair_that_failed_is_not_combined(offers, status):
+    failed = record("sdpa+naive", direction="backward", form="causal", status=status)
+    assert cells(shown([*calls(), failed]), "`causal`")[3] == "`naive+sdpa*`"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fields"),
+    [("sdpa", {"rough_lse": True}), ("naive", {"backward": Backward.OWN}), ("naive", {"backward": Backward.LSE_GRAD})],
+)
+def test_only_kernels_that_compose_are_combined(offers, kernel, fields):
+    offers(kernel, **fields)
+    assert cells(shown(calls()), "`causal`")[3] == "`naive+sdpa*`"
+
+
+def test_kernels_without_a_manifest_or_a_form_are_not_combined(offers):
+    assert cells(shown(calls({"gone": (1, 2), "naive": (3, 4)})), "`causal`") == ["1", "`gone`", "0.0699"]
+    assert "pair" not in shown(calls(form=""))
+
+
+def test_halves_of_two_runs_or_draws_are_no_pair(offers):
+    forward, backward = calls({"sdpa": (1.0, None)}), calls({"naive": (None, 4.0)})
+    assert shown(forward, backward) == ""
+    other = [each.model_copy(update={"mask_digest": "f" * 16}) for each in backward]
+    assert shown([*forward, *other]) == ""
+    assert shown(calls(strategy="ring_p2p", placement="auto", world_size=2)) == ""
+
+
+def test_a_gain_is_of_the_same_draw(offers):
+    slow = calls(
+        {name: tuple(10 * each for each in both) for name, both in TIMES.items()}, mask_digest="f" * 16, seed=1
+    )
+    text = shown([*calls(), *slow, record("naive", seqlen=2048)])
+    assert cells(text, "`causal`")[0] == "2"
+    assert cells(text, "`causal`")[-1] == "40.0%"
+    assert "2 K" not in text
+
+
+def test_a_report_has_pairs_where_some_were_measured(offers):
+    assert "## Pairs" not in page_of(rows_of(calls()))
+    page = page_of(rows_of(calls({**TIMES, "sdpa+naive": (None, 4.6)})))
+    assert cells(page[page.index("## Pairs") :], "`causal`")[3] == "`sdpa+naive`"
+
+
+def test_throughput_is_of_halves():
+    pairs = calls({"naive": (3.0, 4.0), "sdpa+naive": (None, 4.2), "other+naive": (None, 4.4), "sdpa": (1.0, None)})
+    text = markdown_of(tables("throughput", rows_of(pairs)))
+    assert cells(text[text.index("backward,") :], "mask")[2:] == ["`naive`", "`+naive`"]
+    assert cells(text[: text.index("backward,")], "mask")[2:] == ["`naive`", "`sdpa`"]
