@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from longca.manifests.devices import current_device
 from longca.masks import Slice, SliceMask
 from longca.testing import verify
 from longca_builtin.naive import Naive
+from longca_flex.flash import FlexFlash
 from longca_flex.flex import Flex
 
 pytestmark = [
@@ -70,6 +73,42 @@ def test_offsets_beyond_32_bits(kernel):
     expected = _both_ways(Naive(), masks.build("causal", last), device, *(x.float() for x in tail))
     for result, wanted in zip(results, expected, strict=True):
         assert (result[-last:].float() - wanted).norm() < 0.01 * wanted.norm()
+
+
+@pytest.fixture(scope="module")
+def flash():
+    if importlib.util.find_spec("flash_attn") is None:
+        pytest.skip("flash-attn-4 is not installed")
+    return FlexFlash()
+
+
+@pytest.mark.parametrize("seqlen", [77, 1024, 1100])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("pattern", [p for p in masks.PATTERNS if not p.endswith("block_sparse")])
+def test_flash_on_every_static_pattern(flash, pattern, head_dim, seqlen):
+    mask = masks.sample(pattern, seqlen, lengths="pile", seed=3)
+    verify(flash, mask, heads=(8, 2), dtype="bfloat16", head_dim=head_dim)
+
+
+def test_flash_on_queries_that_see_nothing(flash):
+    mask = SliceMask([Slice(40, 500, 30, 900, lo=-90, hi=60), Slice(640, 700, 100, 101)], 1100, 1000)
+    verify(flash, mask, heads=(8, 1), dtype="bfloat16", head_dim=128)
+    verify(flash, SliceMask([], 300, 200), heads=(8, 1), dtype="bfloat16", head_dim=128)
+
+
+def test_flash_on_slices_of_larger_tensors(flash):
+    mask = masks.build("shared_question", 1100, documents=[500, 300, 300])
+    asked = Problem(mask=mask, heads_q=8, heads_kv=2, device=current_device(), direction="backward")
+    packed, wide = (torch.randn(1100, 12, 136, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    q, k, v = packed[..., :128].split([8, 2, 2], dim=1)
+    dout = wide[:, :8, :128]
+    plan = flash.plan(asked)
+    out, lse = flash.forward(q, k, v, plan)
+    found = (out, *flash.backward(dout, q, k, v, out, lse, plan))
+    plain = [x.contiguous() for x in (q, k, v, dout)]
+    out, lse = flash.forward(*plain[:3], plan)
+    for one, other in zip(found, (out, *flash.backward(plain[3], *plain[:3], out, lse, plan)), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
 
 
 def _both_ways(kernel, mask, device: Device, dout, q, k, v):

@@ -8,7 +8,7 @@ import torch
 
 from longca import masks
 from longca.masks import BlockSparseMask
-from longca_flex.compiled import _visible
+from longca_flex.pieces import is_visible
 from longca_flex.tile_lists import kept_bits, tile_side_lists
 from longca_flex.tiles import list_entries, tile_size
 
@@ -97,6 +97,6 @@ def test_bits_say_what_a_query_sees(name):
     mask = MASKS[name]
     kept = kept_bits(mask, HEADS_Q, CPU)
     head, query, key = (torch.arange(n) for n in (HEADS_Q, mask.seqlen_q, mask.seqlen_k))
-    seen = _visible(head[:, None, None], query[:, None], key, kept)
+    seen = is_visible(head[:, None, None], query[:, None], key, kept)
     assert np.array_equal(seen.numpy(), dense(mask))
     assert len(kept.bits) >= 2

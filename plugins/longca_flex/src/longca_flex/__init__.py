@@ -1,14 +1,14 @@
-"""FlexAttention for LongCA: one kernel, `flex`.
+"""FlexAttention for LongCA: the kernels `flex`, in Triton, and `flex_flash`, on FlashAttention-4.
 
-The entry point names this module, so every listing of kernels imports it. It has the manifest and the hook, and imports
-neither torch nor the kernel.
+The entry point names this module, so every listing of kernels imports it. It has the manifests and the hook, and
+imports neither torch nor the kernels.
 """
 
 from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
 from longca.masks import BlockSparseMask, Form, Mask
 from longca_flex.tiles import list_entries
 
-__all__ = ["FLEX", "INTERVALS", "has_few_intervals", "provide_kernel", "supports_mask"]
+__all__ = ["FLEX", "FLEX_FLASH", "INTERVALS", "has_few_intervals", "provide_kernel", "supports_mask"]
 
 #: Intervals a row. FlexAttention compiles one kernel for each of these numbers.
 INTERVALS = 8
@@ -66,15 +66,43 @@ FLEX = KernelManifest(
 )
 
 
+#: Other head dimensions than 64 and 128 gave wrong gradients in FlashAttention-4 itself.
+FLEX_FLASH = KernelManifest(
+    name="flex_flash",
+    family="flex",
+    title="PyTorch FlexAttention on FlashAttention-4",
+    upstream="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
+    license="BSD-3-Clause",
+    requires=("flash-attn-4==4.0.0b36", "nvidia-cutlass-dsl>=4.6.2"),
+    install="pip install 'longca-flex[flash]'",
+    implementation="longca_flex.flash:FlexFlash",
+    workspace="longca_flex.memory:flash_workspace",
+    plan_bytes="longca_flex.memory:flash_plan",
+    offers=(
+        Offer(
+            form=Form.ROW_INTERVALS,
+            most=INTERVALS,
+            unequal_lengths=True,
+            backward=Backward.EXTERNAL,
+            dtypes=_HALF,
+            head_dims=(64, 128),
+            expected_on="==9.0",
+            metadata="O(blocks)",
+            fills_buffers=False,
+        ),
+    ),
+)
+
+
 def has_few_intervals(mask: Mask) -> bool:
     """Whether a mask is taken as row intervals. A block-sparse mask may be one of these."""
     return mask.admits(Form.ROW_INTERVALS) and mask.count(Form.ROW_INTERVALS) <= INTERVALS
 
 
 @hookimpl
-def provide_kernel() -> KernelManifest:
-    """The manifest of flex."""
-    return FLEX
+def provide_kernel() -> tuple[KernelManifest, ...]:
+    """The manifests of flex and flex_flash."""
+    return FLEX, FLEX_FLASH
 
 
 @hookimpl

@@ -13,32 +13,34 @@ a length is a multiple of 128 without knowing the length, and leaves the bounds 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental import _config as shape_config
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
 from longca_flex.lists import SideLists
+from longca_flex.pieces import (
+    Seen,
+    as_block_mask,
+    heads_first,
+    in_intervals,
+    in_kept_blocks,
+    is_visible,
+    same_gradient,
+    same_score,
+    tokens_first,
+)
 from longca_flex.tile_lists import KeptBlocks
 from longca_flex.tiles import LARGE, SMALL
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import FlexKernelOptions
 
-__all__ = ["BLOCK", "Bounds", "Seen", "backward", "compiling_once", "forward"]
-
-#: Tokens of a block of queries and of keys. FlexAttention's tiles are made for this size.
-BLOCK = LARGE
-
-#: First key, and one past the last key, of each interval of each query, interval by interval: each int32 [Tq].
-Bounds = tuple[Tensor, ...]
-
-#: The keys that each token sees, as data.
-Seen = Bounds | KeptBlocks
+__all__ = ["backward", "compiling_once", "forward"]
 
 # This turns off the kernel for fewer than 128 queries, which has no backward and would be compiled separately.
 _OPTIONS: FlexKernelOptions = {"FORCE_USE_FLEX_ATTENTION": True}
@@ -103,12 +105,12 @@ def forward(
     Returns:
         out [Tq, Hq, D], and lse [Hq, Tq] as a natural logarithm.
     """
-    q, k, v = (_heads_first(x) for x in (q, k, v))
+    q, k, v = (heads_first(x) for x in (q, k, v))
 
     def mask_mod(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
-        return _visible(head, q_index, k_index, seen)
+        return is_visible(head, q_index, k_index, seen)
 
-    block_mask = _block_mask(q, k, by_query, None, mask_mod, SMALL if small else LARGE)
+    block_mask = as_block_mask(q, k, by_query, None, mask_mod, SMALL if small else LARGE)
     out, aux = flex_attention(
         q,
         k,
@@ -120,7 +122,7 @@ def forward(
         return_aux=AuxRequest(lse=True),
     )
     assert aux.lse is not None, "it was asked for"
-    return _tokens_first(out), aux.lse.squeeze(0)
+    return tokens_first(out), aux.lse.squeeze(0)
 
 
 def backward(
@@ -154,9 +156,9 @@ def backward(
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
     """
-    dout, q, k, v, out = (_heads_first(x) for x in (dout, q, k, v, out))
+    dout, q, k, v, out = (heads_first(x) for x in (dout, q, k, v, out))
     dq, dk, dv = _operator(dout, q, k, v, out, log2_sum, seen, by_query, by_key, scale, small)
-    return _tokens_first(dq), _tokens_first(dk), _tokens_first(dv)
+    return tokens_first(dq), tokens_first(dk), tokens_first(dv)
 
 
 def _operator(
@@ -173,79 +175,15 @@ def _operator(
     small: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """FlexAttention's backward operator, on tensors [1, H, T, D]. See `backward`."""
-    block_mask = _block_mask(q, k, by_query, by_key, _kept if isinstance(seen, KeptBlocks) else _mask)
+    block_mask = as_block_mask(q, k, by_query, by_key, in_kept_blocks if isinstance(seen, KeptBlocks) else in_intervals)
     dlse = None  # the log-sum-exp has no gradient
     options = _SMALL_BACKWARD_OPTIONS if small else _BACKWARD_OPTIONS
     tail = (block_mask.as_tuple(), scale, options, (), tuple(seen))
     dq, dk, dv, _ = torch.ops.higher_order.flex_attention_backward(
-        q, k, v, out, log2_sum, dout, dlse, _score, _score_gradient, *tail
+        q, k, v, out, log2_sum, dout, dlse, same_score, same_gradient, *tail
     )
     return dq, dk, dv
 
 
 # Dynamo need not trace the operator's functions. How it would do that changes from version to version.
 torch.compiler.allow_in_graph(_operator)
-
-
-def _block_mask(
-    q: Tensor,
-    k: Tensor,
-    by_query: SideLists,
-    by_key: SideLists | None,
-    mask_mod: Callable[..., Tensor],
-    block: int = BLOCK,
-) -> BlockMask:
-    """The lists as a `BlockMask` for q and k [1, H, T, D]. It serves only a forward if by_key is None."""
-    return BlockMask(
-        seq_lengths=(q.shape[2], k.shape[2]),
-        kv_num_blocks=by_query.num_partial,
-        kv_indices=by_query.partial,
-        full_kv_num_blocks=by_query.num_full,
-        full_kv_indices=by_query.full,
-        q_num_blocks=by_key.num_partial if by_key else None,
-        q_indices=by_key.partial if by_key else None,
-        full_q_num_blocks=by_key.num_full if by_key else None,
-        full_q_indices=by_key.full if by_key else None,
-        BLOCK_SIZE=(block, block),
-        mask_mod=mask_mod,
-    )
-
-
-def _score(score: Tensor, *_where: Tensor) -> Tensor:
-    return score
-
-
-def _score_gradient(_score: Tensor, *where_and_gradient: Tensor) -> list[Tensor | None]:
-    *where, gradient = where_and_gradient
-    return [gradient, *(None for _ in where)]
-
-
-def _mask(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor, *bounds: Tensor) -> Tensor:
-    return _visible(head, q_index, k_index, bounds)
-
-
-def _kept(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor, *kept: Tensor) -> Tensor:
-    return _visible(head, q_index, k_index, KeptBlocks(*kept))
-
-
-def _visible(head: Tensor, q_index: Tensor, k_index: Tensor, seen: Seen) -> Tensor:
-    """Whether a query sees a key: the key's block is kept, or the key is in one of the query's intervals."""
-    if isinstance(seen, KeptBlocks):
-        block = seen.blocks[k_index]
-        byte = seen.bits[seen.heads[head] + seen.rows[q_index] + (block >> 3)].to(torch.int32)
-        return ((byte << (block & 7)) & 128) != 0
-    start, stop, *others = (bound[q_index] for bound in seen)
-    found = (k_index >= start) & (k_index < stop)
-    for start, stop in zip(others[::2], others[1::2], strict=True):
-        found = found | ((k_index >= start) & (k_index < stop))
-    return found
-
-
-def _heads_first(x: Tensor) -> Tensor:
-    """[T / block, block, H, D] → [1, H, T, D], a view."""
-    return x.flatten(0, 1).transpose(0, 1).unsqueeze(0)
-
-
-def _tokens_first(x: Tensor) -> Tensor:
-    """[1, H, T, D] → [T, H, D], a view."""
-    return x.squeeze(0).transpose(0, 1)

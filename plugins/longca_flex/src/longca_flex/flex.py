@@ -23,12 +23,13 @@ from longca.kernels.base import Plan, fill, nothing_seen, torch_device
 from longca.masks import BlockSparseMask, Form
 from longca.metadata.interval_tables import interval_tables
 from longca_flex import compiled, has_few_intervals
-from longca_flex.compiled import BLOCK, Seen, compiling_once
-from longca_flex.lists import SideLists, side_lists
+from longca_flex.compiled import compiling_once
+from longca_flex.lists import LEAST, SideLists, side_lists
+from longca_flex.pieces import BLOCK, Seen
 from longca_flex.tile_lists import kept_bits, tile_side_lists
 from longca_flex.tiles import SMALL, tile_size
 
-__all__ = ["Flex", "FlexPlan"]
+__all__ = ["Flex", "FlexPlan", "plan_intervals"]
 
 _INT32 = 2**31
 _BACKEND = "flex_attention"
@@ -69,19 +70,26 @@ class Flex:
     Args:
         backend: The compiler: the name of a backend of `torch.compile`, or a backend. Backends other than the default
             serve to inspect the compiled graphs. `eager` computes queries × keys.
+        forward: The function that is compiled for the forward.
+        backward: The function that is compiled for the backward.
     """
 
-    def __init__(self, backend: str | Callable[..., Any] = "inductor") -> None:
+    def __init__(
+        self,
+        backend: str | Callable[..., Any] = "inductor",
+        forward: Callable[..., tuple[Tensor, Tensor]] = compiled.forward,
+        backward: Callable[..., tuple[Tensor, Tensor, Tensor]] = compiled.backward,
+    ) -> None:
         # A part that is not compiled would silently compute queries × keys, so fullgraph is set.
         options: dict[str, Any] = {"fullgraph": True, "dynamic": True, "backend": backend}
-        self._forward: Callable[..., tuple[Tensor, Tensor]] = torch.compile(compiled.forward, **options)
-        self._backward: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.compile(compiled.backward, **options)
+        self._forward: Callable[..., tuple[Tensor, Tensor]] = torch.compile(forward, **options)
+        self._backward: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.compile(backward, **options)
 
     def plan(self, problem: Problem) -> FlexPlan:
         """Puts the block lists, and the row intervals or the bits, on the device."""
         mask = problem.concrete_mask
         if has_few_intervals(mask):
-            return _plan_intervals(problem)
+            return plan_intervals(problem)
         assert isinstance(mask, BlockSparseMask)
         return _plan_blocks(problem, mask)
 
@@ -116,11 +124,10 @@ class Flex:
         if q.numel() and k.numel():
             assert plan.by_key is not None, "the plan was made for the forward alone"
             block = _block(q, k)
-            log2_sum = (lse * math.log2(math.e)).contiguous().unsqueeze(0)  # the kernel ignores its strides
             with compiling_once():
                 grads = self._backward(
                     *(_in_blocks(x, block) for x in (dout, q, k, v, out)),
-                    log2_sum,
+                    self._sums(lse),
                     plan.seen,
                     plan.by_query,
                     plan.by_key,
@@ -132,8 +139,18 @@ class Flex:
         first, second, third = (fill(buffer, grad) for buffer, grad in zip((dq, dk, dv), grads, strict=True))
         return first, second, third
 
+    def _sums(self, lse: Tensor) -> Tensor:
+        """The log-sum-exp as the backward takes it: [1, Hq, Tq]. The kernel ignores its strides."""
+        return (lse * math.log2(math.e)).contiguous().unsqueeze(0)
 
-def _plan_intervals(problem: Problem) -> FlexPlan:
+
+def plan_intervals(problem: Problem, least: int = LEAST) -> FlexPlan:
+    """Turns a mask into intervals and block lists.
+
+    Args:
+        problem: The problem.
+        least: Least number of rows and of columns of the lists.
+    """
     mask, device = problem.concrete_mask, torch_device(problem.device)
     # A mask that shows nothing still needs a function. The tensors are copies, because compiled code needs aligned
     # memory.
@@ -141,8 +158,8 @@ def _plan_intervals(problem: Problem) -> FlexPlan:
     intervals = zip(*interval_tables(pieces, device, max(1, pieces.max_intervals)), strict=True)
     bounds = tuple(side.clone() for interval in intervals for side in interval)
     blocks = mask.blocks(BLOCK, BLOCK)
-    by_query = side_lists(blocks.by_query, device)
-    by_key = side_lists(blocks.by_key, device) if problem.direction == "backward" else None
+    by_query = side_lists(blocks.by_query, device, least)
+    by_key = side_lists(blocks.by_key, device, least) if problem.direction == "backward" else None
     return FlexPlan(problem, Form.ROW_INTERVALS, _BACKEND, bounds, by_query, by_key)
 
 

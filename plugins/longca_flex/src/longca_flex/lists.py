@@ -38,15 +38,20 @@ class SideLists(NamedTuple):
     full: Tensor
 
 
-def side_lists(runs: BlockRuns, device: torch.device) -> SideLists:
+def side_lists(runs: BlockRuns, device: torch.device, least: int = LEAST) -> SideLists:
     """Expands the runs of one side, by query block or by key block, on a device.
 
     Both lists have the same width, the largest number of blocks of a row in either. Up to PyTorch 2.11 the kernels step
     through the full lists with the strides of the partial lists
     (torch/_inductor/kernel/flex/templates/flex_attention.py.jinja).
+
+    Args:
+        runs: The runs of blocks.
+        device: The device.
+        least: Least number of rows and of columns.
     """
-    rows = max(LEAST, runs.num_rows)
-    width = max(LEAST, _most(runs.full), _most(runs.partial))
+    rows = max(least, runs.num_rows)
+    width = max(least, _most(runs.full), _most(runs.partial))
     full, partial = (block_lists(found, rows, device, width=width) for found in (runs.full, runs.partial))
     return SideLists(*(x[None, None] for x in (*partial, *full)))
 
