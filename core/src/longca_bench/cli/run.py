@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,6 +120,12 @@ def run(
             min=1,
         ),
     ] = None,
+    unverified: Annotated[
+        bool,
+        typer.Option(
+            "--unverified", help="Measure offers too that nobody verified on this device. Each case is verified."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cases that would be measured, and stop.")
     ] = False,
@@ -135,6 +142,8 @@ def run(
 
     if recommended is not None and ab is not None:
         raise RequestError("--recommended chooses the kernels, and --ab names them; leave out one of them")
+    if unverified and recommended is not None:
+        raise RequestError("--recommended chooses among verified kernels; leave out --unverified")
     if pairs and (recommended is not None or ab is not None):
         other = "--ab names" if ab is not None else "--recommended chooses"
         raise RequestError(f"{other} the kernels, and --pairs adds pairs to them; leave out one of them")
@@ -152,7 +161,7 @@ def run(
     disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())
     limit = None if memory is None else int(memory * 2**30)
     options = Options(timeout, limit, fail_fast, disabled, interleave=ab is not None, wait_idle=wait_idle)
-    about = device, nproc, out, resume, dry_run, as_json, ab, recommended
+    about = device, nproc, out, resume, dry_run, as_json, ab, recommended, unverified
     problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
     wanted = Request(suite, selection, problem, options, *about)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
@@ -202,8 +211,9 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     outcomes: list[Outcome] = []
     if wanted.recommended is not None and leads:
         suite, outcomes = advised(wanted, suite, where, registry, ranks)
-    valid = takes(registry, where)
-    cases = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks, takes=valid)
+    valid = takes(registry, where, allow_unverified=wanted.unverified)
+    found = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks, takes=valid)
+    cases = [replace(case, allow_unverified=wanted.unverified) for case in found]
     if leads:
         if (pairs := sum("+" in case.kernel for case in cases)) > _MANY_PAIRS:
             typer.echo(f"{pairs} of {len(cases)} cases are pairs; name kernels with --kernel for fewer", err=True)

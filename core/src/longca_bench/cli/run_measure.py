@@ -67,6 +67,9 @@ def measure(
     if outcomes:
         write_outcomes(folder.path, outcomes)
     records = _run(wanted, suite, cases, where, registry, leader, folder)
+    if kernels := dict.fromkeys(record.kernel for record in records if record.unverified):
+        advice = "`longca verify --unverified` verifies all their offers"
+        typer.echo(f"nobody verified {', '.join(kernels)} on {where} before; {advice}", err=True)
     if outcomes:
         outcomes = measured_outcomes(folder.path, outcomes, records)
     if wanted.as_json and outcomes:

@@ -53,6 +53,7 @@ class Request:
         as_json: Whether to print JSON.
         ab: Two kernels that take turns.
         recommended: Number of recommended choices to measure, or None to measure every kernel.
+        unverified: Whether offers run that nobody verified on the device.
     """
 
     subject: str
@@ -67,3 +68,4 @@ class Request:
     as_json: bool
     ab: tuple[str, str] | None
     recommended: int | None = None
+    unverified: bool = False

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.errors import VerificationError
+from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
 from longca_bench.measuring.options import DEADLINE
 
 if TYPE_CHECKING:
+    from longca.manifests import Device
+    from longca.manifests.verified import Check
     from longca_bench.conformance.offers import OfferCheck
 
 __all__ = ["verify"]
@@ -53,6 +55,13 @@ def verify(
             help="Calls each problem N times more, on changed inputs, and says how many calls were wrong.",
         ),
     ] = None,
+    unverified: Annotated[
+        bool,
+        typer.Option(
+            "--unverified",
+            help="Verify only the offers that nobody verified on this device, and remember the result on this machine.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
@@ -62,29 +71,49 @@ def verify(
     of their own. The exit code is 1 if an offer is wrong, raises, crashes, hangs or runs out of memory, or if nothing
     of a named kernel can be verified here.
 
+    An offer that passed with --unverified counts as verified on this machine, until another version of the kernel, of a
+    package that it requires or of PyTorch is installed.
+
     Example: longca verify --kernel sdpa
     """
     registry = open_registry(context, no_plugin)
     where = chosen_device(device)
     names = list(dict.fromkeys(kernel or registry.kernels))
     for name in names:
+        if unverified and len(registry.manifests(name)) > 1:
+            raise RequestError(f"--unverified verifies single kernels, and {name} is a pair; name its kernels")
         registry.manifests(name)
 
+    from longca_bench.conformance.noting import note
     from longca_bench.conformance.offers import verify_kernels
     from longca_bench.conformance.road import Road
     from longca_bench.reports.text import console
     from longca_bench.reports.verify_table import print_verification
 
     found: dict[str, list[OfferCheck]] = {}
-    for name, checks in verify_kernels(registry, names, where, jobs, road=Road(timeout=timeout), repeat=repeat or 0):
+    how = {"road": Road(timeout=timeout), "repeat": repeat or 0, "unverified": unverified}
+    for name, checks in verify_kernels(registry, names, where, jobs, **how):
+        if unverified and not checks:
+            continue
         found[name] = checks
+        if unverified:
+            _say_noted(name, where, note(registry, name, where, checks))
         if not as_json:
             print_verification(console(), name, checks)
     if as_json:
         print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
     if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)
+    if unverified and not found:
+        typer.echo(f"no offer of {', '.join(names)} waits to be verified on {where}", err=True)
+        return
     _refuse_nothing(found, kernel or ())
+
+
+def _say_noted(kernel: str, device: Device, noted: Sequence[Check]) -> None:
+    """Says on stderr how many of a kernel's offers count as verified from now on."""
+    if passed := sum(check.passed for check in noted):
+        typer.echo(f"{kernel}: {passed} of {len(noted)} offers passed, and count as verified on {device}", err=True)
 
 
 def _refuse_nothing(found: Mapping[str, list[OfferCheck]], named: Collection[str]) -> None:

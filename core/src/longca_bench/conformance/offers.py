@@ -21,6 +21,7 @@ from longca.kernels.base import Kernel
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
+from longca.manifests.verified import standing
 from longca.plugins import Registry, registry
 from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_problem, verify_repeats
 from longca_bench.conformance.road import Road
@@ -158,7 +159,14 @@ def _how(error: Exception, subject: Subject) -> tuple[Status, str]:
 
 
 def verify_kernels(
-    source: Registry, kernels: Sequence[str], device: Device, jobs: int = 1, *, road: Road = Road(), repeat: int = 0
+    source: Registry,
+    kernels: Sequence[str],
+    device: Device,
+    jobs: int = 1,
+    *,
+    road: Road = Road(),
+    repeat: int = 0,
+    unverified: bool = False,
 ) -> Iterator[tuple[str, list[OfferCheck]]]:
     """Verifies every offer of some kernels.
 
@@ -171,21 +179,32 @@ def verify_kernels(
         jobs: Processes. Each is the judge of workers of its own.
         road: How kernels are reached.
         repeat: Further calls for each problem, on changed inputs.
+        unverified: Whether to verify only the offers that nobody verified on the device, and to allow them.
 
     Yields:
         Each kernel with its checks, as soon as it and all kernels before it are done.
     """
-    asked = {kernel: list(subjects(source, kernel, device, road)) for kernel in kernels}
+    every = {kernel: subjects(source, kernel, device, road, allow_unverified=unverified) for kernel in kernels}
+    asked = {
+        kernel: [
+            (number, subject)
+            for number, subject in enumerate(found)
+            if not unverified or standing(kernel, subject.offer, device).is_open
+        ]
+        for kernel, found in every.items()
+    }
     if jobs == 1:
-        for kernel, found in asked.items():
-            yield kernel, [verify_subject(subject, repeat) for subject in found]
+        for kernel, some in asked.items():
+            yield kernel, [verify_subject(subject, repeat) for _, subject in some]
         return
     context = multiprocessing.get_context("spawn")
     started = context.Value("i", 0)
     with ProcessPoolExecutor(jobs, context, _start, (source.disabled, started, _gpus(device))) as pool:
         running = {
-            name: [(subject, pool.submit(_verify, name, number, device, road, repeat)) for number, subject in found]
-            for name, found in ((name, enumerate(each)) for name, each in asked.items())
+            name: [
+                (each, pool.submit(_verify, name, number, device, road, repeat, unverified)) for number, each in some
+            ]
+            for name, some in asked.items()
         }
         for kernel, checks in running.items():
             yield kernel, [_result(*check) for check in checks]
@@ -214,8 +233,8 @@ def _start(disabled: frozenset[str], started: Any, gpus: list[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[turn % len(gpus)]
 
 
-def _verify(kernel: str, number: int, device: Device, road: Road, repeat: int) -> OfferCheck:
-    return verify_subject(list(subjects(_registry, kernel, device, road))[number], repeat)
+def _verify(kernel: str, number: int, device: Device, road: Road, repeat: int, unverified: bool) -> OfferCheck:
+    return verify_subject(list(subjects(_registry, kernel, device, road, allow_unverified=unverified))[number], repeat)
 
 
 def _result(subject: Subject, check: Future[OfferCheck]) -> OfferCheck:

@@ -67,6 +67,7 @@ def problems_for(
                 dtype=subject.dtype,
                 device=subject.device,
                 direction=subject.direction,
+                allow_unverified=subject.allow_unverified,
             )
             yield f"{label}, {heads_q}:{heads_kv} heads" + (f" of {dim}" if dim != first else ""), problem
 

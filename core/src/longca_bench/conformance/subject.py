@@ -47,6 +47,7 @@ class Subject:
         direction: `forward`, or `backward` for both.
         device: The device.
         road: How the kernel is reached.
+        allow_unverified: Whether its problems may be computed by an offer that nobody verified on the device.
     """
 
     registry: Registry
@@ -56,6 +57,7 @@ class Subject:
     direction: Direction
     device: Device
     road: Road = field(default_factory=Road)
+    allow_unverified: bool = False
 
     @property
     def kernel(self) -> Kernel:
@@ -131,7 +133,9 @@ class Subject:
         return next((way for way in ways if self.registry.resolve(self.name, way[1]).is_by(self.offer)), None)
 
 
-def subjects(registry: Registry, kernel: str, device: Device, road: Road = Road()) -> Iterator[Subject]:
+def subjects(
+    registry: Registry, kernel: str, device: Device, road: Road = Road(), *, allow_unverified: bool = False
+) -> Iterator[Subject]:
     """The subjects of a kernel: every offer in every dtype and direction that it has.
 
     A pair has the offers of its backward kernel, which gets out and lse of the forward kernel. An offer without a
@@ -142,18 +146,19 @@ def subjects(registry: Registry, kernel: str, device: Device, road: Road = Road(
         kernel: The name of the kernel, or of the pair.
         device: The device.
         road: How the kernel is reached.
+        allow_unverified: Whether their problems may be computed by an offer that nobody verified on the device.
     """
     *paired, manifest = registry.manifests(kernel)
     for offer in manifest.offers:
         name = kernel if offer.forward or split(kernel) else join(PARTNER, kernel)
         for dtype in offer.dtypes:
             for direction in (Direction.BACKWARD,) if paired else offer.directions:
-                yield Subject(registry, name, offer, dtype, direction, device, road)
+                yield Subject(registry, name, offer, dtype, direction, device, road, allow_unverified)
 
 
 def _telling(refusals: Sequence[Reason]) -> str:
     """The reason that stands for all. A mask of another form is no reason."""
-    for code in ("device", "package"):
+    for code in ("device", "unverified", "package"):
         for reason in refusals:
             if reason.code == code:
                 return str(reason)

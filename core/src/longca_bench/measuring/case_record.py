@@ -88,7 +88,8 @@ def measured_record(about: dict[str, Any], task: Task, result: Result) -> Record
         task: The task.
         result: The result.
     """
-    fields = {"placed": task.placed, "form": None if task.placed else task.form, **result.fields}
+    known = {"placed": task.placed, "form": None if task.placed else task.form, "unverified": task.unverified}
+    fields = {**known, **result.fields}
     advice = result.status.advise(task.case.kernel, result.message, fields["form"])
     try:
         record = _record({**about, **fields, "advice": advice}, result.status, result.message)

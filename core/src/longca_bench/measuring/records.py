@@ -44,6 +44,7 @@ class Record(BaseModel):
         distribution_version: Version of the distribution.
         form: Form of the mask for the kernel.
         backend: Function and library that ran.
+        unverified: Whether nobody had verified an offer of the kernel on this device, so that it ran by `--unverified`.
         device: Device of the run.
         pattern: The mask's pattern.
         seqlen: Tokens.
@@ -123,6 +124,7 @@ class Record(BaseModel):
     distribution_version: str
     form: str | None = None
     backend: str | None = None
+    unverified: bool = False
     device: str
     pattern: str
     seqlen: int

@@ -15,6 +15,7 @@ from typing import Any
 from longca.manifests import Device, KernelManifest, Problem, Verdict
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
+from longca.manifests.verified import Standing, standing
 from longca.masks import Pattern
 from longca.plugins import Registry
 
@@ -41,6 +42,7 @@ class Reach(StrEnum):
         return member
 
     HERE = "here", "runs here"
+    EXPECTED = "expected", "should run here; nobody verified it on such a device"
     PACKAGE = "package", "would run here; a package is missing"
     DEVICE = "device", "runs on other devices, not on this one"
     OPTIONS = "options", "takes the mask, but not with these heads, dtype or head dimension"
@@ -114,14 +116,21 @@ class Cell:
     problem: Problem
     verdict: Verdict
 
+    @property
+    def standing(self) -> Standing | None:
+        """The standing of the offer that covers the problem on the device, or None without one."""
+        offer = self.verdict.offer
+        return standing(self.verdict.kernel, offer, self.problem.device) if offer else None
+
     def as_json(self) -> dict[str, Any]:
         """The cell as plain data."""
-        problem, offer = self.problem, self.verdict.offer
+        problem, offer, found = self.problem, self.verdict.offer, self.standing
         return {
             "kernel": self.verdict.kernel,
             "pattern": problem.mask.label,
             "direction": problem.direction,
             "status": str(self.reach),
+            "verified": str(found) if found else None,
             "dtype": problem.dtype,
             "heads_q": problem.heads_q,
             "heads_kv": problem.heads_kv,
@@ -173,6 +182,8 @@ def _cell(problem: Problem, verdict: Verdict) -> Cell:
         reach = Reach.HERE
     elif codes & {"form", "direction", "mask_heads"}:
         reach = Reach.NONE
+    elif "unverified" in codes and codes <= {"unverified", "package"}:
+        reach = Reach.EXPECTED
     elif codes <= {"package"}:
         reach = Reach.PACKAGE
     else:

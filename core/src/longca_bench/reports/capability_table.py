@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longca.manifests import KernelManifest, StrategyManifest
+from longca.manifests.verified import Standing
 from longca_bench.reports.capabilities import HEAD_DIM, Cell, Question, Reach
 from longca_bench.reports.reasons import by_reason, installs
 from longca_bench.reports.text import marks, printable, safe
@@ -22,7 +23,7 @@ __all__ = ["Matrix", "abbreviations", "print_matrix", "print_notes", "print_stra
 Matrix = Mapping[tuple[str, str], Sequence[Cell]]
 """The cells of each kernel and pattern, one for each direction listed."""
 
-_STYLES = dict(zip(Reach, ("bold green", "yellow", "dim", "red", "dim"), strict=True))
+_STYLES = dict(zip(Reach, ("bold green", "cyan", "yellow", "dim", "red", "dim"), strict=True))
 
 
 def abbreviations(patterns: Iterable[str]) -> dict[str, str]:
@@ -76,7 +77,7 @@ def _table(
 
 
 def _symbol(cells: Sequence[Cell]) -> Text:
-    """One cell: a letter for each direction, and a plus if a package is missing."""
+    """One cell: a letter for each direction. A mark follows if a package is missing, or on the offers' verification."""
     text = Text()
     for cell in cells:
         letter = cell.problem.direction[0]
@@ -85,14 +86,20 @@ def _symbol(cells: Sequence[Cell]) -> Text:
             text.append(shown, _STYLES[cell.reach])
     if any(cell.reach is Reach.PACKAGE for cell in cells):
         text.append("+", _STYLES[Reach.PACKAGE])
+    if any(cell.reach is Reach.EXPECTED for cell in cells):
+        text.append("?", _STYLES[Reach.EXPECTED])
+    elif any(cell.standing is Standing.VERIFIED_HERE for cell in cells):
+        text.append("*", _STYLES[Reach.HERE])
     return text if text.plain else Text(marks()[2], "dim")
 
 
 def _print_legend(console: Console) -> None:
-    more = {Reach.HERE: ", forward (F) and backward (B)", Reach.PACKAGE: " (see below)"}
+    more = {Reach.HERE: ", forward (F) and backward (B)", Reach.EXPECTED: " (see below)", Reach.PACKAGE: " (see below)"}
     legend = Table.grid(padding=(0, 2, 0, 0))
-    for reach, symbol in zip(Reach, ("FB", "fb+", "fb", "x", marks()[2]), strict=True):
+    for reach, symbol in zip(Reach, ("FB", "fb?", "fb+", "fb", "x", marks()[2]), strict=True):
         legend.add_row(Text(symbol, _STYLES[reach]), f"{reach.meaning}{more.get(reach, '')}")
+        if reach is Reach.HERE:
+            legend.add_row(Text("FB*", _STYLES[reach]), "runs here; it was verified on this machine alone")
     console.print(legend)
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from longca.manifests import Offer
+from longca.manifests.verified import Standing
 from longca_bench.reports.capabilities import Cell, Question, Reach
 from longca_bench.reports.text import marks, safe
 
@@ -39,7 +40,8 @@ def print_explanation(
     for cell in cells:
         direction = cell.problem.direction
         mark = marks()[0] if cell.reach is Reach.HERE else marks()[1]
-        grid.add_row(f"[bold]{direction}[/]", f"{mark} {cell.reach.meaning}")
+        here = ", verified on this machine" if cell.standing is Standing.VERIFIED_HERE else ""
+        grid.add_row(f"[bold]{direction}[/]", f"{mark} {cell.reach.meaning}{here}")
         details = _details(cell)
         again = "covered by the same offer" if cell.verdict.offer else "for the same reasons"
         for line in [again] if details == told else details:
@@ -67,6 +69,7 @@ def describe_offer(offer: Offer) -> list[str]:
     devices = [
         *(["CPU"] if offer.cpu else []),
         *([f"compute capability {offer.verified_on}"] if offer.verified_on else []),
+        *([f"compute capability {offer.expected_on} (expected)"] if offer.expected_on else []),
     ]
     return [
         f"form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",

@@ -80,6 +80,7 @@ class Case:
         direction: `forward` or `backward`.
         factors: Mask factors of the suite, as sorted (name, value) pairs.
         parallel: The way in which ranks share the case, or None on one device.
+        allow_unverified: Whether an offer may run that nobody verified on the device. The case is the same.
     """
 
     kernel: str
@@ -94,10 +95,12 @@ class Case:
     direction: Direction
     factors: tuple[tuple[str, Any], ...] = ()
     parallel: Parallel | None = None
+    allow_unverified: bool = False
 
     def digest(self, device: str) -> str:
         """16 hex digits of the case on a device."""
         about = asdict(self)
+        del about["allow_unverified"]
         if self.parallel is None:  # the first records were made before cases had this field
             del about["parallel"]
         text = json.dumps([about, device], sort_keys=True)
@@ -119,6 +122,7 @@ class Case:
             dtype=self.dtype,
             device=device,
             direction=self.direction,
+            allow_unverified=self.allow_unverified,
         )
 
 

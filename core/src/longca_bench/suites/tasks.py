@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -46,6 +46,7 @@ class Task:
         rough_lse: Whether an offer that covers it calls its log-sum-exp rough.
         distributions: The distributions whose code it runs. They share a process.
         sharing: How ranks share it, or None on one device.
+        unverified: Whether nobody verified an offer that covers it on the device.
     """
 
     case: Case
@@ -54,6 +55,7 @@ class Task:
     rough_lse: bool = False
     distributions: tuple[str, ...] = ()
     sharing: Sharing | None = None
+    unverified: bool = False
 
 
 def task_of(registry: Registry, case: Case, device: Device) -> Task:
@@ -73,7 +75,7 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
     providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
     if parallel is None:
         verdict = registry.resolve(case.kernel, problem).check()
-        return Task(case, verdict.form, rough_lse=verdict.rough_lse, distributions=providers)
+        return Task(case, verdict.form, None, verdict.rough_lse, providers, unverified=verdict.unverified)
     sizes, placement = parallel.axis_sizes, parallel.placement
     if placement == AUTO:
         placement = arranged(registry, problem, {parallel.strategy: sizes}, case.kernel).placement
@@ -82,10 +84,10 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
     alone = registry.resolve(case.kernel, problem)
     sharing = Sharing(layout, places_of(parallel.mesh, layout.axis_sizes), alone.valid, alone.rough_lse)
     both = tuple(dict.fromkeys((*providers, registry.strategy_provider(parallel.strategy).distribution)))
-    return Task(case, verdict.form, placement, verdict.rough_lse, both, sharing)
+    return Task(case, verdict.form, placement, verdict.rough_lse, both, sharing, verdict.unverified)
 
 
-def takes(registry: Registry, device: Device) -> Callable[[Case], bool]:
+def takes(registry: Registry, device: Device, *, allow_unverified: bool = False) -> Callable[[Case], bool]:
     """Whether the kernel or pair of a case takes its problem.
 
     Several ranks may cut a problem into steps that a kernel takes, so each of their cases is taken here.
@@ -93,11 +95,13 @@ def takes(registry: Registry, device: Device) -> Callable[[Case], bool]:
     Args:
         registry: The registry of kernels.
         device: The device.
+        allow_unverified: Whether offers count that nobody verified on the device.
     """
 
     def is_taken(case: Case) -> bool:
         try:
-            return case.parallel is not None or registry.resolve(case.kernel, case.problem(device)).valid
+            asked = replace(case, allow_unverified=allow_unverified)
+            return case.parallel is not None or registry.resolve(case.kernel, asked.problem(device)).valid
         except LongCAError:  # a mask that cannot be made, as the records of the single kernels say
             return False
 

@@ -156,7 +156,7 @@ def test_a_line_that_cannot_be_is_named_and_the_others_are_read(tmp_path, change
 )
 def test_a_result_that_no_record_can_hold_is_an_error(fields, said):
     about = record().model_dump()
-    task = SimpleNamespace(placed=None, form="dense", case=SimpleNamespace(kernel="naive"))
+    task = SimpleNamespace(placed=None, unverified=False, form="dense", case=SimpleNamespace(kernel="naive"))
     measured = {name: about.pop(name) for name in ("samples", "median", "findings", "backend", "form", "gpu")}
     for name in ("status", "message", "advice", "finished"):
         del about[name]
