@@ -84,7 +84,7 @@ FLEX_FLASH = KernelManifest(
             most=INTERVALS,
             unequal_lengths=True,
             backward=Backward.EXTERNAL,
-            dtypes=_HALF,
+            dtypes=("bfloat16", "float16"),
             head_dims=(64, 128),
             expected_on="==9.0",
             metadata="O(blocks)",

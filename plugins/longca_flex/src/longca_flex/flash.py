@@ -50,7 +50,7 @@ class FlexFlash(Flex):
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         with _quietly():
-            return super().forward(*(_loadable(x) for x in (q, k, v)), plan, out=out, lse=lse)
+            return super().forward(_loadable(q), _loadable(k), _loadable(v), plan, out=out, lse=lse)
 
     def backward(
         self,
@@ -67,9 +67,9 @@ class FlexFlash(Flex):
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v. See `longca.kernels.base.Kernel.backward`."""
-        tensors = (_loadable(x) for x in (dout, q, k, v, out))
+        dout, q, k, v, out = (_loadable(x) for x in (dout, q, k, v, out))
         with _quietly():
-            return super().backward(*tensors, lse, plan, dq=dq, dk=dk, dv=dv)
+            return super().backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
 
     def _sums(self, lse: Tensor) -> Tensor:
         return lse.contiguous().unsqueeze(0)

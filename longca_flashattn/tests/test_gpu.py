@@ -1,0 +1,105 @@
+"""fa3_sparse on a GPU: block sizes, layouts and lengths that the conformance suite lacks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from longca import Problem, masks
+from longca.manifests.devices import current_device
+from longca.masks import BlockSparseMask
+from longca.testing import verify
+from longca_builtin.naive import Naive
+from longca_flashattn.fa3_sparse import FlashAttention3Sparse
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="no Hopper GPU here"
+    ),
+]
+LARGE = 48 * 2**30  # bytes that the largest test takes
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return FlashAttention3Sparse()
+
+
+def blocks(q_bounds, k_bounds, heads, kept=0.5):
+    """A random mask in which a row keeps nothing and another row keeps all."""
+    bitmap = RANDOM.random((heads, len(q_bounds) - 1, len(k_bounds) - 1)) < kept
+    bitmap[0, 0], bitmap[0, -1] = False, True
+    return BlockSparseMask(bitmap, q_bounds, k_bounds)
+
+
+def uniform(seqlen, block):
+    return [*range(0, seqlen, block), seqlen]
+
+
+def problem(mask, heads=(8, 2), **changes):
+    return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], device=current_device(), **changes)
+
+
+@pytest.mark.parametrize("heads", [(8, 1), (4, 4), (16, 2), (6, 2)])
+@pytest.mark.parametrize("lengths", [(1024, 1024), (1000, 777), (128, 2000), (70, 30)])
+@pytest.mark.parametrize("block", [16, 48, 64, 100, 128, 192, 256])
+def test_blocks(kernel, block, lengths, heads):
+    for mask_heads in sorted({1, heads[1]}):
+        mask = blocks(uniform(lengths[0], block), uniform(lengths[1], block), mask_heads)
+        verify(kernel, mask, dtype="bfloat16", head_dim=128, heads=heads, direction="forward")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("head_dim", [8, 40, 64, 96, 128, 192, 256])
+def test_head_dimensions(kernel, head_dim, dtype):
+    for bounds in (uniform(1024, 64), uniform(900, 128)):
+        mask = blocks(bounds, bounds, 2)
+        verify(kernel, mask, dtype=dtype, head_dim=head_dim, heads=(8, 2), direction="forward")
+
+
+def test_blocks_of_other_sizes(kernel):
+    unequal = [0, *np.sort(RANDOM.choice(np.arange(1, 1500), 14, replace=False)).tolist(), 1500]
+    for q_bounds, k_bounds in ((unequal, unequal), (uniform(1024, 128), uniform(900, 64)), (unequal, uniform(900, 64))):
+        verify(kernel, blocks(q_bounds, k_bounds, 2), dtype="bfloat16", head_dim=128, heads=(8, 2), direction="forward")
+
+
+@pytest.mark.parametrize("seqlen", [1024, 1001])
+def test_layouts(kernel, seqlen):
+    asked = problem(blocks(uniform(seqlen, 64), uniform(seqlen, 64), 2))
+    packed = torch.randn(seqlen, 12, 128, dtype=torch.bfloat16, device="cuda")
+    padded = torch.randn(seqlen, 12, 136, dtype=torch.bfloat16, device="cuda")[..., :128].copy_(packed)
+    odd = torch.randn(seqlen, 12, 129, dtype=torch.bfloat16, device="cuda")[..., :128].copy_(packed)
+    heads_first = packed.transpose(0, 1).contiguous().transpose(0, 1)
+    plan = kernel.plan(asked)
+    plain = kernel.forward(*(x.contiguous() for x in packed.split([8, 2, 2], dim=1)), plan)
+    for layout in (packed, padded, odd, heads_first):
+        q, k, v = layout.split([8, 2, 2], dim=1)
+        out, lse = torch.zeros(seqlen, 8, 256, dtype=q.dtype, device="cuda")[..., :128], torch.zeros_like(plain[1])
+        kernel.forward(q, k, v, plan, out=out, lse=lse)
+        for found, wanted in zip((out, lse), plain, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("seqlen", [2**13, 2**18 + 64])
+def test_a_block_far_away_reads_its_own_keys(kernel, seqlen):
+    if torch.cuda.mem_get_info()[1] < LARGE:
+        pytest.skip(f"needs a GPU of {LARGE / 2**30:.0f} GiB")
+    block = 64
+    bounds = uniform(seqlen, block)
+    kept = np.zeros((8, len(bounds) - 1, len(bounds) - 1), np.bool_)
+    kept[:, -1, -1] = kept[0, 0, -1] = True
+    asked = problem(BlockSparseMask(kept, bounds, bounds), (64, 8))
+    q, k, v = (torch.randn(seqlen, heads, 128, dtype=torch.bfloat16, device="cuda") for heads in (64, 8, 8))
+    out, lse = kernel.forward(q, k, v, kernel.plan(asked))
+    alone = problem(masks.build("full", block), (64, 8))
+    tail = [x[-block:].float() for x in (q, k, v)]
+    wanted = Naive().forward(*tail, Naive().plan(alone))
+    torch.testing.assert_close(out[-block:].float(), wanted[0], rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(lse[:, -block:], wanted[1], rtol=1e-3, atol=1e-3)
+    assert not out[block:-block].any()
+    assert (lse[:8, block:-block] == -torch.inf).all()
+    assert (lse[:8, :block] > -torch.inf).all()
+    assert (lse[8:, :block] == -torch.inf).all()
