@@ -48,7 +48,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, settings: Settings, trai
     ready = planned(mask, q, k, v, settings, training)
     if not training:
         return ready.forward(q, k, v)
-    out, lse = LongCAAttention.apply(q, k, v, ready, settings)
+    out, lse = LongCAAttention.apply(q, k, v, ready, settings)  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -66,9 +66,9 @@ class LongCAAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, _dlse: None) -> tuple[Tensor | None, ...]:
-        if dout is None:
-            return None, None, None, None, None
         saved = ctx.saved_tensors
+        if dout is None:  # what follows has no gradient
+            dout = torch.zeros_like(saved[3])
         # The operator says what is wrong with a gradient of a gradient.
         if torch.is_grad_enabled() or not is_direct(dout):
             grads = torch.ops.longca.attention_backward(dout, *saved, *ctx.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from longca import plugins
 from longca.errors import PluginError, RequestError
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A kernel and its plan.
+    """A kernel and its plan. The kernel runs below autograd, as the inside of an operator does.
 
     Attributes:
         kernel: The kernel.
@@ -51,7 +51,7 @@ class Planned(NamedTuple):
         Raises:
             PluginError: Results share memory with one another or with an input.
         """
-        with on_device_of(q), in_given_dtypes(q):
+        with on_device_of(q), in_given_dtypes(q), _C._AutoDispatchBelowADInplaceOrView():
             out, lse = self.kernel.forward(q, k, v, self.plan)
             out, lse = out.contiguous(), lse.contiguous()
         self._check_memory((out, lse), (q, k, v))
@@ -65,7 +65,7 @@ class Planned(NamedTuple):
         Raises:
             PluginError: Results share memory with one another or with an input.
         """
-        with on_device_of(q), in_given_dtypes(q):
+        with on_device_of(q), in_given_dtypes(q), _C._AutoDispatchBelowADInplaceOrView():
             dq, dk, dv = self.kernel.backward(dout.contiguous(), q, k, v, out, lse, self.plan)
             dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
         self._check_memory((dq, dk, dv), (dout, q, k, v, out, lse))

@@ -1,0 +1,340 @@
+"""Calls without the dispatcher, the calls that still need it, and the agreement of both."""
+
+import gc
+import threading
+import weakref
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+import longca
+from longca import masks, plugins
+from longca.errors import PluginError
+from longca.kernels.direct import is_direct
+
+from .cases import inputs, pattern_mask, truth
+from .reference import BOUNDS, Result, assert_close
+from .toys import Counting, Toys, manifest
+
+
+class Watching(TorchDispatchMode):
+    """Notes the operators of LongCA that run, and how often."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "longca":
+            self.seen.append(function._opname)
+        return function(*args, **(kwargs or {}))
+
+
+class Named(torch.Tensor):
+    """A tensor subclass."""
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    """A kernel called `counting` that counts, alone in the registry."""
+    kernel = Counting()
+    toys = Toys(manifest("counting"), counting=kernel)
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    return kernel
+
+
+def leaves(mask, heads_q=4, heads_kv=2, seed=0):
+    given = inputs(mask, heads_q, heads_kv, seed=seed)
+    return [x.requires_grad_() for x in given[:3]], given
+
+
+def both_ways(mask, seed=0):
+    """Forward and backward."""
+    qkv, given = leaves(mask, seed=seed)
+    out, lse = longca.attention(*qkv, mask, kernel="naive", return_lse=True)
+    return Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout))
+
+
+# Which way a call takes
+
+
+def test_plain_tensors_need_no_dispatcher():
+    (q, k, v), _ = leaves(pattern_mask("causal"))
+    assert is_direct(q, k, v)
+    assert is_direct(torch.nn.Parameter(q.detach()), k.flip(0), v.transpose(0, 1))
+
+
+def test_a_mode_sees_the_operators_and_changes_nothing():
+    mask = pattern_mask("shared_question")
+    with Watching() as watching:
+        seen = both_ways(mask)
+    assert watching.seen == ["attention", "attention_backward"]
+    for mine, theirs in zip(both_ways(mask), seen, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_mode_around_the_backward_alone_sees_its_operator():
+    mask = pattern_mask("causal")
+    qkv, given = leaves(mask)
+    out = longca.attention(*qkv, mask)
+    with Watching() as watching:
+        torch.autograd.grad(out, qkv, given.dout)
+    assert watching.seen == ["attention_backward"]
+
+
+def test_a_subclass_stays_one():
+    mask = pattern_mask("causal")
+    q, k, v, _ = inputs(mask, 4, 2)
+    named = longca.attention(q.as_subclass(Named), k, v, mask)
+    assert type(named) is Named
+    assert torch.equal(named.as_subclass(torch.Tensor), longca.attention(q, k, v, mask))
+
+
+def test_tensors_without_memory_get_results_without_memory(counting):
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)[:3]
+    longca.attention(*given, mask, kernel="counting")
+    with FakeTensorMode() as fake:
+        faked = [fake.from_tensor(x).requires_grad_() for x in given]
+        dq, *_ = torch.autograd.grad(longca.attention(*faked, mask, kernel="counting").sum(), faked)
+    meta = longca.attention(*(x.to("meta") for x in given), mask, kernel="counting")
+    assert dq.shape == meta.shape == given[0].shape
+    assert meta.is_meta
+    assert counting.forwards == 1
+
+
+def test_a_negated_view_is_read_as_its_values():
+    mask = pattern_mask("causal")
+    q, k, v, _ = inputs(mask, 4, 2)
+    view = torch.complex(torch.zeros_like(q), q).conj().imag
+    assert view.is_neg()
+    assert torch.equal(longca.attention(view, k, v, mask), longca.attention(-q, k, v, mask))
+
+
+def test_vmap_equals_a_loop():
+    mask = pattern_mask("causal")
+    q, k, v, dout = inputs(mask, 4, 2)
+    mapped = torch.vmap(lambda x: longca.attention(x, k, v, mask))(torch.stack([q, dout]))
+    assert torch.equal(mapped, torch.stack([longca.attention(x, k, v, mask) for x in (q, dout)]))
+
+
+def test_functional_gradients_are_refused_as_before():
+    mask = pattern_mask("causal")
+    q, k, v, _ = inputs(mask, 4, 2)
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.grad(lambda x: longca.attention(x, k, v, mask).sum())(q)
+
+
+def test_forward_mode_is_refused_in_training():
+    mask = pattern_mask("causal")
+    (q, k, v), given = leaves(mask)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        longca.attention(torch.autograd.forward_ad.make_dual(q, given.dout), k, v, mask)
+
+
+# Autograd
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    mask = pattern_mask("causal")
+    qkv, _ = leaves(mask)
+    (dq,) = torch.autograd.grad(longca.attention(*qkv, mask).sum(), qkv[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        torch.autograd.grad(dq.sum(), qkv[1])
+
+
+def test_a_graph_is_used_once():
+    qkv, _ = leaves(mask := pattern_mask("causal"))
+    loss = longca.attention(*qkv, mask).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="through the graph a second time"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("which", ["q", "out"])
+def test_a_tensor_that_was_overwritten_is_noticed(which):
+    (q, k, v), _ = leaves(mask := pattern_mask("causal"))
+    q = q * 1
+    out = longca.attention(q, k, v, mask)
+    {"q": q, "out": out}[which].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+class Nothing(torch.autograd.Function):
+    """The identity, without a gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        return None
+
+
+def test_no_gradient_from_above_is_a_gradient_of_zero():
+    qkv, _ = leaves(mask := pattern_mask("causal"))
+    grads = torch.autograd.grad(Nothing.apply(longca.attention(*qkv, mask)).sum(), qkv)
+    assert not any(grad.any() for grad in grads)
+
+
+def test_a_graph_keeps_its_plan(counting, plans):
+    mask = pattern_mask("causal")
+    qkv, given = leaves(mask)
+    out = longca.attention(*qkv, mask, kernel="counting")
+    plans.clear()
+    torch.autograd.grad(out, qkv, given.dout)
+    assert len(counting.planned) == 1
+
+
+def test_saved_tensors_pass_through_hooks():
+    mask = pattern_mask("causal")
+    plain = both_ways(mask)
+    packed = []
+    for mode in (nullcontext(), Watching()):  # a direct call, and the operator
+        qkv, given = leaves(mask)
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x.shape) or x.clone(), lambda x: x)
+        with hooks, mode:
+            out = longca.attention(*qkv, mask, kernel="naive")
+        assert torch.equal(torch.autograd.grad(out, qkv, given.dout)[0], plain.dq)
+    assert packed[:6] == packed[6:] == [*(x.shape for x in (*qkv, out)), plain.lse.shape, torch.Size()]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_computes_the_forward_again(reentrant, counting):
+    mask = pattern_mask("causal_document")
+    qkv, given = leaves(mask)
+    out = checkpoint(
+        lambda *x: longca.attention(*(y * 1 for y in x), mask, kernel="counting"), *qkv, use_reentrant=reentrant
+    )
+    out.backward(given.dout)
+    expected = truth(mask, given)
+    for x, name in zip(qkv, ("dq", "dk", "dv"), strict=True):
+        assert (x.grad - getattr(expected, name)).abs().max() < 1e-12
+    assert (counting.forwards, counting.backwards) == (2, 1)
+
+
+def test_a_checkpoint_whose_forward_was_watched():
+    mask = pattern_mask("causal")
+    qkv, given = leaves(mask)
+    with Watching() as watching:
+        out = checkpoint(lambda *x: longca.attention(*(y * 1 for y in x), mask), *qkv, use_reentrant=False)
+    assert watching.seen == ["attention"]
+    assert (torch.autograd.grad(out, qkv, given.dout)[0] - truth(mask, given).dq).abs().max() < 1e-12
+
+
+def test_a_selective_checkpoint_keeps_what_attention_returned(counting):
+    mask = pattern_mask("causal")
+    qkv, given = leaves(mask)
+    keep = [torch.ops.longca.attention.default]
+    out = checkpoint(
+        lambda *x: longca.attention(*(y * 1 for y in x), mask, kernel="counting"),
+        *qkv,
+        use_reentrant=False,
+        context_fn=lambda: create_selective_checkpoint_contexts(keep),
+    )
+    assert (torch.autograd.grad(out, qkv, given.dout)[0] - truth(mask, given).dq).abs().max() < 1e-12
+    assert counting.forwards == 1
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["direct", "operator"])
+@pytest.mark.parametrize("half", ["forward", "backward"])
+def test_a_kernel_that_returns_its_inputs_is_refused(half, watched, counting, monkeypatch):
+    mask = pattern_mask("causal")
+    qkv, given = leaves(mask)
+    if half == "forward":
+        monkeypatch.setattr(counting, "forward", lambda q, k, v, plan: (q[:], q.new_empty(4, 70)))
+    else:
+        monkeypatch.setattr(counting, "backward", lambda dout, q, k, v, out, lse, plan: (q * 1, kv := k * 1, kv))
+
+    said = pytest.raises(PluginError, match=r"Counting .* shares memory with an input or with another result")
+    with Watching() if watched else nullcontext(), said:
+        longca.attention(*qkv, mask, kernel="counting").backward(given.dout)
+
+
+def test_inference_mode_leaves_a_plan_that_others_can_use(counting):
+    mask = pattern_mask("causal")
+    q, k, v, _ = inputs(mask, 4, 2)
+    with torch.inference_mode():
+        first = longca.attention(q, k, v, mask, kernel="counting")
+    assert first.is_inference()
+    with torch.no_grad():
+        assert torch.equal(longca.attention(q, k, v, mask, kernel="counting"), first)
+    assert len(counting.planned) == 1
+
+
+def test_results_are_no_views(monkeypatch):
+    class Viewing(Counting):
+        def forward(self, *args, **kwargs):
+            out, lse = super().forward(*args, **kwargs)
+            return out.view(-1).view(out.shape), lse[None][0]
+
+    monkeypatch.setattr(plugins, "registry", lambda: Toys(manifest("viewing"), viewing=Viewing()))
+    mask = pattern_mask("causal")
+    (q, k, v), _ = leaves(mask)
+    with torch.no_grad():
+        out = longca.attention(q, k, v, mask, kernel="viewing")
+    (scale := torch.ones(1, dtype=out.dtype)).requires_grad_()
+    out.mul_(scale)  # autograd forbids it to views that were made without gradients
+    out, lse = longca.attention(q, k, v, mask, kernel="viewing", return_lse=True)
+    assert not out._is_view()
+    assert not lse._is_view()
+
+
+# Memory and threads
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_tensor_outlives_its_graph(training, plans):
+    mask = pattern_mask("causal")
+    gc.collect()
+    gc.disable()  # reference counts alone must do
+    try:
+        given = [x.clone().requires_grad_(training) for x in inputs(mask, 4, 2)[:3]]
+        out, lse = longca.attention(*given, mask, return_lse=True)
+        alive = [weakref.ref(x) for x in (*given, out, lse)]
+        if training:
+            out.sum().backward()
+        del given, out, lse
+        assert [x() for x in alive] == [None] * 5
+        assert len(plans) == 1
+    finally:
+        gc.enable()
+
+
+def test_a_mask_outlives_neither_its_plan_nor_its_graph(plans):
+    mask = masks.build("causal", 5)
+    qkv, _ = leaves(mask)
+    out, alive = longca.attention(*qkv, mask), weakref.ref(mask)
+    del mask
+    plans.clear()
+    gc.collect()
+    assert alive() is not None, "the graph needs the plan, which holds the mask"
+    del out
+    gc.collect()
+    assert alive() is None
+
+
+def test_threads_that_call_at_the_same_time():
+    used = [masks.build("causal_sliding_window", 70, window=w) for w in range(1, 5)]
+    start, found, calls = threading.Barrier(8), {}, 6
+
+    def work(number):
+        start.wait()
+        found[number] = [both_ways(used[(number + call) % 4], seed=number) for call in range(calls)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    for number, results in found.items():
+        for call, result in enumerate(results):
+            mask = used[(number + call) % 4]
+            assert_close(result, truth(mask, inputs(mask, 4, 2, seed=number)), BOUNDS[torch.float64])
