@@ -4,12 +4,15 @@ import importlib.util
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 
+from longca import registry
 from longca.manifests import Device
+from longca.manifests.devices import current_device
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = Device("cpu")
@@ -70,6 +73,54 @@ def test_samples_end_with_their_budget(plan_costs, monkeypatch):
     assert len(plan_costs.repeated(lambda: None, CPU)["samples"]) == 1
 
 
+def test_training_steps_of_several_kinds_of_attention_have_one_loss(tmp_path):
+    out = tmp_path / "training_step.json"
+    printed = run("training_step.py", "--small", "--seqlen", 192, "--lengths", "pile", "--out", out)
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert record["losses_alike"] is True
+    assert set(record["kernel"].split("+")) <= set(registry().kernels)
+    assert (record["settings"]["heads"], record["environment"]["device"]["kind"]) == ("8:2", current_device().kind)
+    rows = {row["subject"]: row for row in record["rows"]}
+    assert set(rows) == {"longca", "flex", "sdpa_dense", "sdpa_documents"}
+    measured = {name: row for name, row in rows.items() if row["status"] == "ok"}
+    assert measured.keys() >= rows.keys() - {"flex"}, "FlexAttention has no backward on CPUs"
+    for row in measured.values():
+        assert row["losses"] == pytest.approx(rows["sdpa_dense"]["losses"], rel=1e-3)
+        assert row["low_seconds"] <= row["seconds"] <= row["high_seconds"]
+        parts = [sum(each) for each in zip(*(v for k, v in row["samples"].items() if k != "seconds"), strict=True)]
+        assert all(part <= whole for part, whole in zip(parts, row["samples"]["seconds"], strict=True))
+        assert row["state_bytes"] > 3 * 4 * 64 * 64
+    assert "losses differ by at most 0.0" in printed
+
+
+def test_losses_that_are_no_numbers_fail(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        run("training_step.py", "--small", "--rate", 1e30, "--subjects", "longca", "sdpa_dense")
+    assert "losses differ by at most nan%; 2% are allowed" in failed.value.stdout
+
+
+@pytest.mark.parametrize("kind", ["longca", "flex", "sdpa_documents"])
+def test_kinds_of_attention_are_alike(monkeypatch, kind):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    kinds, llama = (importlib.import_module(name) for name in ("kinds_of_attention", "small_llama"))
+    asked = Namespace(seqlen=200, vocabulary=64, lengths="pile", max_share=0.3, backend="eager")
+    q, k, v = (torch.randn(200, heads, 16) for heads in (4, 2, 2))
+    outs = []
+    for each in (kinds.KINDS[kind], kinds.KINDS["sdpa_dense"]):
+        made = each(asked, torch.device("cpu"), torch.float32)
+        batches = [llama.Batch.draw(step, asked, made.device) for step in (0, 1)]
+        outs.append(torch.stack([made.attend(q, k, v, made.prepare(batch)) for batch in batches]))
+    assert not torch.allclose(outs[0][0], outs[0][1], atol=1e-3), "the documents change"
+    torch.testing.assert_close(*outs, atol=2e-6, rtol=1e-5)
+
+
+def test_a_dense_mask_that_does_not_fit_is_a_row(tmp_path):
+    out = tmp_path / "training_step.json"
+    run("training_step.py", "--small", "--seqlen", 2**17, "--steps", 0, "--subjects", "sdpa_dense", "--out", out)
+    (row,) = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert (row["status"], row["message"]) == ("error", "ValueError: a dense mask of 64 GiB; at most 16 are made")
+
+
 def test_advice_keeps_what_was_measured(tmp_path):
     tiny = ("--device", "cpu", "--scale", 256, "--most", 2, "--only", "full 20000", "causal 3000")
     printed = run("advice.py", *tiny, "--out", tmp_path / "run", "--history", tmp_path / "history.jsonl")
@@ -82,3 +133,16 @@ def test_advice_keeps_what_was_measured(tmp_path):
     found = json.loads((tmp_path / "again" / "problems.json").read_text(encoding="utf-8"))
     assert len((tmp_path / "again" / "records.jsonl").read_text(encoding="utf-8").splitlines()) == 1
     assert {row["ranked"] for row in found["problems"]} == {True}, "the other problem's records are evidence"
+
+
+def test_host_cost(tmp_path):
+    out = tmp_path / "new" / "host_cost.json"
+    printed = run("host_cost.py", "--kernels", "sdpa", "--modes", "eager", "--samples", 3, "--out", out)
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert [row["pass"] for row in rows] == ["inference", "forward", "backward"]
+    assert {row["status"] for row in rows} == {"ok"}
+    assert len(printed.splitlines()) == 4
+    for row in rows:
+        assert row["added"] == row["attention"] - row["bare"]
+        assert 0 < row["least"]["bare"] <= row["bare"]
+        assert row["samples"] == 3
