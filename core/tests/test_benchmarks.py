@@ -99,6 +99,7 @@ def test_losses_that_are_no_numbers_fail(tmp_path):
     assert "losses differ by at most nan%; 2% are allowed" in failed.value.stdout
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("kind", ["longca", "flex", "sdpa_documents"])
 def test_kinds_of_attention_are_alike(monkeypatch, kind):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
