@@ -13,7 +13,8 @@ from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask
 from longca.testing import verify
 from longca_triton.checking import both_ways, check_layouts, draw_tensors
-from longca_vsa.bsa.configs import choose
+from longca_triton.config import Config, Configs
+from longca_vsa.bsa.configs import FromScores, choose
 from longca_vsa.bsa.kernel import BlockSparseAttention
 
 pytestmark = [
@@ -87,6 +88,17 @@ def problem(mask, heads_q=4, heads_kv=2, head_dim=128):
         device=current_device(),
         direction="backward",
     )
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("block", [16, 64, 128, None])
+def test_stored_gradients_of_scores(block, streams):
+    mask = mask_of(random(2), block)
+    small = FromScores(128, 64, 4, 3, True, store=2**21, cache=2**19, streams=streams)
+    kernel = BlockSparseAttention(Configs(Config(64, 64, 4, 2, True), Config(64, 64, 4, 2, True), small))
+    assert len(kernel.plan(problem(mask)).parts) > 2
+    verify(kernel, mask, dtype="bfloat16", head_dim=128, heads=(4, 2))
+    check_layouts(problem(mask), kernel)
 
 
 @pytest.mark.parametrize("block", [16, 64, None])

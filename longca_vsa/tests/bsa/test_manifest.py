@@ -25,6 +25,7 @@ def codes(mask, heads=(8, 2), **options):
             "device": AMPERE,
             "direction": "backward",
             "deterministic": True,
+            "allow_unverified": True,
             **options,
         }
     )
@@ -55,6 +56,8 @@ def test_variable_blocks():
         ({"device": Device("cuda", (7, 5))}, ["device"]),
         ({"device": Device("cpu")}, ["device"]),
         ({"heads": (3, 3), "mask": uniform(64, 3)}, []),
+        ({"allow_unverified": False}, ["unverified"]),
+        ({"allow_unverified": False, "device": Device("cuda", (9, 0))}, []),
         ({"dtype": "float16", "head_dim": 256, "softmax_scale": 0.3}, []),
     ],
 )

@@ -37,10 +37,12 @@ class FromScores(Config):
     Attributes:
         store: Bytes of gradients that a part stores, about.
         cache: Bytes of q and dout under a group's heads that a part reads, at most.
+        streams: Parts that may run at the same time, each with a store of its own.
     """
 
     store: int = 2**31
     cache: int = 24 * 2**20
+    streams: int = 1
 
 
 _Table = dict[int, tuple[Config, ...]]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import groupby
+
 import torch
 from torch import Tensor
 
 from longca_triton.descriptors import sources, strides
 from longca_triton.prepare import launch_prepare
+from longca_vsa.bsa.configs import FromScores
 from longca_vsa.bsa.launches import launch_heads
 from longca_vsa.bsa.plan import BSAPlan, Part
 from longca_vsa.bsa.score_tiles import multiply_dscores
@@ -19,22 +23,47 @@ def launch_parts(
 ) -> None:
     """Writes dq, dk and dv.
 
-    The queries of some heads may take several parts. Their launches add to float32 sums of dk and dv.
+    The parts of some heads follow each other on one stream. On several streams, parts of other heads fill
+    multiprocessors that a part leaves idle.
 
     Args:
         inputs: dout, q, k, v, out and lse.
         results: dq, dk and dv.
         plan: The plan, with parts.
     """
-    q, block_n = inputs[1], plan.configs.dkdv.block_n
-    store = q.new_empty(max(part.plan.score_rows for part in plan.parts) * plan.packed * block_n)
-    sums: list[Tensor] | None = None
-    for part in plan.parts:
-        is_first, is_last = part.queries.start == 0, part.queries.stop == q.shape[0]
-        if is_first:
-            shape = (results[1].shape[0], part.heads.stop - part.heads.start, q.shape[2])
-            sums = None if is_last else [q.new_zeros(shape, dtype=torch.float32) for _ in "kv"]
-        _launch_part(part, inputs, results, store, sums, is_last)
+    q, config = inputs[1], plan.configs.dq
+    assert isinstance(config, FromScores)
+    elements = max(part.plan.score_rows for part in plan.parts) * plan.packed * config.block_n
+    streams = [_side_stream(q.device, n) for n in range(1, config.streams)] if q.is_cuda else []
+    lanes = [(stream, q.new_empty(elements)) for stream in (None, *streams)]
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream(q.device))
+    for number, (_, parts) in enumerate(groupby(plan.parts, key=lambda part: part.heads.start)):
+        stream, store = lanes[number % len(lanes)]
+        with torch.cuda.stream(stream):
+            _launch_heads_parts(list(parts), inputs, results, store)
+    for stream in streams:
+        torch.cuda.current_stream(q.device).wait_stream(stream)
+
+
+@cache
+def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """One stream for each number, so that memory that it has freed is used again."""
+    return torch.cuda.Stream(device)
+
+
+def _launch_heads_parts(
+    parts: list[Part],
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
+    results: tuple[Tensor, ...],
+    store: Tensor,
+) -> None:
+    """The parts of some heads. Several parts add to float32 sums of dk and dv."""
+    keys, _, head_dim = results[1].shape
+    shape = keys, parts[0].heads.stop - parts[0].heads.start, head_dim
+    sums = [store.new_zeros(shape, dtype=torch.float32) for _ in "kv"] if len(parts) > 1 else None
+    for part in parts:
+        _launch_part(part, inputs, results, store, sums, part is parts[-1])
 
 
 def _launch_part(
