@@ -1,0 +1,99 @@
+"""A whole layer in a CUDA graph, and calls that never wait for the device. The layer is that of the docs' example."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import longca
+from longca import masks, plugins
+
+from .cases import inputs, pattern_mask, problem
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "cuda_graph.py"
+SEQLEN = 256
+
+
+@pytest.fixture(scope="module")
+def example():
+    spec = importlib.util.spec_from_file_location("cuda_graph_example", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def step(layer, x, dout):
+    """out, and the gradients of x and of the parameters."""
+    leaf = x.clone().requires_grad_()
+    out = layer(leaf)
+    return [out.detach(), *torch.autograd.grad(out, [leaf, *layer.parameters()], dout)]
+
+
+def test_the_layer_is_the_same_with_every_kernel(example):
+    mask = masks.build("causal_document", 70, documents=[30, 40])
+    torch.manual_seed(0)
+    layer = example.Layer(mask, "naive", (4, 2), 8).double()
+    x, dout = torch.randn(2, 70, 32, dtype=torch.float64)
+    expected = step(layer, x, dout)
+    layer.kernel = "sdpa"
+    assert max(map(example.distance, step(layer, x, dout), expected)) < 1e-12
+    layer.mask = pattern_mask("causal", 70)
+    assert example.distance(layer(x), expected[0]) > 1e-3, "the mask matters"
+
+
+def replayed(example, kernel):
+    """The distances of a replay on new inputs from eager mode: of the output and of all gradients."""
+    torch.manual_seed(0)
+    layer = example.Layer(masks.build("causal", SEQLEN), kernel).to("cuda", torch.bfloat16)
+    x, new_x, dout, new_dout = torch.randn(4, SEQLEN, 512, device="cuda", dtype=torch.bfloat16)
+    captured = example.Captured(layer, x, dout)
+    found = []
+    for one, other in ((new_x, new_dout), (x, dout)):  # a replay leaves nothing for the next one
+        out = captured.replay(one, other)
+        got = [out, captured.x.grad, *(parameter.grad for parameter in layer.parameters())]
+        found += map(example.distance, [tensor.clone() for tensor in got], step(layer, one, other))
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["sdpa", "auto"])
+def test_a_replayed_layer_equals_an_eager_one(example, kernel):
+    assert max(replayed(example, kernel)) < 2e-2
+
+
+@pytest.mark.gpu
+def test_every_installed_kernel_runs_in_a_graph(example, monkeypatch):
+    registry = plugins.Registry()
+    monkeypatch.setattr(plugins, "registry", lambda: registry)
+    layer = example.Layer(masks.build("causal", SEQLEN), "naive")
+    given = inputs(layer.mask, 8, 2, 64, torch.bfloat16, "cuda")
+    valid = [
+        name for name in registry.kernels if name != "naive" and registry.resolve(name, problem(layer.mask, given))
+    ]
+    assert valid
+    assert {name: worst for name in valid if (worst := max(replayed(example, name))) >= 2e-2} == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["sdpa", "auto"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_known_mask_does_not_wait_for_the_device(kernel, training):
+    mask = pattern_mask("causal")
+    given = inputs(mask, 8, 2, 64, torch.bfloat16, "cuda")
+
+    def call():
+        qkv = [x.detach().requires_grad_(training) for x in given[:3]]
+        out = longca.attention(*qkv, mask, kernel=kernel)
+        if training:
+            torch.autograd.grad(out, qkv, given.dout)
+
+    call()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
