@@ -27,6 +27,8 @@ from .imports import DISTRIBUTIONS, ROOT
 
 RECORD = ROOT / "results" / "h200" / "verify.json"
 CAPABILITY = "9.0"
+#: Kernels of PyTorch's own operators, which PyTorch verifies on its devices.
+PYTORCH = {"naive", "sdpa", "online"}
 #: Where the guide says what was not verified, for want of a package on the machine.
 UNVERIFIED = ROOT / "docs" / "verified.md"
 
@@ -45,6 +47,8 @@ def complaints(offers: Iterable[Offer], rows: Iterable[Row], unverified: str) ->
     recorded = {(_text(row.get("offer")), row["dtype"], row["direction"]): row for row in rows}
     for key, offer in declared.items():
         name = f"{offer.form} {key[1]} {key[2]}"
+        if not _was_verified(offer) and key not in recorded:
+            continue
         if key not in recorded:
             yield f"{name} is declared, and has no record: {key[0]}"
         elif complaint := _complaint(offer, recorded[key], unverified):
@@ -60,13 +64,17 @@ def _complaint(offer: Offer, row: Row, unverified: str) -> str:
     reason = row["skipped"]
     if not reason:
         return f"it failed: {row['error'] or row['failures']}"
-    runs_there = offer.verified_on is not None and SpecifierSet(offer.verified_on).contains(CAPABILITY)
-    if not runs_there or reason == OVERTAKEN:
+    if not _was_verified(offer) or reason == OVERTAKEN:
         return ""
     missing = re.findall(r"([\w.-]+)(?: \d\S*)? is (?:not )?installed", reason)
     if missing and all(f"`{name}`" in unverified for name in missing):
         return ""
     return f"it was not verified: {reason}"
+
+
+def _was_verified(offer: Offer) -> bool:
+    """Whether an offer says that it was verified on the device of the record."""
+    return offer.verified_on is not None and SpecifierSet(offer.verified_on).contains(CAPABILITY)
 
 
 def _asked(offer: Offer) -> Iterator[tuple[str, str]]:
@@ -138,6 +146,12 @@ def test_what_is_declared_was_verified(kernel):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize("kernel", sorted(set(_kernels()) - PYTORCH))
+def test_no_other_device_is_said_to_be_verified(kernel):
+    devices = {offer.verified_on for offer in registry().manifest(kernel).offers}
+    assert devices <= {None, f"=={CAPABILITY}"}, "all records are of one H200; name other devices in expected_on"
+
+
 def test_no_record_is_of_a_kernel_that_is_gone():
     assert set(_record()) | _waiting() == set(_kernels())
 
@@ -168,6 +182,7 @@ TWO = "fast needs fast-lib>=2 | other; fast-lib 1.0 is installed, and other is n
         (FULL, row(FULL)),
         (FULL, skipped(FULL, OVERTAKEN)),
         (FULL, skipped(FULL, MISSING)),
+        (offer(verified_on="==9.0"), row(FULL)),
         (
             offer(cpu=True, verified_on=None),
             skipped(offer(cpu=True, verified_on=None), "fast runs on CPUs; this device is a GPU."),
@@ -192,6 +207,7 @@ def test_what_is_all_right(offered, found):
         ([FULL], [skipped(FULL, TWO)], "it was not verified"),
         ([FULL], [skipped(FULL, "no mask here has a form")], "it was not verified"),
         ([offer(dtypes=("bfloat16", "float16"))], [row(FULL)], "float16 forward is declared"),
+        ([offer(verified_on="==9.0")], [skipped(FULL, "fast needs compute capability >=10.0")], "it was not verified"),
     ],
 )
 def test_what_is_not(offered, found, complaint):

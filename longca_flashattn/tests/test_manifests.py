@@ -127,13 +127,26 @@ def test_fa4_plans_a_block_sparse_mask_in_the_form_of_the_offer_that_covers_it(m
         (FA3, {"head_dim": 264}, "head_dim"),
         (FA4, {"head_dim": 192}, "head_dim"),
         (FA3, {"device": Device("cuda", (8, 0), 2**36, "A100")}, "device"),
-        (FA4, {"device": Device("cuda", (10, 0), 2**37, "B200")}, "device"),
+        (FA4, {"device": Device("cuda", (10, 0), 2**37, "B200")}, "unverified"),
+        (FA4, {"device": Device("cuda", (12, 0), 2**35, "RTX 5090")}, "device"),
+        (FA2, {"device": Device("cuda", (8, 9), 2**35, "L40S")}, "unverified"),
+        (FA2, {"device": Device("cuda", (8, 9)), "head_dim": 200, "allow_unverified": True}, "head_dim"),
         (FA2, {"device": Device("cpu")}, "device"),
     ],
 )
 def test_what_is_refused_and_why(manifest, changes, code):
     verdict = resolve_manifest(manifest, problem(masks.build("causal", 500), **changes))
     assert code in {reason.code for reason in verdict.reasons}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "capability", "head_dim"),
+    [(FA2, (8, 0), 256), (FA2, (8, 6), 192), (FA2, (10, 3), 256), (FA2, (12, 1), 192), (FA4, (10, 3), 128)],
+)
+def test_other_devices_are_expected(manifest, capability, head_dim):
+    asked = {"device": Device("cuda", capability), "head_dim": head_dim, "allow_unverified": True}
+    verdict = resolve_manifest(manifest.model_copy(update={"requires": ()}), problem(masks.build("causal", 9), **asked))
+    assert verdict.unverified
 
 
 def test_deterministic_gradients():

@@ -58,7 +58,8 @@ def test_masks(name, mask, expected):
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("flashinfer_fa2", {"device": Device("cuda", (8, 0))}, []),
+        ("flashinfer_fa2", {"device": Device("cuda", (8, 0))}, ["unverified"]),
+        ("flashinfer_fa2", {"device": Device("cuda", (12, 1)), "allow_unverified": True}, []),
         ("flashinfer_fa3", {"device": Device("cuda", (8, 0))}, ["device"]),
         ("flashinfer_fa3", {"direction": "backward"}, ["direction"]),
         ("flashinfer_fa3", {"dtype": "float16"}, []),

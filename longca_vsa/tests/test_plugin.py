@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,8 @@ def test_limits(name, options, expected):
 def test_devices():
     problem = Problem(mask=uniform(64), heads_q=8, device=Device("cuda", (8, 0)))
     assert codes("vsa", problem) == ["device"]
-    assert codes("vsa_triton", problem) == []
+    assert codes("vsa_triton", problem) == ["unverified"]
+    assert codes("vsa_triton", replace(problem, allow_unverified=True)) == []
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

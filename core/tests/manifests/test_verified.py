@@ -66,7 +66,8 @@ def test_a_problem_may_allow_it():
     assert verdict.unverified
     assert verdict.offer is NEW
     assert not resolve_manifest(manifest(), problem(device=H200, allow_unverified=True)).unverified
-    assert code(allow_unverified=True, dtype="float16") == ["unverified", "dtype"]
+    assert code(dtype="float16") == ["unverified", "dtype"]
+    assert code(allow_unverified=True, dtype="float16") == ["dtype"]
 
 
 def test_a_verified_offer_comes_before_one_that_nobody_verified():

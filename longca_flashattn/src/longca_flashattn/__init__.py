@@ -48,6 +48,16 @@ _COMMON: dict[str, Any] = {
     "unequal_lengths": True,
 }
 
+#: PyTorch's FlashAttention-2 runs on 8.0 to 12.1. It has no backward of head dimensions from 200 to 224 on 8.6 to 8.9
+#: and on 12.x (PyTorch's sdp_utils.cpp, check_flash_attention_hardware_support and
+#: check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120).
+_FA2_LARGE: dict[str, Any] = {"verified_on": "==9.0", "expected_on": ">=8.0,<12,!=8.6,!=8.7,!=8.9", "max_head_dim": 256}
+_FA2_SMALL: dict[str, Any] = {"expected_on": ">=8.6,<12.2,!=9.*,!=10.*,!=11.*", "max_head_dim": 192}
+
+#: FlashAttention-4's other kernels for these masks are those of Blackwell (flash_attn/cute/interface.py,
+#: _validate_head_dims and _flash_attn_bwd). The lists of tiles here are laid out for Hopper.
+_FA4_BLACKWELL = ">=10.0,<12"
+
 #: Masks that FlashAttention-4 takes by lists of tiles. Block-sparse comes first: one mask for all heads has both forms.
 _FA4_LISTS: dict[str, Any] = {"verified_on": "==9.0", "head_dims": _FA4_HEAD_DIMS, "metadata": "O(blocks)"}
 _FA4_ROWS: tuple[dict[str, Any], ...] = (
@@ -65,8 +75,10 @@ FA2 = KernelManifest(
     implementation="longca_flashattn.fa2:FlashAttention2",
     workspace="longca_flashattn.memory:fa2_workspace",
     plan_bytes="longca_flashattn.memory:calls_plan",
-    offers=_with_layers(
-        **_COMMON, verified_on=">=8.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
+    offers=tuple(
+        offer
+        for devices in (_FA2_LARGE, _FA2_SMALL)
+        for offer in _with_layers(**_COMMON, **devices, head_dim_multiple=8, deterministic=True, fills_buffers=False)
     ),
 )
 
@@ -128,7 +140,13 @@ FA4 = KernelManifest(
     workspace="longca_flashattn.memory:fa4_workspace",
     plan_bytes="longca_flashattn.memory:fa4_plan",
     offers=(
-        *_calls(**_COMMON, verified_on="==9.0", head_dims=_FA4_HEAD_DIMS, deterministic=True),
+        *_calls(
+            **_COMMON,
+            verified_on="==9.0",
+            expected_on=_FA4_BLACKWELL,
+            head_dims=_FA4_HEAD_DIMS,
+            deterministic=True,
+        ),
         *(Offer.model_validate({**_COMMON, **_FA4_LISTS, **row}) for row in _FA4_ROWS),
     ),
 )

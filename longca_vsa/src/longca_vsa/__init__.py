@@ -58,7 +58,8 @@ VSA_TRITON = KernelManifest(
     implementation="longca_vsa.vsa_triton:VideoSparseAttentionTriton",
     workspace="longca_vsa.memory:vsa_triton_workspace",
     plan_bytes="longca_vsa.memory:fastvideo_plan",
-    offers=(Offer.model_validate({**_VSA, "verified_on": ">=8.0"}),),
+    # The README of fastvideo-kernel: "Any CUDA GPU for Triton-based fallbacks". Triton needs 8.0, and bfloat16 too.
+    offers=(Offer.model_validate({**_VSA, "verified_on": "==9.0", "expected_on": ">=8.0,<13"}),),
     **_UPSTREAM,
 )
 
@@ -80,7 +81,9 @@ FA2_SPARSE = KernelManifest(
                 "block_sizes": (128,),
                 "dtypes": ("bfloat16", "float16"),
                 "head_dims": (32, 64, 128),
-                "verified_on": ">=8.0",
+                # Its setup.py builds for 8.0 and 9.0. Devices of 8.6 and 8.9 run the code for 8.0.
+                "verified_on": "==9.0",
+                "expected_on": ">=8.0,<9",
             }
         ),
     ),

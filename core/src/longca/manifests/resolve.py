@@ -77,16 +77,16 @@ def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
     unverified: Offer | None = None
     for offer in manifest.offers:
         reasons = tuple(_objections(manifest, offer, problem))
-        if not reasons:
+        if not reasons and not (problem.allow_unverified and standing(manifest.name, offer, problem.device).is_open):
             return Verdict(manifest.name, offer)
-        if unverified is None and all(reason.code == "unverified" for reason in reasons):
-            unverified = offer
+        if not reasons:
+            unverified = unverified or offer
         distance = _distance(offer, problem, reasons)
         if least is None or distance < least:
             nearest, least = reasons, distance
-    assert nearest is not None, "a manifest has at least one offer"
-    if problem.allow_unverified and unverified is not None:
+    if unverified is not None:
         return Verdict(manifest.name, unverified, unverified=True)
+    assert nearest is not None, "a manifest has at least one offer"
     if any(reason.code == "form" for reason in nearest):
         nearest = (_no_form(manifest, problem),)
     return Verdict(manifest.name, None, nearest)
@@ -146,7 +146,8 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
     device = problem.device
     found = standing(name, offer, device)
     if found.is_open:
-        yield _unverified(name, offer, device, found)
+        if not problem.allow_unverified:
+            yield _unverified(name, offer, device, found)
     elif found is not Standing.NOT_OFFERED:
         return
     elif device.kind == "cpu":

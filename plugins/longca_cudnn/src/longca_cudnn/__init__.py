@@ -26,11 +26,11 @@ _DENSE: tuple[dict[str, Any], ...] = (
 _VARLEN: tuple[dict[str, Any], ...] = ({"form": Form.VARLEN, "metadata": "O(documents)", "fills_buffers": False},)
 
 #: Limits of the backward. Hopper takes larger head dimensions than other devices. No device takes a ragged log-sum-exp
-#: with these dimensions.
+#: with these dimensions. The other devices are those of cuDNN's support matrix (`upstream` below, Support Matrix).
 _NO_RAGGED_BACKWARD = (8, 12)
 _HOPPER: dict[str, Any] = {"verified_on": "==9.0", "max_head_dim": 256}
-_OTHERS: dict[str, Any] = {"verified_on": ">=8.0", "max_head_dim": 128}
-_OTHERS_RAGGED: dict[str, Any] = {"verified_on": ">=9.0,<12", "max_head_dim": 128}
+_OTHERS: dict[str, Any] = {"expected_on": ">=8.0,<13,!=9.*", "max_head_dim": 128}
+_OTHERS_RAGGED: dict[str, Any] = {"expected_on": ">=10.0,<12", "max_head_dim": 128}
 
 #: A deterministic backward takes O(S²) scratch memory for each head: 8 GiB for 64 heads of 8 K tokens. A ragged one
 #: takes that of the longest document for each document, which has no bound.

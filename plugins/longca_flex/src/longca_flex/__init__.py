@@ -24,17 +24,19 @@ _COMMON = {
 }
 
 _HALF = ("bfloat16", "float16")
-_ANY, _LARGE = ">=8.0", ">=9.0,<12"
+#: PyTorch has tiles for 8.0, 9.0, 10.0 and 12.0 (torch/_inductor/template_heuristics/triton.py).
+_ANY = {"verified_on": "==9.0", "expected_on": ">=8.0,<13"}
+_LARGE = {"verified_on": "==9.0", "expected_on": ">=10.0,<12"}
 
 # A head dimension is padded to a power of two, and PyTorch's tiles for it must fit in shared memory. Dimensions beyond
 # 128, and beyond 64 in float32, need the 227 KiB of data-centre GPUs since Hopper. In float32 the other dimensions
 # between the powers of two need more than that.
 _TO_128 = tuple(range(16, 129, 16))
 _ROWS = (
-    {"dtypes": _HALF, "verified_on": _ANY, "head_dims": _TO_128},
-    {"dtypes": _HALF, "verified_on": _LARGE, "head_dims": tuple(range(144, 257, 16))},
-    {"dtypes": ("float32",), "verified_on": _ANY, "head_dims": (16, 32, 64)},
-    {"dtypes": ("float32",), "verified_on": _LARGE, "head_dims": (128, 256)},
+    {"dtypes": _HALF, **_ANY, "head_dims": _TO_128},
+    {"dtypes": _HALF, **_LARGE, "head_dims": tuple(range(144, 257, 16))},
+    {"dtypes": ("float32",), **_ANY, "head_dims": (16, 32, 64)},
+    {"dtypes": ("float32",), **_LARGE, "head_dims": (128, 256)},
 )
 
 _INTERVALS = {"form": Form.ROW_INTERVALS, "most": INTERVALS}
@@ -46,7 +48,7 @@ _BLOCKS = {
     "variable_blocks": True,
     "mask_heads": "query",
     "dtypes": _HALF,
-    "verified_on": _LARGE,
+    **_LARGE,
     "head_dims": _TO_128,
 }
 
