@@ -25,7 +25,7 @@ def browser():
 
 
 def wait_until_ready(page):
-    """By selector: the page's security policy forbids `wait_for_function`, which evaluates text from a frame's callback."""
+    """Waits by selector, because the page's security policy forbids the evaluated text of `wait_for_function`."""
     page.locator("html[data-ready]").wait_for(state="attached")
 
 
