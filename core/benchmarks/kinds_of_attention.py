@@ -111,12 +111,18 @@ class SDPAByDocument(Kind):
         """The documents' lengths."""
         return batch.lengths
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Sequence[int]) -> Tensor:
         """The outputs of all documents."""
-        parts = zip(*(as_batch(x).split(list(mask), dim=2) for x in (q, k, v)), strict=True)
-        outs = [scaled_dot_product_attention(*part, is_causal=True, enable_gqa=True) for part in parts]
+        qs, ks, vs = (as_batch(x).split(list(mask), dim=2) for x in (q, k, v))
+        each = zip(qs, ks, vs, strict=True)
+        outs = [scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) for q, k, v in each]
         return torch.cat(outs, dim=2)[0].transpose(0, 1)
 
 
-KINDS = {"longca": LongCA, "flex": Flex, "sdpa_dense": DenseSDPA, "sdpa_documents": SDPAByDocument}
+KINDS: dict[str, type[Kind]] = {
+    "longca": LongCA,
+    "flex": Flex,
+    "sdpa_dense": DenseSDPA,
+    "sdpa_documents": SDPAByDocument,
+}

@@ -51,7 +51,8 @@ class Marks:
     """Marks between the parts of a step: events on a GPU, and the host's clock on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
-        self.on_gpu, self.marks = device.type == "cuda", []
+        self.on_gpu = device.type == "cuda"
+        self.marks: list[Any] = []
 
     def set(self) -> None:
         """Sets a mark."""
