@@ -1,5 +1,6 @@
 """A whole layer in a CUDA graph, and calls that never wait for the device. The layer is that of the docs' example."""
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 import longca
 from longca import masks, plugins
+from longca.kernels import operators
 
 from .cases import inputs, pattern_mask, problem
 
@@ -76,6 +78,38 @@ def test_every_installed_kernel_runs_in_a_graph(example, monkeypatch):
     ]
     assert valid
     assert {name: worst for name in valid if (worst := max(replayed(example, name))) >= 2e-2} == {}
+
+
+@pytest.mark.gpu
+def test_a_graph_outlives_the_cache_of_plans(plans):
+    mask = masks.build("causal_document", SEQLEN, documents=[100, 156])  # sdpa's plan has a tensor
+    q, k, v, _ = inputs(mask, 4, 2, 64, torch.bfloat16, "cuda")
+    expected = longca.attention(q, k, v, mask, kernel="sdpa")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = longca.attention(q, k, v, mask, kernel="sdpa")
+    del mask
+    plans.clear()
+    gc.collect()
+    filled = [torch.full((1, SEQLEN, SEQLEN), torch.nan, device="cuda", dtype=torch.bfloat16) for _ in range(64)]
+    graph.replay()
+    assert torch.equal(out, expected)
+    assert len(filled) == 64
+
+
+def test_a_compilers_graph_leaves_attention_out():
+    for operator in (operators.attention, operators.attention_backward):
+        assert torch.Tag.cudagraph_unsafe in operator._opoverload.tags
+
+
+@pytest.mark.gpu
+def test_masks_that_change_under_a_compiler_that_makes_graphs():
+    used = [masks.build("causal_sliding_window", SEQLEN, window=window) for window in (3, 30, 200)]
+    given = inputs(used[0], 4, 2, 64, torch.bfloat16, "cuda")[:3]
+    compiled = torch.compile(lambda *x: longca.attention(*x, kernel="sdpa") * 2, mode="reduce-overhead", fullgraph=True)
+    for mask in used * 3:
+        assert torch.equal(compiled(*given, mask), longca.attention(*given, mask, kernel="sdpa") * 2)
+    torch.compiler.reset()
 
 
 @pytest.mark.gpu

@@ -16,7 +16,11 @@ from longca.kernels.planned import Settings, planned
 __all__ = ["attention", "attention_backward"]
 
 
-@torch.library.custom_op("longca::attention", mutates_args=())
+#: A CUDA graph of a compiler would replay one mask for ever, because the key is read on the host.
+_TAGS = (torch.Tag.cudagraph_unsafe,)
+
+
+@torch.library.custom_op("longca::attention", mutates_args=(), tags=_TAGS)
 def attention(
     q: Tensor,
     k: Tensor,
@@ -25,10 +29,11 @@ def attention(
     kernel: str,
     softmax_scale: float | None,
     deterministic: bool,
+    allow_unverified: bool,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
     """out [Tq, Hq, D] and lse [Hq, Tq]. See `longca.attention`."""
-    settings = Settings(kernel, softmax_scale, deterministic)
+    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
     return planned(int(key), q, k, v, settings, training).forward(q, k, v)
 
 
@@ -38,7 +43,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor]
     return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=lse_dtype)
 
 
-@torch.library.custom_op("longca::attention_backward", mutates_args=())
+@torch.library.custom_op("longca::attention_backward", mutates_args=(), tags=_TAGS)
 def attention_backward(
     dout: Tensor,
     q: Tensor,
@@ -50,9 +55,10 @@ def attention_backward(
     kernel: str,
     softmax_scale: float | None,
     deterministic: bool,
+    allow_unverified: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v."""
-    settings = Settings(kernel, softmax_scale, deterministic)
+    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
     return planned(int(key), q, k, v, settings, training=True).backward(dout, q, k, v, out, lse)
 
 
@@ -68,7 +74,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
     grads = torch.ops.longca.attention_backward(dout, *ctx.saved_tensors, *ctx.settings)
-    return (*grads, None, None, None, None, None)
+    return (*grads, None, None, None, None, None, None)
 
 
 attention.register_autograd(_differentiate, setup_context=_save)

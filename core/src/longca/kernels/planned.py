@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import NamedTuple
 
 import torch
@@ -10,10 +11,11 @@ from torch import _C, Tensor
 from longca import plugins
 from longca.errors import PluginError, RequestError
 from longca.kernels.base import Kernel, Plan, device_of, in_given_dtypes, on_device_of
+from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
-from longca_advice.auto_kernel import choose, log
+from longca_advice.auto_kernel import choose
 
 __all__ = ["PLANS", "Planned", "Settings", "planned", "problem_of"]
 
@@ -25,11 +27,13 @@ class Settings(NamedTuple):
         kernel: Name of the kernel or of the pair, or `auto`.
         softmax_scale: Factor on the scores. None for 1/√D.
         deterministic: Whether only an offer with bit-identical results is taken.
+        allow_unverified: Whether an offer is taken too that nobody verified on the device. It is verified first.
     """
 
     kernel: str
     softmax_scale: float | None
     deterministic: bool
+    allow_unverified: bool = False
 
 
 class Planned(NamedTuple):
@@ -87,6 +91,10 @@ class Planned(NamedTuple):
 #: The kernels and plans of the latest calls. A plan holds its mask.
 PLANS: PlanCache[Planned] = PlanCache(64)
 
+#: The plans in CUDA graphs, whose replays read their tensors without asking for them. They stay until the process ends.
+_CAPTURED: dict[int, Planned] = {}
+atexit.register(_CAPTURED.clear)
+
 
 def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Settings, training: bool) -> Planned:
     """The kernel and the plan for some tensors and a mask.
@@ -104,6 +112,7 @@ def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Setting
         MaskError: No mask has this key any more.
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
+        VerificationError: Only an unverified offer covers the problem, and its verification failed.
     """
 
     def make() -> Planned:
@@ -118,19 +127,21 @@ def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Setting
             kernel, plan = _plan(settings.kernel, problem_of(q, k, whole, settings, training))
             return Planned(kernel, plan, torch.from_numpy(whole.key_array))
 
-    return PLANS.get(mask, (settings, training, q.shape, k.shape, q.dtype, q.device), make)
+    found = PLANS.get(mask, (settings, training, q.shape, k.shape, q.dtype, q.device), make)
+    if q.is_cuda and torch.cuda.is_current_stream_capturing():
+        _CAPTURED[id(found)] = found
+    return found
 
 
 def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
     registry = plugins.registry()
     if name == "auto":
-        choice = choose(problem, registry)
-        log(choice)
-        name = choice.kernel
+        name = choose_first(registry, problem, lambda asked: choose(asked, registry))
     else:
         verdict = registry.resolve(name, problem)
         if not verdict:
             verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
+        verify_first(registry, verdict, problem.device)
     kernel: Kernel = registry.load(name)
     return kernel, kernel.plan(problem)
 
@@ -147,4 +158,5 @@ def problem_of(q: Tensor, k: Tensor, mask: Mask, settings: Settings, training: b
         direction=Direction.BACKWARD if training else Direction.FORWARD,
         softmax_scale=settings.softmax_scale,
         deterministic=settings.deterministic,
+        allow_unverified=settings.allow_unverified,
     )
