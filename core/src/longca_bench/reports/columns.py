@@ -96,6 +96,7 @@ _ALL = (
     Column("masks", left=True, code=True, wrap=True, derive=mask_names),
     _code("pattern", "mask"),
     _code("kernel"),
+    _code("subject"),
     _code("half", "kernel", derive=halves_of),
     _name("direction"),
     Column("seqlen", "tokens", tokens),

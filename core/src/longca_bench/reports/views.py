@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longca.errors import UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
-from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, layers
+from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, TRAINING_STEP, layers
 from longca_bench.reports.views_gaps import gaps, strategy_gaps
 from longca_bench.reports.views_pairs import best_pair, measured_pairs
 from longca_bench.reports.views_peers import overlap, peers
@@ -55,6 +55,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "ablation": ABLATION,
     "layers": layers,
     "steps": STEPS,
+    "training-step": TRAINING_STEP,
     "list": LIST,
     "contrast": contrast,
     "crossings": crossings,

@@ -14,7 +14,7 @@ from longca_bench.reports.words import brief_percent, percent_of, three_digits, 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
 
-__all__ = ["ABLATION", "LIST", "STEPS", "layers"]
+__all__ = ["ABLATION", "LIST", "STEPS", "TRAINING_STEP", "layers"]
 
 _DIRECTIONS = ("forward", "backward")
 
@@ -59,6 +59,23 @@ STEPS = View(
         _figure("overhead", "overhead", brief_percent),
         _figure("compilations", "compiled", None),
     ),
+    failures=True,
+)
+#: Rows of `core/benchmarks/training_step.py`.
+TRAINING_STEP = View(
+    "training steps of a model with several kinds of attention: milliseconds, tokens a second and memory",
+    rows=("subject",),
+    values=(
+        _figure("seconds", "ms a step", _milliseconds),
+        _figure("low_seconds", "least", _milliseconds),
+        _figure("high_seconds", "most", _milliseconds),
+        *(_figure(f"{part}_seconds", part, _milliseconds) for part in ("prepare", *_DIRECTIONS, "optimizer")),
+        _figure("tokens_per_second", "tokens/s", three_digits),
+        _figure("peak_bytes", "GiB", lambda found: three_digits(found / 2**30)),
+        _figure("compilations", "compiled", None),
+    ),
+    best="least",
+    among="table",
     failures=True,
 )
 _LAYERS = View(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["NOT_MEASURED", "environment", "results", "strategies", "whole"]
 
 _DOUBT = "? marks a time that is not believed. Such a time is never the fastest."
+_HALVES = "+ stands before the backward of a kernel with the forwards of other kernels."
 _FEW = 3  # names that are listed one by one
 
 
@@ -82,9 +83,11 @@ NOT_MEASURED = View(
 
 
 def results(rows: Rows) -> list[Table]:
-    """ms and throughput by mask and kernel, with the fastest kernel of each mask."""
+    """ms and throughput by mask and kernel, with the fastest kernel of each mask. Many pairs share columns."""
     doubt = (_DOUBT,) if (rows["status"] == "suspect").any() else ()
-    return tables_of(replace(_with_unit(RESULTS, rows), notes=doubt), rows)
+    many = sum("+" in kernel for kernel in rows["kernel"].unique()) > _FEW
+    notes, across = ((*doubt, _HALVES), ("half",)) if many else (doubt, RESULTS.across)
+    return tables_of(replace(_with_unit(RESULTS, rows), notes=notes, across=across), rows)
 
 
 def strategies(rows: Rows) -> list[Table]:

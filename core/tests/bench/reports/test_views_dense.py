@@ -143,6 +143,20 @@ def test_training_steps(tmp_path):
     assert "| `full` | 128 K | `fa3` | 5 | 1000 | 980 | 30.0 | 3.0% | 0.0% | 0 |" in text
 
 
+def test_training_steps_of_several_kinds_of_attention(tmp_path):
+    times = {f"{name}_seconds": 0.25 for name in ("low", "prepare", "forward", "backward", "optimizer")}
+    about = {"status": "ok", **times, "high_seconds": 2.0, "tokens_per_second": 32768.0, "compilations": 0}
+    rows = [
+        {"subject": "longca", "seconds": 1.0, "peak_bytes": 2**36, **about},
+        {"subject": "flex", "seconds": 1.5, "peak_bytes": None, **about},
+        {"subject": "sdpa_dense", "status": "oom", "message": "full"},
+    ]
+    text = benchmark("training-step", tmp_path, rows=rows)
+    assert cells(text, "`longca`") == ["**1000**", "250", "2000", *["250"] * 4, "32768", "64.0", "0"]
+    assert cells(text, "`flex`")[0] == "1500"
+    assert cells(text, "`sdpa_dense`")[0] == "OOM"
+
+
 def test_where_time_goes(tmp_path):
     factors = {
         "forward": {"cut": 1.2, "uneven": 1.0, "short": 1.3},

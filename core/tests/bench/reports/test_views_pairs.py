@@ -107,6 +107,14 @@ def test_a_report_has_pairs_where_some_were_measured(offers):
     assert cells(page[page.index("## Pairs") :], "`causal`")[3] == "`sdpa+naive`"
 
 
+@pytest.mark.parametrize(("count", "heads"), [(3, ["`k0+naive`", "`k1+naive`", "`k2+naive`"]), (4, ["`+naive`"])])
+def test_many_pairs_share_columns(count, heads):
+    rows = rows_of(calls({f"k{n}+naive": (None, 4.0) for n in range(count)}))
+    text = markdown_of(tables("results", rows))
+    assert cells(text, "mask")[3:-1] == heads
+    assert ("+ stands before the backward" in text) == (count > 3)
+
+
 def test_throughput_is_of_halves():
     pairs = calls({"naive": (3.0, 4.0), "sdpa+naive": (None, 4.2), "other+naive": (None, 4.4), "sdpa": (1.0, None)})
     text = markdown_of(tables("throughput", rows_of(pairs)))
