@@ -20,11 +20,16 @@ _COMMON: dict[str, Any] = {
     "unequal_lengths": True,
     "backward": Backward.EXTERNAL,
     "dtypes": ("bfloat16", "float16"),
-    "head_dims": (*range(8, 129, 8), 256),
     "expected_on": ">=9.0,!=10.1,<10.4",
     "deterministic": True,
     "metadata": "O(blocks)",
 }
+
+_FORMS: tuple[dict[str, Any], ...] = (
+    {"form": Form.ROW_INTERVALS},
+    {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "variable_blocks": True},
+)
+_HEAD_DIMS: tuple[dict[str, Any], ...] = ({"max_head_dim": 128, "head_dim_multiple": 8}, {"head_dims": (256,)})
 
 CUDNN_FLEX = KernelManifest(
     name="cudnn_flex",
@@ -37,12 +42,7 @@ CUDNN_FLEX = KernelManifest(
     implementation="longca_cudnn.flex.kernel:CuDNNFlex",
     workspace="longca_cudnn.flex.memory:workspace",
     plan_bytes="longca_cudnn.flex.memory:plan_bytes",
-    offers=(
-        Offer.model_validate({**_COMMON, "form": Form.ROW_INTERVALS}),
-        Offer.model_validate(
-            {**_COMMON, "form": Form.BLOCK_SPARSE, "mask_heads": "query", "variable_blocks": True},
-        ),
-    ),
+    offers=tuple(Offer.model_validate({**_COMMON, **form, **dims}) for form in _FORMS for dims in _HEAD_DIMS),
 )
 
 

@@ -42,7 +42,7 @@ def workspace(problem: Problem, form: Form) -> int:
 
 def plan_bytes(problem: Problem, form: Form) -> int:
     """Bytes of the lists of tiles and of their bits. For masks of several heads it is an upper bound."""
-    if not problem.mask.area:
+    if not problem.concrete_mask.area:
         return 0
     tile, heads_together = _forward_tile(problem), _packed_heads(problem, form)
     copies = 2 if heads_together > _ALIKE else 1
