@@ -72,7 +72,14 @@ def winners(records: Iterable[Record]) -> list[Winner]:
         if record.status == Status.OK and record.samples:
             name = shared_by(record.kernel, record.strategy, record.placement, record.mesh)
             of_mask.setdefault(name, {})[problem_key(record)] = record
-    return [_winner(device, mask, measured) for (device, mask), measured in found.items()]
+    return [_winner(device, mask, _of_all_directions(measured)) for (device, mask), measured in found.items()]
+
+
+def _of_all_directions(measured: Mapping[str, _Cases]) -> Mapping[str, _Cases]:
+    """The kernels without pairs that lack a direction: the forward of an added pair is a case of its first kernel."""
+    directions = {name: {case.direction for case in cases.values()} for name, cases in measured.items()}
+    every = set().union(*directions.values())
+    return {name: cases for name, cases in measured.items() if "+" not in name or directions[name] == every}
 
 
 def problem_key(record: Record) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from longca.plugins import registry
 from longca_bench.reports import training
 from longca_bench.reports.render_markdown import markdown_of, page_of
 from longca_bench.reports.views import tables
+from longca_bench.reports.winners import winners
 
 from .runs import cells, record, rows_of
 
@@ -113,6 +114,12 @@ def test_many_pairs_share_columns(count, heads):
     text = markdown_of(tables("results", rows))
     assert cells(text, "mask")[3:-1] == heads
     assert ("+ stands before the backward" in text) == (count > 3)
+
+
+def test_a_pair_without_a_forward_is_no_winner_beside_kernels_with_one():
+    pair = {"sdpa+naive": (None, 1.0)}
+    assert [str(each) for each in winners([*calls(), *calls(pair)])] == [str(each) for each in winners(calls())]
+    assert winners(calls({**pair, "naive": (None, 4.0)}))[0].fastest == ("sdpa+naive",)
 
 
 def test_throughput_is_of_halves():
