@@ -19,7 +19,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from longca_bench.measuring.commands import WorkerSetup
-from longca_bench.measuring.processes import adopt_orphans, end_all, end_with_parent
+from longca_bench.measuring.processes import adopt_orphans, end_all, end_with_parent, wake_without_parent
 from longca_bench.measuring.worker import serve
 
 __all__: list[str] = []
@@ -33,6 +33,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
+    wake_without_parent()
     control = socket.socket(fileno=int(sys.argv[1]))
     folder = sys.argv[2]
     ended: dict[int, int] = {}

@@ -113,8 +113,7 @@ class Keeper:
             [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), self._folder],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            # Ctrl-C does not reach a group of its own, and the system continues a stopped group when its judge is gone.
-            process_group=0,
+            process_group=0,  # Ctrl-C does not reach a group of its own
             env=self._environment,
         )
         theirs.close()

@@ -15,7 +15,15 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "descendants", "end_all", "end_with_parent", "how_it_ended", "waited"]
+__all__ = [
+    "adopt_orphans",
+    "descendants",
+    "end_all",
+    "end_with_parent",
+    "how_it_ended",
+    "waited",
+    "wake_without_parent",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,6 +34,11 @@ _PATIENCE = 5.0  # seconds until processes that were ended are gone
 def end_with_parent() -> None:
     """Makes the system end this process with its parent, at once."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wake_without_parent() -> None:
+    """Makes the system continue this process when its parent ends, even if it is stopped or about to be."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def adopt_orphans() -> None:
