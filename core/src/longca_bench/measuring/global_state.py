@@ -24,32 +24,37 @@ _CACHES = "CACHE_DIR"
 
 
 class GlobalState:
-    """The global state of this process at one moment."""
+    """The global state of this process at the moment of the last look."""
 
     def __init__(self) -> None:
-        self._values = {name: look() for name, look in _LOOKS.items()}
-        self._environment = dict(os.environb)
-        self._threads = set(threading.enumerate())
+        self._values, self._environment, self._threads = _look()
 
     def changed(self, *, threads: bool = False) -> list[str]:
-        """Names of what has changed since.
+        """Looks again, and returns the names of what has changed since the last look.
 
         Args:
             threads: Whether threads that have begun since, and still run, count. Compilers start threads in a first
                 call.
         """
-        names = [name for name, look in _LOOKS.items() if look() != self._values[name]]
-        names += [f"environment: {name}" for name in self._changed_variables()]
-        if threads and set(threading.enumerate()) - self._threads:
+        (values, environment, alive), before = _look(), self._environment
+        names = [name for name, value in values.items() if value != self._values[name]]
+        if environment != before:
+            names += [f"environment: {name}" for name in _changed_variables(before, environment)]
+        if threads and alive - self._threads:
             names.append("threads")
+        self._values, self._environment, self._threads = values, environment, alive
         return names
 
-    def _changed_variables(self) -> Iterator[str]:
-        now = dict(os.environb)
-        for name in sorted(set(now) | set(self._environment)):
-            text = name.decode("utf-8", "replace")
-            if now.get(name) != self._environment.get(name) and not text.endswith(_CACHES):
-                yield text
+
+def _look() -> tuple[dict[str, Any], dict[bytes, bytes], set[threading.Thread]]:
+    return {name: look() for name, look in _LOOKS.items()}, dict(os.environb), set(threading.enumerate())
+
+
+def _changed_variables(before: dict[bytes, bytes], now: dict[bytes, bytes]) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        text = name.decode("utf-8", "replace")
+        if now.get(name) != before.get(name) and not text.endswith(_CACHES):
+            yield text
 
 
 def _signal_handlers() -> list[Any]:

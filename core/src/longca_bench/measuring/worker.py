@@ -91,6 +91,7 @@ class Worker:
         self._blocks: dict[int, Block] = {}
         self._kernels: dict[str, Kernel] = {}
         self._plans: dict[int, Plan] = {}
+        self._state: GlobalState | None = None  # after the last call, if the last command was a call
         self._do: dict[type, Callable[[Any], Answer]] = {
             Share: self._share,
             Close: self._close,
@@ -102,6 +103,8 @@ class Worker:
 
     def answer(self, command: object) -> Answer:
         """Does a command. Whatever a plugin raises is the answer."""
+        if not isinstance(command, Run | CallStrategy):
+            self._state = None
         try:
             return self._do[type(command)](command)
         except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
@@ -109,7 +112,15 @@ class Worker:
             text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
             exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
             del error
-            return Answer(error=text, exhausted=exhausted, lost=self._poisoned())
+            return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=self._changed())
+
+    def _changed(self) -> list[str]:
+        """Names of the global state that a call changed before it raised."""
+        state, self._state = self._state, None
+        try:
+            return [] if state is None else state.changed()
+        except Exception:  # the working directory may be gone
+            return ["a state that cannot be read"]
 
     def _poisoned(self) -> bool:
         """Whether the CUDA context can do nothing more, as after an illegal memory access."""
@@ -208,7 +219,7 @@ class Worker:
         if run.mode is Mode.TIMED and world.device.type == "cpu":
             for tensor in tensors.values():
                 tensor.sum()  # the judge wrote it on another core, and a caller's tensors are in its own caches
-        before = GlobalState()
+        self._state = self._state or GlobalState()
         measured: dict[str, Any] = {}
         if run.mode is Mode.TIMED:
             measured["seconds"], results = timed_call(call, world)
@@ -234,7 +245,7 @@ class Worker:
         return Answer(
             returned=[returned[name] for name in named],
             fault=plain_text(fault, _WORD),
-            changed=before.changed(threads=run.mode is Mode.TIMED),
+            changed=self._state.changed(threads=run.mode is Mode.TIMED),
             **measured,
         )
 

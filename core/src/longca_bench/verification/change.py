@@ -81,14 +81,15 @@ class Change:
         sign = (random.choice([sign for sign in _SIGNS if sign * f * g != was]) for f, g, was in products)
         return cls(tuple(order_q), tuple(order_kv), tuple(sign), of_v, of_dout)
 
-    def apply(self, given: Inputs, changed: Inputs) -> None:
+    def apply(self, given: Inputs, changed: Inputs, *, with_dout: bool = True) -> None:
         """Writes changed inputs.
 
         Args:
             given: The inputs as they were drawn.
             changed: Tensors of the same shapes, for the changed ones.
+            with_dout: Whether dout is written too. A forward does not read it.
         """
-        for name in ("q", "k", "v", "dout"):
+        for name in ("q", "k", "v", "dout") if with_dout else ("q", "k", "v"):
             self.write(name, getattr(given, name), getattr(changed, name))
 
     def write(self, name: str, given: Tensor, changed: Tensor) -> None:

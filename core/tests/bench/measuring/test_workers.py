@@ -26,6 +26,7 @@ def provide_kernel():
 """
 KERNELS = '''
 import os, signal, socket, subprocess, sys, time
+import torch
 from longca_builtin.naive import Naive
 
 class Daemon(Naive):
@@ -70,9 +71,16 @@ class Talker(Naive):
     def forward(self, *arguments, **buffers):
         print("\\x1b[31mthe last \\ud800words" .encode("utf-8", "surrogatepass"), flush=True)
         os._exit(0)
+
+class Raiser(Naive):
+    """Changes global state, and raises."""
+    def forward(self, *arguments, **buffers):
+        first = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        raise ValueError(f"found {first}")
 '''
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
-NAMES = ("daemon", "stopper", "liar", "flooder", "talker")
+NAMES = ("daemon", "stopper", "liar", "flooder", "talker", "raiser")
 
 
 @pytest.fixture
@@ -150,6 +158,14 @@ def test_last_words_are_plain_text(workers):
     with pytest.raises(CaseEndError, match=r"exited with code 0. Its last words: .*the last") as end:
         call(workers, "talker")
     assert str(end.value).isprintable()
+
+
+def test_a_state_that_was_changed_before_an_error_ends_with_its_case(workers):
+    for _ in range(2):
+        kernel = RemoteKernel(workers, "raiser", ("odd",))
+        kernel.load()
+        with pytest.raises(CaseEndError, match=r"found torch\.float32"):
+            call(workers, "raiser")
 
 
 def test_a_worker_starts_in_a_folder_of_its_own(workers):
