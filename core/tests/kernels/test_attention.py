@@ -436,7 +436,7 @@ def test_the_key_of_a_mask_that_is_gone():
     del mask
     gc.collect()
     with pytest.raises(MaskError, match=f"key {key} no longer exists; keep a reference to it"):
-        torch.ops.longca.attention(*given, key, "naive", None, False, False)
+        torch.ops.longca.attention(*given, key, "naive", None, False, False, False)
 
 
 @pytest.mark.parametrize("duplicate", [lambda m: pickle.loads(pickle.dumps(m)), copy.copy, copy.deepcopy])

@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_said_under_the_compiler_too():
 def test_pytorchs_checks_of_the_forward(kernel, training):
     mask = pattern_mask("causal_document")
     qkv = [x.requires_grad_(training) for x in inputs(mask, 4, 2, head_dim=4)[:3]]
-    arguments = (*qkv, torch.from_numpy(mask.key_array), kernel, 0.5, False, training)
+    arguments = (*qkv, torch.from_numpy(mask.key_array), kernel, 0.5, False, False, training)
     torch.library.opcheck(operators.attention, arguments)
 
 
@@ -214,7 +214,7 @@ def test_pytorchs_checks_of_the_backward(kernel):
     q, k, v, dout = inputs(mask, 4, 2, head_dim=4)
     out, lse = longca.attention(q, k, v, mask, kernel=kernel, return_lse=True)
     key = torch.from_numpy(mask.key_array)
-    torch.library.opcheck(operators.attention_backward, (dout, q, k, v, out, lse, key, kernel, None, False))
+    torch.library.opcheck(operators.attention_backward, (dout, q, k, v, out, lse, key, kernel, None, False, False))
 
 
 @pytest.mark.gpu

@@ -35,6 +35,7 @@ def attention(
     kernel: str = "auto",
     softmax_scale: float | None = None,
     deterministic: bool = False,
+    allow_unverified: bool = False,
     return_lse: bool = False,
     strategy: str | None = None,
     mesh: DeviceMesh | None = None,
@@ -60,6 +61,8 @@ def attention(
             (`longca_advice.auto_kernel` has the order). It logs the choice and its reason.
         softmax_scale: Factor on the scores. None for 1/√D.
         deterministic: Take only an offer whose results are bit-identical from run to run.
+        allow_unverified: Take an offer too that nobody verified on this device, if no verified offer of the kernel
+            covers the problem. It is verified on this machine before its first use, once, which takes minutes.
         return_lse: Return the log-sum-exp too.
         strategy: Name of a context-parallel strategy. None for one device. `auto` takes the strategy with the least
             predicted time on the mesh (`longca_advice.auto_layout`), or the strategy of a layout given as placement.
@@ -75,13 +78,15 @@ def attention(
             without a strategy.
         UnknownNameError: Nobody provides the kernel or the strategy.
         UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels.
+        VerificationError: Only an unverified offer covers the problem, and its verification failed.
     """
     check_mask(mask)
     check_inputs(q, k, v)
     _check_settings(kernel, softmax_scale)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
     if strategy is not None:
-        result = _in_parallel(q, k, v, mask, strategy, mesh, kernel, placement, softmax_scale, deterministic, training)
+        result = _in_parallel(q, k, v, mask, strategy, mesh, placement, settings, training)
         return result if return_lse else result[0]
     if mesh is not None:
         raise RequestError("a mesh without a strategy; give strategy= one of those that `longca plugins` lists")
@@ -89,11 +94,11 @@ def attention(
         raise RequestError("a placement without a strategy; give strategy= one of those that `longca plugins` lists")
     # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
     plain = (softmax_scale is None or type(softmax_scale) is float) and type(deterministic) is bool
-    if plain and is_direct(q, k, v):
-        out, lse = attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic), training)
+    if plain and type(allow_unverified) is bool and is_direct(q, k, v):
+        out, lse = attend(q, k, v, mask, settings, training)
     else:
         key = torch.from_numpy(mask.key_array)
-        out, lse = operators.attention(q, k, v, key, kernel, softmax_scale, deterministic, training)
+        out, lse = operators.attention(q, k, v, key, *settings, training)
         lse = lse.detach()
     return (out, lse) if return_lse else out
 
@@ -121,10 +126,8 @@ def _in_parallel(
     mask: Mask,
     strategy: str,
     mesh: DeviceMesh | None,
-    kernel: str,
     placement: str | Layout,
-    softmax_scale: float | None,
-    deterministic: bool,
+    settings: Settings,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
     from torch.distributed.device_mesh import DeviceMesh
@@ -138,6 +141,6 @@ def _in_parallel(
         raise RequestError(
             f"{strategy} runs on a device mesh{given}; make one with init_device_mesh and give it as mesh="
         )
-    problem = problem_of(q, k, mask, Settings(kernel, softmax_scale, deterministic), training)
+    problem = problem_of(q, k, mask, settings, training)
     with on_device_of(q), in_given_dtypes(q):
-        return parallel_attention(q, k, v, problem, strategy, mesh, kernel, placement)
+        return parallel_attention(q, k, v, problem, strategy, mesh, settings.kernel, placement)

@@ -17,12 +17,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca import plugins
 from longca.errors import RequestError
 from longca.kernels.base import in_given_dtypes
+from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Layout, Problem
 from longca.parallel.layouts import check_layout, placed
 from longca.parallel.meshes import axis_sizes, groups_of, rank_in
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.plan_cache import PlanCache
-from longca_advice.auto_kernel import log
 from longca_advice.auto_layout import AUTO, choose_kernel
 
 __all__ = ["parallel_attention"]
@@ -62,6 +62,7 @@ def parallel_attention(
             length, which its rank alone finds.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
+        VerificationError: Only unverified offers cover the steps, and their verification failed.
     """
     groups = groups_of(mesh)
     # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
@@ -85,11 +86,11 @@ def _make_ready(problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, 
     if given:
         check_layout(layout, problem, strategy, axis_sizes(mesh, axes))
     if kernel == AUTO:
-        choice = choose_kernel(registry, problem, layout)
-        log(choice)
-        kernel = choice.kernel
+        kernel = choose_first(registry, problem, lambda asked: choose_kernel(registry, asked, layout), layout)
     elif not (verdict := registry.resolve(kernel, problem, layout)):
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
+    else:
+        verify_first(registry, verdict, problem.device)
     about = registry, strategy, mesh, groups_of(mesh)
     made = _STRATEGIES.get(None, about, lambda: registry.load_strategy(strategy)(mesh))
     return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank_in(mesh, axes))

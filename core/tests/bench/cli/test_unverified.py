@@ -5,6 +5,9 @@ else is real: the processes, the plugins, the verification and the file of its r
 """
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -166,3 +169,66 @@ def test_a_result_that_cannot_be_stored_is_an_error(on_a100):
     assert ran.returncode == 1
     assert "fresh was verified, and the result cannot be stored in" in ran.stderr
     assert "Set LONGCA_VERIFIED to a path that can be written" in ran.stderr
+
+
+ATTENTION = """
+import logging, sys
+import torch, longca
+from longca import masks
+from longca.errors import LongCAError
+
+logging.basicConfig(level="WARNING", format="%(message)s")
+mask = masks.build("causal", 100)
+q, k, v = (torch.randn(100, 3, 32, requires_grad=True) for _ in range(3))
+for kernel, allowed in {asked!r}:
+    try:
+        out = longca.attention(q, k, v, mask, kernel=kernel, allow_unverified=allowed)
+        out.sum().backward()
+        expected = longca.attention(q, k, v, mask, kernel="naive")
+        print(kernel, allowed, "right" if torch.allclose(out, expected, atol=1e-5) else "wrong")
+    except LongCAError as error:
+        print(kernel, allowed, type(error).__name__, error)
+"""
+
+
+def attention(on_a100, *asked):
+    ran = on_a100.python("-c", ATTENTION.format(asked=asked))
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines(), ran.stderr
+
+
+def test_attention_verifies_an_unverified_offer_before_its_first_use(on_a100):
+    refused, right, again, plain = attention(
+        on_a100, ("fresh", False), ("fresh", True), ("naive+fresh", True), ("fresh", False)
+    )[0]
+    assert refused.startswith(
+        "fresh False UnsupportedError fresh is expected to run on compute capability >=8.0, where"
+    )
+    assert (right, again, plain) == ("fresh True right", "naive+fresh True right", "fresh False right")
+    told, log = attention(on_a100, ("fresh", False), ("fresh", True))
+    assert told == ["fresh False right", "fresh True right"]
+    assert "is verified now" not in log, "another process uses the result"
+    assert listed(on_a100, "fresh") == ("here", "verified here")
+
+
+def test_attention_refuses_an_offer_that_is_wrong_here(on_a100):
+    (first, second), log = attention(on_a100, ("broken", True), ("naive+broken", True))
+    assert first.startswith(
+        "broken True VerificationError broken is not verified on Fake A100 (compute capability 8.0): "
+    )
+    assert "causal float32 backward: wrong on causal, 3:3 heads: dv" in first
+    assert "Take another kernel, or run `longca verify --unverified --kernel broken`" in first
+    assert second.startswith("naive+broken True VerificationError broken is not verified")
+    assert log.count("is verified now") == 1, "a failure is remembered"
+
+
+def test_processes_verify_a_kernel_once(on_a100):
+    """Ranks of one machine ask at the same time."""
+    code = ATTENTION.format(asked=[("fresh", True)])
+    env = {**on_a100.env, "PYTHONPATH": os.pathsep.join(map(str, on_a100.folders))}
+    start = [sys.executable, "-c", code]
+    ranks = [subprocess.Popen(start, env=env, cwd=on_a100.root, stdout=-1, stderr=-1, text=True) for _ in range(3)]
+    said = [rank.communicate(timeout=300) for rank in ranks]
+    assert [out for out, _ in said] == ["fresh True right\n"] * 3
+    assert sum("is verified now" in log for _, log in said) == 1
+    assert len((on_a100.root / "verified.jsonl").read_text("utf-8").splitlines()) == 1
