@@ -7,11 +7,15 @@ import pytest
 
 from longca import Device, Problem, masks
 from longca.masks import BlockSparseMask, Form
+from longca_triton.config import Config, Configs
+from longca_vsa.bsa.configs import FromScores
 from longca_vsa.bsa.plan import make_plan
 from longca_vsa.fa2_sparse import FA2Sparse
 from longca_vsa.memory import (
     bsa_plan,
+    bsa_plan_of,
     bsa_workspace,
+    bsa_workspace_of,
     fa2_sparse_plan,
     fa2_sparse_workspace,
     fastvideo_plan,
@@ -64,6 +68,23 @@ def test_bsa_sums_in_float32_where_a_group_is_too_large_for_the_cache():
     short, long = (problem(uniform(64, 1, seqlen), heads=(8, 1)) for seqlen in (4096, 16384))
     assert bsa_workspace(short, Form.BLOCK_SPARSE) == 2 * 4 * 8 * 4096
     assert bsa_workspace(long, Form.BLOCK_SPARSE) == 2 * 4 * 8 * 16384 + 2 * 16384 * 128 * 4
+
+
+STORED = Configs(
+    Config(128, 64, 4, 2), Config(64, 64, 4, 2), FromScores(128, 64, 4, 3, store=2**20, cache=2**19, streams=2)
+)
+
+
+@pytest.mark.parametrize("kv", [2, 8])
+@pytest.mark.parametrize("mask", [uniform(64, seqlen=4096), uniform(128, 1, 4096), uniform(48), variable()])
+def test_parts_of_bsa_that_store_gradients(mask, kv):
+    asked = problem(mask, heads=(8, kv))
+    made = make_plan(asked, STORED)
+    assert len(made.parts) > 1
+    assert bsa_plan_of(asked, STORED) == pytest.approx(made.metadata_bytes, rel=0.1)
+    stored = max(part.plan.score_rows for part in made.parts) * made.packed * 64 * 2
+    workspace = bsa_workspace_of(asked, STORED)
+    assert 2 * stored < workspace < 4 * stored + 4 * 2 * mask.seqlen_k * kv * 128 * 4
 
 
 def test_copies_of_fastvideo():

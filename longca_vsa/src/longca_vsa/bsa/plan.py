@@ -95,7 +95,7 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     configs = configs or choose(problem)
     if problem.direction == "backward" and isinstance(configs.dq, FromScores):
         plan = make_plan(replace(problem, direction=Direction.FORWARD), configs)
-        return replace(plan, problem=problem, parts=tuple(_parts(problem, configs, configs.dq)))
+        return replace(plan, problem=problem, parts=tuple(_parts(problem, configs)))
     with_backward = problem.direction == "backward"
     bits = torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device))  # PyTorch wants memory it may write to
     num_keys = len(mask.k_bounds) - 1
@@ -120,9 +120,9 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     return plan
 
 
-def _parts(problem: Problem, configs: Configs, config: FromScores) -> Iterator[Part]:
+def _parts(problem: Problem, configs: Configs) -> Iterator[Part]:
     mask = block_sparse(problem)
-    for heads, blocks in cut_into_parts(problem, config):
+    for heads, blocks in cut_into_parts(problem, configs):
         bounds = mask.q_bounds[blocks.start : blocks.stop + 1]
         mask_heads = slice(
             heads.start * mask.heads // problem.num_heads_kv, -(-heads.stop * mask.heads // problem.num_heads_kv)
