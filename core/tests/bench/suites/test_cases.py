@@ -53,7 +53,7 @@ def test_heads_and_seeds_narrow():
 def test_kernels_that_a_suite_can_do_without():
     dense = load_suite("dense")
     left_out = absent(dense, ["sdpa", "naive", "fa3"])
-    assert set(left_out) == {"fa2", "fa4", "flex", "cudnn", "flashmask"}
+    assert set(left_out) == {"fa2", "fa4", "flex", "flex_flash", "cudnn", "cudnn_flex", "flashmask"}
     assert not absent(dense, ["sdpa"], Selection(kernels=("sdpa",)))
     strict = dense.model_copy(update={"distributions": {}})
     with pytest.raises(UnknownNameError, match="fa2"):
