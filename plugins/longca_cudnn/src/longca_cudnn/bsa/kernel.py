@@ -190,8 +190,9 @@ def library() -> Any:
 
 def _lists(tiled: BlockSparseMask, problem: Problem, device: torch.device) -> BlockLists:
     """The key tiles of each query tile: counts [Hq, query tiles] and columns [Hq, query tiles, width]."""
-    found = kept_lists(tiled, device)
-    counts, columns = (x.repeat_interleave(problem.heads_q // tiled.heads, 0) for x in found)
+    counts, columns = kept_lists(tiled, device)
+    if tiled.heads < problem.heads_q:
+        counts, columns = (x.repeat_interleave(problem.heads_q // tiled.heads, 0) for x in (counts, columns))
     if problem.direction == "backward":
         width = columns.shape[-1]
         columns = torch.nn.functional.pad(columns, (0, bucket(width, 1) - width))

@@ -7,9 +7,10 @@ nvidia-cudnn-frontend 1.32.0.
 from __future__ import annotations
 
 from longca import Problem
-from longca.kernels.sizes import DTYPE_BYTES, block_sparse, empty_bytes, widths
+from longca.kernels.sizes import DTYPE_BYTES, block_sparse, empty_bytes
 from longca.masks import BlockSparseMask, Form
-from longca_cudnn.bsa.tiles import LARGE, TiledSide, in_tiles, tile_size
+from longca.masks.bitmaps import seen_tokens
+from longca_cudnn.bsa.tiles import LARGE, TiledSide, tile_size
 from longca_cudnn.documents import bucket
 
 __all__ = ["plan_bytes", "workspace"]
@@ -29,7 +30,7 @@ def workspace(problem: Problem, form: Form) -> int:
     if not backward:
         return size
     sums = problem.heads_q * (rows + 2 * rows // problem.head_dim + 2 * columns)
-    return size + 4 * sums + 4 * problem.heads_q * queries.num_tiles * _width(problem, mask, queries.tile)
+    return size + 4 * sums + 4 * problem.heads_q * queries.num_tiles * _width(problem, mask, keys)
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
@@ -38,7 +39,7 @@ def plan_bytes(problem: Problem, form: Form) -> int:
     if not mask.area:
         return 0
     (queries, pads_q), (keys, pads_k) = _sides(mask)
-    size = 4 * problem.heads_q * queries.num_tiles * (1 + _width(problem, mask, queries.tile))
+    size = 4 * problem.heads_q * queries.num_tiles * (1 + _width(problem, mask, keys))
     size += pads_q * 8 * mask.seqlen_q + pads_k * (8 * mask.seqlen_k + 4 * keys.num_tiles)
     return size + empty_bytes(mask) * problem.heads_q // mask.heads
 
@@ -51,6 +52,7 @@ def _sides(mask: BlockSparseMask) -> tuple[tuple[TiledSide, bool], tuple[TiledSi
     return (queries, short or not queries.is_dense), (keys, not keys.is_dense)
 
 
-def _width(problem: Problem, mask: BlockSparseMask, tile: int) -> int:
-    width = widths(in_tiles(mask, tile), tile, tile).full
+def _width(problem: Problem, mask: BlockSparseMask, keys: TiledSide) -> int:
+    """Entries of a query tile's list."""
+    width = int(seen_tokens(mask.bits, keys.tiles_of_block).max())
     return bucket(width, 1) if problem.direction == "backward" else width

@@ -35,7 +35,8 @@ class TiledSide:
     tile: int
 
     @cached_property
-    def _tiles_of_block(self) -> NDArray[np.int64]:
+    def tiles_of_block(self) -> NDArray[np.int64]:
+        """Number of tiles of each block: [blocks]."""
         return -(-np.diff(self.bounds) // self.tile)
 
     @property
@@ -46,7 +47,7 @@ class TiledSide:
     @property
     def num_tiles(self) -> int:
         """Number of tiles."""
-        return int(self._tiles_of_block.sum())
+        return int(self.tiles_of_block.sum())
 
     @property
     def is_dense(self) -> bool:
@@ -56,13 +57,13 @@ class TiledSide:
     @property
     def owner(self) -> NDArray[np.int64]:
         """The block of each tile: [tiles]."""
-        return np.repeat(np.arange(len(self.bounds) - 1), self._tiles_of_block)
+        return np.repeat(np.arange(len(self.bounds) - 1), self.tiles_of_block)
 
     @property
     def sizes(self) -> NDArray[np.int32]:
         """Tokens of each tile: int32 [tiles]."""
         sizes = np.full(self.num_tiles, self.tile, np.int32)
-        sizes[np.cumsum(self._tiles_of_block) - 1] -= (-np.diff(self.bounds) % self.tile).astype(np.int32)
+        sizes[np.cumsum(self.tiles_of_block) - 1] -= (-np.diff(self.bounds) % self.tile).astype(np.int32)
         return sizes
 
     @property

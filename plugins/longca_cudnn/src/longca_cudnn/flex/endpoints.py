@@ -30,7 +30,8 @@ def endpoints_of(mask: Mask, heads_q: int, device: torch.device) -> Tensor:
     if mask.admits(Form.ROW_INTERVALS):
         return _of_intervals(mask.head(0).row_pieces, device)[None]
     assert isinstance(mask, BlockSparseMask), "only block-sparse masks have a mask per head"
-    return _of_blocks(mask, device).repeat_interleave(heads_q // mask.heads, 0)
+    endpoints = _of_blocks(mask, device)
+    return endpoints if mask.heads == heads_q else endpoints.repeat_interleave(heads_q // mask.heads, 0)
 
 
 def blind_queries(endpoints: Tensor) -> Tensor:
