@@ -155,11 +155,8 @@ def test_workspace():
 )
 def test_refusals_before_anything_compiles(monkeypatch, mask, changes, code):
     monkeypatch.setattr("longca.manifests.resolve.missing", lambda requirement: None)
-    (offer,) = FLEX_FLASH.offers
-    offers = (offer.model_copy(update={"verified_on": offer.expected_on}),)
-    manifest = FLEX_FLASH.model_copy(update={"offers": offers})
-    asked = {"head_dim": 128, "dtype": "bfloat16", "device": H200, **changes}
-    verdict = longca.resolve(manifest, problem(mask, **asked))
+    asked = {"head_dim": 128, "dtype": "bfloat16", "device": H200, "allow_unverified": True, **changes}
+    verdict = longca.resolve("flex_flash", problem(mask, **asked))
     assert [reason.code for reason in verdict.reasons] == ([] if code is None else [code])
 
 
