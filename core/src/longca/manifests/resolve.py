@@ -147,7 +147,7 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
     found = standing(name, offer, device)
     if found.is_open:
         if not problem.allow_unverified:
-            yield _unverified(name, offer, device, found)
+            yield _unverified(name, offer, device)
     elif found is not Standing.NOT_OFFERED:
         return
     elif device.kind == "cpu":
@@ -162,18 +162,18 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
         )
 
 
-def _unverified(name: str, offer: Offer, device: Device, found: Standing) -> Reason:
-    """The reason against an offer that nobody verified on a device."""
-    asked = f"this device has {device.capability_text}"
-    again = f"`longca verify --unverified --kernel {name}`"
-    check = check_of(name, offer, device)
-    if found is Standing.FAILED_HERE and check is not None:
-        return Reason(
-            "unverified", asked, f"{name} was verified here and failed ({check.message})", f"Try {again} again"
-        )
-    advice = f"Run {again}, or give allow_unverified=True, or --unverified to `longca run`"
-    where = f"compute capability {offer.expected_on}"
-    return Reason("unverified", asked, f"{name} is expected to run on {where}, where nobody verified it", advice)
+#: The same words for every kernel, so that listings say them once.
+_VERIFY = "`longca verify --unverified --kernel NAME`"
+
+
+def _unverified(name: str, offer: Offer, device: Device) -> Reason:
+    """The reason against an offer that nobody verified on a device, or that failed there."""
+    asked = f"its compute capability is {device.capability_text}"
+    if check := check_of(name, offer, device):
+        failed = f"{name} should run on this device, and its verification here failed ({check.message})"
+        return Reason("unverified", asked, failed, f"Run {_VERIFY} again once the reason is gone")
+    advice = f"Run {_VERIFY}, or give allow_unverified=True, or --unverified to `longca run`"
+    return Reason("unverified", asked, f"{name} should run on this device, and nobody verified it there", advice)
 
 
 def _capabilities(offer: Offer) -> str:
