@@ -39,8 +39,8 @@ def launch_parts(
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream(q.device))
     for number, (_, parts) in enumerate(groupby(plan.parts, key=lambda part: part.heads.start)):
-        stream, store = lanes[number % len(lanes)]
-        with torch.cuda.stream(stream):
+        lane, store = lanes[number % len(lanes)]
+        with torch.cuda.stream(lane):
             _launch_heads_parts(list(parts), inputs, results, store)
     for stream in streams:
         torch.cuda.current_stream(q.device).wait_stream(stream)
