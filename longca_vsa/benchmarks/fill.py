@@ -7,7 +7,8 @@ The script needs no GPU. It makes the plans on the CPU with the configurations o
 steps takes as many columns, even if no block of the mask fills them. A row of the forward and of dq is a query under
 one head. If the heads of a group share their mask, a block of few queries fills a tile too.
 
-The backward's fill weighs its two kernels by their operations on a pair and head dimension: 8 for dk and dv, 6 for dq.
+The backward's fill weighs its two kernels by their operations on a pair and head dimension: 8 for dk and dv, 6 for dq,
+or 2 for dq if the launch of dk and dv stores gradients of scores.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from longca_triton.config import Config
 
 CPU = Device("cpu")
-#: Operations on a pair and head dimension, by kernel of the backward.
-WEIGHTS = {"dkdv": 8, "dq": 6}
+BACKWARD = ("dkdv", "dq")
 ABOUT = ("pattern", "seqlen", "seed", "heads_q", "heads_kv", "head_dim")
 
 
@@ -50,22 +50,31 @@ def plan_for(problem: Problem, capability: tuple[int, int]) -> BSAPlan:
 
 def computed(plan: BSAPlan, kernel: str) -> int:
     """Pairs that all programs of `forward`, `dkdv` or `dq` compute, visible or not."""
+    if plan.parts and kernel != "forward":
+        return sum(computed(part.plan, kernel) for part in plan.parts)
     config: Config = getattr(plan.configs, kernel)
     step = config.block_m if kernel == "dkdv" else config.block_n
-    steps = plan.lists(kernel).steps[step]  # [mask heads, blocks]
+    stored = plan.scores if kernel == "dq" else None
+    steps = stored.steps if stored else plan.lists(kernel).steps[step]  # [mask heads, blocks]
     blocks = plan.tiles[kernel].table[:, 3].long()
     # dk and dv walk a list once for each query head; the others' rows are a group's heads where these are packed.
     walks = plan.heads_a_mask if kernel == "dkdv" else plan.heads_a_mask // plan.packed
     return int(steps[:, blocks].sum()) * walks * config.block_m * config.block_n
 
 
+def weights_of(plan: BSAPlan) -> dict[str, int]:
+    """Operations on a pair and head dimension, by kernel of the backward."""
+    return {"dkdv": 8, "dq": 2 if plan.parts else 6}
+
+
 def row_of(case: Case, capability: tuple[int, int]) -> dict[str, Any]:
     """The row of a mask."""
     problem = replace(case.problem(CPU), direction=Direction.BACKWARD)
     plan = plan_for(problem, capability)
-    cells = {kernel: computed(plan, kernel) for kernel in ("forward", *WEIGHTS)}
+    cells = {kernel: computed(plan, kernel) for kernel in ("forward", *BACKWARD)}
     tiles = {kernel: [getattr(plan.configs, kernel).block_m, getattr(plan.configs, kernel).block_n] for kernel in cells}
-    weighed = sum(weight * cells[kernel] for kernel, weight in WEIGHTS.items())
+    weights = weights_of(plan)
+    weighed = sum(weight * cells[kernel] for kernel, weight in weights.items())
     return {
         **{name: getattr(case, name) for name in ABOUT},
         "factors": dict(case.factors),
@@ -74,7 +83,7 @@ def row_of(case: Case, capability: tuple[int, int]) -> dict[str, Any]:
         "computed": cells,
         "tiles": tiles,
         "fill": {kernel: problem.area / count for kernel, count in cells.items()}
-        | {"backward": sum(WEIGHTS.values()) * problem.area / weighed},
+        | {"backward": sum(weights.values()) * problem.area / weighed},
     }
 
 

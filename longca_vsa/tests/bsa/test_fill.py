@@ -11,7 +11,7 @@ import pytest
 
 import longca
 from longca_triton.checking import load_script
-from longca_vsa.bsa.configs import Config, Configs
+from longca_vsa.bsa.configs import Config, Configs, FromScores
 from longca_vsa.bsa.plan import make_plan
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fill.py"
@@ -62,6 +62,19 @@ def test_cells_are_those_of_all_programs_and_steps(fill, mask_heads, heads_q, pa
     assert fill.computed(plan, "forward") == one_by_one(kept, packed, 32, 16, each // packed)
     assert fill.computed(plan, "dq") == one_by_one(kept, packed, 64, 32, each // packed)
     assert fill.computed(plan, "dkdv") == one_by_one(kept.swapaxes(1, 2), 1, 32, 16, each)
+
+
+def test_cells_of_a_product_with_stored_gradients(fill):
+    kept = np.random.default_rng(0).random((2, 5, 5)) < 0.5
+    mask = longca.masks.BlockSparseMask(kept, BOUNDS, BOUNDS)
+    problem = longca.Problem(mask=mask, heads_q=4, heads_kv=2, device=fill.CPU, direction="backward")
+    stored = Configs(CONFIGS.forward, CONFIGS.dkdv, FromScores(64, CONFIGS.dkdv.block_n, 4, 2, cache=2**15))
+    plan = make_plan(problem, stored)
+    assert len(plan.parts) > 1
+    sizes = np.diff(BOUNDS)
+    tiles = -(-sizes * 2 // 64)[:, None] * -(-sizes // 32)  # of rows under two heads, and of keys
+    assert fill.computed(plan, "dq") == (kept * tiles).sum() * 64 * 32
+    assert fill.weights_of(plan) == {"dkdv": 8, "dq": 2}
 
 
 def test_the_record_has_a_row_a_mask(fill, tmp_path, capsys):
