@@ -19,11 +19,13 @@ import atexit
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 __all__ = ["PlanCache"]
 
 T = TypeVar("T")
+
+_MISSING: Final[Any] = object()
 
 
 class PlanCache(Generic[T]):
@@ -49,9 +51,10 @@ class PlanCache(Generic[T]):
         """
         entry = getattr(mask, "key", mask), about
         with self._lock:
-            if entry in self._entries:
+            found = self._entries.get(entry, _MISSING)
+            if found is not _MISSING:
                 self._entries.move_to_end(entry)
-                return self._entries[entry]
+                return cast(T, found)
         made = make()
         with self._lock:
             self._entries[entry] = made

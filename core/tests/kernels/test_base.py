@@ -9,6 +9,7 @@ from longca import masks
 from longca.errors import RequestError
 from longca.kernels.base import (
     Plan,
+    as_in_an_operator,
     check_inputs,
     device_of,
     fill,
@@ -140,3 +141,26 @@ def test_what_was_written_at_once_is_not_copied():
 def test_a_cpu_has_no_device_to_choose():
     with on_device_of(X):
         pass
+
+
+def test_a_kernel_runs_as_in_an_operator():
+    leaf = X.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16), as_in_an_operator(X):
+        assert not torch.is_autocast_enabled("cpu")
+        assert not (leaf * 2).requires_grad
+        assert not leaf[0]._is_view()
+    with as_in_an_operator(X):
+        assert not (leaf * 2).requires_grad
+    assert (leaf * 2).requires_grad
+
+
+@pytest.mark.gpu
+def test_a_kernel_runs_on_its_tensors_device():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    first, second = (torch.zeros(1, device=f"cuda:{index}") for index in (0, 1))
+    with torch.cuda.device(0):
+        for x, index in ((first, 0), (second, 1)):
+            with as_in_an_operator(x):
+                assert torch.cuda.current_device() == index
+            assert torch.cuda.current_device() == 0

@@ -11,7 +11,7 @@ The helpers below stand between a caller's tensors and a kernel. A kernel reads 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from longca.metadata.block_lists import BlockLists
 __all__ = [
     "Kernel",
     "Plan",
+    "as_in_an_operator",
     "check_inputs",
     "check_mask",
     "device_of",
@@ -254,3 +255,18 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     if not x.is_cuda or x.device.index == torch.cuda.current_device():
         return _AS_IT_IS
     return torch.cuda.device(x.device)
+
+
+def as_in_an_operator(x: Tensor) -> AbstractContextManager[Any]:
+    """Runs a kernel as an operator would: below autograd, on its tensor's device and in the tensor's dtype."""
+    below = torch._C._AutoDispatchBelowADInplaceOrView()
+    contexts = on_device_of(x), in_given_dtypes(x)
+    return below if contexts == (_AS_IT_IS, _AS_IT_IS) else _nested(below, *contexts)
+
+
+@contextmanager
+def _nested(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield

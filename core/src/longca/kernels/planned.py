@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import atexit
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import _C, Tensor
+from torch import Tensor
 
 from longca import plugins
 from longca.errors import PluginError, RequestError
-from longca.kernels.base import Kernel, Plan, device_of, in_given_dtypes, on_device_of
+from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
 from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
@@ -55,7 +56,7 @@ class Planned(NamedTuple):
         Raises:
             PluginError: Results share memory with one another or with an input.
         """
-        with on_device_of(q), in_given_dtypes(q), _C._AutoDispatchBelowADInplaceOrView():
+        with as_in_an_operator(q):
             out, lse = self.kernel.forward(q, k, v, self.plan)
             out, lse = out.contiguous(), lse.contiguous()
         self._check_memory((out, lse), (q, k, v))
@@ -69,7 +70,7 @@ class Planned(NamedTuple):
         Raises:
             PluginError: Results share memory with one another or with an input.
         """
-        with on_device_of(q), in_given_dtypes(q), _C._AutoDispatchBelowADInplaceOrView():
+        with as_in_an_operator(q):
             dq, dk, dv = self.kernel.backward(dout.contiguous(), q, k, v, out, lse, self.plan)
             dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
         self._check_memory((dq, dk, dv), (dout, q, k, v, out, lse))
@@ -114,23 +115,24 @@ def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Setting
         UnsupportedError: No offer covers the problem.
         VerificationError: Only an unverified offer covers the problem, and its verification failed.
     """
-
-    def make() -> Planned:
-        whole = mask if isinstance(mask, Mask) else Mask.by_key(mask)
-        if (q.shape[0], k.shape[0]) != (whole.seqlen_q, whole.seqlen_k):
-            raise RequestError(
-                f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {whole.seqlen_q} × {whole.seqlen_k}. "
-                "Build the mask for the tensors' lengths"
-            )
-        # A plan that is made in inference mode must serve other calls too.
-        with on_device_of(q), in_given_dtypes(q), torch.inference_mode(False):
-            kernel, plan = _plan(settings.kernel, problem_of(q, k, whole, settings, training))
-            return Planned(kernel, plan, torch.from_numpy(whole.key_array))
-
-    found = PLANS.get(mask, (settings, training, q.shape, k.shape, q.dtype, q.device), make)
+    about = settings, training, q.shape, k.shape, q.dtype, q.device
+    found = PLANS.get(mask, about, partial(_make, mask, q, k, settings, training))
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         _CAPTURED[id(found)] = found
     return found
+
+
+def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: bool) -> Planned:
+    whole = mask if isinstance(mask, Mask) else Mask.by_key(mask)
+    if (q.shape[0], k.shape[0]) != (whole.seqlen_q, whole.seqlen_k):
+        raise RequestError(
+            f"q has {q.shape[0]} tokens and k {k.shape[0]}, but the mask is {whole.seqlen_q} × {whole.seqlen_k}. "
+            "Build the mask for the tensors' lengths"
+        )
+    # A plan that is made in inference mode must serve other calls too.
+    with on_device_of(q), in_given_dtypes(q), torch.inference_mode(False):
+        kernel, plan = _plan(settings.kernel, problem_of(q, k, whole, settings, training))
+        return Planned(kernel, plan, torch.from_numpy(whole.key_array))
 
 
 def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
