@@ -19,6 +19,7 @@ def history(tmp_path, monkeypatch):
     """An empty history, so that nobody's own measurements steer the tests."""
     path = tmp_path / "history" / "records.jsonl"
     monkeypatch.setenv("LONGCA_HISTORY", str(path))
+    monkeypatch.setenv("LONGCA_VERIFIED", str(tmp_path / "history" / "verified.jsonl"))
     return path
 
 

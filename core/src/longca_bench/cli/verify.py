@@ -91,8 +91,10 @@ def verify(
     from longca_bench.reports.verify_table import print_verification
 
     found: dict[str, list[OfferCheck]] = {}
-    how = {"road": Road(timeout=timeout), "repeat": repeat or 0, "unverified": unverified}
-    for name, checks in verify_kernels(registry, names, where, jobs, **how):
+    road = Road(timeout=timeout)
+    for name, checks in verify_kernels(
+        registry, names, where, jobs, road=road, repeat=repeat or 0, unverified=unverified
+    ):
         if unverified and not checks:
             continue
         found[name] = checks
