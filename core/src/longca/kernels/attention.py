@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longca import plugins
 from longca.errors import RequestError
-from longca.kernels import operators
+from longca.kernels import operators as operators  # registers torch.ops.longca
 from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_device_of
 from longca.kernels.direct import attend, is_direct
 from longca.kernels.planned import Settings, problem_of
@@ -84,8 +84,8 @@ def attention(
     check_inputs(q, k, v)
     _check_settings(kernel, softmax_scale)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
     if strategy is not None:
+        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
         result = _in_parallel(q, k, v, mask, strategy, mesh, placement, settings, training)
         return result if return_lse else result[0]
     if mesh is not None:
@@ -93,12 +93,12 @@ def attention(
     if placement != "auto":
         raise RequestError("a placement without a strategy; give strategy= one of those that `longca plugins` lists")
     # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
-    plain = (softmax_scale is None or type(softmax_scale) is float) and type(deterministic) is bool
-    if plain and type(allow_unverified) is bool and is_direct(q, k, v):
-        out, lse = attend(q, k, v, mask, settings, training)
+    plain = type(softmax_scale) in (float, type(None)) and type(deterministic) is type(allow_unverified) is bool
+    if is_direct(q, k, v) and plain:
+        out, lse = attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic, allow_unverified), training)
     else:
-        key = torch.from_numpy(mask.key_array)
-        out, lse = operators.attention(q, k, v, key, *settings, training)
+        asked = kernel, softmax_scale, deterministic, allow_unverified, training
+        out, lse = torch.ops.longca.attention(q, k, v, torch.from_numpy(mask.key_array), *asked)
         lse = lse.detach()
     return (out, lse) if return_lse else out
 
