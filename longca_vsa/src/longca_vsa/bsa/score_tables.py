@@ -1,4 +1,4 @@
-"""Where the launch of dk and dv stores gradients of scores, and where the launch of dq finds them.
+"""The places of stored gradients of scores: the launch of dk and dv writes them, and the launch of dq finds them.
 
 The store is a matrix of rows: a query for one tile of keys, under the packed heads of one program of dq. Each step of a
 tile's list has BLOCK_M rows. The last step of a run may have rows of no query. Their gradients are 0.

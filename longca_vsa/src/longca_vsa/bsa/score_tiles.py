@@ -20,7 +20,7 @@ __all__ = ["Place", "keep", "multiply_dscores"]
 
 
 class Place(NamedTuple):
-    """Where a program of dk and dv stores the gradients of its scores.
+    """The place of the gradients that a program of dk and dv stores.
 
     Attributes:
         target: Their descriptor: [rows, packed · BLOCK_N], with blocks of [BLOCK_M, BLOCK_N].
