@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -35,7 +36,26 @@ class Watching(TorchDispatchMode):
 
 
 class Named(torch.Tensor):
-    """A tensor subclass."""
+    """A tensor subclass that notes the functions that it is given to."""
+
+    seen = ()
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        Named.seen += (function,)
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+class Noting(TorchFunctionMode):
+    """Notes the functions that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function)
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture
@@ -86,11 +106,26 @@ def test_a_mode_around_the_backward_alone_sees_its_operator():
     assert watching.seen == ["attention_backward"]
 
 
+def test_a_mode_of_functions_sees_the_operator():
+    mask = pattern_mask("causal")
+    with Noting() as noting:
+        longca.attention(*inputs(mask, 4, 2)[:3], mask)
+    assert torch.ops.longca.attention in noting.seen
+
+
+@pytest.mark.filterwarnings("ignore")  # tracing is deprecated, and warns of every check
+def test_a_trace_has_the_operator():
+    mask = pattern_mask("causal")
+    traced = torch.jit.trace(lambda *qkv: longca.attention(*qkv, mask), inputs(mask, 4, 2)[:3])
+    assert "longca::attention" in str(traced.graph)
+
+
 def test_a_subclass_stays_one():
     mask = pattern_mask("causal")
     q, k, v, _ = inputs(mask, 4, 2)
     named = longca.attention(q.as_subclass(Named), k, v, mask)
     assert type(named) is Named
+    assert torch.ops.longca.attention in Named.seen
     assert torch.equal(named.as_subclass(torch.Tensor), longca.attention(q, k, v, mask))
 
 
@@ -107,12 +142,19 @@ def test_tensors_without_memory_get_results_without_memory(counting):
     assert counting.forwards == 1
 
 
-def test_a_negated_view_is_read_as_its_values():
+def test_a_kernel_is_given_no_negated_view(monkeypatch):
+    class Reading(Counting):
+        def forward(self, q, k, v, plan, **buffers):
+            assert not q.is_neg(), "the memory of a negated view has other values"
+            return super().forward(q, k, v, plan, **buffers)
+
+    monkeypatch.setattr(plugins, "registry", lambda: Toys(manifest("reading"), reading=Reading()))
     mask = pattern_mask("causal")
     q, k, v, _ = inputs(mask, 4, 2)
     view = torch.complex(torch.zeros_like(q), q).conj().imag
     assert view.is_neg()
-    assert torch.equal(longca.attention(view, k, v, mask), longca.attention(-q, k, v, mask))
+    found = longca.attention(view, k, v, mask, kernel="reading")
+    assert torch.equal(found, longca.attention(-q, k, v, mask, kernel="reading"))
 
 
 def test_vmap_equals_a_loop():
@@ -263,9 +305,13 @@ def test_inference_mode_leaves_a_plan_that_others_can_use(counting):
     with torch.inference_mode():
         first = longca.attention(q, k, v, mask, kernel="counting")
     assert first.is_inference()
+    (q, k, v), _ = leaves(mask)
+    with torch.inference_mode(), torch.enable_grad(), pytest.raises(RuntimeError, match="Inference tensors cannot be"):
+        longca.attention(q, k, v, mask, kernel="counting")
+    longca.attention(q, k, v, mask, kernel="counting").sum().backward()
     with torch.no_grad():
         assert torch.equal(longca.attention(q, k, v, mask, kernel="counting"), first)
-    assert len(counting.planned) == 1
+    assert [problem.direction for problem in counting.planned] == ["forward", "backward"]
 
 
 def test_results_are_no_views(monkeypatch):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import _C, Tensor, strided
-from torch.autograd import forward_ad
+from torch import _C, Tensor
 from torch.compiler import is_compiling
 
 from longca.kernels.planned import Planned, Settings, planned
@@ -22,9 +21,9 @@ __all__ = ["attend", "is_direct"]
 def is_direct(*tensors: Tensor) -> bool:
     """Whether a function of these tensors may run without the dispatcher.
 
-    It may not under a compiler or a tracer, under a mode that watches operators, under functorch or forward-mode
-    differentiation, or if a tensor is a subclass, a fake or anything else than plain memory on a CPU or a CUDA device.
-    The tensors are on one device.
+    It may not under a compiler, a tracer, functorch, or a mode that watches operators. Neither may it if a tensor is a
+    subclass, a fake or a negated view, or lies on another device than a CPU or a CUDA device. The tensors are on one
+    device.
     """
     if (
         is_compiling()
@@ -32,12 +31,11 @@ def is_direct(*tensors: Tensor) -> bool:
         or _C._len_torch_function_stack()
         or _C._are_functorch_transforms_active()
         or _C._is_tracing()
-        or forward_ad._current_level >= 0
         or not (tensors[0].is_cuda or tensors[0].is_cpu)
     ):
         return False
     for x in tensors:  # a generator would take twice as long
-        plain = type(x) in _PLAIN and x.layout is strided and not x.is_neg()
+        plain = type(x) in _PLAIN and not x.is_neg()
         if not plain:
             return False
     return True
