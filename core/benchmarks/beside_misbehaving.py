@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--seqlen", type=int, default=512)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["LONGCA_HISTORY"] = str(Path(folder) / "history.jsonl")  # no evidence for the user's own calls
         os.environ["PYTHONPATH"] = str(misbehaving_plugins(Path(folder)))
         sys.path.append(os.environ["PYTHONPATH"])
         found = measure(arguments.seqlen, arguments.most)

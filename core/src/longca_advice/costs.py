@@ -130,10 +130,9 @@ class CostModel:
         """The devices that have evidence, by their vendors' names."""
         return {row.run.device: row.run.measured_on for rows in self._rows.values() for row in rows}
 
-    @property
-    def kernels(self) -> frozenset[str]:
-        """The kernels that there is evidence of, on any device."""
-        return frozenset(key.kernel for key, _ in self._rows)
+    def kernels_on(self, device: str) -> frozenset[str]:
+        """The kernels that there is evidence of, on a device with a vendor's name."""
+        return frozenset(kernel for on, kernel, _ in self._measured if on == device)
 
     def knows(self, key: Key) -> bool:
         """Whether any evidence may say something of a kernel's calls: of some form, head dimension and data type."""

@@ -151,7 +151,7 @@ def _too_large(asked: Asked, ranks: int) -> Refused | None:
 
 def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:
     """Remarks on evidence that does not answer the question."""
-    measured = asked.costs.kernels - set(asked.registry.kernels)
+    measured = asked.costs.kernels_on(asked.device_name) - set(asked.registry.kernels)
     if measured and len(asked.kernels) == len(asked.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"
     if found.choices or not found.unmeasured or any(one.strategy for one in found.unmeasured):

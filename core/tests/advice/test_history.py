@@ -132,12 +132,12 @@ def test_the_model_is_kept_until_the_history_changes(path):
     append(row("of_this_test"))
     first = sources()
     assert sources().costs is first.costs
-    assert "of_this_test" in first.costs.kernels
+    assert "of_this_test" in first.costs.kernels_on(CPU.device)
     path.write_text(path.read_text() + to_line(row("b_of_this_test")) + "\n{\n")
     assert first.notes == ()
     changed = sources()
     assert changed.costs is not first.costs
-    assert "b_of_this_test" in changed.costs.kernels
+    assert "b_of_this_test" in changed.costs.kernels_on(CPU.device)
     assert [text.startswith("left out of this machine's evidence: ") for text in changed.notes] == [True]
 
 
