@@ -54,7 +54,7 @@ def test_directions_and_kernels_are_apart():
     asked = call()
     assert model.estimate(key(), asked).records == 8
     assert model.estimate(key(direction="backward"), asked).seconds == pytest.approx(expected(asked, 2), rel=0.02)
-    assert model.kernels == {"plain", "other"}
+    assert model.kernels_on("Some GPU") == {"plain", "other"}
 
 
 def test_float16_answers_for_bfloat16_and_says_so():
@@ -150,7 +150,7 @@ def test_rows_of_several_ranks_say_nothing_of_a_kernel():
     known = row().model_dump(exclude={"work", "run"})
     shared = Row(**{**known, "strategy": "s", "placed": "p", "mesh": "ring=2"}, run=RUN)
     model = CostModel([shared])
-    assert model.kernels == frozenset()
+    assert model.kernels_on("Some GPU") == frozenset()
     assert model.devices == {}
     assert model.estimate(key(), call()) is None
 
