@@ -143,6 +143,11 @@ class Arena:
         """Numbers of the blocks that `trim` would give back."""
         return [block.number for blocks in self._free.values() for block in blocks]
 
+    @property
+    def unused_bytes(self) -> int:
+        """Bytes that `trim` would give back."""
+        return sum(size * len(blocks) for size, blocks in self._free.items())
+
     def _block(self, nbytes: int) -> Block:
         grain = _GRAIN[self.device.type]
         size = -(-nbytes // grain) * grain

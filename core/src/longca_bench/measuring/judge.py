@@ -1,10 +1,8 @@
-"""The judge: a process that draws inputs, computes references, compares results and holds the clock.
+"""The judge: the process that `longca_bench.measuring.pool` starts for a device or a rank, in a session of its own.
 
-It runs no kernel. Kernels run in workers, and a worker can end a case and nothing else. `longca_bench.measuring.pool`
-starts a judge in a session of its own, as `python -P -m longca_bench.measuring.judge FD NAMES FOLDER`. It talks over
-the file descriptor FD: first it gets its `Setup`, then one `Order` at a time. For each it sends the phases that it
-begins, and then the result. NAMES are variables of the environment that are the judge's alone. Workers have their
-folders in FOLDER.
+It is called as `python -P -m longca_bench.measuring.judge FD NAMES FOLDER`, and talks over the file descriptor FD:
+first it gets its `Setup`, then one `Order` at a time. For each it sends the phases that it begins, and then the result.
+NAMES are variables of the environment that are the judge's alone. Workers have their folders in FOLDER.
 """
 
 from __future__ import annotations
@@ -12,81 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from dataclasses import replace
 from multiprocessing.connection import Connection
 
-import torch
-
-from longca.kernels.base import torch_device
-from longca_bench.measuring.bench import Bench
-from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
-from longca_bench.measuring.messages import Order, Phase, Result, Setup
 from longca_bench.measuring.processes import end_with_parent
-from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError, Workers, failure
-from longca_bench.measuring.world import World
 
 __all__: list[str] = []
-
-
-def _measured(order: Order, bench: Bench, workers: Workers, phases: Phases) -> Result:
-    """The result of a case. What a plugin's code does, and what exceeds this process's own memory, are results."""
-    workers.deadline = None if order.seconds is None else time.monotonic() + order.seconds
-    try:
-        return bench.measure(order.task)
-    except CaseEndError as end:
-        if end.status is Status.TIMEOUT:
-            message = f"still in phase {phases.last!r} after {order.seconds:g} s; it was ended"
-        else:
-            is_dead = end.status is Status.CRASHED and order.seconds is not None  # a leader names the phases of ranks
-            message = f"{end} in phase {phases.last!r}" if is_dead else str(end)
-        return Result(end.status, message, {})
-    except Exception as error:  # this process's own memory may be out, or another rank may be gone
-        # PyTorch has these words if a CPU's memory is out.
-        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-        return Result(failure(exhausted=exhausted), f"{type(error).__name__}: {error}", {})
-
-
-def _poisoned() -> bool:
-    """Whether the CUDA context can do nothing more, as after an illegal memory access."""
-    if not torch.cuda.is_available():
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
-
-
-def _world(setup: Setup) -> World:
-    if setup.place is None:
-        return World(torch_device(setup.device))
-    # Only ranks import torch.distributed.
-    from longca_bench.ranks.world import JobWorld
-
-    return JobWorld(torch_device(setup.device), setup.place)
-
-
-def _serve(connection: Connection, keeper: Keeper) -> None:
-    """Does orders until the connection is closed, or the CUDA context is lost."""
-    setup: Setup = connection.recv()
-    phases = Phases(lambda name: connection.send(Phase(name)))
-    if setup.place is not None:
-        phases("joining")
-    world = _world(setup)
-    workers = Workers(keeper, world.device, setup.memory)
-    instruments = Instruments(world, workers, phases)
-    bench = Bench(setup.device, instruments, setup.with_backward, setup.wait_idle)
-    phases("ready")
-    while True:
-        result = _measured(connection.recv(), bench, workers, phases)
-        if _poisoned():
-            connection.send(replace(result, is_last=True))
-            return
-        torch.cuda.empty_cache()
-        connection.send(result)
 
 
 def main() -> None:
@@ -96,7 +25,9 @@ def main() -> None:
     own = sys.argv[2].split(",")
     keeper = Keeper({name: value for name, value in os.environ.items() if name not in own}, sys.argv[3])
     try:
-        _serve(Connection(int(sys.argv[1])), keeper)
+        from longca_bench.measuring.judging import serve  # the keeper imports PyTorch at the same time
+
+        serve(Connection(int(sys.argv[1])), keeper)
     except EOFError:
         return
     finally:

@@ -29,6 +29,8 @@ __all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers", "failure"]
 
 #: Processes that a judge keeps alive. On a GPU each has a context of about half a GB.
 MOST_ALIVE = 16
+#: Bytes of shared memory without a tensor that are kept for later cases.
+MOST_KEPT = 2**28
 _PINGS = 9
 _LOOK = 0.5  # seconds between two looks while a worker computes
 
@@ -116,7 +118,9 @@ class Workers:
                 other.rest()
 
     def trim(self) -> None:
-        """Gives shared memory back that no tensor is in."""
+        """Gives shared memory back that no tensor is in, if it is much. New memory costs time in every process."""
+        if self.arena.unused_bytes <= MOST_KEPT:
+            return
         numbers = self.arena.unused
         for worker in self._workers.values():
             worker.unmap(numbers)

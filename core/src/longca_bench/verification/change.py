@@ -109,7 +109,7 @@ class Change:
         order, factors = self._of(name)
         places = sorted(range(len(order)), key=order.__getitem__)
         there = changed.index_select(int(name != "lse"), _index(places, changed))
-        return there if name == "lse" else there.div_(_column([factors[place] for place in places], there))
+        return there if name == "lse" else there.mul_(_column([1 / factors[place] for place in places], there))
 
     def _of(self, name: str) -> tuple[Sequence[int], list[float]]:
         """The order and the factors of a tensor's heads."""
