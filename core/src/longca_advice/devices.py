@@ -81,9 +81,10 @@ def named_device(text: str | None, measured: Mapping[str, Device] = MappingProxy
         return Device.parse(text)
     if text in measured:
         return measured[text]
+    more = ", with --memory; or measure on it with `longca run`, and give that run's folder as --records"
     raise RequestError(
         f"unknown device {text!r}. Known are {', '.join(DEVICES)} and cpu. Name another one by its compute capability, "
-        "such as cuda:9.0, with --memory; or measure on it with `longca run`, and give that run's folder as --records"
+        f"such as cuda:9.0{more if measured else ''}"
     )
 
 

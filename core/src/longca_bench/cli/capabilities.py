@@ -25,7 +25,10 @@ def list_capabilities(
     mask: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this mask pattern. Repeatable.")] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="cpu, or cuda:9.0 for a compute capability. (default: this machine's)"),
+        typer.Option(
+            metavar="NAME",
+            help="A GPU such as h100, cpu, or cuda:9.0 for a compute capability. (default: this machine's)",
+        ),
     ] = None,
     direction: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only forward, or only backward. (default: both)")
@@ -81,17 +84,16 @@ def list_capabilities(
 
 def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | None) -> Question:
     from longca.errors import UnknownNameError
-    from longca.manifests import Device
-    from longca.manifests.devices import current_device
     from longca.manifests.offers import DType
     from longca.manifests.problem import Direction
     from longca.masks import PATTERNS
+    from longca_advice.devices import named_device
     from longca_bench.reports.capabilities import GQA, MHA, Question
 
     if dtype is not None and dtype not in get_args(DType):
         raise UnknownNameError("dtype", dtype, get_args(DType))
     heads = None if gqa is None else GQA if gqa else MHA
-    question = Question(Device.parse(device) if device else current_device(), dtype, heads, head_dim)
+    question = Question(named_device(device), dtype, heads, head_dim)
     question.problem(PATTERNS["full"], Direction.FORWARD)  # refuses what no problem may ask
     return question
 

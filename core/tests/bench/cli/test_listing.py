@@ -71,6 +71,7 @@ def test_the_matrix_shows_what_runs_here(fakes):
 def test_the_matrix_follows_the_options(fakes):
     assert row(capabilities(fakes, "--device", "cuda:8.0"), "near")[0] == "Fb"
     assert row(capabilities(fakes, "--device", "cuda:9.0"), "near")[0] == "FB"
+    assert row(capabilities(fakes, "--device", "h200"), "near")[0] == "FB"
     assert row(capabilities(fakes, "--device", "cuda:7.0"), "near")[0] == "fb"
     assert row(capabilities(fakes, "--device", "cpu", "--gqa"), "single")[1] == "x"
     assert row(capabilities(fakes, "--device", "cpu", "--dtype", "bfloat16"), "single")[1] == "x"
@@ -132,7 +133,7 @@ def test_why_explains_a_cell(fakes):
     [
         (["--kernel", "nive"], "unknown kernel 'nive'. Did you mean naive or "),
         (["--mask", "casual"], "unknown mask pattern 'casual'. Did you mean causal?"),
-        (["--device", "cuda"], "unknown device 'cuda'. Give cpu, or cuda:9.0 for a compute capability"),
+        (["--device", "cuda"], "unknown device 'cuda'. Known are a100, "),
         (["--dtype", "bfloat"], "unknown dtype 'bfloat'. Did you mean bfloat16 or "),
         (["--direction", "forwards"], "unknown direction 'forwards'. Did you mean forward or backward?"),
         (["--head-dim", "0"], "head_dim is 0; give an integer from 1 to 65536"),
