@@ -237,6 +237,7 @@ class Worker:
             results = call()
         if run.mode is Mode.PLAIN:
             self._world.synchronize()
+        self._end_a_copy()
         is_strategy = isinstance(run, CallStrategy)
         named, fault = named_results(run.direction, results, "strategy" if is_strategy else "kernel")
         returned = describe_all(named, tensors, buffers, parts=is_strategy)
@@ -254,11 +255,15 @@ class Worker:
         self.say(Answer(said="ended"))
 
     def say(self, answer: Answer) -> None:
-        """Sends the judge an answer. A copy of this process that a kernel has made says nothing, and ends."""
-        if os.getpid() != self._pid:
-            os._exit(0)
+        """Sends the judge an answer."""
+        self._end_a_copy()
         answer = answer.model_copy(update={"number": self.number})
         self._connection.send_bytes(answer.model_dump_json().encode())
+
+    def _end_a_copy(self) -> None:
+        """Ends a copy of this process that a kernel has made. A copy says nothing, and writes no results."""
+        if os.getpid() != self._pid:
+            os._exit(0)
 
     def _call(self, run: Run, tensors: dict[str, Tensor], buffers: dict[str, Tensor]) -> Callable[[], Any]:
         kernel, plan = self._kernels[run.kernel], self._plans[run.plan]

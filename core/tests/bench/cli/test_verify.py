@@ -282,7 +282,11 @@ def test_ctrl_c_ends_everything_without_a_traceback(ending, jobs):
     asked = ("verify", "--kernel", "hangs", "--kernel", "right", "--device", "cpu", "--jobs", jobs)
     env = {**ending.env, "PYTHONPATH": os.pathsep.join(map(str, ending.folders))}
     verifying = subprocess.Popen(
-        [sys.executable, "-m", "longca", *asked], env=env, stderr=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "longca", *asked],
+        env=env,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )
     # Each job has a keeper and a worker.
     _wait_until(lambda: sum("measuring.keeper" in line for line in _processes(ending)) == 2 * int(jobs))
