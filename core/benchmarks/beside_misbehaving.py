@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -49,9 +50,10 @@ def measure(seqlen: int, most: int) -> dict[str, dict[str, object]]:
     run_cases(suite, list(cases(names, seqlen)), device, plugins.registry(), kept.append, Options(deadline=DEADLINE))
     found = {}
     for first, second, bad, after in zip(*(kept[turn::4] for turn in range(4)), strict=True):
-        times = [each.median or 0.0 for each in (first, second, after)]
+        times = [each.median or math.nan for each in (first, second, after)]
         ratios = {"alone": times[1] / times[0], "beside": times[2] / times[1]}
-        found[bad.kernel] = {"status": str(bad.status), "seconds": times, **ratios}
+        said = [f"{each.status} {each.message}" for each in (first, second, after) if each.median is None]
+        found[bad.kernel] = {"status": str(bad.status), "seconds": times, **ratios, "honest_failures": said}
     return found
 
 
@@ -67,14 +69,17 @@ def main() -> None:
         os.environ["PYTHONPATH"] = str(misbehaving_plugins(Path(folder)))
         sys.path.append(os.environ["PYTHONPATH"])
         found = measure(arguments.seqlen, arguments.most)
-    for name in ("alone", "beside"):
-        ratios = sorted(float(str(each[name])) for each in found.values())
-        low, middle, high = (ratios[int(share * (len(ratios) - 1))] for share in (0.05, 0.5, 0.95))
-        mean = statistics.geometric_mean(ratios)
-        print(f"{name}: {len(ratios)} ratios, median {middle:.3f}, mean {mean:.3f}, 5 % {low:.3f}, 95 % {high:.3f}")
     if arguments.out:
         about = {"machine": platform.machine(), "cpus": os.cpu_count(), "seqlen": arguments.seqlen}
         arguments.out.write_text(json.dumps({**about, "kernels": found}, indent=2) + "\n")
+    for name, each in found.items():
+        if each["honest_failures"]:
+            print(f"beside {name} the honest kernel has no time: {each['honest_failures']}")
+    for name in ("alone", "beside"):
+        ratios = sorted(ratio for each in found.values() if not math.isnan(ratio := float(str(each[name]))))
+        low, middle, high = (ratios[int(share * (len(ratios) - 1))] for share in (0.05, 0.5, 0.95))
+        mean = statistics.geometric_mean(ratios)
+        print(f"{name}: {len(ratios)} ratios, median {middle:.3f}, mean {mean:.3f}, 5 % {low:.3f}, 95 % {high:.3f}")
 
 
 if __name__ == "__main__":

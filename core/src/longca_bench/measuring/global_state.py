@@ -21,6 +21,7 @@ __all__ = ["GlobalState"]
 
 #: Where libraries note the folder of their cache, in their first call.
 _CACHES = "CACHE_DIR"
+_SIGNALS = sorted(map(int, signal.valid_signals()))
 
 
 class GlobalState:
@@ -58,7 +59,7 @@ def _changed_variables(before: dict[bytes, bytes], now: dict[bytes, bytes]) -> I
 
 
 def _signal_handlers() -> list[Any]:
-    return [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+    return [signal.getsignal(number) for number in _SIGNALS]
 
 
 def _current_stream() -> int:

@@ -39,11 +39,15 @@ class Keeper:
     Args:
         environment: The environment of the workers.
         folder: A folder for the workers' own folders. None makes one.
+
+    Attributes:
+        times_lost: How often it was lost. All workers that had been started are lost with it.
     """
 
     def __init__(self, environment: dict[str, str], folder: str | None = None) -> None:
         self._environment, self._folder = environment, folder or tempfile.mkdtemp(prefix="longca-")
         self._workers: set[int] = set()
+        self.times_lost = 0
         self._launch()
 
     def start(self, setup: object) -> WorkerProcess:
@@ -121,6 +125,7 @@ class Keeper:
     def _relaunch(self) -> None:
         """Another keeper in place of one that does not answer. Its workers are ended with it."""
         self.close()
+        self.times_lost += 1
         self._launch()
 
     def _ask(self, message: object, seconds: float, *fds: int) -> int | None:
@@ -153,10 +158,15 @@ class WorkerProcess:
 
     def __init__(self, keeper: Keeper, pid: int, connection: Connection, output: int) -> None:
         self.pid, self.connection = pid, connection
-        self._keeper = keeper
+        self._keeper, self._times_lost = keeper, keeper.times_lost
         self._last: deque[bytes] = deque(maxlen=8)
         self._reader = threading.Thread(target=self._read, args=(output,), daemon=True)
         self._reader.start()
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether its keeper was lost since it was started, and it ended with it."""
+        return self._times_lost != self._keeper.times_lost
 
     @property
     def last_words(self) -> str:

@@ -254,6 +254,8 @@ class Worker:
         return how
 
     def _ready(self) -> None:
+        if self._process is not None and self._process.is_orphan:
+            self.end(is_lost=True)
         if self._process is None:
             self._process = self._keeper.start(self._setup)
             self.latency = self._pinged()

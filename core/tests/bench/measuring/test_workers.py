@@ -48,6 +48,12 @@ class Stopper(Naive):
         subprocess.Popen(["sleep", os.environ["DAEMON_SECONDS"]], start_new_session=True)
         return super().forward(*arguments, **buffers)
 
+class Killer(Naive):
+    """Ends the process that watches over it."""
+    def forward(self, *arguments, **buffers):
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
 class Liar(Naive):
     """Sends something else than an answer, or too much."""
     def forward(self, *arguments, **buffers):
@@ -80,7 +86,7 @@ class Raiser(Naive):
         raise ValueError(f"found {first}")
 '''
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
-NAMES = ("daemon", "stopper", "liar", "flooder", "talker", "raiser")
+NAMES = ("daemon", "stopper", "liar", "flooder", "talker", "raiser", "killer")
 
 
 @pytest.fixture
@@ -143,6 +149,13 @@ def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):
     until_running(SECONDS)
     workers.of(("odd",), "stopper").end(is_lost=True)
     assert not running(SECONDS)
+    call(workers, "naive", "longca-core")
+
+
+def test_workers_that_ended_with_a_killed_keeper_start_again(workers):
+    call(workers, "naive", "longca-core")
+    with pytest.raises(CaseEndError):
+        call(workers, "killer")
     call(workers, "naive", "longca-core")
 
 
