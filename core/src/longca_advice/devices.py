@@ -56,13 +56,13 @@ NO_DEVICE_REACHES = 5000.0
 _NO_CORE_REACHES = {"bfloat16": 8.2, "float16": 8.2, "float32": 1.0, "float64": 0.5}
 
 
-def named_device(text: str | None, measured: Mapping[str, Device] = MappingProxyType({})) -> Device:
+def named_device(text: str | None, measured: Mapping[str, Device] | None = None) -> Device:
     """A device by its name.
 
     Args:
         text: A name of DEVICES, the vendor's name of a device that has evidence, `cpu`, `cuda:9.0` for a compute
             capability, or None for this machine's device.
-        measured: The devices that have evidence, by their vendors' names.
+        measured: The devices that have evidence, by their vendors' names. None where the caller takes no records.
 
     Raises:
         RequestError: The name is unknown. The message lists the names, and says how to add one.
@@ -79,12 +79,12 @@ def named_device(text: str | None, measured: Mapping[str, Device] = MappingProxy
         return cpu_device()
     if text.startswith("cuda:"):
         return Device.parse(text)
-    if text in measured:
+    if measured is not None and text in measured:
         return measured[text]
     more = ", with --memory; or measure on it with `longca run`, and give that run's folder as --records"
     raise RequestError(
         f"unknown device {text!r}. Known are {', '.join(DEVICES)} and cpu. Name another one by its compute capability, "
-        f"such as cuda:9.0{more if measured else ''}"
+        f"such as cuda:9.0{'' if measured is None else more}"
     )
 
 

@@ -39,12 +39,13 @@ def test_a_device_that_there_is_evidence_of_is_known():
 
 @pytest.mark.parametrize("text", ["h2000", "", "Mine", "cuda", "gpu", "tpu-v5"])
 def test_an_unknown_device_is_refused_with_those_that_are_known(text):
-    with pytest.raises(RequestError) as error:
-        named_device(text)
-    message = str(error.value)
-    assert repr(text) in message
-    assert all(name in message for name in DEVICES)
-    assert "--records" in message
+    for measured in (None, {}):
+        with pytest.raises(RequestError) as error:
+            named_device(text, measured)
+        message = str(error.value)
+        assert repr(text) in message
+        assert all(name in message for name in DEVICES)
+        assert ("--records" in message) == (measured is not None)
 
 
 @pytest.mark.parametrize("text", ["cuda:", "cuda:0", "cuda:9", "cuda:-1.0", "cuda:x.y"])
