@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Reason,
         Step,
         StrategyManifest,
+        Transport,
         Verdict,
     )
     from longca.parallel.layouts import layout
@@ -42,6 +43,7 @@ __all__ = [
     "Reason",
     "Step",
     "StrategyManifest",
+    "Transport",
     "Verdict",
     "__version__",
     "attention",

@@ -375,6 +375,7 @@ def test_a_matrix_is_no_mask():
         ({"kernel": None}, "kernel is None; give a kernel's name, or auto"),
         ({"softmax_scale": "a"}, "softmax_scale is 'a'; give a number above 0"),
         ({"placement": "zigzag"}, "a placement without a strategy; give strategy="),
+        ({"transport": "copy_engine"}, "a transport without a strategy; give strategy="),
         ({"mesh": 2}, "a mesh without a strategy; give strategy="),
     ],
 )

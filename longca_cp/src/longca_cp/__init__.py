@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from longca.hookspecs import hookimpl
-from longca.manifests import StrategyManifest
+from longca.manifests import StrategyManifest, Transport
 from longca_cp.placement import Placement
 
 __all__ = ["LOONGTRAIN", "RING_ALL_GATHER", "RING_P2P", "ULYSSES", "USP", "provide_cp_strategy"]
 
 #: The placements of strategies with a ring.
 _ALL = tuple(placement.value for placement in Placement)
+
+_TRANSPORTS = (Transport.COLLECTIVES, Transport.COPY_ENGINE)
 
 ULYSSES = StrategyManifest(
     name="ulysses",
@@ -23,6 +25,7 @@ ULYSSES = StrategyManifest(
     memory="longca_cp.memory:ulysses_memory",
     schedule="longca_cp.schedules:ulysses",
     implementation="longca_cp.ulysses:Ulysses",
+    transports=_TRANSPORTS,
 )
 
 RING_P2P = StrategyManifest(
@@ -36,6 +39,7 @@ RING_P2P = StrategyManifest(
     memory="longca_cp.memory:ring_p2p_memory",
     schedule="longca_cp.schedules:ring_p2p",
     implementation="longca_cp.ring_p2p:RingP2P",
+    transports=_TRANSPORTS,
 )
 
 RING_ALL_GATHER = StrategyManifest(
@@ -49,6 +53,7 @@ RING_ALL_GATHER = StrategyManifest(
     memory="longca_cp.memory:ring_all_gather_memory",
     schedule="longca_cp.schedules:ring_all_gather",
     implementation="longca_cp.ring_all_gather:RingAllGather",
+    transports=_TRANSPORTS,
 )
 
 USP = StrategyManifest(
@@ -62,6 +67,7 @@ USP = StrategyManifest(
     memory="longca_cp.memory:usp_memory",
     schedule="longca_cp.schedules:usp",
     implementation="longca_cp.usp:USP",
+    transports=_TRANSPORTS,
 )
 
 LOONGTRAIN = StrategyManifest(
@@ -75,6 +81,7 @@ LOONGTRAIN = StrategyManifest(
     memory="longca_cp.memory:loongtrain_memory",
     schedule="longca_cp.schedules:loongtrain",
     implementation="longca_cp.loongtrain:LoongTrain",
+    transports=_TRANSPORTS,
 )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from longca.manifests import Transport
 from longca.parallel.meshes import mesh_dims, rank_in
 
 __all__ = ["Axis", "Order", "Transfer", "all_gather", "all_to_all", "axes_of", "reduce_scatter", "shift"]
@@ -54,8 +55,15 @@ class Axis:
         return (self.index - step) % self.size
 
 
-def axes_of(mesh: DeviceMesh, names: Sequence[str]) -> tuple[int, tuple[Axis, ...]]:
+def axes_of(
+    mesh: DeviceMesh, names: Sequence[str], transport: Transport = Transport.AUTO
+) -> tuple[int, tuple[Axis, ...]]:
     """This process's rank in layouts over these axes, and each of the axes.
+
+    Args:
+        mesh: The device mesh.
+        names: The names of the axes.
+        transport: The way to move tensors along them.
 
     Raises:
         RequestError: The mesh has other dims, or this process is not in it.

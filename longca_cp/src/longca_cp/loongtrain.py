@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, torch_device
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
@@ -57,8 +57,8 @@ class LoongTrainPlan(StepPlans):
 class LoongTrain:
     """Head parallel and a double ring. See `longca.parallel.strategy.Strategy`."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._rank, (self._outer, self._inner, self._heads) = axes_of(mesh, ("outer", "inner", "heads"))
+    def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
+        self._rank, (self._outer, self._inner, self._heads) = axes_of(mesh, ("outer", "inner", "heads"), transport)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> LoongTrainPlan:
         """Plans this rank's steps, window after window."""

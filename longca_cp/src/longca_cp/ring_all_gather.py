@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, nothing_seen, torch_device
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.kv_gather import Gathering, Rows, gathering
 from longca_cp.overlap import GATHER_CHUNKS
@@ -40,8 +40,8 @@ class RingAllGatherPlan(StepPlans):
 class RingAllGather:
     """Keys and values gathered. See `longca.parallel.strategy.Strategy`."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._rank, (self._axis,) = axes_of(mesh, ("ring",))
+    def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
+        self._rank, (self._axis,) = axes_of(mesh, ("ring",), transport)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingAllGatherPlan:
         """Plans the chunks of heads of this rank's step."""

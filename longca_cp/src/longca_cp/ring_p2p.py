@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import Axis, axes_of
 from longca_cp.kv_ring import GradientRing, KVRing
@@ -67,8 +67,8 @@ def ring_backward(axis: Axis, plan: RingPlan, dout: Tensor, saved: Saved) -> Gra
 class RingP2P:
     """Keys and values round a ring. See `longca.parallel.strategy.Strategy`."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._rank, (self._axis,) = axes_of(mesh, ("ring",))
+    def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
+        self._rank, (self._axis,) = axes_of(mesh, ("ring",), transport)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingPlan:
         """Plans this rank's steps."""

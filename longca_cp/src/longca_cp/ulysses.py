@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, beside, by_token
 from longca_cp.overlap import ULYSSES_CHUNKS
@@ -119,8 +119,8 @@ def _exchange_again(exchange: HeadExchange, saved: Saved, chunks: int) -> list[T
 class Ulysses:
     """All-to-all over heads. See `longca.parallel.strategy.Strategy`."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._rank, (self._axis,) = axes_of(mesh, ("ulysses",))
+    def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
+        self._rank, (self._axis,) = axes_of(mesh, ("ulysses",), transport)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> UlyssesPlan:
         """Plans this rank's chunks of heads."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, torch_device
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
@@ -36,8 +36,8 @@ class USPPlan(RingPlan):
 class USP:
     """Ulysses inside, a ring across. See `longca.parallel.strategy.Strategy`."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._rank, (self._ring, self._group) = axes_of(mesh, ("ring", "ulysses"))
+    def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
+        self._rank, (self._ring, self._group) = axes_of(mesh, ("ring", "ulysses"), transport)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> USPPlan:
         """Plans this rank's steps on the ring."""

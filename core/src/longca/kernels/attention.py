@@ -17,7 +17,7 @@ from longca.kernels import operators as operators  # registers torch.ops.longca
 from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_device_of
 from longca.kernels.direct import attend, is_direct
 from longca.kernels.planned import Settings, problem_of
-from longca.manifests import Layout
+from longca.manifests import Layout, Transport
 from longca.masks import Mask
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def attention(
     strategy: str | None = None,
     mesh: DeviceMesh | None = None,
     placement: str | Layout = "auto",
+    transport: Transport | str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of q to k and v under a mask, differentiable in all three.
 
@@ -69,13 +70,15 @@ def attention(
         mesh: The device mesh that the strategy runs on, with dims named as its axes.
         placement: The way to place tokens on ranks: a placement's name, `auto` for the least predicted time with the
             kernel, or a layout from `longca.layout`.
+        transport: The way in which the strategy moves tensors: `collectives`, or `copy_engine` for writes into the
+            memory of peers. `auto` leaves the choice to the strategy, which logs it for each axis of the mesh.
 
     Returns:
         out [Tq, Hq, D] in q's dtype. With return_lse also lse [Hq, Tq], which carries no gradient.
 
     Raises:
-        RequestError: Shapes, dtypes or devices that do not fit one another or the mask. Or a mesh or a placement
-            without a strategy.
+        RequestError: Shapes, dtypes or devices that do not fit one another or the mask. Or a mesh, a
+            placement or a transport without a strategy. Or a transport that the strategy or the machine lacks.
         UnknownNameError: Nobody provides the kernel or the strategy.
         UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels.
         VerificationError: Only an unverified offer covers the problem, and its verification failed.
@@ -86,12 +89,11 @@ def attention(
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if strategy is not None:
         settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
-        result = _in_parallel(q, k, v, mask, strategy, mesh, placement, settings, training)
+        result = _in_parallel(q, k, v, mask, strategy, mesh, placement, transport, settings, training)
         return result if return_lse else result[0]
-    if mesh is not None:
-        raise RequestError("a mesh without a strategy; give strategy= one of those that `longca plugins` lists")
-    if placement != "auto":
-        raise RequestError("a placement without a strategy; give strategy= one of those that `longca plugins` lists")
+    if mesh is not None or placement != "auto" or transport != "auto":
+        what = "mesh" if mesh is not None else "placement" if placement != "auto" else "transport"
+        raise RequestError(f"a {what} without a strategy; give strategy= one of those that `longca plugins` lists")
     # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
     plain = type(softmax_scale) in (float, type(None)) and type(deterministic) is type(allow_unverified) is bool
     if is_direct(q, k, v) and plain:
@@ -127,6 +129,7 @@ def _in_parallel(
     strategy: str,
     mesh: DeviceMesh | None,
     placement: str | Layout,
+    transport: Transport | str,
     settings: Settings,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -143,4 +146,4 @@ def _in_parallel(
         )
     problem = problem_of(q, k, mask, settings, training)
     with on_device_of(q), in_given_dtypes(q):
-        return parallel_attention(q, k, v, problem, strategy, mesh, settings.kernel, placement)
+        return parallel_attention(q, k, v, problem, strategy, mesh, settings.kernel, placement, transport)

@@ -7,6 +7,7 @@ from longca.manifests.packages import installed_version, missing
 from longca.manifests.problem import Device, Direction, Problem
 from longca.manifests.resolve import resolve_manifest
 from longca.manifests.strategy import Layout, Step, StrategyManifest
+from longca.manifests.transport import Transport
 from longca.manifests.verdict import Reason, Verdict
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Step",
     "StrategyManifest",
     "StrategyMemory",
+    "Transport",
     "Verdict",
     "installed_version",
     "missing",

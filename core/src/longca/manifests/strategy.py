@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from longca.errors import RequestError
 from longca.manifests.kernel import ImportString, Manifest, Name
 from longca.manifests.steps import Ranges, Step, Steps
+from longca.manifests.transport import Transport
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +42,7 @@ class StrategyManifest(Manifest):
         schedule: Import string of a torch-free function `(problem, layout, nccl) -> Schedule`: the computation and the
             moves of one call in the problem's direction alone (`longca.manifests.schedule`). A backward assumes that
             its forward kept every tensor it could. None if it is unknown: the strategy is valid without a prediction.
+        transports: Its ways to move tensors. A class with several takes `transport=` beside the mesh. `auto` is none.
     """
 
     axes: Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -48,6 +50,14 @@ class StrategyManifest(Manifest):
     layout: ImportString
     memory: ImportString | None = None
     schedule: ImportString | None = None
+    transports: Annotated[tuple[Transport, ...], Field(min_length=1)] = (Transport.COLLECTIVES,)
+
+    @field_validator("transports")
+    @classmethod
+    def _lists_ways(cls, transports: tuple[Transport, ...]) -> tuple[Transport, ...]:
+        if Transport.AUTO in transports or len(set(transports)) != len(transports):
+            raise ValueError("list each way to move tensors once; auto is a choice among them")
+        return transports
 
 
 @dataclass(frozen=True)

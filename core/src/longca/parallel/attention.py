@@ -22,6 +22,7 @@ from longca.manifests import Layout, Problem
 from longca.parallel.layouts import check_layout, placed
 from longca.parallel.meshes import axis_sizes, groups_of, rank_in
 from longca.parallel.strategy import Strategy, StrategyPlan
+from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
 from longca_advice.auto_layout import AUTO, choose_kernel
 
@@ -43,7 +44,15 @@ _STRATEGIES: PlanCache[Strategy] = PlanCache(64)
 
 
 def parallel_attention(
-    q: Tensor, k: Tensor, v: Tensor, problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    problem: Problem,
+    strategy: str,
+    mesh: DeviceMesh,
+    kernel: str,
+    placement: Any,
+    transport: Transport | str = Transport.AUTO,
 ) -> tuple[Tensor, Tensor]:
     """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens. See `longca.attention`.
 
@@ -56,10 +65,11 @@ def parallel_attention(
         mesh: A device mesh with dims named as the strategy's axes.
         kernel: Name of the kernel or pair, or `auto`.
         placement: Name of the placement, `auto`, or a layout of the strategy.
+        transport: The way to move tensors, or `auto`.
 
     Raises:
-        RequestError: A mesh of other axes, or one without this process. A layout of another call. Or a shard of a wrong
-            length, which its rank alone finds.
+        RequestError: A mesh of other axes, or one without this process. A layout of another call. A transport that the
+            strategy lacks. Or a shard of a wrong length, which its rank alone finds.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
@@ -67,8 +77,8 @@ def parallel_attention(
     groups = groups_of(mesh)
     # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
     where = id(placement) if isinstance(placement, Layout) else placement
-    about = plugins.registry(), problem.settings, strategy, mesh, groups, kernel, where
-    ready = _READY.get(problem.mask, about, lambda: _make_ready(problem, strategy, mesh, kernel, placement))
+    about = plugins.registry(), problem.settings, strategy, mesh, groups, kernel, where, transport
+    ready = _READY.get(problem.mask, about, lambda: _make_ready(problem, strategy, mesh, kernel, placement, transport))
     if q.shape[0] != (tokens := ready.layout.shard_size(ready.rank)) or k.shape[0] != tokens:
         raise RequestError(
             f"q has {q.shape[0]} tokens and k {k.shape[0]}, but rank {ready.rank} of {ready.layout.world_size} holds "
@@ -78,11 +88,14 @@ def parallel_attention(
     return _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
 
 
-def _make_ready(problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: str | Layout) -> _Ready:
+def _make_ready(
+    problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: str | Layout, transport: Transport | str
+) -> _Ready:
     registry, given = plugins.registry(), isinstance(placement, Layout)
     layout = placement if isinstance(placement, Layout) else placed(problem, strategy, mesh, kernel, placement)
     strategy = _named(strategy, layout)
-    axes = registry.strategy(strategy).axes
+    manifest = registry.strategy(strategy)
+    axes, moved_by = manifest.axes, transport_of(transport, manifest)
     if given:
         check_layout(layout, problem, strategy, axis_sizes(mesh, axes))
     if kernel == AUTO:
@@ -91,8 +104,8 @@ def _make_ready(problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, 
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     else:
         verify_first(registry, verdict, problem.device)
-    about = registry, strategy, mesh, groups_of(mesh)
-    made = _STRATEGIES.get(None, about, lambda: registry.load_strategy(strategy)(mesh))
+    about = registry, strategy, mesh, groups_of(mesh), moved_by
+    made = _STRATEGIES.get(None, about, lambda: constructed(registry.load_strategy(strategy), manifest, mesh, moved_by))
     return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank_in(mesh, axes))
 
 

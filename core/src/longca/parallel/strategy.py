@@ -26,7 +26,11 @@ class StrategyPlan(Protocol):
 
 
 class Strategy(Protocol):
-    """A strategy on a mesh. It keeps nothing between calls but its process groups."""
+    """A strategy on a mesh. It keeps nothing between calls but its process groups.
+
+    The class of a manifest with several transports takes `transport`, a `longca.Transport`, too: `Class(mesh,
+    transport=...)`. It gets `auto` if the caller leaves the choice to the strategy.
+    """
 
     def __init__(self, mesh: DeviceMesh) -> None: ...
 
