@@ -200,7 +200,7 @@ class WorkerProcess:
         """
         with suppress(OSError):
             self.connection.close()
-        return self._keeper.end(self, is_lost=is_lost)
+        return self._keeper.end(self, is_lost=is_lost and not self.is_orphan)  # another keeper knows no orphan's code
 
     def _signal(self, number: int) -> None:
         for pid in (self.pid, *descendants((self.pid,))):

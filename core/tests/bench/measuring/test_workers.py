@@ -152,10 +152,11 @@ def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):
     call(workers, "naive", "longca-core")
 
 
-def test_workers_that_ended_with_a_killed_keeper_start_again(workers):
+def test_workers_that_ended_with_a_killed_keeper_start_again(workers, monkeypatch):
     call(workers, "naive", "longca-core")
     with pytest.raises(CaseEndError):
         call(workers, "killer")
+    monkeypatch.setattr(Keeper, "_code", lambda keeper, pid: pytest.fail("the new keeper was asked for an old worker"))
     call(workers, "naive", "longca-core")
 
 
