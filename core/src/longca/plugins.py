@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from longca.discovery.catalogue import PluginInfo, collect
 from longca.discovery.functions import BrokenFunctionError
 from longca.discovery.loading import instantiate, load_object, make_pair
 from longca.errors import RequestError, UnknownNameError
-from longca.manifests import KernelManifest, Layout, Manifest, Problem, StrategyManifest, Verdict
+from longca.manifests import KernelManifest, Layout, Manifest, Problem, StrategyManifest, Transport, Verdict
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest
 from longca.manifests.step_cuts import distinct_steps
@@ -168,9 +168,10 @@ class Registry:
         if kernel not in self._loaded:
             manifest, *paired = self.manifests(kernel)
             if paired:
-                self._loaded[kernel] = make_pair(self.load(manifest.name), partial(self.load, paired[0].name))
+                made = make_pair(self.load(manifest.name), partial(self.load, paired[0].name))
             else:
-                self._loaded[kernel] = instantiate(manifest, self.provider(kernel).distribution)
+                made = instantiate(manifest, self.provider(kernel).distribution)
+            self._loaded.setdefault(kernel, made)  # another thread may have been first
         return self._loaded[kernel]
 
     def load_strategy(self, name: str) -> Any:
@@ -183,6 +184,33 @@ class Registry:
         """
         manifest = self.strategy(name)
         return load_object(manifest, manifest.implementation, self._catalogue.owner(manifest).distribution)
+
+    def stated(
+        self,
+        strategy: str,
+        field: Literal["memory", "schedule"],
+        problem: Problem,
+        where: Mapping[str, int] | Layout,
+        nccl: bool,
+        transport: Transport = Transport.AUTO,
+    ) -> Any:
+        """The memory or the schedule that a strategy's manifest states for a problem, or None if it states none.
+
+        Args:
+            strategy: The strategy's name.
+            field: The manifest's field.
+            problem: The problem of all ranks together.
+            where: Ranks along each of the strategy's axes, or for a schedule the layout.
+            nccl: Whether NCCL moves the tensors of collectives.
+            transport: The way to move tensors. Only the functions of a manifest with several transports get it.
+
+        Raises:
+            UnknownNameError: Nobody provides the strategy.
+            PluginError: As in `call`.
+        """
+        manifest = self.strategy(strategy)
+        several = (transport,) if len(manifest.transports) > 1 else ()
+        return None if getattr(manifest, field) is None else self.call(manifest, field, problem, where, nccl, *several)
 
     def layout(
         self, strategy: str, problem: Problem, axis_sizes: Mapping[str, int], placement: str | None = None

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Schedule
 from longca.manifests.step_cuts import step_problems
 from longca.plugins import Registry
@@ -22,24 +22,24 @@ __all__ = ["StrategyCall", "schedule_of"]
 _Floats = NDArray[np.float64]
 
 
-def schedule_of(registry: Registry, problem: Problem, layout: Layout, nccl: bool) -> Schedule | None:
+def schedule_of(
+    registry: Registry, problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO
+) -> Schedule | None:
     """The computation and the moves of a layout's strategy in one call, or None if the strategy states no schedule.
 
     Args:
         registry: Who provides the strategy.
         problem: The problem of all ranks together, in the schedule's direction alone.
         layout: The layout, as the registry made it.
-        nccl: Whether NCCL moves the tensors.
+        nccl: Whether NCCL moves the tensors of collectives.
+        transport: The way to move tensors.
 
     Raises:
         UnknownNameError: Nobody provides the layout's strategy.
         PluginError: The strategy's function cannot be imported, or returns something else.
     """
     assert layout.strategy is not None, "the registry made it"
-    manifest = registry.strategy(layout.strategy)
-    if manifest.schedule is None:
-        return None
-    schedule: Schedule = registry.call(manifest, "schedule", problem, layout, nccl)
+    schedule: Schedule | None = registry.stated(layout.strategy, "schedule", problem, layout, nccl, transport)
     return schedule
 
 

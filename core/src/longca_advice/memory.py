@@ -13,7 +13,7 @@ from math import log2, prod
 
 import numpy as np
 
-from longca.manifests import Direction, KernelManifest, Layout, Problem
+from longca.manifests import Direction, KernelManifest, Layout, Problem, Transport
 from longca.manifests.memory import StrategyMemory
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.pairs import halves
@@ -71,6 +71,7 @@ def rank_bytes(
     training: bool = False,
     nccl: bool = True,
     anywhere: bool = False,
+    transport: Transport = Transport.AUTO,
 ) -> RankMemory:
     """The bytes that one attention call takes on a rank.
 
@@ -83,8 +84,9 @@ def rank_bytes(
         axis_sizes: Ranks along each of the strategy's axes.
         layout: The strategy's layout, or None for the layout of its default placement.
         training: Whether a backward follows. The result is the larger of both moments.
-        nccl: Whether NCCL moves the strategy's tensors.
+        nccl: Whether NCCL moves the tensors of the strategy's collectives.
         anywhere: Whether a kernel stays valid when its packages are missing here.
+        transport: The way in which the strategy moves tensors.
 
     Raises:
         UnknownNameError: Nobody provides a kernel or the strategy.
@@ -100,7 +102,7 @@ def rank_bytes(
     # A single kernel has one plan for both directions.
     first = _calls(registry, forward, before, layout, anywhere, planned=paired or not training)
     second = _calls(registry, backward or forward, after, layout, anywhere) if training else _Calls()
-    around = _around(registry, strategy, problem, sizes, nccl)
+    around = _around(registry, strategy, problem, sizes, nccl, transport)
     tensors, gradients = tensor_bytes(problem, *tokens, training=training), gradient_bytes(problem, *tokens)
     out = tokens[0] * problem.heads_q * problem.head_dim * DTYPE_BYTES[problem.dtype]
     held = {"tensors": tensors, "plan": first.plan + second.plan}
@@ -165,15 +167,17 @@ def _moment(held: Mapping[str, int], gradients: int, workspace: int, strategy: i
 
 
 def _around(
-    registry: Registry, strategy: str | None, problem: Problem, sizes: Mapping[str, int], nccl: bool
+    registry: Registry,
+    strategy: str | None,
+    problem: Problem,
+    sizes: Mapping[str, int],
+    nccl: bool,
+    transport: Transport,
 ) -> StrategyMemory | None:
     """The strategy's memory, or None without a strategy, or if the strategy does not state it."""
     if strategy is None or prod(sizes.values()) == 1:
         return None if strategy is None else StrategyMemory(0, 0)
-    manifest = registry.strategy(strategy)
-    if manifest.memory is None:
-        return None
-    memory: StrategyMemory = registry.call(manifest, "memory", problem, sizes, nccl)
+    memory: StrategyMemory | None = registry.stated(strategy, "memory", problem, sizes, nccl, transport)
     return memory
 
 

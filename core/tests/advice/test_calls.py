@@ -1,7 +1,7 @@
 """Calls of strategies: their schedules, asked of whoever provides them, and kernel time shared out to steps."""
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -9,8 +9,9 @@ import pytest
 from longca import Device, Problem, masks
 from longca.discovery.admission import Admission
 from longca.errors import PluginError
-from longca.manifests import Layout, Step, StrategyManifest
+from longca.manifests import Layout, Step, StrategyManifest, Transport
 from longca.manifests.schedule import Move, Phase
+from longca.plugins import Registry
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.network import Link, Network, Topology
 
@@ -32,15 +33,18 @@ def layout():
     return Layout(steps, halves).made_by("mine", (("ring", 2),))
 
 
-def registry(monkeypatch, schedule, function=None):
+def registry(monkeypatch, schedule, function=None, **fields):
     """One that provides a strategy whose schedule is a function."""
     module = ModuleType("a_module_of_schedules")
     module.of = function
     monkeypatch.setitem(sys.modules, module.__name__, module)
     about = {"title": "Mine", "upstream": "-", "license": "MIT", "axes": ("ring",), "placements": ("contiguous",)}
-    manifest = StrategyManifest(name="mine", layout="a:b", implementation="a:b", schedule=schedule, **about)
+    manifest = StrategyManifest(name="mine", layout="a:b", implementation="a:b", schedule=schedule, **about, **fields)
     plugin = Admission("longca-mine")
-    return SimpleNamespace(strategy=lambda _: manifest, call=lambda *about: plugin.call(*about[:2], about[2:]))
+    found = Registry(guarded=True)
+    monkeypatch.setattr(found, "strategy", lambda _: manifest)
+    monkeypatch.setattr(found, "call", lambda *about: plugin.call(*about[:2], about[2:]))
+    return found
 
 
 def test_a_strategy_says_what_it_does(monkeypatch, problem, layout):
@@ -48,6 +52,17 @@ def test_a_strategy_says_what_it_does(monkeypatch, problem, layout):
     found = registry(monkeypatch, "a_module_of_schedules:of", lambda *of: asked.append(of) or SCHEDULE)
     assert schedule_of(found, problem, layout, nccl=True) == SCHEDULE
     assert asked == [(problem, layout, True)]
+
+
+def test_a_strategy_of_several_transports_is_told_which(monkeypatch, problem, layout):
+    asked, both = [], tuple(Transport)[1:]
+    function = lambda *of: asked.append(of[3:]) or SCHEDULE  # noqa: E731
+    found = registry(monkeypatch, "a_module_of_schedules:of", function, transports=both)
+    assert schedule_of(found, problem, layout, True) == schedule_of(found, problem, layout, True, both[1]) == SCHEDULE
+    assert asked == [(Transport.AUTO,), (Transport.COPY_ENGINE,)]
+    old = registry(monkeypatch, "a_module_of_schedules:of", lambda problem, layout, nccl: SCHEDULE, transports=both)
+    with pytest.raises(PluginError, match=r"of of plugin longca-mine raised TypeError.* takes 3 .* but 4 were given"):
+        schedule_of(old, problem, layout, nccl=True)
 
 
 def test_or_it_does_not(monkeypatch, problem, layout):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from longca.errors import UnknownNameError
-from longca.manifests import Problem, StrategyMemory
+from longca.manifests import Problem, StrategyMemory, Transport
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.problem import Direction
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
@@ -238,10 +238,12 @@ def _of(strategy: str) -> tuple[_Formula, _Formula]:
     return _FORMULAS[strategy]
 
 
-def _stated(strategy: str) -> Callable[[Problem, Mapping[str, int], bool], StrategyMemory]:
+def _stated(strategy: str) -> Callable[[Problem, Mapping[str, int], bool, Transport], StrategyMemory]:
     """The `memory` function of a strategy's manifest."""
 
-    def memory(problem: Problem, axis_sizes: Mapping[str, int], nccl: bool) -> StrategyMemory:
+    def memory(
+        problem: Problem, axis_sizes: Mapping[str, int], nccl: bool, transport: Transport = Transport.AUTO
+    ) -> StrategyMemory:
         forward, backward = (replace(problem, direction=direction) for direction in _DIRECTIONS)
         return StrategyMemory(
             peak_bytes(strategy, forward, axis_sizes, nccl),

@@ -42,7 +42,9 @@ class StrategyManifest(Manifest):
         schedule: Import string of a torch-free function `(problem, layout, nccl) -> Schedule`: the computation and the
             moves of one call in the problem's direction alone (`longca.manifests.schedule`). A backward assumes that
             its forward kept every tensor it could. None if it is unknown: the strategy is valid without a prediction.
-        transports: Its ways to move tensors. A class with several takes `transport=` beside the mesh. `auto` is none.
+        transports: Its ways to move tensors, without `auto`. If there are several, its class takes `transport=` beside
+            the mesh, and the functions `memory` and `schedule` take a transport as their fourth argument. Each of them
+            may get `auto`, which is the strategy's own choice on GPUs of one host.
     """
 
     axes: Annotated[tuple[Name, ...], Field(min_length=1)]

@@ -136,8 +136,7 @@ def _formula(record: Any) -> float | None:
     from longca.masks import build
 
     known = registry(guarded=True)
-    manifest = known.strategies.get(record.strategy)
-    if manifest is None or manifest.memory is None:
+    if record.strategy not in known.strategies:
         return None
     mask = build("full" if record.pattern == "full" else "causal", record.seqlen)
     problem = Problem(
@@ -150,7 +149,8 @@ def _formula(record: Any) -> float | None:
         direction=record.direction,
     )
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in record.mesh.split(","))}
-    return float(getattr(known.call(manifest, "memory", problem, sizes, True), record.direction) / _GIB)
+    stated = known.stated(record.strategy, "memory", problem, sizes, True)
+    return None if stated is None else float(getattr(stated, record.direction) / _GIB)
 
 
 def strategy_errors(rows: Rows) -> list[Table]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
 from longca_cp.schedules.gathered import Gathered
@@ -19,27 +19,27 @@ from longca_cp.schedules.sizes import ExchangeSizes, Sizes
 __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
 
 
-def ulysses(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Heads exchanged, a chunk computed while the next one comes and the last one leaves, and exchanged back."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
     chunks = chunk_count(problem, exchange.mine.heads_kv, ULYSSES_CHUNKS, nccl)
     return _around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks)
 
 
-def ring_p2p(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Keys and values go round a ring, each hop beside a step. In the backward their gradients follow a step behind."""
     made = Ring.of(problem, layout, nccl, Sizes.of(problem), "ring", 1)
     return ring(made) if problem.direction == "forward" else ring_backward(made)
 
 
-def usp(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """An exchange of heads in one chunk around the phases of a ring of groups."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
     made = Ring.of(problem, layout, nccl, exchange.mine, "ring", exchange.ranks)
     return _around(problem, exchange, [ring(made) if problem.direction == "forward" else ring_backward(made)])
 
 
-def loongtrain(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """An exchange of heads in one chunk around the phases of a double ring."""
     exchange = ExchangeSizes.of("heads", Sizes.of(problem), layout)
     made = Ring.of(problem, layout, nccl, exchange.mine, "inner", exchange.ranks)
@@ -48,7 +48,7 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
     return _around(problem, exchange, [rings(made, outer)])
 
 
-def ring_all_gather(problem: Problem, layout: Layout, nccl: bool) -> Schedule:
+def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Gathers keys and values, one chunk of heads ahead of the computation. Gradients go back a chunk behind."""
     sizes, gathered = Sizes.of(problem), _gathered(layout)
     chunks = chunk_count(problem, sizes.heads_kv, GATHER_CHUNKS, nccl)
