@@ -1,0 +1,221 @@
+"""Link: the ranks of one axis, when each of them can write into the memory of the others.
+
+A **window** is memory of every rank that all ranks of the link can address. A rank **pushes** rows into a window of a
+peer, and then **posts** a slot, which tells the peer that the rows are there. The peer **expects** the slot before it
+reads. Posts of a slot are counted for each sender and receiver. So a slot serves any number of calls, with one post for
+each expect.
+
+All methods but `window` and `slots` are local, and with CUDA none of them waits on the host. A program is right if it
+would be right with every push and post done at once, in the order of the program.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from longca.errors import LongCAError
+from longca_cp.transports.host_memory import everyones, everyones_memory
+
+__all__ = ["MOST_SLOTS", "Link", "PeerError", "Slots", "Window"]
+
+#: Slots of one link that its plans may hold at a time.
+MOST_SLOTS = 4096
+
+
+class PeerError(LongCAError):
+    """A peer did not post within the deadline, or a push failed. The message names the peer's rank."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A buffer of each rank of a link. All have one shape and dtype.
+
+    Attributes:
+        buffers: The buffers of all ranks, by their places on the axis. This process can write into each of them.
+        index: The place of this process.
+    """
+
+    buffers: tuple[Tensor, ...]
+    index: int
+
+    @property
+    def mine(self) -> Tensor:
+        """This rank's buffer, which peers write into. Nothing that outlives a call may be a view of it."""
+        return self.buffers[self.index]
+
+    def of(self, index: int) -> Tensor:
+        """The buffer of the rank at a place on the axis."""
+        return self.buffers[index]
+
+
+class Slots(Sequence[int]):
+    """Some slots of a link, for as long as this object lives. Their numbers are the same on all ranks.
+
+    Args:
+        first: The first number.
+        count: How many slots.
+    """
+
+    def __init__(self, first: int, count: int) -> None:
+        self._numbers = range(first, first + count)
+
+    def __getitem__(self, at: int) -> int:  # type: ignore[override]
+        return self._numbers[at]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+
+class Link(ABC):
+    """The ranks of one axis with mutual access to memory. All ranks make it together.
+
+    Args:
+        group: The process group of the axis. All its ranks are on one host.
+        device: The device of the windows.
+        deadline: Seconds to wait for a post. None for the timeout of the process group.
+
+    Attributes:
+        size: Number of ranks.
+        index: This process's place among them.
+        device: The device of the windows.
+        deadline: Seconds to wait for a post.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, deadline: float | None = None) -> None:
+        self._group, self.device = group, device
+        self.size, self.index = group.size(), group.rank()
+        self.deadline = _timeout(group, device) if deadline is None else deadline
+        counts = everyones_memory(group, 8 * self.size * MOST_SLOTS)
+        #: Posts that have arrived, by receiver: [sender, slot].
+        self._counts = [counted.view(torch.int64).view(self.size, MOST_SLOTS).numpy() for counted in counts]
+        #: Posts to each peer, and posts that were awaited from it, by this process: [peer, slot].
+        self._posted, self._awaited = (np.zeros((self.size, MOST_SLOTS), np.int64) for _ in "pa")
+        self._given: weakref.WeakSet[Slots] = weakref.WeakSet()
+        self._failure: Exception | None = None
+
+    @abstractmethod
+    def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
+        """A new window. All ranks call it together, with equal shapes. Its memory is freed with the object.
+
+        The contents are undefined.
+
+        Raises:
+            WindowMemoryError: It does not fit on some rank. All ranks raise it, and keep nothing.
+        """
+
+    def slots(self, count: int) -> Slots:
+        """Slots that no other living `Slots` object has, the same on all ranks. All ranks call it together.
+
+        The slots are free again when their `Slots` objects are gone on all ranks.
+
+        Raises:
+            LongCAError: So many slots are not free.
+        """
+        taken = np.zeros(MOST_SLOTS, bool)
+        for given in self._given:
+            taken[list(given)] = True
+        taken = np.logical_or.reduce([np.unpackbits(said) for said in everyones(self._group, np.packbits(taken))])
+        used = np.cumsum(taken, dtype=np.int64)
+        free = used[count - 1 :] - np.concatenate([[0], used[: len(used) - count]]) == 0
+        if not free.any():
+            raise LongCAError(f"a plan asks for {count} slots, and {int((~taken).sum())} of {MOST_SLOTS} are free")
+        slots = Slots(int(free.argmax()), count)
+        # Posts to earlier owners may still be on their way, so counting goes on from what each peer has posted.
+        posted = everyones(self._group, self._posted[:, list(slots)])
+        self._awaited[:, list(slots)] = [table[self.index] for table in posted]
+        self._given.add(slots)
+        return slots
+
+    def push(self, index: int, into: Tensor, source: Tensor) -> None:
+        """Begins to copy a tensor into a peer's window. The copy runs after everything the current stream was given.
+
+        The source must not change before the current stream has waited for `joined`. The link holds it until then.
+
+        Args:
+            index: The peer's place on the axis. It may be this rank's own.
+            into: A view of `Window.of(index)`.
+            source: A tensor of the same shape and dtype. Both may be strided. Copies of few long runs are fastest.
+
+        Raises:
+            PeerError: The link has failed before.
+        """
+        self._check()
+        if into.numel():
+            self._push(index, into.detach(), source.detach())
+
+    def post(self, index: int, slot: int) -> None:
+        """Tells a peer that a slot is ready, after the pushes to it so far and what the current stream was given.
+
+        Args:
+            index: The peer's place on the axis. It may be this rank's own.
+            slot: One of `slots`.
+
+        Raises:
+            PeerError: The link has failed before.
+        """
+        self._check()
+        self._posted[index, slot] += 1
+        self._post(index, slot, int(self._posted[index, slot]))
+
+    def expect(self, index: int, slot: int, what: str = "rows") -> None:
+        """Makes the current stream wait until a peer has posted a slot once more. On a CPU the host waits.
+
+        Args:
+            index: The peer's place on the axis. It may be this rank's own.
+            slot: One of `slots`.
+            what: The awaited thing, for the message.
+
+        Raises:
+            PeerError: The peer did not post within the deadline. With CUDA, a later call on the link raises it.
+        """
+        self._check()
+        self._awaited[index, slot] += 1
+        self._expect(index, slot, int(self._awaited[index, slot]), what)
+
+    @abstractmethod
+    def joined(self) -> None:
+        """Makes the current stream wait for this rank's own pushes and posts, so that their sources may change."""
+
+    @abstractmethod
+    def _push(self, index: int, into: Tensor, source: Tensor) -> None: ...
+
+    @abstractmethod
+    def _post(self, index: int, slot: int, count: int) -> None: ...
+
+    @abstractmethod
+    def _expect(self, index: int, slot: int, count: int, what: str) -> None: ...
+
+    def _arrived(self, index: int, slot: int) -> int:
+        """Posts of a slot that a peer has made to this rank."""
+        return int(self._counts[self.index][index, slot])
+
+    def _late(self, index: int, what: str) -> PeerError:
+        """The error about a peer that has not posted."""
+        ranks = dist.get_process_group_ranks(self._group)
+        return PeerError(
+            f"rank {ranks[self.index]} waited {self.deadline:g} s for {what} of rank {ranks[index]}, which did not "
+            f"come. The process of rank {ranks[index]} has ended or hangs; see what it printed last"
+        )
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _timeout(group: dist.ProcessGroup, device: torch.device) -> float:
+    """Seconds that operations of a group may take."""
+    options = getattr(group._get_backend(device), "options", None)
+    timeout: timedelta = getattr(options, "_timeout", dist.constants.default_pg_timeout)
+    return timeout.total_seconds()
