@@ -1,5 +1,7 @@
 """Exchange: the axes of a mesh, the collectives along them, and the order of the rows that arrive.
 
+An axis may have a link as well, by which ranks write into each other's memory: `longca_cp.transports`.
+
 Whoever needs a transfer starts it here and waits for it later. With NCCL, a transfer runs on a stream of its own, after
 everything that the current stream was given so far. `wait` makes the current stream wait, and the host goes on. With
 gloo, `wait` blocks the host.
@@ -19,6 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.manifests import Transport
 from longca.parallel.meshes import mesh_dims, rank_in
+from longca_cp.transports.link import Link
+from longca_cp.transports.links import link_of
 
 __all__ = ["Axis", "Order", "Transfer", "all_gather", "all_to_all", "axes_of", "reduce_scatter", "shift"]
 
@@ -35,11 +39,13 @@ class Axis:
         group: The process group of the axis that includes this process.
         size: Number of its ranks.
         index: This process's place among them.
+        link: The ranks' way into each other's memory, or None if collectives move tensors.
     """
 
     group: dist.ProcessGroup
     size: int
     index: int
+    link: Link | None = None
 
     @property
     def by_nccl(self) -> bool:
@@ -58,18 +64,22 @@ class Axis:
 def axes_of(
     mesh: DeviceMesh, names: Sequence[str], transport: Transport = Transport.AUTO
 ) -> tuple[int, tuple[Axis, ...]]:
-    """This process's rank in layouts over these axes, and each of the axes.
+    """This process's rank in layouts over these axes, and each of the axes. All ranks of the mesh call it together.
 
     Args:
         mesh: The device mesh.
         names: The names of the axes.
-        transport: The way to move tensors along them.
+        transport: The way to move tensors along them. `link_of` says which axes get a link.
 
     Raises:
         RequestError: The mesh has other dims, or this process is not in it.
+        UnsupportedError: The copy engine was asked for, and ranks of an axis cannot reach each other's memory.
     """
     rank, dims = rank_in(mesh, names), mesh_dims(mesh, names)
-    return rank, tuple(Axis(mesh.get_group(dim), mesh.size(dim), mesh.get_local_rank(dim)) for dim in dims)
+    device = torch.device(mesh.device_type, torch.cuda.current_device() if mesh.device_type == "cuda" else None)
+    groups = [mesh.get_group(dim) for dim in dims]
+    links = [link_of(group, device, transport) for group in groups]
+    return rank, tuple(Axis(group, group.size(), group.rank(), link) for group, link in zip(groups, links, strict=True))
 
 
 @dataclass

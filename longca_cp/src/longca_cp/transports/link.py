@@ -11,6 +11,7 @@ would be right with every push and post done at once, in the order of the progra
 
 from __future__ import annotations
 
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ __all__ = ["MOST_SLOTS", "Link", "PeerError", "Slots", "Window"]
 
 #: Slots of one link that its plans may hold at a time.
 MOST_SLOTS = 4096
+#: Seconds for a trial of a link, and between two looks at it.
+_TRIAL, _PAUSE = 20.0, 1e-3
 
 
 class PeerError(LongCAError):
@@ -187,6 +190,28 @@ class Link(ABC):
     @abstractmethod
     def joined(self) -> None:
         """Makes the current stream wait for this rank's own pushes and posts, so that their sources may change."""
+
+    def trial(self) -> str | None:
+        """Moves a few bytes to each peer and back. The reason why they did not arrive, or None.
+
+        All ranks of the link call it together. The host waits.
+        """
+        window, slots = self.window((self.size, 4, 64), torch.int32), self.slots(1)
+        for peer in range(self.size):
+            sent = torch.full((4, 32), 1 + self.index, dtype=torch.int32, device=self.device)
+            self.push(peer, window.of(peer)[self.index, :, :32], sent)
+            self.post(peer, slots[0])
+        end = time.monotonic() + min(_TRIAL, self.deadline)
+        for peer in range(self.size):
+            while self._arrived(peer, slots[0]) <= self._awaited[peer, slots[0]]:
+                if time.monotonic() > end:
+                    return f"nothing came from rank {dist.get_process_group_ranks(self._group)[peer]} in a trial"
+                time.sleep(_PAUSE)
+            self.expect(peer, slots[0])
+        self.joined()
+        came = window.mine[:, :, :32].cpu()
+        wanted = torch.arange(1, 1 + self.size, dtype=torch.int32)[:, None, None].expand_as(came)
+        return None if torch.equal(came, wanted) else "other bytes came than were sent in a trial"
 
     @abstractmethod
     def _push(self, index: int, into: Tensor, source: Tensor) -> None: ...

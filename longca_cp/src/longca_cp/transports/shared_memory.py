@@ -6,6 +6,7 @@ may end in any order. A seed draws such an order, so that tests find programs th
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -46,13 +47,13 @@ class _Pusher:
 
     Args:
         peers: Number of peers.
-        seed: Draws the order of tasks. None for the order in which they came.
+        seed: Draws the order of tasks.
     """
 
-    def __init__(self, peers: int, seed: int | None) -> None:
+    def __init__(self, peers: int, seed: int) -> None:
         self._tasks: list[deque[_Task]] = [deque() for _ in range(peers)]
         self._came: deque[int] = deque()
-        self._random = None if seed is None else random.Random(seed)
+        self._random = random.Random(seed)
         self._changed, self._busy, self._stopped = threading.Condition(), False, False
         self.failure: Exception | None = None
         threading.Thread(target=self._work, name="longca-link", daemon=True).start()
@@ -93,8 +94,6 @@ class _Pusher:
             if self._stopped:
                 return None
             self._busy = True
-            if self._random is None:
-                return self._tasks[self._came.popleft()].popleft()
             peer = self._random.choice(self._came)
             self._came.remove(peer)
             tasks = self._tasks[peer]
@@ -111,12 +110,13 @@ class SharedMemoryLink(Link):
     Args:
         group: As for `Link`.
         deadline: As for `Link`.
-        seed: Draws an order of pushes that the contract allows. None for the order of the program.
+        seed: Draws an order of pushes that the contract allows. None for the environment's LONGCA_PUSH_SEED, or else 0.
     """
 
     def __init__(self, group: dist.ProcessGroup, deadline: float | None = None, seed: int | None = None) -> None:
         super().__init__(group, torch.device("cpu"), deadline)
-        self._pusher = _Pusher(self.size, None if seed is None else seed + self.index)
+        seed = int(os.environ.get("LONGCA_PUSH_SEED", "0")) if seed is None else seed
+        self._pusher = _Pusher(self.size, seed + self.index)
         weakref.finalize(self, self._pusher.stop)
 
     def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:

@@ -1,0 +1,252 @@
+"""The link of GPUs of one host: windows in symmetric memory, filled by the copy engines of their peers.
+
+A push is a strided copy on a stream of its own, beside the kernels. A post is a write to a counter, and `expect` makes
+the current stream wait for a counter. Neither of the three launches a kernel. The counters are in memory of the host,
+where a thread looks at those that are awaited. After the deadline it fills the windows with NaN, lets the waiting
+stream go on, and makes each later call on the link raise.
+
+Windows come from `torch.distributed._symmetric_memory`. NVLink multicast stays off. This file is not yet verified on
+GPUs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from longca.errors import LongCAError
+from longca_cp.transports.cuda_driver import Driver
+from longca_cp.transports.host_memory import check_all_fit
+from longca_cp.transports.link import Link, Window
+from longca_cp.transports.strided import strided_copies
+
+__all__ = ["CopyEngineLink"]
+
+_log = logging.getLogger("longca")
+
+#: cudaHostRegisterPortable and cudaHostRegisterMapped.
+_REGISTER = 1 | 2
+#: Seconds between two looks at the counters, and for filling windows after a failure.
+_LOOK, _FILL = 0.2, 2.0
+_NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+
+
+@dataclass(frozen=True, eq=False)
+class _SymmetricWindow(Window):
+    """A window that keeps its peers' memory mapped.
+
+    Attributes:
+        handle: The symmetric memory.
+    """
+
+    handle: object
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """A post that a stream waits for."""
+
+    index: int
+    slot: int
+    count: int
+    what: str
+
+
+class CopyEngineLink(Link):
+    """The link of GPUs. See `Link`.
+
+    Args:
+        group: As for `Link`.
+        device: This rank's GPU. Each rank has another one.
+        deadline: As for `Link`.
+
+    Raises:
+        LongCAError: The driver lacks a call.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, deadline: float | None = None) -> None:
+        super().__init__(group, device, deadline)
+        self._driver = Driver(device)
+        self._stream = torch.cuda.Stream(device, priority=-1)
+        self._held: list[Tensor] = []
+        self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
+        self._addresses = [self._registered(counts.ctypes.data, counts.nbytes) for counts in self._counts]
+        self._pending: deque[_Awaited] = deque()
+        self._changed, self._stopped = threading.Condition(), threading.Event()
+        weakref.finalize(self, _stop, self._stopped, self._changed)
+        threading.Thread(
+            target=_watch, args=(weakref.ref(self), self._stopped, self._changed, self._pending), daemon=True
+        ).start()
+
+    @staticmethod
+    def lack(device: torch.device) -> str:
+        """What this process lacks for links of a GPU, as the end of a sentence, or an empty text."""
+        if torch.version.hip:
+            return "computes with ROCm, and the copy engines are those of CUDA"
+        try:
+            from torch.distributed import _symmetric_memory as symmetric
+
+            backend = symmetric.get_backend(device)
+            Driver(device)
+        except (ImportError, AttributeError, RuntimeError, LongCAError) as error:
+            return f"has no symmetric memory: {error}"
+        return "" if backend in (None, "CUDA") else f"has symmetric memory of {backend}; unset TORCH_SYMMMEM"
+
+    def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
+        """See `Link.window`. PyTorch's allocator gives unused memory back if need be."""
+        nbytes, failed, memory = max(prod(shape) * dtype.itemsize, 16), None, None
+        try:
+            memory = self._allocated(nbytes)
+        except RuntimeError as error:
+            failed = str(error).splitlines()[0]
+        check_all_fit(self._group, nbytes, failed)
+        assert memory is not None
+        from torch.distributed import _symmetric_memory as symmetric
+
+        with _without_multicast():
+            handle = symmetric.rendezvous(memory, self._group)
+        buffers = [
+            memory if peer == self.index else handle.get_buffer(peer, (nbytes,), torch.uint8)
+            for peer in range(self.size)
+        ]
+        length = prod(shape) * dtype.itemsize
+        views = tuple(buffer[:length].view(dtype).view(*shape) for buffer in buffers)
+        window = _SymmetricWindow(views, self.index, handle)
+        self._windows.add(window)
+        return window
+
+    def joined(self) -> None:
+        """Makes the current stream wait for the copy stream."""
+        self._check()
+        torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        self._held.clear()
+
+    def _push(self, index: int, into: Tensor, source: Tensor) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        self._held.append(source)
+        copies = strided_copies(into, source)
+        if copies is not None:
+            self._driver.copy(copies, self._stream.cuda_stream)
+        else:
+            with torch.cuda.stream(self._stream), torch.no_grad():
+                into.copy_(source)
+
+    def _post(self, index: int, slot: int, count: int) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        self._driver.write(self._address(index, self.index, slot), count, self._stream.cuda_stream)
+
+    def _expect(self, index: int, slot: int, count: int, what: str) -> None:
+        with self._changed:
+            self._check()
+            current = torch.cuda.current_stream(self.device)
+            self._driver.wait(self._address(self.index, index, slot), count, current.cuda_stream)
+            self._pending.append(_Awaited(index, slot, count, what))
+            self._changed.notify_all()
+
+    def _address(self, receiver: int, sender: int, slot: int) -> int:
+        counts = self._counts[receiver]
+        return self._addresses[receiver] + sender * counts.strides[0] + slot * counts.strides[1]
+
+    def _allocated(self, nbytes: int) -> Tensor:
+        from torch._C._distributed_c10d import _SymmetricMemory
+
+        # `_symmetric_memory.empty` takes memory from a pool, which does not give it back.
+        make = _SymmetricMemory.empty_strided_p2p
+        asked = torch.Size((nbytes,)), torch.Size((1,)), torch.uint8, self.device
+        try:
+            return make(*asked)
+        except RuntimeError:
+            torch.cuda.empty_cache()
+            return make(*asked)
+
+    def _registered(self, host: int, nbytes: int) -> int:
+        """The address by which the GPU reaches memory of the host."""
+        runtime = torch.cuda.cudart()
+        with torch.cuda.device(self.device):
+            status = int(runtime.cudaHostRegister(host, nbytes, _REGISTER))
+        if status:
+            raise LongCAError(f"the counters of a link cannot be registered with the GPU: error {status}")
+        # The counters live in the finalizer until they are no longer registered.
+        weakref.finalize(self, _unregister, host, self._counts).atexit = False
+        return self._driver.address(host)
+
+    def _fail(self, awaited: _Awaited) -> None:
+        """Ends all waits, and makes their results NaN. The caller holds the lock."""
+        self._failure = self._late(awaited.index, awaited.what)
+        _log.error("attention: %s", self._failure)
+        stream = torch.cuda.Stream(self.device, priority=-1)
+        with torch.cuda.device(self.device), torch.cuda.stream(stream):
+            for window in list(self._windows):
+                window.mine.view(torch.uint8).fill_(255)
+            done = stream.record_event()
+        end = time.monotonic() + _FILL
+        while not done.query() and time.monotonic() < end:
+            time.sleep(_LOOK / 10)
+        for each in self._pending:
+            self._counts[self.index][each.index, each.slot] = each.count
+        self._pending.clear()
+
+    def _look(self, since: float) -> bool:
+        """Whether a post has come, after seconds of waiting for the first. The caller holds the lock."""
+        first = self._pending[0]
+        if self._arrived(first.index, first.slot) >= first.count:
+            self._pending.popleft()
+            return True
+        if since > self.deadline:
+            self._fail(first)
+        return False
+
+
+def _watch(
+    found: weakref.ref[CopyEngineLink],
+    stopped: threading.Event,
+    changed: threading.Condition,
+    pending: deque[_Awaited],
+) -> None:
+    """Looks at the awaited counters of a link until the link is gone."""
+    began = time.monotonic()
+    while not stopped.is_set():
+        with changed:
+            if not pending:
+                changed.wait_for(lambda: pending or stopped.is_set())
+                began = time.monotonic()
+            elif (link := found()) is not None:
+                while pending and link._look(time.monotonic() - began):
+                    began = time.monotonic()
+                del link
+        stopped.wait(_LOOK)
+
+
+def _stop(stopped: threading.Event, changed: threading.Condition) -> None:
+    stopped.set()
+    with changed:
+        changed.notify_all()
+
+
+def _unregister(host: int, _counts: object) -> None:
+    torch.cuda.cudart().cudaHostUnregister(host)
+
+
+@contextmanager
+def _without_multicast() -> Iterator[None]:
+    before = os.environ.get(_NO_MULTICAST)
+    os.environ[_NO_MULTICAST] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_MULTICAST]
+        else:
+            os.environ[_NO_MULTICAST] = before

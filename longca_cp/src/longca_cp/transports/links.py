@@ -1,0 +1,145 @@
+"""Which axes get a link: those that ask for the copy engine, and with `auto` those of GPUs that reach each other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from longca.errors import LongCAError, UnsupportedError
+from longca.manifests.transport import Transport
+from longca_cp.transports.copy_engine import CopyEngineLink
+from longca_cp.transports.host_memory import everyones
+from longca_cp.transports.link import Link
+from longca_cp.transports.shared_memory import SharedMemoryLink
+
+__all__ = ["available", "link_of"]
+
+_log = logging.getLogger("longca")
+
+_Links = weakref.WeakValueDictionary[torch.device, Link]
+#: The links of living strategies, by their groups and devices.
+_LINKS: weakref.WeakKeyDictionary[dist.ProcessGroup, _Links] = weakref.WeakKeyDictionary()
+#: The reasons that were logged already.
+_LOGGED: set[str] = set()
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport) -> Link | None:
+    """The link of a group, or None where collectives move the tensors. All ranks of the group call it together.
+
+    `auto` takes a link for GPUs that reach each other's memory. On CPUs it takes collectives.
+
+    Args:
+        group: The process group of one axis.
+        device: This process's device.
+        transport: The transport that was asked for.
+
+    Raises:
+        UnsupportedError: `copy_engine` was asked for, and the ranks cannot reach each other's memory.
+    """
+    is_forced = transport is Transport.COPY_ENGINE
+    if transport is Transport.COLLECTIVES or group.size() == 1 or not (is_forced or device.type == "cuda"):
+        return None
+    known = _LINKS.setdefault(group, _Links())
+    link = known.get(device)
+    if all(everyones(group, link is not None)):
+        return link
+    reason = available(group, device)
+    if reason is None:
+        made = _make(group, device)
+        if isinstance(made, Link):
+            known[device] = made
+            return made
+        reason = made
+    if is_forced:
+        raise UnsupportedError(
+            f"transport='copy_engine' was asked for, and {reason}. Ask for transport='collectives' or 'auto'"
+        )
+    if reason not in _LOGGED:
+        _LOGGED.add(reason)
+        _log.info("attention: tensors move by collectives, because %s", reason)
+    return None
+
+
+def available(group: dist.ProcessGroup, device: torch.device) -> str | None:
+    """The reason why the ranks of a group cannot write into each other's memory, or None. The same on all ranks.
+
+    All ranks of the group call it together.
+    """
+    ranks = dist.get_process_group_ranks(group)
+    facts = everyones(group, _Facts.of(device))
+    for i, mine in enumerate(facts):
+        if mine.lack:
+            return f"rank {ranks[i]} {mine.lack}"
+        for j, theirs in enumerate(facts):
+            if i != j and (lack := mine.lacks(theirs)):
+                return lack.format(mine=ranks[i], theirs=ranks[j])
+    return None
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What a rank knows about its machine.
+
+    Attributes:
+        host: The host, until it boots again.
+        lack: What the rank lacks by itself, or an empty text.
+        device: The id of its device.
+        visible: Ids of the devices that this process sees, with whether its device reaches their memory.
+    """
+
+    host: str
+    lack: str = ""
+    device: str = ""
+    visible: tuple[tuple[str, bool], ...] = ()
+
+    @classmethod
+    def of(cls, device: torch.device) -> _Facts:
+        if not (_BOOT.is_file() and hasattr(os, "memfd_create")):
+            return cls("", "is not on Linux")
+        host = _BOOT.read_text()
+        if device.type == "cpu":
+            return cls(host)
+        if device.type != "cuda":
+            return cls(host, f"computes on {device.type}, and copy engines are those of CUDA devices")
+        if lack := CopyEngineLink.lack(device):
+            return cls(host, lack)
+        ids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+        mine = device.index
+        reach = [i == mine or torch.cuda.can_device_access_peer(mine, i) for i in range(len(ids))]
+        return cls(host, "", ids[mine], tuple(zip(ids, reach, strict=True)))
+
+    def lacks(self, peer: _Facts) -> str:
+        """Why this rank cannot write into a peer's memory, as a format of `mine` and `theirs`. Empty if it can."""
+        if self.host != peer.host:
+            return "ranks {mine} and {theirs} are on two hosts"
+        if not self.device:
+            return ""
+        if self.device == peer.device:
+            return "ranks {mine} and {theirs} share one GPU"
+        reach = dict(self.visible)
+        if peer.device not in reach:
+            return "CUDA_VISIBLE_DEVICES of rank {mine} hides the GPU of rank {theirs}"
+        return "" if reach[peer.device] else "the GPU of rank {mine} has no peer access to that of rank {theirs}"
+
+
+def _make(group: dist.ProcessGroup, device: torch.device) -> Link | str:
+    """A link that has moved a few bytes, or the reason why there is none. The same on all ranks."""
+    made: Link | None = None
+    try:
+        made = SharedMemoryLink(group) if device.type == "cpu" else CopyEngineLink(group, device)
+        failed = made.trial()
+    except (LongCAError, RuntimeError, OSError) as error:
+        failed = str(error)
+    ranks = dist.get_process_group_ranks(group)
+    reasons = [f"rank {ranks[i]} says: {said}" for i, said in enumerate(everyones(group, failed)) if said]
+    if made is None or reasons:
+        return f"a trial of the copy engine failed. {'; '.join(reasons)}"
+    return made

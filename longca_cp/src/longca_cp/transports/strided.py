@@ -1,0 +1,61 @@
+"""Strided copies as the copy engines make them: rows of one width, with a pitch in the source and one in the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from torch import Tensor
+
+__all__ = ["Copy", "strided_copies"]
+
+#: The most copies for one push, and the least bytes of a row among many. A kernel copies smaller pieces faster.
+_MOST_COPIES, _LEAST_WIDTH = 64, 64
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of `height` rows of `width` bytes.
+
+    Attributes:
+        into: Address of the first byte to write.
+        into_pitch: Bytes from row to row there.
+        source: Address of the first byte to read.
+        source_pitch: Bytes from row to row there.
+        width: Bytes of a row.
+        height: Number of rows.
+    """
+
+    into: int
+    into_pitch: int
+    source: int
+    source_pitch: int
+    width: int
+    height: int
+
+
+def strided_copies(into: Tensor, source: Tensor) -> list[Copy] | None:
+    """The copies that fill a tensor from another of the same shape and dtype. None if their rows are many or short."""
+    size = source.element_size()
+    strides = zip(source.shape, into.stride(), source.stride(), strict=True)
+    dims = _joined([(n, a * size, b * size) for n, a, b in strides if n > 1])
+    width = size
+    if dims and dims[-1][1:] == (size, size):
+        width *= dims.pop()[0]
+    rows = dims.pop() if dims else (1, width, width)
+    if prod(n for n, _, _ in dims) > _MOST_COPIES or (rows[0] > 1 and (width < _LEAST_WIDTH or min(rows[1:]) < width)):
+        return None
+    starts = [(into.data_ptr(), source.data_ptr())]
+    for n, a, b in dims:
+        starts = [(x + i * a, y + i * b) for x, y in starts for i in range(n)]
+    return [Copy(x, rows[1], y, rows[2], width, rows[0]) for x, y in starts]
+
+
+def _joined(dims: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Dims (size, stride, stride), the longest strides first, with dims joined that lie one after another in both."""
+    joined: list[tuple[int, int, int]] = []
+    for n, a, b in sorted(dims, key=lambda dim: (-dim[2], -dim[1])):
+        if joined and joined[-1][1] == n * a and joined[-1][2] == n * b:
+            n *= joined.pop()[0]
+        joined.append((n, a, b))
+    return joined
