@@ -11,8 +11,10 @@ from longca.masks import static_patterns as _static  # registers the static patt
 # isort: split
 from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
 from longca.masks import dynamic_patterns as _dynamic
+from longca.masks.algebra import complement, intersection, union
 from longca.masks.block_sparse import BlockSparseMask
 from longca.masks.blocks import BlockRuns, Blocks
+from longca.masks.conversions import from_cu_seqlens, from_dense, from_position_ids
 from longca.masks.factors import FACTORS
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.lengths import LengthDistribution, resolve_lengths
@@ -42,8 +44,14 @@ __all__ = [
     "Varlen",
     "Window",
     "build",
+    "complement",
+    "from_cu_seqlens",
+    "from_dense",
+    "from_position_ids",
     "get_pattern",
+    "intersection",
     "register",
     "resolve_lengths",
     "sample",
+    "union",
 ]

@@ -237,6 +237,26 @@ class Mask(ABC):
     def __hash__(self) -> int:
         return hash(self._size())
 
+    # Algebra
+
+    def __and__(self, other: Mask) -> SliceMask:
+        """The pairs that both masks show. See `longca.masks.intersection`."""
+        from longca.masks.algebra import intersection
+
+        return intersection(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __or__(self, other: Mask) -> SliceMask:
+        """The pairs that either mask shows. See `longca.masks.union`."""
+        from longca.masks.algebra import union
+
+        return union(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __invert__(self) -> SliceMask:
+        """The pairs that the mask hides. See `longca.masks.complement`."""
+        from longca.masks.algebra import complement
+
+        return complement(self)
+
     def _size(self) -> tuple[int, int, int, int]:
         return self.heads, self.seqlen_q, self.seqlen_k, self.area
 
