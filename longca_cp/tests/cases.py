@@ -1,5 +1,6 @@
 """Masks and problems for the tests of layouts and placements, and the positions of ranges."""
 
+import numpy as np
 from hypothesis import strategies as st
 
 from longca import masks
@@ -57,3 +58,16 @@ def square_masks(draw):
     factors = {name: draw(values[name]) for name in masks.PATTERNS[pattern].factors}
     mask = masks.build(pattern, seqlen, **factors)
     return mask if draw(st.booleans()) else masks.SliceMask(mask.slices, seqlen, seqlen)
+
+
+@st.composite
+def block_masks(draw, heads=(1, 2, 3)):
+    """A block-sparse mask of one or more heads, whose query blocks and key blocks may differ in size."""
+    size = draw(st.integers(1, 6))
+    units = [size] * draw(st.integers(1, 12)) if draw(st.booleans()) else draw(st.lists(st.integers(1, 9), min_size=1))
+    bounds = np.cumsum([0, *units])
+    inner = draw(st.lists(st.integers(0, int(bounds[-1])), max_size=4))
+    q_bounds, k_bounds = draw(st.permutations([bounds, np.union1d(bounds, np.array(inner, np.int64))]))
+    shape = draw(st.sampled_from(heads)), len(q_bounds) - 1, len(k_bounds) - 1
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    return masks.BlockSparseMask(random.random(shape) < draw(st.sampled_from([0.1, 0.5, 1.0])), q_bounds, k_bounds)

@@ -178,5 +178,5 @@ def test_what_a_layout_refuses():
         with pytest.raises(RequestError, match=r"heads is .*; give \(query heads, KV heads\)"):
             lay_out(mask, heads=heads)
     blocks = masks.build("uniform_block_sparse", 64, block=16, kept=0.5, seed=0)
-    with pytest.raises(UnsupportedError, match="Use ulysses, which splits heads"):
-        lay_out(blocks)
+    with pytest.raises(UnsupportedError, match=r"at most 4 ranks on the ring, .* or use ulysses, which splits heads"):
+        lay_out(blocks, mesh={"ring": 8})

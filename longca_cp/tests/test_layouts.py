@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,11 +8,13 @@ from hypothesis import strategies as st
 from longca import masks, registry
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests.resolve import step_problems
+from longca.manifests.step_cuts import rank_areas, step_areas
 from longca_cp import LOONGTRAIN, RING_ALL_GATHER, RING_P2P, ULYSSES, USP, layouts
+from longca_cp.block_placement import unit_bounds
 from longca_cp.layouts import split_heads
 from longca_cp.placement import Placement, place
 
-from .cases import SEQLEN, STATIC, positions, problem, square_masks, static_mask
+from .cases import SEQLEN, STATIC, block_masks, positions, problem, square_masks, static_mask
 
 STRATEGIES = {manifest.name: manifest for manifest in (ULYSSES, RING_P2P, RING_ALL_GATHER, USP, LOONGTRAIN)}
 
@@ -160,25 +164,76 @@ def test_as_many_queries_as_keys():
             lay_out(strategy, rectangle, sizes, "contiguous")
 
 
-def test_block_sparse_masks_go_through_ulysses():
-    mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=2, seed=0)
-    asked = problem(mask)
-    for strategy in ("ring_p2p", "ring_all_gather"):
-        with pytest.raises(UnsupportedError, match="a ring of 2 would cut the blocks of this uniform_block_sparse"):
-            lay_out(strategy, asked, {"ring": 2}, "contiguous")
-    with pytest.raises(UnsupportedError, match=r"into blocks of other sizes\. Use ulysses"):
-        layouts.loongtrain(asked, {"outer": 2, "inner": 1, "heads": 2}, "contiguous")
+def check_blocks(layout, asked):
+    """The steps' cuts show every visible pair of every query head once, and their areas are those of the bitmap."""
+    mask = asked.concrete_mask
+    dense = mask.dense().reshape(mask.heads, mask.seqlen_q, mask.seqlen_k)
+    wanted = dense.repeat(asked.heads_q // mask.heads, axis=0)
+    met = np.zeros(wanted.shape, np.int8)
+    areas = []
+    for steps, parts in zip(layout.steps, step_problems(asked, layout), strict=True):
+        for step, part in zip(steps, parts, strict=True):
+            areas.append(part.concrete_mask.area if part else 0)
+            if part:
+                shown = part.concrete_mask.dense()
+                shown = shown.reshape(-1, *shown.shape[-2:])
+                met[slice(*step.heads_q), *np.ix_(positions(step.q_ranges), positions(step.k_ranges))] += shown.repeat(
+                    part.heads_q // len(shown), axis=0
+                )
+    assert (met == wanted).all()
+    assert step_areas(asked, layout).tolist() == areas
+    assert sum(rank_areas(asked, layout)) == asked.area
+    assert sorted(np.concatenate([layout.positions(r) for r in range(layout.world_size)])) == list(range(len(dense[0])))
+
+
+@given(st.sampled_from(sorted(STRATEGIES)), st.data())
+def test_the_steps_of_block_sparse_masks_show_them(strategy, data):
+    sizes = {axis: data.draw(st.integers(1, 3)) for axis in STRATEGIES[strategy].axes}
+    heads = data.draw(st.sampled_from(heads_for(sizes)))
+    asked = problem(data.draw(block_masks((1, *heads))), *heads)
+    placement = data.draw(st.sampled_from([name for name in STRATEGIES[strategy].placements if "doc" not in name]))
+    parts = math.prod(sizes.get(axis, 1) for axis in ("ring", "outer", "inner"))
+    if len(unit_bounds(asked.concrete_mask)) <= parts > 1:
+        with pytest.raises(UnsupportedError, match=f"cut for {parts} ranks of a ring.*choose smaller blocks"):
+            lay_out(strategy, asked, sizes, placement)
+    else:
+        check_blocks(lay_out(strategy, asked, sizes, placement), asked)
+
+
+def test_ranks_of_a_ring_get_masks_of_the_same_blocks():
+    mask = masks.build("uniform_block_sparse", 230, block=64, kept=0.5, heads=2, seed=0)
+    for strategy, sizes in {
+        "ring_p2p": {"ring": 4},
+        "ring_all_gather": {"ring": 4},
+        "usp": {"ring": 2, "ulysses": 2},
+        "loongtrain": {"outer": 2, "inner": 2, "heads": 2},
+    }.items():
+        for placement in ("contiguous", "zigzag", "balanced"):
+            layout = lay_out(strategy, problem(mask), sizes, placement)
+            cuts = [part.concrete_mask for parts in step_problems(problem(mask), layout) for part in parts if part]
+            assert {cut.block_size for cut in cuts} == {64}
+
+
+def test_a_gather_is_of_the_key_blocks_that_some_query_keeps():
+    kept = np.eye(8, dtype=bool)
+    kept[2, 6] = True
+    mask = masks.BlockSparseMask(kept, np.arange(9) * 4, np.arange(9) * 4)
+    layout = layouts.ring_all_gather(problem(mask), {"ring": 2}, "contiguous")
+    assert [step.k_ranges for (step,) in layout.steps] == [((0, 16), (24, 28)), ((16, 32),)]
+
+
+def test_ulysses_shares_the_tokens_of_blocks_evenly():
+    mask = masks.build("uniform_block_sparse", 230, block=64, kept=0.5, heads=2, seed=0)
     for strategy, sizes in {
         "ulysses": {"ulysses": 4},
         "usp": {"ring": 1, "ulysses": 4},
         "loongtrain": {"outer": 1, "inner": 1, "heads": 4},
     }.items():
-        layout = lay_out(strategy, asked, sizes, "contiguous")
-        parts = [part for (part,) in step_problems(asked, layout)]
-        assert [part.concrete_mask for part in parts] == [mask.cut(*[[(0, 256)]] * 2, [h]) for h in (0, 0, 1, 1)]
+        layout = lay_out(strategy, problem(mask), sizes, "contiguous")
+        parts = [part for (part,) in step_problems(problem(mask), layout)]
+        assert [part.concrete_mask for part in parts] == [mask.cut(*[[(0, 230)]] * 2, [h]) for h in (0, 0, 1, 1)]
         assert [(part.heads_q, part.heads_kv) for part in parts] == [(2, 1)] * 4
-    one = layouts.ring_all_gather(asked, {"ring": 1}, "contiguous")
-    assert one == layouts.ring_p2p(asked, {"ring": 1}, "contiguous")
+        assert [layout.shard_size(rank) for rank in range(4)] == [58, 58, 57, 57]
 
 
 def test_heads_that_do_not_divide_are_refused_by_whoever_splits_them():

@@ -136,6 +136,16 @@ def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, he
         assert kept == kept_bytes(strategy, problem, axis_sizes)
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
+def test_the_formula_has_room_for_parts_of_whole_blocks(strategy, axis_sizes, direction):
+    blocks = masks.build("uniform_block_sparse", SEQLEN, block=80, kept=1.0)
+    problem = replace(problem_of((16, 4), direction=direction), mask=blocks)
+    peak, _ = allocated(strategy, axis_sizes, problem)
+    lse = (SEQLEN // prod(axis_sizes.values()) + 80) * 16 * 4
+    assert peak <= peak_bytes(strategy, problem, axis_sizes) + LSES * lse
+
+
 def test_a_ring_takes_no_more_on_more_ranks_where_each_has_as_many_tokens():
     whole = problem_of(direction="backward")
     quarter = replace(whole, mask=masks.build("full", SEQLEN // 4))

@@ -40,6 +40,8 @@ MASKS = [
     ("causal", {}, "zigzag"),
     ("causal", {}, "contiguous"),
     ("causal_sliding_window", {"window": 64}, "zigzag"),
+    ("uniform_block_sparse", {"block": 80, "kept": 0.2, "heads": 4}, "contiguous"),
+    ("uniform_block_sparse", {"block": 16, "kept": 1.0, "heads": 4}, "zigzag"),
 ]
 
 

@@ -177,17 +177,18 @@ BLOCKS = {
 
 @pytest.mark.parametrize("mask_heads", [1, 4, 8])
 @pytest.mark.parametrize("kind", BLOCKS)
-@sizes(2, 4)
-def test_ulysses_slices_the_heads_of_block_sparse_masks(world, kind, mask_heads):
+@meshes(2, 4)
+def test_block_sparse_masks(world, strategy, mesh, kind, mask_heads):
     factors = {**BLOCKS[kind], "heads": mask_heads}
-    assert check(world, "ulysses", {"ulysses": world.size}, kind, "contiguous", (8, 4), factors=factors)
+    placements = ("contiguous",) if strategy == "ulysses" else ("contiguous", "zigzag", "balanced")
+    for placement in placements:
+        assert check(world, strategy, mesh, kind, placement, (8, 4), factors=factors)
 
 
-@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather", "usp", "loongtrain"])
-@sizes(2)
-def test_rings_refuse_block_sparse_masks(world, strategy):
-    (mesh, *_) = [mesh for mesh in MESHES[strategy][2] if next(iter(mesh.values())) == 2]
-    factors = tuple(BLOCKS["uniform_block_sparse"].items())
-    case = ("uniform_block_sparse", SEQLEN, factors, "contiguous", (8, 2))
-    found = world.run("worst", strategy, tuple(mesh.items()), *case)
-    assert all("Use ulysses, which splits heads" in refusal for refusal in found)
+@pytest.mark.parametrize(("kernel", "way"), [("naive+sdpa", "attention"), ("naive", "kept"), ("naive", "by_nccl")])
+@meshes(2)
+def test_block_sparse_masks_by_pairs_and_by_a_strategys_methods(world, strategy, mesh, kernel, way):
+    factors = {**BLOCKS["uniform_block_sparse"], "heads": 4}
+    for kept in (0.1, 1.0):
+        given = {"factors": {**factors, "kept": kept}, "kernel": kernel, "way": way}
+        assert check(world, strategy, mesh, "uniform_block_sparse", some_placement(strategy), (8, 4), **given)

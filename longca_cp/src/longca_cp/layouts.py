@@ -4,8 +4,8 @@ A strategy's runtime follows the layout. It makes the attention calls of `layout
 names its queries, its keys and its heads. Tokens are in ascending order. Ranks count by the manifest's axes, and not by
 the order of the mesh's dims (`longca.Layout`).
 
-Every strategy needs as many queries as keys, because a rank holds a token's query and key. A ring is refused for
-block-sparse masks, because it would cut their blocks into sizes that kernels do not take.
+Every strategy needs as many queries as keys, because a rank holds a token's query and key. Rings cut block-sparse masks
+between blocks, so that each step has a block-sparse mask again (`longca_cp.block_placement`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from longca.errors import UnsupportedError
 from longca.manifests import Layout, Problem, Step
-from longca.manifests.steps import HeadRanges, Steps
-from longca.masks import Mask, SliceMask
+from longca.manifests.steps import HeadRanges, Ranges, Steps
+from longca.masks import BlockSparseMask, Mask, SliceMask
+from longca_cp.block_placement import key_blocks_seen
 from longca_cp.placement import place
 from longca_cp.ranges import keys_seen, split
 
@@ -40,7 +41,10 @@ def ulysses(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> 
     mask = _square(problem)
     everything = place("contiguous", mask, 1)[0]
     heads = split_heads(problem, ranks, "ulysses")
-    return Layout(tuple((Step(everything, everything, *each),) for each in heads), place(placement, mask, ranks))
+    # The ranks exchange heads of all tokens, so that blocks need not be whole on a rank.
+    blocks = isinstance(mask, BlockSparseMask)
+    shards = split(everything, ranks) if blocks else place(placement, mask, ranks)
+    return Layout(tuple((Step(everything, everything, *each),) for each in heads), shards)
 
 
 def ring_p2p(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
@@ -50,7 +54,7 @@ def ring_p2p(problem: Problem, axis_sizes: Mapping[str, int], placement: str) ->
     too, because their keys pass through.
 
     Raises:
-        UnsupportedError: A ring cannot cut the mask, or the placement does not suit it.
+        UnsupportedError: The placement does not suit the mask, or the mask has fewer blocks than ranks.
     """
     ranks = axis_sizes["ring"]
     return _rings_of_groups(problem, placement, _ring_order(ranks), 1, "ring")
@@ -59,19 +63,24 @@ def ring_p2p(problem: Problem, axis_sizes: Mapping[str, int], placement: str) ->
 def ring_all_gather(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
     """One step a rank: its own queries, and all keys that any of them sees, in ascending order, for all heads.
 
-    Keys that none of a rank's queries sees are not in its `k_ranges`, and need not be sent to it.
+    Keys that none of a rank's queries sees are not in its `k_ranges`, and need not be sent to it. A block-sparse mask
+    shows a query whole blocks of keys, so that these are blocks that some query of the rank keeps in some head.
 
     Raises:
-        UnsupportedError: A ring cannot cut the mask, or the placement does not suit it.
+        UnsupportedError: The placement does not suit the mask, or the mask has fewer blocks than ranks.
     """
     ranks = axis_sizes["ring"]
-    mask = _for_ring(problem, ranks)
+    mask = _square(problem)
     shards = place(placement, mask, ranks)
     heads = (0, problem.heads_q), (0, problem.num_heads_kv)
-    everything = place("contiguous", mask, 1)[0]
-    keys = [keys_seen(mask, shard) for shard in shards] if isinstance(mask, SliceMask) else [everything]
-    steps = (Step(shard, seen, *heads) for shard, seen in zip(shards, keys, strict=True))
-    return Layout(tuple((step,) for step in steps), shards)
+    return Layout(tuple((Step(shard, _seen(mask, shard), *heads),) for shard in shards), shards)
+
+
+def _seen(mask: Mask, shard: Ranges) -> Ranges:
+    """The keys that some query of a shard sees."""
+    if isinstance(mask, BlockSparseMask):
+        return key_blocks_seen(mask, shard)
+    return keys_seen(mask, shard) if isinstance(mask, SliceMask) else place("contiguous", mask, 1)[0]
 
 
 def usp(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
@@ -125,7 +134,7 @@ def _rings_of_groups(problem: Problem, placement: str, order: _Ints, group: int,
         group: Number of ranks of a group.
         axis: The mesh axis of a group's ranks, for messages.
     """
-    tokens = place(placement, _for_ring(problem, len(order)), len(order))
+    tokens = place(placement, _square(problem), len(order))
     heads = split_heads(problem, group, axis)
     mine, each = np.arange(len(order))[:, None, None], np.arange(group)[:, None]
     table = np.stack(np.broadcast_arrays(mine, order[:, None, :], each), axis=-1)  # [groups, heads, steps, 3]
@@ -170,15 +179,5 @@ def _square(problem: Problem) -> Mask:
         raise UnsupportedError(
             f"context parallelism places a token's query and key on one rank, and this is a {mask.label}. "
             "Give a mask of as many queries as keys."
-        )
-    return mask
-
-
-def _for_ring(problem: Problem, parts: int) -> Mask:
-    mask = _square(problem)
-    if parts > 1 and not isinstance(mask, SliceMask):
-        raise UnsupportedError(
-            f"a ring of {parts} would cut the blocks of this {mask.label} into blocks of other sizes. "
-            "Use ulysses, which splits heads."
         )
     return mask

@@ -23,6 +23,7 @@ from longca.errors import UnknownNameError
 from longca.manifests import Problem, StrategyMemory, Transport
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.problem import Direction
+from longca_cp.block_placement import most_tokens
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
 
 __all__ = [
@@ -38,6 +39,9 @@ __all__ = [
 
 #: From this number of partial results on, their sum is a tensor of its own.
 _SUMMED = 3
+
+#: The axes of rings. A placement deals tokens to parts along them.
+_RINGS = ("ring", "outer", "inner")
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,11 @@ class Share:
     nccl: bool
 
     @classmethod
-    def of(cls, problem: Problem, ranks: int, nccl: bool) -> Share:
-        """The largest share of any of `ranks` ranks."""
-        size = DTYPE_BYTES[problem.dtype]
-        row = -(-problem.concrete_mask.seqlen_q // ranks) * problem.head_dim * size
+    def of(cls, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool) -> Share:
+        """The largest share of any rank."""
+        size, ranks = DTYPE_BYTES[problem.dtype], prod(axis_sizes.values())
+        parts = prod(axis_sizes.get(axis, 1) for axis in _RINGS)
+        row = most_tokens(problem.concrete_mask, parts, ranks) * problem.head_dim * size
         heads_kv = problem.num_heads_kv
         return cls(problem.heads_q * row, 2 * heads_kv * row, max(1, 4 // size), heads_kv, problem, nccl)
 
@@ -98,7 +103,7 @@ def peak_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int], n
     """
     forward, backward = _of(strategy)
     formula = forward if problem.direction == "forward" else backward
-    return formula(Share.of(problem, prod(axis_sizes.values()), nccl), dict(axis_sizes))
+    return formula(Share.of(problem, axis_sizes, nccl), dict(axis_sizes))
 
 
 def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -> int:
@@ -116,7 +121,7 @@ def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -
     axis = {"ulysses": "ulysses", "usp": "ulysses", "loongtrain": "heads"}.get(strategy)
     if axis is None:
         return 0
-    share = Share.of(problem, prod(axis_sizes.values()), nccl=False).by_heads(axis_sizes[axis])
+    share = Share.of(problem, axis_sizes, nccl=False).by_heads(axis_sizes[axis])
     return 2 * share.q + share.kv
 
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
 from longca.manifests.strategy import Ranges
-from longca.masks import Mask, SliceMask
+from longca.masks import BlockSparseMask, Mask, SliceMask
 from longca.plan_cache import PlanCache
 from longca_cp.balanced import balanced
+from longca_cp.block_placement import place_blocks
 from longca_cp.ranges import even_bounds, union
 
 __all__ = ["Placement", "document_lengths", "place"]
@@ -97,13 +98,19 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
     Raises:
         UnknownNameError: There is no such placement.
         RequestError: Fewer than one part.
-        UnsupportedError: The mask has no documents, for a placement within documents.
+        UnsupportedError: The mask has no documents, for a placement within documents. Or fewer blocks than parts.
     """
     if kind not in tuple(Placement):
         raise UnknownNameError("placement", kind, Placement)
     if parts < 1:
         raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
-    return _PLACED.get(mask, (str(kind), parts), lambda: Placement(kind).deal(mask, parts))  # type: ignore[call-arg]
+    return _PLACED.get(mask, (str(kind), parts), lambda: _dealt(kind, mask, parts))
+
+
+def _dealt(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
+    if isinstance(mask, BlockSparseMask):
+        return place_blocks(kind, mask, parts)
+    return Placement(kind).deal(mask, parts)  # type: ignore[call-arg]
 
 
 #: The latest answers.

@@ -1,13 +1,15 @@
 """Step cuts: the problem of every step of a layout, found without cutting the mask step by step.
 
-A mask of slices is cut for many ranks at once (`longca.manifests.step_stacks`). Steps belong to one *kind* if they are
-alike in every property that offers check. One step of each kind answers for all. A rank's own steps are cut on demand.
+A mask of slices is cut for many ranks at once (`longca.manifests.step_stacks`). The visible pairs of the steps of a
+block-sparse mask come from its bitmap (`longca.masks.block_parts`). Steps belong to one *kind* if they are alike in
+every property that offers check. One step of each kind answers for all. A rank's own steps are cut on demand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -18,13 +20,15 @@ from longca.manifests.problem import Problem
 from longca.manifests.step_stacks import cut_steps, step_stacks
 from longca.manifests.steps import Step, Steps
 from longca.manifests.strategy import Layout
-from longca.masks import SliceMask
+from longca.masks import BlockSparseMask, SliceMask
+from longca.masks.block_parts import part_areas
 from longca.plan_cache import PlanCache
 
 __all__ = [
     "Kind",
     "StepProblems",
     "distinct_steps",
+    "mask_heads",
     "rank_areas",
     "rank_problems",
     "stacked_problems",
@@ -181,6 +185,11 @@ def rank_problems(problem: Problem, layout: Layout, rank: int) -> tuple[Problem 
 
 def rank_areas(problem: Problem, layout: Layout) -> list[int]:
     """The visible pairs of each rank's steps, summed over their query heads: [ranks]."""
+    if isinstance(problem.mask, BlockSparseMask):
+        steps, per_head = layout.table, np.array([len(heads) for heads in mask_heads(problem, layout)], np.int64)
+        heads_q = np.array([stop - start for (start, stop), _ in layout.table.heads], np.int64)
+        areas = step_areas(problem, layout) * (heads_q // per_head)[steps.table[:, 2]]
+        return [sum(areas[first:last].tolist()) for first, last in pairwise(steps.bounds.tolist())]
     if not isinstance(problem.mask, SliceMask):
         return [sum(part.area for part in parts if part) for parts in step_problems(problem, layout)]
     totals = [0] * layout.world_size
@@ -192,7 +201,32 @@ def rank_areas(problem: Problem, layout: Layout) -> list[int]:
 
 def step_areas(problem: Problem, layout: Layout) -> Ints:
     """The visible pairs of each step's mask, over the mask's own heads, in the order of `layout.table`: [steps]."""
+    if isinstance(problem.mask, BlockSparseMask):
+        return _AREAS.get(problem.mask, (problem.heads_q, layout), lambda: _block_areas(problem, layout))
     if not isinstance(problem.mask, SliceMask):
         parts = step_problems(problem, layout)
         return np.array([step.concrete_mask.area if step else 0 for steps in parts for step in steps], np.int64)
     return np.concatenate([np.zeros(0, np.int64), *(stack.areas for stack in step_stacks(problem, layout))])
+
+
+#: The areas of the latest layouts of block-sparse masks.
+_AREAS: PlanCache[Ints] = PlanCache(8)
+
+
+def _block_areas(problem: Problem, layout: Layout) -> Ints:
+    """`step_areas` of a block-sparse mask, from its bitmap: the mask is not cut."""
+    mask, steps = problem.concrete_mask, layout.table
+    assert isinstance(mask, BlockSparseMask), "only these masks have blocks"
+    areas = np.zeros(len(steps.table), np.int64)
+    for index, heads in enumerate(mask_heads(problem, layout)):
+        mine = steps.table[:, 2] == index
+        queries, keys, _ = steps.table[mine].T
+        areas[mine] = part_areas(mask, steps.arrays, heads)[queries, keys]
+    return areas
+
+
+def mask_heads(problem: Problem, layout: Layout) -> list[range]:
+    """The mask's own heads in each range of heads of a layout."""
+    heads = problem.concrete_mask.heads
+    of_query = heads == problem.heads_q
+    return [range(1) if heads == 1 else range(*(query if of_query else kv)) for query, kv in layout.table.heads]

@@ -94,9 +94,12 @@ class BlockSparseMask(Mask):
 
     def kept(self, index: int) -> NDArray[np.bool_]:
         """Which key blocks each query block of a head sees: [query blocks, key blocks]."""
+        return unpacked(self._bits_of(index), len(self.k_bounds) - 1)
+
+    def _bits_of(self, index: int) -> Bits:
         if not 0 <= index < self.heads:
             raise MaskError(f"head {index} of a mask of {self.heads} heads; take one from 0 to {self.heads - 1}")
-        return unpacked(self.bits[index], len(self.k_bounds) - 1)
+        return self.bits[index]
 
     @cached_property
     def block_size(self) -> int | None:
@@ -145,6 +148,8 @@ class BlockSparseMask(Mask):
     ) -> BlockSparseMask:
         """The mask between the kept queries and keys of the kept heads, re-indexed from 0. See `Mask.cut`.
 
+        Whole blocks keep their size: a cut to the short last block alone has the block size of the mask.
+
         Args:
             q_ranges: (start, stop) of the queries kept, ascending and disjoint.
             k_ranges: (start, stop) of the keys kept, ascending and disjoint.
@@ -156,10 +161,15 @@ class BlockSparseMask(Mask):
         picked = range(self.heads)[heads] if isinstance(heads, slice) else range(self.heads) if heads is None else heads
         if not len(picked):
             raise MaskError("a cut keeps no head; keep at least one")
-        q_bounds, q_blocks = cut_bounds(self.q_bounds, check_ranges(q_ranges, self.seqlen_q, "query"))
-        k_bounds, k_blocks = cut_bounds(self.k_bounds, check_ranges(k_ranges, self.seqlen_k, "key"))
-        kept = np.stack([self.kept(int(h))[np.ix_(q_blocks, k_blocks)] for h in picked])
-        return BlockSparseMask(kept, q_bounds, k_bounds)
+        queries, keys = check_ranges(q_ranges, self.seqlen_q, "query"), check_ranges(k_ranges, self.seqlen_k, "key")
+        (q_bounds, q_blocks), (k_bounds, k_blocks) = cut_bounds(self.q_bounds, queries), cut_bounds(self.k_bounds, keys)
+        rows = (unpacked(self._bits_of(int(h))[q_blocks], len(self.k_bounds) - 1) for h in picked)
+        made = BlockSparseMask.from_bits(
+            np.stack([np.packbits(of_head[:, k_blocks], axis=-1) for of_head in rows]), q_bounds, k_bounds
+        )
+        if self.block_size is not None and np.isin(queries, self.q_bounds).all() and np.isin(keys, self.k_bounds).all():
+            made.block_size = self.block_size
+        return made
 
     def head(self, index: int) -> SliceMask:
         """The mask of one head as rectangles: O(runs of kept blocks)."""

@@ -11,7 +11,7 @@ from longca.manifests import Layout, Problem
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca.masks import SliceMask
 from longca_cp.schedules.sizes import Sizes, group_tokens
-from longca_cp.schedules.whole_pairs import whole_pairs
+from longca_cp.schedules.whole_pairs import whole_pairs, whole_steps
 
 __all__ = ["Ring", "double_ring", "double_ring_backward", "ring", "ring_backward"]
 
@@ -131,9 +131,12 @@ def _beside(problem: Problem, layout: Layout, nccl: bool, steps: int) -> tuple[_
     if problem.direction == "backward" or not nccl or steps == 1:
         return (True,) * steps
     mask = problem.concrete_mask
-    assert isinstance(mask, SliceMask), "rings cut masks of slices alone"
-    q, k, _ = layout.table.table.T
-    beside = ~whole_pairs(mask, layout.table)[q, k].reshape(-1, steps)
+    if isinstance(mask, SliceMask):
+        q, k, _ = layout.table.table.T
+        whole = whole_pairs(mask, layout.table)[q, k]
+    else:
+        whole = whole_steps(problem, layout)
+    beside = ~whole.reshape(-1, steps)
     return tuple(map(_same, beside.T))
 
 

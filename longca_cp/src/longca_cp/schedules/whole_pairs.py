@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.manifests import Layout, Problem
+from longca.manifests.step_cuts import mask_heads, step_areas
 from longca.manifests.steps import Steps
 from longca.masks import SliceMask
 from longca.masks.stack import MaskStack
 from longca.plan_cache import PlanCache
 
-__all__ = ["whole_pairs"]
+__all__ = ["whole_pairs", "whole_steps"]
 
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
@@ -35,6 +37,24 @@ def whole_pairs(mask: SliceMask, steps: Steps) -> _Bools:
         [parts, parts]. A part without tokens has False.
     """
     return _WHOLE.get(mask, _Parts(steps), lambda: _whole_pairs(mask, steps))
+
+
+def whole_steps(problem: Problem, layout: Layout) -> _Bools:
+    """Whether the queries of each step see all of its keys in all of its heads, for a mask whose heads may differ.
+
+    Args:
+        problem: The problem of all ranks together.
+        layout: The layout.
+
+    Returns:
+        [steps], in the order of `layout.table`. A step without tokens has False.
+    """
+    table = layout.table
+    tokens = np.array([np.diff(array).sum() for array in table.arrays], np.int64)
+    queries, keys, heads = table.table.T
+    cells = tokens[queries] * tokens[keys] * np.array([len(each) for each in mask_heads(problem, layout)])[heads]
+    whole: _Bools = (cells > 0) & (step_areas(problem, layout) == cells)
+    return whole
 
 
 class _Parts:
