@@ -3,6 +3,8 @@
 If all ranks together need most of the rows, everything is all-gathered, and gradients are reduce-scattered in float32.
 If they need less, an all-to-all brings each rank only the rows it needs. Gradients then return in their own dtype, and
 their owner sums them in float32. A row is a token with its key and value side by side: [T, 2, H, D].
+
+Both ways use collectives. `longca_cp.pushed_gather` has the way without them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from longca.manifests import Layout
 from longca_cp.exchange import Axis, Order, Transfer, all_gather, all_to_all, reduce_scatter
 from longca_cp.schedules.gathered import gathers_everything
 
-__all__ = ["Gathering", "Rows", "gathering"]
+__all__ = ["Collected", "Rows", "gathering"]
 
 _Ints = NDArray[np.int64]
 
@@ -109,13 +111,54 @@ class Needed:
         return Rows(transfer, unpack)
 
 
-Gathering = Everything | Needed
+class Collected:
+    """Keys and values, chunk of heads by chunk, on one of the ways above.
+
+    Args:
+        way: The way.
+    """
+
+    def __init__(self, way: Everything | Needed) -> None:
+        self._way = way
+
+    def begin(self, *, backward: bool = False) -> None:
+        """Begins a call. A collective needs no preparation."""
+
+    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Rows:
+        """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's keys and values [T, H, D]."""
+        return self._way.gather(torch.stack((k, v), dim=1))
+
+    def done(self, chunk: int) -> None:
+        """The kernel was given the rows of a chunk. Their memory is the caller's."""
+
+    def gradients(self, keys: Tensor) -> Tensor:
+        """A buffer for the gradients of needed rows, [needed, 2, H, D], given the keys [needed, H, D]."""
+        return keys.new_empty((len(keys), 2, *keys.shape[1:]))
+
+    def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
+        """Begins to bring this rank the sum of all ranks' gradients for its rows.
+
+        Args:
+            chunk: The chunk of heads.
+            grads: This rank's gradients of its needed rows: [needed, 2, H, D].
+            into: Buffers for dk and dv: [T, H, D].
+
+        Returns:
+            A function that waits for the sums and fills the buffers.
+        """
+        rows = self._way.scatter(grads)
+
+        def fill() -> None:
+            for buffer, total in zip(into, rows.wait().unbind(1), strict=True):
+                buffer.copy_(total)
+
+        return fill
 
 
-def gathering(axis: Axis, layout: Layout, device: torch.device) -> Gathering:
+def gathering(axis: Axis, layout: Layout, device: torch.device) -> Collected:
     """The cheaper way to gather the rows that a layout's steps need. All ranks find the same."""
     dense = gathers_everything(layout)
-    return Everything(axis, layout, device) if dense else Needed(axis, layout, device)
+    return Collected(Everything(axis, layout, device) if dense else Needed(axis, layout, device))
 
 
 def _needed(layout: Layout, rank: int) -> _Ints:

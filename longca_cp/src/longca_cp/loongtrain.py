@@ -2,8 +2,9 @@
 
 The ranks of a context-parallel group are dealt to windows. Within a window keys and values go round the inner ring.
 From window to window they take one hop along the outer ring. This hop begins before the inner ring does, and is hidden
-behind all of its steps. Heads are exchanged along the third axis, as in `ulysses`. In the backward the sum of a
-window's gradients goes round the inner ring, and the sum over windows goes along the outer ring, both in float32.
+behind all of its steps. Heads are exchanged along the third axis, as in `ulysses`. In the backward a window's gradients
+are summed along the inner ring, and these sums along the outer ring, both in float32. Each ring goes its own way
+(`longca_cp.ring_ways`), so that the inner ring may push inside a host while the outer one crosses hosts.
 
 The paper's two placements of ranks, head-first and context-first, are orders of the mesh's dims
 (`longca_cp.layouts.loongtrain`).
@@ -16,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -24,8 +26,8 @@ from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
-from longca_cp.kv_ring import GradientRing, KVRing
 from longca_cp.overlap import is_beside
+from longca_cp.ring_ways import RingWay, Round, ring_way, shown_steps
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 
@@ -37,21 +39,14 @@ class LoongTrainPlan(StepPlans):
     """A plan for loongtrain.
 
     Attributes:
-        tokens: Number of tokens that each group of ranks along `heads` begins with: [outer][inner].
-        exchange: The exchange within such a group.
+        outer: The way from window to window.
+        inner: The way round each window.
+        exchange: The exchange within a group of ranks along `heads`.
     """
 
-    tokens: tuple[tuple[int, ...], ...]
+    outer: RingWay
+    inner: RingWay
     exchange: HeadExchange
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the largest group."""
-        return max(map(max, self.tokens))
-
-    def outer_tokens(self, inner: int) -> list[int]:
-        """Number of tokens that each member of an outer ring begins with. Its groups have one place in all windows."""
-        return [window[inner] for window in self.tokens]
 
 
 class LoongTrain:
@@ -64,12 +59,26 @@ class LoongTrain:
         """Plans this rank's steps, window after window."""
         steps = plan_steps(problem, layout, self._rank, kernel)
         size = self._heads.size
-        sizes = [sum(map(layout.shard_size, range(g, g + size))) for g in range(0, layout.world_size, size)]
-        inner = self._inner.size
-        tokens = tuple(tuple(sizes[o * inner : (o + 1) * inner]) for o in range(self._outer.size))
         first = self._rank - self._rank % size
         exchange = HeadExchange(self._heads, layout, range(first, first + size), torch_device(problem.device))
-        return LoongTrainPlan(problem, layout, self._rank, kernel, steps, tokens, exchange)
+        outer, inner = self._ways(problem, layout)
+        return LoongTrainPlan(problem, layout, self._rank, kernel, steps, outer, inner, exchange)
+
+    def _ways(self, problem: Problem, layout: Layout) -> tuple[RingWay, RingWay]:
+        """The ways of the outer ring and of the inner ring."""
+        windows, places, size = self._outer.size, self._inner.size, self._heads.size
+        held = [layout.shard_size(rank) for rank in range(layout.world_size)]
+        tokens = np.array(held).reshape(windows, places, size).sum(2)
+        shown = shown_steps(problem, layout).reshape(windows, places, size, windows, places)[:, :, self._heads.index]
+        # A window's keys reach member i of the inner ring if member i + s computes with them in step s, for some s.
+        turns = np.arange(places)
+        reaches = shown[:, (self._inner.index + turns) % places, :, turns].any(axis=0)
+        once = [Round(tokens[:, self._inner.index].tolist(), reaches)]
+        sources = [self._outer.source(window) for window in range(windows)]
+        rounds = [Round(tokens[at].tolist(), shown[self._outer.index, :, w]) for w, at in enumerate(sources)]
+        heads, longest = len(range(*layout.steps[self._rank][0].heads_kv)), int(tokens.max())
+        outer = ring_way(self._outer, problem, heads, once, longest=longest, wide=True)
+        return outer, ring_way(self._inner, problem, heads, rounds, longest=longest)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: list[Tensor] | None = None
@@ -96,10 +105,10 @@ class LoongTrain:
 
     def _forward(self, plan: LoongTrainPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         total, steps = Accumulator(q), iter(plan.steps)
-        outer = KVRing(self._outer, plan.outer_tokens(self._inner.index), k, v, plan.longest)
+        outer = plan.outer.keys(k, v)
         for window in range(self._outer.size):
             outer.send()
-            inner = KVRing(self._inner, plan.tokens[self._outer.source(window)], outer.k, outer.v, plan.longest)
+            inner = plan.inner.keys(outer.k, outer.v, window)
             for _ in range(self._inner.size):
                 inner.send()
                 if (step := next(steps)) is not None:
@@ -115,10 +124,10 @@ class LoongTrain:
     def _backward(self, plan: LoongTrainPlan, dout: Tensor, saved: Saved, _into: Gradients) -> Gradients:
         q, k, v, out, lse = saved
         dq, steps = Sum(q), iter(plan.steps)
-        outer = GradientRing(self._outer, plan.outer_tokens(self._inner.index), k, v, plan.longest)
+        outer = plan.outer.gradients(k, v)
         for window in range(self._outer.size):
             outer.send()
-            inner = GradientRing(self._inner, plan.tokens[self._outer.source(window)], outer.k, outer.v, plan.longest)
+            inner = plan.inner.gradients(outer.k, outer.v, window)
             for _ in range(self._inner.size):
                 inner.send()
                 if (step := next(steps)) is not None:

@@ -2,13 +2,14 @@
 
 It gathers only the keys that its queries see, a chunk of heads at a time. While one chunk is computed, the next is on
 its way. The backward gathers them once more and does not keep them. It returns the gradients, which are summed in
-float32.
+float32. `longca_cp.kv_gather` has the ways that use collectives, and `longca_cp.pushed_gather` the one that pushes.
 
 Sources: Llama 3 (arXiv 2407.21783, section 3.3.2), and Megatron-LM's all-gather context parallelism.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
-from longca_cp.kv_gather import Gathering, Rows, gathering
+from longca_cp.kv_gather import Collected, Rows, gathering
 from longca_cp.overlap import GATHER_CHUNKS
+from longca_cp.pushed_gather import PushedRows
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
 
 __all__ = ["RingAllGather", "RingAllGatherPlan"]
@@ -29,7 +31,7 @@ __all__ = ["RingAllGather", "RingAllGatherPlan"]
 class RingAllGatherPlan(StepPlans):
     """A plan for ring_all_gather. Its steps are chunks of heads."""
 
-    gathering: Gathering
+    gathering: Collected | PushedRows
 
     def heads(self, chunk: int) -> tuple[slice, slice]:
         """The query heads and the KV heads of a chunk."""
@@ -46,7 +48,10 @@ class RingAllGather:
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingAllGatherPlan:
         """Plans the chunks of heads of this rank's step."""
         chunks = plan_chunks(problem, layout, self._rank, kernel, GATHER_CHUNKS, self._axis.by_nccl)
-        way = gathering(self._axis, layout, torch_device(problem.device))
+        if self._axis.link is None:
+            way: Collected | PushedRows = gathering(self._axis, layout, torch_device(problem.device))
+        else:
+            way = PushedRows(self._axis, problem, layout, len(chunks))
         return RingAllGatherPlan(problem, layout, self._rank, kernel, chunks, way)
 
     def forward(
@@ -54,6 +59,7 @@ class RingAllGather:
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps nothing."""
         out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
+        plan.gathering.begin()
         coming = [self._gather(plan, k, v, 0)]
         for chunk, step in enumerate(plan.steps):
             if chunk + 1 < len(plan.steps):
@@ -61,6 +67,7 @@ class RingAllGather:
             keys, values = coming.pop(0).wait().unbind(1)
             heads, _ = plan.heads(chunk)
             attend(plan.kernel, step, q[:, heads], keys, values, out=out[:, heads], lse=lse[heads])
+            plan.gathering.done(chunk)
         return out, lse
 
     def backward(
@@ -77,27 +84,24 @@ class RingAllGather:
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-        leaving: list[Rows] = []
+        leaving: list[Callable[[], None]] = []
+        plan.gathering.begin(backward=True)
         coming = [self._gather(plan, k, v, 0)]
         for chunk, step in enumerate(plan.steps):
             if chunk + 1 < len(plan.steps):
                 coming.append(self._gather(plan, k, v, chunk + 1))
             keys, values = coming.pop(0).wait().unbind(1)
-            heads, _ = plan.heads(chunk)
-            grads = torch.empty((len(keys), 2, *keys.shape[1:]), dtype=k.dtype, device=k.device)
+            heads, heads_kv = plan.heads(chunk)
+            grads = plan.gathering.gradients(keys)
             saved = q[:, heads], keys, values, out[:, heads], lse[heads]
             differentiate(plan.kernel, step, dout[:, heads], saved, (dq[:, heads], grads[:, 0], grads[:, 1]))
-            leaving.append(plan.gathering.scatter(grads))
+            plan.gathering.done(chunk)
+            leaving.append(plan.gathering.scatter(chunk, grads, (dk[:, heads_kv], dv[:, heads_kv])))
             if chunk > 0:
-                self._arrive(plan, leaving.pop(0), dk, dv, chunk - 1)
-        self._arrive(plan, leaving.pop(0), dk, dv, len(plan.steps) - 1)
+                leaving.pop(0)()
+        leaving.pop(0)()
         return dq, dk, dv
 
     def _gather(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor, chunk: int) -> Rows:
         _, heads = plan.heads(chunk)
-        return plan.gathering.gather(torch.stack((k[:, heads], v[:, heads]), dim=1))
-
-    def _arrive(self, plan: RingAllGatherPlan, rows: Rows, dk: Tensor, dv: Tensor, chunk: int) -> None:
-        _, heads = plan.heads(chunk)
-        for grad, total in zip((dk, dv), rows.wait().unbind(1), strict=True):
-            grad[:, heads] = total
+        return plan.gathering.gather(chunk, k[:, heads], v[:, heads])

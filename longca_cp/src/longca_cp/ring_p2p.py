@@ -1,8 +1,8 @@
 """ring_p2p: each rank computes its own queries, while keys and values go round the ring from rank to rank.
 
-While a step is computed, its keys are on their way to the next rank, and the next step's keys arrive. Partial outputs
-merge by their log-sum-exps. In the backward the gradients of keys and values travel a step behind them, and each rank
-adds its part. The gradients of queries stay. All three are summed in float32.
+While a step is computed, the next step's keys arrive. Partial outputs merge by their log-sum-exps. In the backward the
+gradients of keys and values go to the rank of their keys. The gradients of queries stay. All three are summed in
+float32. `longca_cp.ring_ways` has the ways of the keys and of their gradients.
 
 Sources: Ring Attention (arXiv 2310.01889), and zhuzilin/ring-flash-attention, which has it on FlashAttention.
 """
@@ -18,8 +18,8 @@ from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import Axis, axes_of
-from longca_cp.kv_ring import GradientRing, KVRing
 from longca_cp.overlap import is_beside
+from longca_cp.ring_ways import RingWay, Round, ring_way, shown_steps
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 
 __all__ = ["RingP2P", "RingPlan", "ring_backward", "ring_forward"]
@@ -30,15 +30,15 @@ class RingPlan(StepPlans):
     """A plan for a ring.
 
     Attributes:
-        tokens: Number of tokens that each member of the ring begins with.
+        ring: The way of keys and values round the ring.
     """
 
-    tokens: tuple[int, ...]
+    ring: RingWay
 
 
 def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """out [T, Hq, D] and lse [Hq, T] of this rank's queries over all keys of the ring."""
-    ring, total = KVRing(axis, plan.tokens, k, v), Accumulator(q)
+    ring, total = plan.ring.keys(k, v), Accumulator(q)
     for step in plan.steps:
         ring.send()
         if step is not None:
@@ -50,10 +50,10 @@ def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) ->
     return total.result()
 
 
-def ring_backward(axis: Axis, plan: RingPlan, dout: Tensor, saved: Saved) -> Gradients:
+def ring_backward(plan: RingPlan, dout: Tensor, saved: Saved) -> Gradients:
     """dq, dk and dv of this rank's queries, keys and values."""
     q, k, v, out, lse = saved
-    ring, dq = GradientRing(axis, plan.tokens, k, v), Sum(q)
+    ring, dq = plan.ring.gradients(k, v), Sum(q)
     for step in plan.steps:
         ring.send()
         if step is not None:
@@ -73,8 +73,10 @@ class RingP2P:
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingPlan:
         """Plans this rank's steps."""
         steps = plan_steps(problem, layout, self._rank, kernel)
-        tokens = tuple(layout.shard_size(rank) for rank in range(self._axis.size))
-        return RingPlan(problem, layout, self._rank, kernel, steps, tokens)
+        tokens = [layout.shard_size(rank) for rank in range(self._axis.size)]
+        rounds = [Round(tokens, shown_steps(problem, layout))]
+        ring = ring_way(self._axis, problem, problem.num_heads_kv, rounds, longest=max(tokens))
+        return RingPlan(problem, layout, self._rank, kernel, steps, ring)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: RingPlan, *, kept: list[Tensor] | None = None
@@ -95,4 +97,4 @@ class RingP2P:
         kept: list[Tensor] | None = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
-        return ring_backward(self._axis, plan, dout, (q, k, v, out, lse))
+        return ring_backward(plan, dout, (q, k, v, out, lse))

@@ -20,6 +20,7 @@ from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
+from longca_cp.ring_ways import Round, ring_way, shown_steps
 from longca_cp.step_plans import Gradients, Saved, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 
@@ -28,7 +29,7 @@ __all__ = ["USP", "USPPlan"]
 
 @dataclass(eq=False)
 class USPPlan(RingPlan):
-    """A plan for usp. Its tokens are tokens of groups."""
+    """A plan for usp. The members of its ring are groups."""
 
     exchange: HeadExchange
 
@@ -43,9 +44,12 @@ class USP:
         """Plans this rank's steps on the ring."""
         steps = plan_steps(problem, layout, self._rank, kernel)
         groups = [range(first, first + self._group.size) for first in range(0, layout.world_size, self._group.size)]
-        tokens = tuple(sum(map(layout.shard_size, group)) for group in groups)
+        tokens = [sum(map(layout.shard_size, group)) for group in groups]
+        shown = shown_steps(problem, layout)[self._group.index :: self._group.size]
+        heads = layout.steps[self._rank][0].heads_kv
+        ring = ring_way(self._ring, problem, len(range(*heads)), [Round(tokens, shown)], longest=max(tokens))
         exchange = HeadExchange(self._group, layout, groups[self._ring.index], torch_device(problem.device))
-        return USPPlan(problem, layout, self._rank, kernel, steps, tokens, exchange)
+        return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: USPPlan, *, kept: list[Tensor] | None = None
@@ -72,4 +76,4 @@ class USP:
         )
 
     def _backward(self, plan: USPPlan, dout: Tensor, saved: Saved, _into: Gradients) -> Gradients:
-        return ring_backward(self._ring, plan, dout, saved)
+        return ring_backward(plan, dout, saved)

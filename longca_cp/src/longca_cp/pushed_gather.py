@@ -1,0 +1,350 @@
+"""Pushed gather: each rank pushes exactly the rows that a peer needs straight to their places in the peer's window.
+
+Rows arrive in ascending order, so nothing puts them in order afterwards. A rank whose rows would come in too many runs
+gets them packed, rank by rank, and puts them in order itself. A row is a token with its key and value: [T, 2, H, D].
+In a window keys and values lie apart, so that kernels read them contiguously.
+
+Gradients go back to the owner of each row in the kernel's dtype. The owner adds them up in float32 (float64 for
+float64), in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.kernels.base import torch_device
+from longca.manifests import Layout, Problem
+from longca.manifests.strategy import Ranges
+from longca_cp.exchange import Axis, Transfer
+from longca_cp.inbox import Inbox, inbox
+from longca_cp.kv_gather import Rows
+
+__all__ = ["MOST_RUNS", "Pieces", "PushedRows", "pieces"]
+
+_Ints = NDArray[np.int64]
+
+#: The most runs of rows that are pushed one by one. More runs are packed before, and one push takes them.
+MOST_RUNS = 32
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Runs of rows that a rank needs, in ascending order.
+
+    Attributes:
+        owner: The rank that holds each run: [runs].
+        held: Its first row among the owner's rows: [runs].
+        needed: Its first row among the needed rows: [runs].
+        length: Its number of rows: [runs].
+    """
+
+    owner: _Ints
+    held: _Ints
+    needed: _Ints
+    length: _Ints
+
+    def of(self, owner: int) -> Pieces:
+        """The runs of one owner."""
+        mine = self.owner == owner
+        return Pieces(self.owner[mine], self.held[mine], self.needed[mine], self.length[mine])
+
+    @property
+    def packed(self) -> _Ints:
+        """The first row of each run if the runs lie side by side: [runs]."""
+        return np.cumsum(self.length) - self.length
+
+
+def pieces(shards: Sequence[Ranges], needed: Ranges) -> Pieces:
+    """The runs of the needed tokens, each of one owner and contiguous among its rows."""
+    flat = np.concatenate([np.array(shard, np.int64).reshape(-1, 2) for shard in shards])
+    owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
+    sizes = flat[:, 1] - flat[:, 0]
+    before = np.cumsum(sizes) - sizes  # rows of all ranks below each shard's range
+    first = np.array([before[owner == rank][:1].sum() for rank in range(len(shards))], np.int64)
+    order = np.argsort(flat[:, 0], kind="stable")
+    starts, owner, held = flat[order, 0], owner[order], (before - first[owner])[order]
+    wanted = np.array(needed, np.int64).reshape(-1, 2)
+    bounds = np.unique(np.concatenate([flat.ravel(), wanted.ravel()]))
+    begin, length = bounds[:-1], np.diff(bounds)
+    at = np.searchsorted(wanted[:, 0], begin, side="right") - 1
+    inside = (at >= 0) & (begin < wanted[at, 1]) if len(wanted) else np.zeros(len(begin), np.bool_)
+    begin, length = begin[inside], length[inside]
+    shard = np.searchsorted(starts, begin, side="right") - 1
+    held = held[shard] + begin - starts[shard]
+    first = _apart(len(held), owner[shard], held - np.cumsum(length))
+    return Pieces(owner[shard][first], held[first], (np.cumsum(length) - length)[first], _lengths(length, first))
+
+
+def _apart(count: int, *constant: _Ints) -> _Ints:
+    """The first of each group of neighbours. Neighbours are in one group if they have equal constants."""
+    apart = np.zeros(count, np.bool_)
+    apart[:1] = True
+    for each in constant:
+        apart[1:] |= each[1:] != each[:-1]
+    return np.flatnonzero(apart)
+
+
+def _lengths(length: _Ints, first: _Ints) -> _Ints:
+    return np.add.reduceat(length, first) if len(first) else length
+
+
+class Runs:
+    """Runs of rows of one tensor, and their places in another.
+
+    Args:
+        source: The first row of each run: [runs].
+        into: The first row of its place: [runs].
+        length: Its number of rows: [runs].
+    """
+
+    def __init__(self, source: _Ints, into: _Ints, length: _Ints) -> None:
+        before = np.cumsum(length)
+        first = _apart(len(source), source - before, into - before)
+        self.source, self.into, self.length = source[first], into[first], _lengths(length, first)
+
+    def slices(self) -> list[tuple[slice, slice]]:
+        """The rows and the places of each run."""
+        return list(zip(_slices(self.source, self.length), _slices(self.into, self.length), strict=True))
+
+
+class Pushes:
+    """The pushes of some runs. Too many runs, whose places are side by side, are packed for one push.
+
+    Args:
+        runs: The runs.
+        device: The device of the rows.
+    """
+
+    def __init__(self, runs: Runs, device: torch.device) -> None:
+        self._slices, self._rows = runs.slices(), None
+        if len(self._slices) > MOST_RUNS:
+            start = int(runs.into[0])
+            self._slices = [(slice(0), slice(start, start + int(runs.length.sum())))]
+            self._rows = _index(runs.source, runs.length, device)
+
+    def __call__(self, into: Tensor, source: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs of places and rows: [rows, ...] each."""
+        for rows, place in self._slices:
+            yield into[place], source[rows] if self._rows is None else source.index_select(0, self._rows)
+
+
+def _slices(first: _Ints, length: _Ints) -> list[slice]:
+    return [slice(start, stop) for start, stop in zip(first.tolist(), (first + length).tolist(), strict=True)]
+
+
+def _index(first: _Ints, length: _Ints, device: torch.device) -> Tensor:
+    """The rows of some runs, one after another."""
+    flat = np.repeat(first - (np.cumsum(length) - length), length) + np.arange(int(length.sum()))
+    return torch.from_numpy(flat).to(device)
+
+
+class Arrangement:
+    """The places of a rank's needed rows in its slot: in ascending order, or packed owner by owner.
+
+    Args:
+        needed: The runs that the rank needs.
+        ranks: Number of ranks.
+    """
+
+    def __init__(self, needed: Pieces, ranks: int) -> None:
+        self._needed, self._places = needed, needed.needed
+        self._is_packed = bool((np.bincount(needed.owner, minlength=ranks) > MOST_RUNS).any())
+        if self._is_packed:
+            by_owner = np.argsort(needed.owner, kind="stable")
+            self._places = np.empty_like(needed.needed)
+            self._places[by_owner] = np.cumsum(needed.length[by_owner]) - needed.length[by_owner]
+
+    def runs(self, owner: int) -> Runs:
+        """The rows of an owner, and their places."""
+        mine = self._needed.owner == owner
+        return Runs(self._needed.held[mine], self._places[mine], self._needed.length[mine])
+
+    def order(self, device: torch.device) -> Tensor | None:
+        """The place of each row. None if places are in ascending order."""
+        return _index(self._places, self._needed.length, device) if self._is_packed else None
+
+
+class GradientSum:
+    """The sum of the gradients that ranks have for this rank's rows.
+
+    Args:
+        parts: For each rank, in order, the rows of its part and this rank's rows that they belong to.
+        tokens: This rank's rows.
+        device: The device of the rows.
+    """
+
+    def __init__(self, parts: Sequence[Runs], tokens: int, device: torch.device) -> None:
+        ends = [np.r_[each.into, each.into + each.length] for each in parts]
+        bounds = np.unique(np.concatenate([np.array([0, tokens]), *ends]))
+        self._segments: list[tuple[slice, list[tuple[int, slice]]]] = []
+        self._rows: list[tuple[Tensor, Tensor]] = []
+        if len(bounds) - 1 <= MOST_RUNS:
+            places = _slices(bounds[:-1], np.diff(bounds))
+            self._segments = [(place, list(_terms(parts, place))) for place in places]
+        else:
+            self._rows = [
+                (_index(each.into, each.length, device), _index(each.source, each.length, device)) for each in parts
+            ]
+
+    def add(self, parts: Sequence[Tensor], into: Tensor) -> None:
+        """Fills [T, H, D] with the sum of each rank's part, [rows, H, D], in the order of ranks."""
+        wide = torch.promote_types(into.dtype, torch.float32)
+        for place, terms in self._segments:
+            _sum_into(into[place], [parts[rank][rows] for rank, rows in terms], wide)
+        if self._rows:
+            total = torch.zeros(into.shape, dtype=wide, device=into.device)
+            for (places, rows), part in zip(self._rows, parts, strict=True):
+                total.index_add_(0, places, part.index_select(0, rows).to(wide))
+            into.copy_(total)
+
+
+def _terms(parts: Sequence[Runs], place: slice) -> Iterator[tuple[int, slice]]:
+    """The ranks whose parts have rows for a place inside one run, and these rows."""
+    for rank, each in enumerate(parts):
+        order = np.argsort(each.into)
+        at = int(np.searchsorted(each.into[order], place.start, side="right")) - 1
+        if at >= 0 and place.start < (each.into + each.length)[order[at]]:
+            first = int(each.source[order[at]] + place.start - each.into[order[at]])
+            yield rank, slice(first, first + place.stop - place.start)
+
+
+def _sum_into(into: Tensor, terms: Sequence[Tensor], wide: torch.dtype) -> None:
+    """Adds terms up one after another in the wide dtype. Only the last addition rounds to the dtype of `into`."""
+    if not terms:
+        into.zero_()
+        return
+    if len(terms) == 1:
+        into.copy_(terms[0])
+        return
+    total = terms[0]
+    for term in terms[1:-1]:
+        total = total.to(wide) + term
+    torch.add(total, terms[-1], out=into)
+
+
+class PushedRows:
+    """The way that pushes. It has the methods of `longca_cp.kv_gather.Collected`. All ranks make it together.
+
+    Args:
+        axis: The ranks, which have a link.
+        problem: The problem of all ranks together.
+        layout: A layout with one step for each rank.
+        chunks: Chunks of heads of a call.
+    """
+
+    def __init__(self, axis: Axis, problem: Problem, layout: Layout, chunks: int) -> None:
+        self._axis, self._chunks, me, device = axis, chunks, axis.index, torch_device(problem.device)
+        dtype = getattr(torch, problem.dtype)
+        needs = [pieces(layout.shards, steps[0].k_ranges) for steps in layout.steps]
+        # Rows of each owner that each rank needs: [owners, ranks].
+        rows = np.array([np.bincount(each.owner, each.length, axis.size) for each in needs]).astype(np.int64).T
+        others = rows * ~np.eye(axis.size, dtype=np.bool_)
+        arranged = [Arrangement(each, axis.size) for each in needs]
+        self._order = arranged[me].order(device)
+        self._there = [Pushes(each.runs(me), device) for each in arranged]
+        self._needed, self._returned = rows.sum(0).tolist(), others.sum(1).tolist()
+        peers = [*range(me + 1, axis.size), *range(me), me]  # its own rows last
+        self._readers = [reader for reader in peers if rows[me, reader]]
+        self._owners = [owner for owner in peers if others[owner, me]]
+        self._sources = [np.flatnonzero(rows[:, me]).tolist()] * chunks
+        self._senders = [np.flatnonzero(others[me]).tolist()] * chunks
+        row = 2 * problem.num_heads_kv // chunks * problem.head_dim
+        self._keys = inbox(axis, "keys and values", max(self._needed) * row, dtype, chunks)
+        self._parts: Inbox | None = None
+        if problem.direction == "backward":
+            self._back, self._sum = _ways_back(axis, needs, others, layout.shard_size(me), device)
+            self._parts = inbox(axis, "gradients", max(self._returned) * row, dtype, chunks)
+
+    def begin(self, *, backward: bool = False) -> None:
+        """Begins a call."""
+        for box, sources in ((self._keys, self._sources), (self._parts if backward else None, self._senders)):
+            if box is not None:
+                box.begin(sources)
+
+    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Rows:
+        """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's [T, H, D]."""
+        for reader in self._readers:
+            if self._keys is not None:
+                self._keys.put(reader, chunk, partial(self._pushes, reader, (k, v)))
+        return Rows(Transfer(), partial(self._arrive, chunk, k))
+
+    def done(self, chunk: int) -> None:
+        """The kernel has read the rows of a chunk, so that the next chunk may have their slot."""
+        if self._keys is not None:
+            self._keys.release(chunk)
+            if chunk == self._chunks - 1:
+                self._keys.joined()
+
+    def gradients(self, keys: Tensor) -> Tensor:
+        """A buffer for the gradients of needed rows: [needed, 2, H, D]."""
+        return keys.new_empty((2, *keys.shape)).transpose(0, 1)
+
+    def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
+        """Begins to bring this rank the sum of all ranks' gradients for its rows. See `Collected.scatter`."""
+        if self._parts is not None:
+            self._parts.joined()  # the gradients of the chunk before are free
+            for owner in self._owners:
+                self._parts.put(owner, chunk, partial(self._returns, owner, grads))
+        return partial(self._add_up, chunk, grads, into)
+
+    def _pushes(self, reader: int, kv: tuple[Tensor, Tensor], slot: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        rows = _rows(slot, self._needed[reader], kv[0])
+        for into, x in zip(rows.unbind(1), kv, strict=True):
+            yield from self._there[reader](into, x)
+
+    def _returns(self, owner: int, grads: Tensor, slot: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._back[owner](_rows(slot, self._returned[owner], grads[:, 0]), grads)
+
+    def _arrive(self, chunk: int, k: Tensor) -> Tensor:
+        if self._keys is None:
+            return k.new_empty((0, 2, *k.shape[1:]))
+        rows = _rows(self._keys.take(chunk), self._needed[self._axis.index], k)
+        return rows if self._order is None else rows.index_select(0, self._order)
+
+    def _add_up(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> None:
+        me = self._axis.index
+        arrived = grads[:0]
+        if self._parts is not None:
+            arrived = _rows(self._parts.take(chunk), self._returned[me], grads[:, 0])
+        parts = [grads if rank == me else arrived for rank in range(self._axis.size)]
+        for at, total in enumerate(into):
+            self._sum.add([part[:, at] for part in parts], total)
+        if self._parts is not None:
+            self._parts.release(chunk)
+            if chunk == self._chunks - 1:
+                self._parts.joined()
+
+
+def _ways_back(
+    axis: Axis, needs: Sequence[Pieces], others: _Ints, tokens: int, device: torch.device
+) -> tuple[list[Pushes], GradientSum]:
+    """The pushes of gradients to each owner, and the sum of those that come to this rank.
+
+    A rank's part lies packed in the owner's slot, after the parts of the ranks before it.
+    """
+    first, me = np.cumsum(others, axis=1) - others, axis.index
+    mine = [needs[me].of(owner) for owner in range(axis.size)]
+    back = [
+        Pushes(Runs(each.needed, first[owner, me] + each.packed, each.length), device)
+        for owner, each in enumerate(mine)
+    ]
+    coming = [(each.of(me), first[me, rank]) for rank, each in enumerate(needs)]
+    parts = [
+        Runs(each.needed if rank == me else start + each.packed, each.held, each.length)
+        for rank, (each, start) in enumerate(coming)
+    ]
+    return back, GradientSum(parts, tokens, device)
+
+
+def _rows(slot: Tensor, count: int, like: Tensor) -> Tensor:
+    """So many rows of a slot: [rows, 2, H, D], for tensors [..., H, D]. Keys and values lie apart."""
+    shape = 2, count, *like.shape[1:]
+    return slot[: prod(shape)].view(shape).transpose(0, 1)
