@@ -94,3 +94,51 @@ cache.get(1, "x", Held)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["let go", "end"]
+
+
+def test_a_thread_waits_for_a_result_under_way():
+    cache, made, go = PlanCache(2), [], threading.Event()
+
+    def make():
+        made.append(threading.current_thread())
+        assert go.wait(60)
+        return len(made)
+
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(cache.get(1, "x", make))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert (found, len(made)) == ([1] * 4, 1)
+
+
+def test_a_thread_that_waited_for_an_error_tries_itself():
+    cache, begun, go = PlanCache(2), threading.Event(), threading.Event()
+
+    def fail():
+        begun.set()
+        assert go.wait(60)
+        raise ValueError("once")
+
+    def failing():
+        with pytest.raises(ValueError, match="once"):
+            cache.get(1, "x", fail)
+
+    first = threading.Thread(target=failing)
+    first.start()
+    assert begun.wait(60)
+    found = []
+    second = threading.Thread(target=lambda: found.append(cache.get(1, "x", lambda: "right")))
+    second.start()
+    go.set()
+    first.join()
+    second.join()
+    assert found == ["right"]
+
+
+def test_a_result_may_need_another_of_the_same_cache():
+    cache = PlanCache(4)
+    assert cache.get(1, "x", lambda: cache.get(2, "x", lambda: 5) + 1) == 6
+    assert (cache.find(2, "x"), cache.find(3, "x")) == (5, None)

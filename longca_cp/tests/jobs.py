@@ -16,7 +16,7 @@ from longca import masks
 from longca.errors import UnsupportedError
 from longca.kernels.base import Plan, fill
 from longca.kernels.lse_grad import backward_through_lse
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Problem, Transport
 from longca.parallel import layouts
 from longca.parallel.layouts import _agree
 from longca_advice.auto_kernel import Choice
@@ -78,11 +78,11 @@ def attend(mask, tensors, kernel="naive", **parallel):
     return [out.detach(), lse, *torch.autograd.grad(out, qkv, dout)]
 
 
-def directly(mask, tensors, kernel, strategy, mesh, layout, keep):
+def directly(mask, tensors, kernel, strategy, mesh, layout, keep, transport="auto"):
     """The same, by the strategy's own methods."""
     q, k, v, dout = tensors
     problem = problem_of(mask, q, k)
-    made = longca.registry().load_strategy(strategy)(mesh)
+    made = longca.registry().load_strategy(strategy)(mesh, transport=Transport(transport))
     plan = made.plan(problem, layout, kernel)
     kept = [] if keep else None
     out, lse = made.forward(q, k, v, plan, kept=kept)
@@ -113,6 +113,7 @@ def worst(
     order=None,
     way="attention",
     kernel="naive",
+    transport="auto",
 ):
     """The largest error of each tensor on this rank against the results of one process.
 
@@ -130,12 +131,12 @@ def worst(
     rank = rank_of(sizes, order)
     mine = [layout.shard(x, rank) for x in given]
     if way == "attention":
-        results = attend(mask, mine, **about)
+        results = attend(mask, mine, transport=transport, **about)
     else:
         computes = Differentiable() if way == "differentiable" else Naive()
         by_nccl = mock.patch.object(Axis, "by_nccl", property(lambda _: way == "by_nccl"))
         with by_nccl:
-            results = directly(mask, mine, computes, strategy, mesh, layout, keep=way == "kept")
+            results = directly(mask, mine, computes, strategy, mesh, layout, way == "kept", transport)
     wanted = expected(kind, seqlen, factors, heads, dtype)
     return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
 
@@ -281,6 +282,45 @@ def asked_by_one_rank(size):
             longca.layout(other, mesh={"ring": 4}, device=Device("cpu"), **about, **given)
     mine = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float64")]
     return list(attend(mask, mine, mesh=mesh, **about)[0].shape)
+
+
+def prefetched(size, strategy, placement, transport="auto"):
+    """For masks that change: the plans that each call made, its largest error, and whether the prefetch had ended."""
+    mesh, given = mesh_of(((("ulysses" if strategy == "ulysses" else "ring"), size),)), inputs(40, (4, 2), "float64")
+    rank, found = mesh.get_rank(), []
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": placement}
+    asked = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    with mock.patch.object(Naive, "plan", autospec=True, side_effect=Naive.plan) as plan:
+        for tokens in range(7, 12):
+            mask = masks.build("causal_document", 40, documents=[tokens, 40 - tokens])
+            handle = longca.prefetch(mask, **asked, **about, transport=transport)
+            if tokens % 2:
+                handle.wait()  # else the call may come while the plan is under way
+            before = plan.call_count
+            layout = longca.layout(mask, **asked, **about)
+            mine = attend(mask, [layout.shard(x, rank) for x in given], **about, transport=transport)
+            made = plan.call_count - before if tokens % 2 else 0
+            found.append((made, max(errors(mine, attend(mask, given), layout, rank)), handle.done()))
+    return found
+
+
+def prefetched_together(size):
+    """Results beside a side thread that plans while this thread communicates, of ranks that wait differently."""
+    mesh, given = mesh_of((("ring", size),)), inputs(40, (4, 2), "float64")
+    rank, worst = mesh.get_rank(), 0.0
+    about = {"strategy": "auto", "mesh": mesh, "kernel": "naive"}
+    asked = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    drawn = [masks.build("causal_document", 40, documents=[n, 40 - n]) for n in range(3, 33)]
+    ahead = longca.prefetch(drawn[0], **asked, **about)
+    for n, mask in enumerate(drawn):
+        if rank == n % size:
+            ahead.wait()
+        if n + 1 < len(drawn):
+            ahead = longca.prefetch(drawn[n + 1], **asked, **about)
+        layout = longca.layout(mask, **asked, **about)
+        mine = attend(mask, [layout.shard(x, rank) for x in given], **about)
+        worst = max(worst, *errors(mine, attend(mask, given), layout, rank))
+    return worst
 
 
 def outside(_size):

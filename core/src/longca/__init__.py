@@ -1,7 +1,7 @@
 """LongCA: which attention kernel and which context-parallel strategy is valid, correct and fastest.
 
 Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention`,
-`choose_blocks` and `layout`.
+`choose_blocks`, `layout` and `prefetch`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from longca.hookspecs import hookimpl
     from longca.kernels.attention import attention
     from longca.kernels.choose_blocks import choose_blocks
+    from longca.kernels.prefetch import prefetch
     from longca.manifests import (
         Backward,
         Device,
@@ -51,6 +52,7 @@ __all__ = [
     "hookimpl",
     "layout",
     "masks",
+    "prefetch",
     "recommend",
     "registry",
     "resolve",
@@ -61,6 +63,7 @@ _HOMES = {
     "choose_blocks": "longca.kernels.choose_blocks",
     "hookimpl": "longca.hookspecs",
     "layout": "longca.parallel.layouts",
+    "prefetch": "longca.kernels.prefetch",
     "recommend": "longca_advice.recommend",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",

@@ -23,7 +23,7 @@ from longca.masks import Mask
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["attention"]
+__all__ = ["attention", "check_mesh", "check_settings", "check_without_strategy"]
 
 
 def attention(
@@ -85,15 +85,13 @@ def attention(
     """
     check_mask(mask)
     check_inputs(q, k, v)
-    _check_settings(kernel, softmax_scale)
+    check_settings(kernel, softmax_scale)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     if strategy is not None:
         settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
         result = _in_parallel(q, k, v, mask, strategy, mesh, placement, transport, settings, training)
         return result if return_lse else result[0]
-    if mesh is not None or placement != "auto" or transport != "auto":
-        what = "mesh" if mesh is not None else "placement" if placement != "auto" else "transport"
-        raise RequestError(f"a {what} without a strategy; give strategy= one of those that `longca plugins` lists")
+    check_without_strategy(mesh, placement, transport)
     # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
     plain = type(softmax_scale) in (float, type(None)) and type(deterministic) is type(allow_unverified) is bool
     if is_direct(q, k, v) and plain:
@@ -105,7 +103,37 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-def _check_settings(kernel: object, softmax_scale: object) -> None:
+def check_without_strategy(mesh: object, placement: object, transport: object) -> None:
+    """Checks the arguments of a call on one device that belong to strategies.
+
+    Raises:
+        RequestError: One of them was given.
+    """
+    if mesh is not None or placement != "auto" or transport != "auto":
+        what = "mesh" if mesh is not None else "placement" if placement != "auto" else "transport"
+        raise RequestError(f"a {what} without a strategy; give strategy= one of those that `longca plugins` lists")
+
+
+def check_mesh(strategy: str, mesh: object) -> DeviceMesh:
+    """The device mesh of a call under a strategy.
+
+    Raises:
+        UnknownNameError: Nobody provides the strategy.
+        RequestError: The mesh is no device mesh.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if strategy != "auto":
+        plugins.registry().strategy(strategy)  # an unknown one is refused as such, whatever the mesh
+    if not isinstance(mesh, DeviceMesh):
+        given = "" if mesh is None else f", and mesh is a {type(mesh).__name__}"
+        raise RequestError(
+            f"{strategy} runs on a device mesh{given}; make one with init_device_mesh and give it as mesh="
+        )
+    return mesh
+
+
+def check_settings(kernel: object, softmax_scale: object) -> None:
     """Checks the arguments whose errors the operator's schema would word badly.
 
     Raises:
@@ -133,17 +161,9 @@ def _in_parallel(
     settings: Settings,
     training: bool,
 ) -> tuple[Tensor, Tensor]:
-    from torch.distributed.device_mesh import DeviceMesh
-
     from longca.parallel.attention import parallel_attention
 
-    if strategy != "auto":
-        plugins.registry().strategy(strategy)  # an unknown one is refused as such, whatever the mesh
-    if not isinstance(mesh, DeviceMesh):
-        given = "" if mesh is None else f", and mesh is a {type(mesh).__name__}"
-        raise RequestError(
-            f"{strategy} runs on a device mesh{given}; make one with init_device_mesh and give it as mesh="
-        )
+    mesh = check_mesh(strategy, mesh)
     problem = problem_of(q, k, mask, settings, training)
     with on_device_of(q), in_given_dtypes(q):
         return parallel_attention(q, k, v, problem, strategy, mesh, settings.kernel, placement, transport)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Hashable
 from functools import partial
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from longca import plugins
 from longca.errors import PluginError, RequestError
+from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
 from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Direction, Problem
@@ -18,7 +20,7 @@ from longca.masks import Mask
 from longca.plan_cache import PlanCache
 from longca_advice.auto_kernel import choose
 
-__all__ = ["PLANS", "Planned", "Settings", "planned", "problem_of"]
+__all__ = ["PLANS", "Planned", "Settings", "plan_ahead", "planned", "problem_of"]
 
 
 class Settings(NamedTuple):
@@ -116,10 +118,29 @@ def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Setting
         VerificationError: Only an unverified offer covers the problem, and its verification failed.
     """
     about = settings, training, q.shape, k.shape, q.dtype, q.device
-    found = PLANS.get(mask, about, partial(_make, mask, q, k, settings, training))
+    found = PLANS.get(mask, about, partial(_taken_or_made, about, mask, q, k, settings, training))
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         _CAPTURED[id(found)] = found
     return found
+
+
+def plan_ahead(mask: Mask, q: Tensor, k: Tensor, settings: Settings, training: bool) -> Prefetch:
+    """Asks the side thread for the plan that a later call of `planned` takes. The arguments are those of that call."""
+    about = settings, training, q.shape, k.shape, q.dtype, q.device
+
+    def make() -> Planned:
+        return PLANS.find(mask, about) or _make(mask, q, k, settings, training)
+
+    return ask((mask.key, about), make, q.device)
+
+
+def _taken_or_made(
+    about: Hashable, mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: bool
+) -> Planned:
+    """The plan that the side thread was asked for, or else a new one."""
+    asked = take((getattr(mask, "key", mask), about))
+    made: Planned = _make(mask, q, k, settings, training) if asked is None else asked.taken()
+    return made
 
 
 def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: bool) -> Planned:

@@ -5,6 +5,7 @@ One `MaskStack` holds the cuts of many steps, because a cut at a time would take
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -151,19 +152,20 @@ def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
 
 
 class _Kept:
-    """Stacks that are made once, on first use."""
+    """Stacks that are made once, on first use. Threads may share them."""
 
     def __init__(self, stacks: Iterator[StepStack]) -> None:
-        self._stacks, self._made = stacks, list[StepStack]()
+        self._stacks, self._made, self._lock = stacks, list[StepStack](), threading.Lock()
 
     def __iter__(self) -> Iterator[StepStack]:
         at = 0
         while True:
-            if at == len(self._made):
-                stack = next(self._stacks, None)
-                if stack is None:
-                    return
-                self._made.append(stack)
+            with self._lock:
+                if at == len(self._made):
+                    stack = next(self._stacks, None)
+                    if stack is None:
+                        return
+                    self._made.append(stack)
             yield self._made[at]
             at += 1
 

@@ -7,6 +7,8 @@ sees it as a break in the graph.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
 from longca.errors import RequestError
-from longca.kernels.base import in_given_dtypes
+from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
+from longca.kernels.base import in_given_dtypes, on_device_of
 from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Layout, Problem
 from longca.parallel.layouts import check_layout, placed
@@ -26,7 +29,7 @@ from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
 from longca_advice.auto_layout import AUTO, choose_kernel
 
-__all__ = ["parallel_attention"]
+__all__ = ["parallel_attention", "plan_ahead"]
 
 
 class _Ready(NamedTuple):
@@ -41,6 +44,8 @@ class _Ready(NamedTuple):
 #: The latest calls, and the strategies of the latest meshes. Ranks make them together.
 _READY: PlanCache[_Ready] = PlanCache(64)
 _STRATEGIES: PlanCache[Strategy] = PlanCache(64)
+#: The latest plans. A rank makes them alone, so the side thread of `longca.prefetch` makes them too.
+_PLANNED: PlanCache[_Ready] = PlanCache(64)
 
 
 def parallel_attention(
@@ -74,11 +79,16 @@ def parallel_attention(
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
     """
-    groups = groups_of(mesh)
-    # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
-    where = id(placement) if isinstance(placement, Layout) else placement
-    about = plugins.registry(), problem.settings, strategy, mesh, groups, kernel, where, transport
-    ready = _READY.get(problem.mask, about, lambda: _make_ready(problem, strategy, mesh, kernel, placement, transport))
+    about = _about(problem, strategy, mesh, kernel, placement, transport)
+
+    def make() -> _Ready:
+        if (asked := take((problem.concrete_mask.key, about))) is not None:
+            asked.taken()  # what it made is in the caches
+        ready = _make_ready(problem, strategy, mesh, kernel, placement, transport)
+        assert ready is not None, "ranks that make it together make the strategy too"
+        return ready
+
+    ready = _READY.get(problem.mask, about, make)
     if q.shape[0] != (tokens := ready.layout.shard_size(ready.rank)) or k.shape[0] != tokens:
         raise RequestError(
             f"q has {q.shape[0]} tokens and k {k.shape[0]}, but rank {ready.rank} of {ready.layout.world_size} holds "
@@ -88,25 +98,96 @@ def parallel_attention(
     return _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
 
 
-def _make_ready(
+def plan_ahead(
+    like: Tensor,
+    problem: Problem,
+    strategy: str,
+    mesh: DeviceMesh,
+    kernel: str,
+    placement: str | Layout,
+    transport: Transport | str,
+) -> Prefetch:
+    """Asks the side thread for everything of a later call that this rank makes alone.
+
+    The ranks' agreement on `auto` is left to the call. A named strategy is constructed here, because its constructor
+    may start collectives. The call plans too, if `auto` takes a strategy that is not there yet, or if the strategy's
+    plan comes to a collective. The layout, the choices and the cut of the mask are ready in any case.
+
+    Args:
+        like: A tensor of the call's dtype and device.
+        problem: As in `parallel_attention`, like the other arguments.
+        strategy: Name of the strategy, or `auto`.
+        mesh: The device mesh.
+        kernel: Name of the kernel or pair, or `auto`.
+        placement: Name of the placement, `auto`, or a layout.
+        transport: The way to move tensors, or `auto`.
+    """
+    about = _about(problem, strategy, mesh, kernel, placement, transport)
+    if strategy != AUTO:
+        _strategy(strategy, mesh, transport)
+
+    def make() -> _Ready | None:
+        if (found := _READY.find(problem.mask, about)) is not None:
+            return found
+        with on_device_of(like), in_given_dtypes(like), suppress(NotAheadError):
+            return _make_ready(problem, strategy, mesh, kernel, placement, transport, alone=True)
+        return None
+
+    return ask((problem.concrete_mask.key, about), make, like.device)
+
+
+def _about(
     problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: str | Layout, transport: Transport | str
-) -> _Ready:
+) -> tuple[Hashable, ...]:
+    """Everything that a call's plan depends on, apart from the mask."""
+    # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
+    where = id(placement) if isinstance(placement, Layout) else placement
+    return plugins.registry(), problem.settings, strategy, mesh, groups_of(mesh), kernel, where, transport
+
+
+def _make_ready(
+    problem: Problem,
+    strategy: str,
+    mesh: DeviceMesh,
+    kernel: str,
+    placement: str | Layout,
+    transport: Transport | str,
+    *,
+    alone: bool = False,
+) -> _Ready | None:
+    """Makes a call ready. A rank that is alone starts no collective, and returns None if the strategy is not there."""
     registry, given = plugins.registry(), isinstance(placement, Layout)
-    layout = placement if isinstance(placement, Layout) else placed(problem, strategy, mesh, kernel, placement)
+    layout = placement if isinstance(placement, Layout) else placed(problem, strategy, mesh, kernel, placement, alone)
     strategy = _named(strategy, layout)
     manifest = registry.strategy(strategy)
-    axes, moved_by = manifest.axes, transport_of(transport, manifest)
     if given:
-        check_layout(layout, problem, strategy, axis_sizes(mesh, axes))
+        check_layout(layout, problem, strategy, axis_sizes(mesh, manifest.axes))
     if kernel == AUTO:
         kernel = choose_first(registry, problem, lambda asked: choose_kernel(registry, asked, layout), layout)
     elif not (verdict := registry.resolve(kernel, problem, layout)):
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     else:
         verify_first(registry, verdict, problem.device)
-    about = registry, strategy, mesh, groups_of(mesh), moved_by
-    made = _STRATEGIES.get(None, about, lambda: constructed(registry.load_strategy(strategy), manifest, mesh, moved_by))
-    return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank_in(mesh, axes))
+    made = _strategy(strategy, mesh, transport, alone)
+    if made is None:
+        return None
+
+    def plan() -> _Ready:
+        return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank_in(mesh, manifest.axes))
+
+    # The entry holds the strategy and the layout, so their numbers stand for them.
+    return _PLANNED.get(problem.mask, (id(made), id(layout), problem.settings, kernel), plan)
+
+
+def _strategy(name: str, mesh: DeviceMesh, transport: Transport | str, alone: bool = False) -> Strategy | None:
+    """A strategy on a mesh, constructed at its first use by all ranks together. A rank that is alone may get None."""
+    registry = plugins.registry()
+    manifest = registry.strategy(name)
+    moved_by = transport_of(transport, manifest)
+    about = registry, name, mesh, groups_of(mesh), moved_by
+    if alone:
+        return _STRATEGIES.find(None, about)
+    return _STRATEGIES.get(None, about, lambda: constructed(registry.load_strategy(name), manifest, mesh, moved_by))
 
 
 def _named(strategy: str, layout: Layout) -> str:

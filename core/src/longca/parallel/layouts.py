@@ -6,7 +6,7 @@ that `auto` takes come from `longca_advice.auto_layout`. The ranks of a device m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from math import prod
 
 import torch
@@ -29,6 +29,9 @@ __all__ = ["check_layout", "layout", "placed"]
 
 #: The strategies and placements that the ranks of a mesh agreed on.
 _AGREED: PlanCache[tuple[str, str]] = PlanCache(64)
+
+#: The latest layouts. `longca.layout` and the calls with the same mask share them. A rank makes them alone.
+_LAYOUTS: PlanCache[Layout] = PlanCache(16)
 
 
 def layout(
@@ -88,7 +91,12 @@ def layout(
 
 
 def placed(
-    problem: Problem, strategy: str, mesh: DeviceMesh | Mapping[str, int], kernel: str, placement: str
+    problem: Problem,
+    strategy: str,
+    mesh: DeviceMesh | Mapping[str, int],
+    kernel: str,
+    placement: str,
+    alone: bool = False,
 ) -> Layout:
     """The layout of a problem, the same for both of its directions.
 
@@ -98,6 +106,7 @@ def placed(
         mesh: A device mesh, or the number of ranks along each axis.
         kernel: Name of the kernel or pair, or `auto`.
         placement: Name of a placement, or `auto`.
+        alone: Whether the ranks of a device mesh do not agree on `auto`, and this rank's own choice counts.
 
     Raises:
         RequestError: As in `layout`.
@@ -109,8 +118,14 @@ def placed(
     if strategy != AUTO and placement == AUTO and len(only := registry.strategy(strategy).placements) == 1:
         placement = only[0]
     if AUTO in (strategy, placement):
-        strategy, placement = _auto(registry, problem, wanted, mesh, kernel, placement)
-    return registry.layout(strategy, problem, wanted[strategy], placement)
+        strategy, placement = _auto(registry, problem, wanted, mesh, kernel, placement, alone)
+    sizes = wanted[strategy]
+    about = registry, _shape(problem), strategy, tuple(sizes.items()), placement
+    return _LAYOUTS.get(problem.mask, about, lambda: registry.layout(strategy, problem, sizes, placement))
+
+
+def _shape(problem: Problem) -> tuple[Hashable, ...]:
+    return problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
 
 
 def _wanted(registry: Registry, strategy: str, mesh: DeviceMesh | Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -128,11 +143,14 @@ def _auto(
     mesh: DeviceMesh | Mapping[str, int],
     kernel: str,
     placement: str,
+    alone: bool,
 ) -> tuple[str, str]:
-    """The strategy and the placement to take. The ranks of a device mesh take the same."""
+    """The strategy and the placement to take. The ranks of a device mesh take the same, unless this rank is alone."""
 
     def chosen() -> tuple[str, str]:
         made = arranged(registry, problem, wanted, kernel, placement, one_host(mesh))
+        if alone:
+            return made.strategy, made.placement
         if not isinstance(mesh, DeviceMesh):
             log(made.choice)
             return made.strategy, made.placement
@@ -140,10 +158,9 @@ def _auto(
             log(made.choice)
         return _agree(mesh, (made.strategy, made.placement))
 
-    if not isinstance(mesh, DeviceMesh):
+    if alone or not isinstance(mesh, DeviceMesh):
         return chosen()
-    shape = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
-    about = registry, shape, tuple(wanted), kernel, placement, mesh, groups_of(mesh)
+    about = registry, _shape(problem), tuple(wanted), kernel, placement, mesh, groups_of(mesh)
     return _AGREED.get(problem.mask, about, chosen)
 
 

@@ -37,6 +37,10 @@ class Strategy(Protocol):
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> StrategyPlan:
         """Plans all of this rank's steps. `longca.manifests.resolve.step_problems` has their problems.
 
+        `longca.prefetch` plans on a side thread. So a plan with a collective, such as memory that ranks share, calls
+        `longca.kernels.ahead.check_not_ahead` before it, and then the call plans. A plan can avoid that: it leaves the
+        collective to the first forward.
+
         Args:
             problem: The problem of all ranks together, on the global mask.
             layout: This strategy's layout for the problem and the mesh.

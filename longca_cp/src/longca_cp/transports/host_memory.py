@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca.errors import LongCAError
+from longca.kernels.ahead import check_not_ahead
 
 __all__ = ["WindowMemoryError", "check_all_fit", "everyones", "everyones_memory"]
 
@@ -27,6 +28,7 @@ class WindowMemoryError(LongCAError, torch.OutOfMemoryError):
 
 def everyones(group: dist.ProcessGroup, value: T) -> list[T]:
     """The value of each rank of a group, in the order of ranks."""
+    check_not_ahead("a window of ranks")
     values: list[T] = [value] * group.size()
     dist.all_gather_object(values, value, group=group)
     return values

@@ -1,0 +1,108 @@
+"""prefetch: everything that a later call does with its mask, done by a side thread while this step runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from longca import plugins
+from longca.errors import RequestError
+from longca.kernels.ahead import Prefetch
+from longca.kernels.attention import check_mesh, check_settings, check_without_strategy
+from longca.kernels.base import check_inputs, check_mask, torch_dtype
+from longca.kernels.planned import Settings, plan_ahead, problem_of
+from longca.manifests import Layout, Transport
+from longca.masks import Mask
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["prefetch"]
+
+
+def prefetch(
+    mask: Mask,
+    *,
+    heads: tuple[int, int],
+    head_dim: int = 128,
+    dtype: torch.dtype | str = torch.bfloat16,
+    device: torch.device | str | None = None,
+    training: bool = True,
+    kernel: str = "auto",
+    softmax_scale: float | None = None,
+    deterministic: bool = False,
+    allow_unverified: bool = False,
+    strategy: str | None = None,
+    mesh: DeviceMesh | None = None,
+    placement: str | Layout = "auto",
+    transport: Transport | str = "auto",
+) -> Prefetch:
+    """Plans a mask ahead of its first `longca.attention`, which then finds the plan.
+
+    A side thread chooses the kernel and the placement, makes the layout, and plans. It takes masks in the order of the
+    calls. The arguments are those of the later call. A call with other arguments plans for itself. A call that comes
+    too early waits for the plan. At most 16 masks wait for the side thread, and a further request waits for room.
+
+    Under a strategy, all ranks make the same calls in the same order. The side thread does only what its rank does
+    alone. The call that needs the plan starts the collectives: with `auto`, the ranks agree there. The constructor of a
+    named strategy may start collectives too, so the first request on a mesh calls it at once.
+
+    Args:
+        mask: The mask.
+        heads: Query heads and KV heads.
+        head_dim: Head dimension.
+        dtype: Data type of q, k and v.
+        device: Their device. None for the current device of the mesh.
+        training: Whether a gradient will be asked for.
+        kernel: As in `longca.attention`, like all arguments below.
+        softmax_scale: Factor on the scores.
+        deterministic: Whether only an offer with bit-identical results is taken.
+        allow_unverified: Whether an offer is taken too that nobody verified on the device.
+        strategy: Name of a context-parallel strategy, or `auto`.
+        mesh: The device mesh of the strategy.
+        placement: The way to place tokens on ranks.
+        transport: The way in which the strategy moves tensors.
+
+    Returns:
+        A handle. `done()` says whether planning has ended, and `wait()` waits for its end. Both are optional. An error
+        of planning is raised by `wait()`, and by the call.
+
+    Raises:
+        RequestError: An argument does not fit, or there is neither a device nor a mesh.
+        UnknownNameError: Nobody provides the strategy.
+    """
+    check_mask(mask)
+    check_settings(kernel, softmax_scale)
+    plugins.registry()  # made here, so that no two threads make it
+    if strategy is not None:
+        mesh = check_mesh(strategy, mesh)
+        device = mesh.device_type if device is None else device
+    else:
+        check_without_strategy(mesh, placement, transport)
+    q, k = _stand_ins(mask, heads, head_dim, dtype, device)
+    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
+    if mesh is None or strategy is None:
+        return plan_ahead(mask, q, k, settings, training)
+    from longca.parallel import attention as parallel
+
+    problem = problem_of(q, k, mask, settings, training)
+    return parallel.plan_ahead(q, problem, strategy, mesh, kernel, placement, transport)
+
+
+def _stand_ins(
+    mask: Mask,
+    heads: tuple[int, int],
+    head_dim: int,
+    dtype: torch.dtype | str,
+    device: torch.device | str | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tensors of the shapes of q and k, with memory for one number."""
+    if device is None:
+        raise RequestError("prefetch was given neither a device nor a mesh; give device= the device of the tensors")
+    if not isinstance(heads, (tuple, list)) or len(heads) != 2:
+        raise RequestError(f"heads is {heads!r}; give (query heads, KV heads)")
+    one = torch.empty(1, dtype=torch_dtype(dtype) if isinstance(dtype, str) else dtype, device=device)
+    q, k = (one.expand(n, h, head_dim) for n, h in zip((mask.seqlen_q, mask.seqlen_k), heads, strict=True))
+    check_inputs(q, k, k)
+    return q, k
