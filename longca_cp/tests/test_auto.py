@@ -75,20 +75,20 @@ COLUMNS = [
     )
     for manifest in (LAYERED, INTERVALS)
 ]
-C, Z, D, B = "contiguous", "zigzag", "zigzag_document", "balanced"
+C, Z, D, B, W = "contiguous", "zigzag", "zigzag_document", "balanced", "whole_documents"
 CHOICES = {
     "full": (C, C, C, C, C, C),
     "causal": (Z, Z, Z, Z, Z, Z),
     "full_sliding_window": (C, C, C, C, C, C),
     "causal_sliding_window": (C, C, C, C, C, C),
     "full_document": (D, D, B, B, B, B),
-    "causal_document": (D, D, Z, Z, D, D),
-    "block_causal_document": (None, B, None, B, None, B),
-    "prefix_lm_causal": (Z, B, Z, B, Z, B),
-    "prefix_lm_document": (C, D, Z, B, Z, B),
-    "shared_question": (D, D, Z, B, D, D),
-    "global_sliding_window": (C, B, C, B, C, B),
-    "causal_blockwise": (D, D, Z, B, D, B),
+    "causal_document": (D, D, D, Z, D, D),
+    "block_causal_document": (D, B, W, B, D, B),
+    "prefix_lm_causal": (Z, Z, B, B, Z, B),
+    "prefix_lm_document": (C, D, W, B, B, B),
+    "shared_question": (D, D, B, B, B, B),
+    "global_sliding_window": (B, B, B, B, B, B),
+    "causal_blockwise": (D, D, B, B, D, B),
 }
 
 
@@ -105,30 +105,29 @@ def test_nothing_that_the_kernel_takes_is_predicted_to_be_quicker(pattern, manif
     chosen = choice("ring_p2p", manifest, pattern, {"ring": RANKS})
     costs = {}
     for placement in RING_P2P.placements:
-        if placement != D or "documents" in FACTORS[pattern]:
+        if placement not in (D, W) or "documents" in FACTORS[pattern]:
             layout = registry().layout("ring_p2p", asked(pattern), {"ring": RANKS}, placement)
             if registry().resolve(manifest, asked(pattern), layout):
                 costs[placement] = predicted_cost(manifest, asked(pattern), layout)
     assert chosen == (min(costs, key=costs.get) if costs else None)
 
 
-def test_balanced_chunks_shatter_a_causal_mask():
-    """It has more pieces than a kernel of layers takes. The number of intervals is unchanged."""
+def test_balanced_stretches_suit_kernels_of_few_forms():
+    """Chunks would have more pieces than a kernel of layers takes. Stretches of a causal mask are as a zigzag."""
     problem, ring = asked("causal"), {"ring": RANKS}
     layout = registry().layout("ring_p2p", problem, ring, "balanced")
-    verdict = registry().resolve(LAYERED, problem, layout)
-    assert [reason.code for reason in verdict.reasons] == ["form", "layout"]
-    assert registry().resolve(INTERVALS, problem, layout)
+    assert registry().resolve(LAYERED, problem, layout)
     assert imbalance(problem, layout) < 1.001
 
 
 def test_a_refusal_names_every_placement():
+    windowed = kernel("windowed", {"form": "window"})
     with pytest.raises(UnsupportedError) as caught:
-        place(registry(), "ring_p2p", LAYERED, asked("block_causal_document"), {"ring": RANKS})
+        place(registry(), "ring_p2p", windowed, asked("block_causal_document"), {"ring": RANKS})
     said = str(caught.value)
-    assert said.startswith("no placement of ring_p2p does for layered. contiguous")
+    assert said.startswith("no placement of ring_p2p does for windowed. contiguous")
     assert all(placement in said for placement in RING_P2P.placements)
-    assert "layers (at most 3)" in said
+    assert "takes window" in said
 
 
 def test_heads_that_do_not_divide_are_refused_as_such():

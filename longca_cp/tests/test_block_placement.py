@@ -74,7 +74,7 @@ def test_a_short_last_block_alone_keeps_the_size_of_the_masks_blocks():
     assert mask.cut([(64, 69)], [(64, 69)]).block_size == 5
 
 
-@pytest.mark.parametrize("kind", ["zigzag_document"])
+@pytest.mark.parametrize("kind", ["zigzag_document", "whole_documents"])
 def test_blocks_have_no_documents(kind):
     mask = masks.build("uniform_block_sparse", 64, block=16, kept=0.5)
     with pytest.raises(UnsupportedError, match=r"no documents .* Place them by contiguous, zigzag, balanced"):

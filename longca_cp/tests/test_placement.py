@@ -18,7 +18,7 @@ def test_parts_hold_every_token_once_and_equally_many(mask, kind, parts):
     try:
         placed = place(kind, mask, parts)
     except UnsupportedError:
-        assert kind == "zigzag_document"
+        assert kind in ("zigzag_document", "whole_documents")
         return
     assert len(placed) == parts
     lengths = [len(positions(part)) for part in placed]

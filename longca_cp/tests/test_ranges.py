@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca_cp.balanced import balanced
+from longca_cp.placement import place
 from longca_cp.ranges import even_bounds, keys_seen, split, union
 
 from .cases import positions, square_masks
@@ -43,5 +43,5 @@ def test_even_bounds():
 
 @given(square_masks(), st.integers(1, 4))
 def test_keys_seen_are_those_of_the_matrix(mask, ranks):
-    for part in balanced(mask, ranks):
+    for part in place("balanced", mask, ranks):
         assert positions(keys_seen(mask, part)) == np.flatnonzero(mask.dense()[positions(part)].any(axis=0)).tolist()

@@ -1,4 +1,8 @@
-"""The balanced placement: short chunks dealt by the area of their rows in the mask, equally many to each part.
+"""The balanced placement: equally many tokens and visible pairs for each part, in as few pieces as it takes.
+
+The fewest pieces are `longca_cp.windows`. They keep documents and large blocks together. But a part may have most of
+its pairs in another step of a ring than its neighbours. If a ring would wait for that, short chunks are dealt instead,
+which gives every part a sample of all rows.
 
 Chunks are sorted by area and dealt in rounds of one chunk to each part. The largest chunk of a round goes to the part
 with the least area so far, as in longest-processing-time-first scheduling (Graham, 1969) with equal counts. A round can
@@ -14,11 +18,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.manifests.step_stacks import cut_steps
+from longca.manifests.steps import Steps
 from longca.manifests.strategy import Ranges
-from longca.masks import Mask
 from longca_cp.ranges import even_bounds, union
+from longca_cp.rows import Rows
+from longca_cp.windows import windows
 
-__all__ = ["CHUNK", "MIN_CHUNKS", "TOLERANCE", "areas", "balanced"]
+__all__ = ["CHUNK", "MIN_CHUNKS", "TOLERANCE", "balanced", "dealt", "ring_time"]
 
 #: The most tokens of a chunk: four tiles of 128, so that few tiles contain a seam between chunks.
 CHUNK = 512
@@ -29,13 +36,47 @@ MIN_CHUNKS = 8
 #: The excess of the fullest part over the mean above which chunks are halved, at most twice: down to a tile.
 TOLERANCE = 0.01
 
+#: How much longer a ring may take with windows than with dealt chunks, and the most parts for which that is computed.
+WAITS, _MOST = 0.02, 32
+
 _Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
 
 
-def balanced(mask: Mask, parts: int) -> tuple[Ranges, ...]:
+def balanced(rows: Rows, parts: int) -> tuple[Ranges, ...]:
+    """Windows, or dealt chunks where a ring would wait longer with windows."""
+    chunks = dealt(rows, parts)
+    if not 1 < parts <= _MOST:
+        return chunks
+    few = windows(rows, parts)
+    return few if ring_time(rows, few) <= (1 + WAITS) * ring_time(rows, chunks) else chunks
+
+
+def ring_time(rows: Rows, placed: tuple[Ranges, ...]) -> float:
+    """The time of a ring over a placement, in pairs: 1/n of all pairs if no part waits.
+
+    Step s of part r has the keys of part (r − s) mod n. A step begins when its keys are there: when the neighbours have
+    begun the step before.
+    """
+    parts = len(placed)
+    part = np.arange(parts)
+    table = np.stack(np.broadcast_arrays(part[:, None], (part[:, None] - part) % parts, 0), axis=-1)
+    steps = Steps.even(placed, [((0, 1), (0, 1))], table, parts)
+    pairs = np.zeros(parts * parts)
+    for mask, weight in rows.weighed:
+        single = [mask.head(head) for head in range(mask.heads)]
+        pairs += weight * sum(np.concatenate([stack.areas for stack in cut_steps(one, steps, False)]) for one in single)
+    clock = np.zeros(parts)
+    for step in pairs.reshape(parts, parts).T:
+        begun = clock
+        clock = np.maximum.reduce([clock + step, np.roll(begun, 1), np.roll(begun, -1)])
+    return float(clock.max())
+
+
+def dealt(rows: Rows, parts: int) -> tuple[Ranges, ...]:
     """Chunks of up to CHUNK tokens, dealt by area. Parts have equally many chunks, and tokens up to one."""
-    seqlen = mask.seqlen_q
-    owner = _finest_needed(mask, parts)
+    seqlen = rows.seqlen
+    owner = _finest_needed(rows, parts)
     # The tokens that equal chunks leave over make some chunks longer by one, evenly over the parts.
     share = seqlen // len(owner)
     sizes = np.full(len(owner), share)
@@ -47,42 +88,21 @@ def balanced(mask: Mask, parts: int) -> tuple[Ranges, ...]:
     return tuple(union(starts[owner == part], stops[owner == part]) for part in range(parts))
 
 
-def _finest_needed(mask: Mask, parts: int) -> _Ints:
+def _finest_needed(rows: Rows, parts: int) -> _Ints:
     """The part of each chunk, for chunks that are as long as balance allows: [chunks]."""
-    each = max(-(-mask.seqlen_q // (parts * CHUNK)), min(MIN_CHUNKS, mask.seqlen_q // parts), 1)
+    each = max(-(-rows.seqlen // (parts * CHUNK)), min(MIN_CHUNKS, rows.seqlen // parts), 1)
     for chunks in (parts * each, parts * each * 2, parts * each * 4):
-        area = areas(mask, np.array(even_bounds(mask.seqlen_q, chunks)))
+        area = rows.pairs(np.array(even_bounds(rows.seqlen, chunks)))
         owner, total = _deal(area, parts)
-        if chunks * 2 > mask.seqlen_q or total.max() <= (1 + TOLERANCE) * total.mean():
+        if chunks * 2 > rows.seqlen or total.max() <= (1 + TOLERANCE) * total.mean():
             break
     return owner
 
 
-def areas(mask: Mask, bounds: _Ints) -> _Ints:
-    """The visible pairs of each chunk of queries, summed over the mask's heads, exactly.
-
-    Args:
-        mask: The mask.
-        bounds: The chunks' bounds, ascending from 0 to the mask's queries: [chunks + 1]. Chunks may be empty.
-
-    Returns:
-        int64 [chunks].
-    """
-    totals = np.zeros(len(bounds) - 1, np.int64)
-    for head in range(mask.heads):
-        pieces = mask.head(head).row_pieces.split_rows(bounds)
-        rows = pieces.heights[pieces.segment]
-        # An interval is longer by the same number of keys in each row of a piece.
-        growth = (pieces.stop_step - pieces.start_step) * (rows * (rows - 1) // 2)
-        chunk = np.searchsorted(bounds, pieces.rows[pieces.segment], side="right") - 1
-        np.add.at(totals, chunk, rows * (pieces.stop - pieces.start) + growth)
-    return totals
-
-
-def _deal(area: _Ints, parts: int) -> tuple[_Ints, _Ints]:
+def _deal(area: _Floats, parts: int) -> tuple[_Ints, _Floats]:
     """The part of each chunk, [chunks], and the parts' areas, [parts]. Chunks are a multiple of parts."""
     owner = np.empty(len(area), np.int64)
-    total = np.zeros(parts, np.int64)
+    total = np.zeros(parts)
     largest_first = np.argsort(-area, kind="stable").reshape(-1, parts)
     for dealt in largest_first:
         least_first = np.argsort(total, kind="stable")
@@ -92,7 +112,7 @@ def _deal(area: _Ints, parts: int) -> tuple[_Ints, _Ints]:
     return owner, total
 
 
-def _even_out(owner: _Ints, area: _Ints, total: _Ints) -> None:
+def _even_out(owner: _Ints, area: _Floats, total: _Floats) -> None:
     """Exchanges chunks of the fullest and the emptiest part in place, as long as that brings the two closer.
 
     Args:
@@ -104,7 +124,7 @@ def _even_out(owner: _Ints, area: _Ints, total: _Ints) -> None:
     held = np.argsort(owner, kind="stable").reshape(len(total), -1)
     for _ in range(len(owner)):
         full, empty = int(total.argmax()), int(total.argmin())
-        gap = int(total[full] - total[empty])
+        gap = float(total[full] - total[empty])
         give, take, after = _closest(area[held[full]], area[held[empty]], gap)
         if after >= gap:
             return
@@ -118,7 +138,7 @@ def _even_out(owner: _Ints, area: _Ints, total: _Ints) -> None:
         total[empty] += moved
 
 
-def _closest(given: _Ints, taken: _Ints, gap: int) -> tuple[int, int, int]:
+def _closest(given: _Floats, taken: _Floats, gap: float) -> tuple[int, int, float]:
     """The chunk to give, the chunk to take for it, and the remaining gap: the first pair with the smallest gap.
 
     Args:
@@ -133,6 +153,6 @@ def _closest(given: _Ints, taken: _Ints, gap: int) -> tuple[int, int, int]:
     below = np.searchsorted(values, values[np.maximum(above - 1, 0)])
     left = np.abs(gap - 2 * (given[:, None] - values[np.stack([below, above], axis=1)]))
     give = int(left.min(axis=1).argmin())
-    least = int(left[give].min())
+    least = float(left[give].min())
     nearest = np.array([below[give], above[give]])[left[give] == least]
     return give, int(order[nearest].min()), least

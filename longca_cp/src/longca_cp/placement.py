@@ -9,7 +9,7 @@ To add a placement, write its function and add a member to `Placement`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import pairwise
 
@@ -17,32 +17,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.manifests.shared_placement import SharedPlacement
 from longca.manifests.strategy import Ranges
 from longca.masks import BlockSparseMask, Mask, SliceMask
 from longca.plan_cache import PlanCache
 from longca_cp.balanced import balanced
 from longca_cp.block_placement import place_blocks
 from longca_cp.ranges import even_bounds, union
+from longca_cp.rows import Rows
+from longca_cp.whole_documents import whole_documents
 
 __all__ = ["Placement", "document_lengths", "place"]
 
 _Ints = NDArray[np.int64]
 
-#: From a mask and a number of parts to the ranges of each part.
-_Deal = Callable[[Mask, int], tuple[Ranges, ...]]
+#: From the rows of the masks to place for and a number of parts to the ranges of each part.
+_Deal = Callable[[Rows, int], tuple[Ranges, ...]]
 
 
-def _contiguous(mask: Mask, parts: int) -> tuple[Ranges, ...]:
-    bounds = even_bounds(mask.seqlen_q, parts)
+def _contiguous(rows: Rows, parts: int) -> tuple[Ranges, ...]:
+    bounds = even_bounds(rows.seqlen, parts)
     return tuple(((start, stop),) if start < stop else () for start, stop in pairwise(bounds))
 
 
-def _zigzag(mask: Mask, parts: int) -> tuple[Ranges, ...]:
-    return _zigzag_within(np.array([mask.seqlen_q]), parts)
+def _zigzag(rows: Rows, parts: int) -> tuple[Ranges, ...]:
+    return _zigzag_within(np.array([rows.seqlen]), parts)
 
 
-def _zigzag_document(mask: Mask, parts: int) -> tuple[Ranges, ...]:
-    return _zigzag_within(document_lengths(mask), parts)
+def _zigzag_document(rows: Rows, parts: int) -> tuple[Ranges, ...]:
+    return _zigzag_within(_common_documents(rows), parts)
+
+
+def _whole_documents(rows: Rows, parts: int) -> tuple[Ranges, ...]:
+    return whole_documents(rows, _common_documents(rows), parts)
 
 
 class Placement(StrEnum):
@@ -50,7 +57,7 @@ class Placement(StrEnum):
 
     Attributes:
         meaning: The tokens of a part, in words.
-        deal: The function from a mask and a number of parts to the ranges of each part.
+        deal: The function from the masks' rows and a number of parts to the ranges of each part.
     """
 
     meaning: str
@@ -66,7 +73,13 @@ class Placement(StrEnum):
     # Source: zhuzilin/ring-flash-attention, and Llama 3 (arXiv 2407.21783, section 3.3.2).
     ZIGZAG = "zigzag", "the r-th stretch of 2n from either end, for causal masks", _zigzag
     ZIGZAG_DOCUMENT = "zigzag_document", "zigzag within each document, for causal masks of documents", _zigzag_document
-    BALANCED = "balanced", "short chunks, dealt by the visible pairs of their rows, for any mask", balanced
+    BALANCED = "balanced", "equally many visible pairs, in few stretches or short chunks, for any mask", balanced
+    # As Megatron-LM's dynamic context parallelism, with equal parts.
+    WHOLE_DOCUMENTS = (
+        "whole_documents",
+        "short documents whole on a part, and only the longest spread",
+        _whole_documents,
+    )
 
 
 def _zigzag_within(lengths: _Ints, parts: int) -> tuple[Ranges, ...]:
@@ -88,7 +101,7 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
     """The tokens of each part. The latest answers are cached, for strategies that place alike.
 
     Args:
-        kind: A placement's name.
+        kind: A placement's name. A `SharedPlacement` places by the weighted sum of its masks.
         mask: The mask of all tokens, with as many queries as keys.
         parts: Number of parts.
 
@@ -98,23 +111,50 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
     Raises:
         UnknownNameError: There is no such placement.
         RequestError: Fewer than one part.
-        UnsupportedError: The mask has no documents, for a placement within documents. Or fewer blocks than parts.
+        UnsupportedError: A mask has no documents, for a placement of documents. A block-sparse mask has fewer blocks
+            than parts, or shares a placement.
     """
     if kind not in tuple(Placement):
         raise UnknownNameError("placement", kind, Placement)
     if parts < 1:
         raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
-    return _PLACED.get(mask, (str(kind), parts), lambda: _dealt(kind, mask, parts))
+    weighed = kind.weighed if isinstance(kind, SharedPlacement) else ((mask, 1.0),)
+    return _PLACED.get(mask, (str(kind), parts, weighed), lambda: _dealt(kind, weighed, parts))
 
 
-def _dealt(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
-    if isinstance(mask, BlockSparseMask):
-        return place_blocks(kind, mask, parts)
-    return Placement(kind).deal(mask, parts)  # type: ignore[call-arg]
+def _dealt(kind: str, weighed: Sequence[tuple[Mask, float]], parts: int) -> tuple[Ranges, ...]:
+    blocks = next((mask for mask, _ in weighed if isinstance(mask, BlockSparseMask)), None)
+    if blocks is None:
+        return Placement(kind).deal(Rows(weighed), parts)  # type: ignore[call-arg]
+    if len(weighed) > 1:
+        raise UnsupportedError(
+            f"this {blocks.label} shares its placement with other masks, and a ring cuts it between its own blocks. "
+            "Lay it out by itself, or use ulysses, which splits heads"
+        )
+    return place_blocks(kind, blocks, parts)
 
 
 #: The latest answers.
-_PLACED: PlanCache[tuple[Ranges, ...]] = PlanCache(8)
+_PLACED: PlanCache[tuple[Ranges, ...]] = PlanCache(16)
+
+
+def _common_documents(rows: Rows) -> NDArray[np.int64]:
+    """The lengths of documents whose bounds are those of documents of every mask.
+
+    Raises:
+        UnsupportedError: A mask has no documents, or the masks have no bound in common.
+    """
+    stops = [np.cumsum(document_lengths(mask)) for mask, _ in rows.weighed]
+    common = stops[0]
+    for others in stops[1:]:
+        common = np.intersect1d(common, others)
+    if len(stops) > 1 and len(common) < 2 < max(map(len, stops)):
+        labels = ", ".join(dict.fromkeys(mask.label for mask, _ in rows.weighed))
+        raise UnsupportedError(
+            f"the documents of these masks have no bound in common: {labels}. Place them by contiguous, zigzag or "
+            "balanced."
+        )
+    return np.diff(common, prepend=0)
 
 
 def document_lengths(mask: Mask) -> NDArray[np.int64]:

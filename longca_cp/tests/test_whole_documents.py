@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longca import masks
+from longca.errors import UnsupportedError
+from longca_cp.placement import document_lengths, place
+
+from .cases import document_lengths as drawn_lengths
+from .cases import positions, square_masks
+
+PATTERNS = ("causal_document", "full_document", "block_causal_document", "prefix_lm_document")
+
+
+def owners(placed, seqlen):
+    """The part of each token."""
+    found = np.full(seqlen, -1)
+    for part, ranges in enumerate(placed):
+        found[positions(ranges)] = part
+    return found
+
+
+def spread_of(placed, mask):
+    """Which documents several parts hold."""
+    owner = owners(placed, mask.seqlen_q)
+    stops = np.cumsum(document_lengths(mask))
+    return np.array([len(set(found)) > 1 for found in np.split(owner, stops[:-1])])
+
+
+@given(square_masks(), st.integers(1, 6))
+def test_documents_below_the_longest_spread_one_are_whole(mask, parts):
+    try:
+        lengths = document_lengths(mask)
+    except UnsupportedError:
+        with pytest.raises(UnsupportedError):
+            place("whole_documents", mask, parts)
+        return
+    placed = place("whole_documents", mask, parts)
+    spread = spread_of(placed, mask)
+    # The spread documents are the longest ones: none that is shorter than a whole one is cut.
+    assert lengths[spread].min(initial=mask.seqlen_q) >= lengths[~spread].max(initial=0) or not spread.any()
+    # Exact balance, as far as whole tokens allow.
+    rows = mask.dense().sum(axis=1)
+    loads = [int(rows[positions(part)].sum()) for part in placed]
+    assert max(loads) - sum(loads) / parts <= 2 * rows.max()
+
+
+@given(drawn_lengths(), st.sampled_from(PATTERNS), st.integers(2, 4))
+def test_a_document_that_is_longer_than_a_part_is_spread(lengths, pattern, parts):
+    factors = {"block_causal_document": {"block": 3}, "prefix_lm_document": {"prefix": 1}}.get(pattern, {})
+    mask = masks.build(pattern, sum(lengths), documents=lengths, **factors)
+    spread = spread_of(place("whole_documents", mask, parts), mask)
+    assert spread[np.array(lengths) * parts > sum(lengths)].all()
+
+
+def test_equal_documents_need_no_cut():
+    mask = masks.build("causal_document", 64, documents=[8] * 8)
+    placed = place("whole_documents", mask, 4)
+    assert not spread_of(placed, mask).any()
+    assert [len(positions(part)) for part in placed] == [16] * 4
+
+
+def test_a_long_causal_document_is_a_zigzag():
+    mask = masks.build("causal_document", 64, documents=[48, 8, 8])
+    placed = place("whole_documents", mask, 2)
+    assert placed == (((12, 36), (48, 56)), ((0, 12), (36, 48), (56, 64)))
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_few_of_many_documents_are_spread(pattern, parts):
+    mask = masks.sample(pattern, 131072, lengths="prolong64k", seed=3)
+    placed = place("whole_documents", mask, parts)
+    assert 1 <= spread_of(placed, mask).sum() <= 4 < 30 <= len(document_lengths(mask))
+    loads = [mask.cut(part, [(0, 131072)]).area for part in placed]
+    assert max(loads) <= 1.0005 * np.mean(loads)
+
+
+def test_whole_documents_gather_fewer_keys():
+    from longca.manifests import Device, Problem
+    from longca_cp.layouts import ring_all_gather
+
+    mask = masks.sample("causal_document", 131072, lengths="prolong64k", seed=3)
+    problem = Problem(mask=mask, heads_q=64, heads_kv=8, device=Device("cpu"))
+
+    def gathered(placement):
+        layout = ring_all_gather(problem, {"ring": 4}, placement)
+        needed = [len(positions(step.k_ranges)) for (step,) in layout.steps]
+        return sum(needed) - mask.seqlen_q
+
+    assert 3 * gathered("whole_documents") < gathered("zigzag_document")
