@@ -1,4 +1,7 @@
-"""Head exchange: from some tokens of all heads to all tokens of some heads, and back, by one all-to-all each.
+"""Head exchange: from some tokens of all heads to all tokens of some heads, and back.
+
+Collectives do it by one all-to-all each, and copies before and after. An axis with a link does it by pushes, as
+`longca_cp.pushed_heads` describes.
 
 DeepSpeed Ulysses (arXiv 2309.14509) splits attention in this way, and so does the head-parallel half of USP and
 LoongTrain. Rank r of n has the r-th of n equal parts of the heads. If there are fewer heads than ranks, n / H
@@ -16,8 +19,9 @@ from torch import Tensor
 
 from longca.manifests import Layout
 from longca_cp.exchange import Axis, Order, Transfer, all_to_all
+from longca_cp.pushed_heads import PushedHeads
 
-__all__ = ["HeadExchange", "beside", "by_token", "each", "put_together", "take_apart"]
+__all__ = ["HeadExchange", "beside", "by_token", "each", "heads_of", "put_together", "take_apart"]
 
 
 @dataclass
@@ -25,21 +29,26 @@ class Arrival:
     """Tensors on their way.
 
     Attributes:
-        transfer: The transfer that moves them.
-        unpack: Makes the tensors from the received rows.
+        wait: Waits for the tensors.
     """
 
-    transfer: Transfer
-    unpack: Callable[[], tuple[Tensor, ...]]
+    wait: Callable[[], tuple[Tensor, ...]]
 
-    def wait(self) -> tuple[Tensor, ...]:
-        """Waits for the tensors."""
-        self.transfer.wait()
-        return self.unpack()
+    @classmethod
+    def by(cls, transfer: Transfer, unpack: Callable[[], tuple[Tensor, ...]]) -> Arrival:
+        """Tensors that are made from the rows of a transfer."""
+
+        def wait() -> tuple[Tensor, ...]:
+            transfer.wait()
+            return unpack()
+
+        return cls(wait)
 
 
 class HeadExchange:
     """The exchange within one group of ranks.
+
+    A call begins with `begin` and ends with `end`. In between, tensors that have arrived may lie in a window.
 
     Args:
         axis: The axis of the group.
@@ -51,13 +60,38 @@ class HeadExchange:
     def __init__(self, axis: Axis, layout: Layout, members: Sequence[int], device: torch.device) -> None:
         self._axis = axis
         self._tokens = [layout.shard_size(member) for member in members]
-        held = np.concatenate([layout.positions(member) for member in members])
-        self._order = Order(held, np.sort(held), device)
+        held = [layout.positions(member) for member in members]
+        joined = np.concatenate(held)
+        self._order = Order(joined, np.sort(joined), device)
+        self._pushed = None if axis.link is None else PushedHeads(axis, axis.link, held, self._order)
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens of the group."""
         return sum(self._tokens)
+
+    def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int = 1) -> None:
+        """Begins a call. All ranks of the group begin it together.
+
+        Args:
+            coming: Tensors of the shapes that go to heads.
+            leaving: Tensors of the shapes that go back to tokens.
+            chunks: Number of parts of a rank's heads.
+
+        Raises:
+            WindowMemoryError: The window of the axis's link does not fit on some rank.
+        """
+        if self._pushed is not None:
+            self._pushed.begin(coming, leaving, chunks)
+
+    def end(self) -> None:
+        """Ends a call."""
+        if self._pushed is not None:
+            self._pushed.end()
+
+    def outliving(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Tensors by heads that outlive the call: copies of those that lie in a window."""
+        return tuple(tensors) if self._pushed is None else tuple(x.clone() for x in tensors)
 
     def to_heads(self, tensors: Sequence[Tensor], chunk: int = 0, chunks: int = 1) -> Arrival:
         """Sends every rank its heads of this rank's tokens.
@@ -72,6 +106,8 @@ class HeadExchange:
             [T, H / ranks, D]. They are views of one tensor, whose last dim is contiguous.
         """
         ranks = self._axis.size
+        if self._pushed is not None:
+            return Arrival(self._pushed.to_heads(tensors, lambda x, rank: heads_of(x, rank, ranks, chunk, chunks)))
         parts = []
         for x in tensors:
             part = take_apart(x, ranks)
@@ -81,7 +117,7 @@ class HeadExchange:
         mine = self._tokens[self._axis.index]
         received = sent.new_empty((self.num_tokens, *sent.shape[1:]))
         transfer = all_to_all(self._axis, received, sent, self._tokens, [mine] * ranks)
-        return Arrival(transfer, lambda: self._order.ascending(received).split(widths, dim=1))
+        return Arrival.by(transfer, lambda: self._order.ascending(received).split(widths, dim=1))
 
     def to_tokens(self, heads: Tensor, into: Sequence[Tensor], chunk: int = 0, chunks: int = 1) -> Arrival:
         """Sends every rank its tokens of this rank's heads.
@@ -94,19 +130,22 @@ class HeadExchange:
             chunks: As in `to_heads`.
         """
         ranks = self._axis.size
-        sent = self._order.arriving(heads)
-        mine = self._tokens[self._axis.index]
-        received = sent.new_empty((ranks, mine, *sent.shape[1:]))
-        transfer = all_to_all(self._axis, received.flatten(0, 1), sent, [mine] * ranks, self._tokens)
         sizes = [each(x.shape[1], ranks) for x in into]
 
-        def unpack() -> tuple[Tensor, ...]:
+        def unpack(received: Tensor) -> tuple[Tensor, ...]:
             parts = received.split([size // chunks for size in sizes], dim=2)
             for part, x, size in zip(parts, into, sizes, strict=True):
                 put_together(part, x, _of(size, chunk, chunks))
             return tuple(into)
 
-        return Arrival(transfer, unpack)
+        if self._pushed is not None:
+            arrived = self._pushed.to_tokens(heads)
+            return Arrival(lambda: unpack(*arrived()))
+        sent = self._order.arriving(heads)
+        mine = self._tokens[self._axis.index]
+        received = sent.new_empty((ranks, mine, *sent.shape[1:]))
+        transfer = all_to_all(self._axis, received.flatten(0, 1), sent, [mine] * ranks, self._tokens)
+        return Arrival.by(transfer, lambda: unpack(received))
 
 
 def _of(heads: int, chunk: int, chunks: int) -> slice:
@@ -141,6 +180,12 @@ def take_apart(x: Tensor, ranks: int) -> Tensor:
     if heads < ranks:
         x = x.repeat_interleave(ranks // heads, dim=1)
     return x.unflatten(1, (ranks, -1)).transpose(0, 1)
+
+
+def heads_of(x: Tensor, rank: int, ranks: int, chunk: int, chunks: int) -> Tensor:
+    """A chunk of one rank's heads: the view [T, some heads, D] of [T, H, D]."""
+    mine, first = each(x.shape[1], ranks), rank * x.shape[1] // ranks
+    return x[:, first : first + mine][:, _of(mine, chunk, chunks)]
 
 
 def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:

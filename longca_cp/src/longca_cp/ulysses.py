@@ -50,6 +50,7 @@ def forward_by_heads(
     """
     chunks, q = len(computes), qkv[0]
     out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
+    exchange.begin(qkv, (out, by_token(lse)), chunks)
     leaving = []
     coming = [exchange.to_heads(qkv, 0, chunks)]
     for chunk, compute in enumerate(computes):
@@ -60,9 +61,10 @@ def forward_by_heads(
         leaving.append(exchange.to_tokens(part_out, (out,), chunk, chunks))
         leaving.append(exchange.to_tokens(by_token(part_lse), (by_token(lse),), chunk, chunks))
         if kept is not None:
-            kept += (*mine, part_out, part_lse)
+            kept += (*exchange.outliving(mine), part_out, part_lse)
     for arrival in leaving:
         arrival.wait()
+    exchange.end()
     return out, lse
 
 
@@ -85,10 +87,11 @@ def backward_by_heads(
         kept: The tensors that the forward kept, or None.
         heads_kv: KV heads of all ranks.
     """
-    chunks = len(computes)
-    kept = kept or _exchange_again(exchange, saved, chunks)
+    chunks, again = len(computes), () if kept else (*saved[:4], by_token(saved[4]))
     dq = torch.empty(dout.shape, dtype=dout.dtype, device=dout.device)
     dk, dv = (dout.new_empty((dout.shape[0], heads_kv, dout.shape[2])) for _ in "kv")
+    exchange.begin((*again, dout), (dq, dk, dv), chunks)
+    kept = kept or _exchange_again(exchange, again, chunks)
     leaving = []
     coming = [exchange.to_heads((dout,), 0, chunks)]
     for chunk, compute in enumerate(computes):
@@ -102,15 +105,16 @@ def backward_by_heads(
         leaving.append(exchange.to_tokens(joined, (dq, dk, dv), chunk, chunks))
     for arrival in leaving:
         arrival.wait()
+    exchange.end()
     return dq, dk, dv
 
 
-def _exchange_again(exchange: HeadExchange, saved: Saved, chunks: int) -> list[Tensor]:
-    """The tensors that the forward would have kept."""
+def _exchange_again(exchange: HeadExchange, saved: Sequence[Tensor], chunks: int) -> list[Tensor]:
+    """The tensors that the forward would have kept, from q, k, v, out and the log-sum-exp by tokens."""
     *tensors, lse = saved
     kept: list[Tensor] = []
     for chunk in range(chunks):
-        (part_lse,) = exchange.to_heads((by_token(lse),), chunk, chunks).wait()
+        (part_lse,) = exchange.to_heads((lse,), chunk, chunks).wait()
         kept += exchange.to_heads(tensors, chunk, chunks).wait()
         kept.append(part_lse[..., 0].T.contiguous())
     return kept

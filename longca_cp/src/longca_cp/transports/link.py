@@ -66,10 +66,19 @@ class Slots(Sequence[int]):
     Args:
         first: The first number.
         count: How many slots.
+
+    Attributes:
+        level: The count of posts from which the present call counts.
     """
 
     def __init__(self, first: int, count: int) -> None:
         self._numbers = range(first, first + count)
+        self.level = 0
+
+    @property
+    def part(self) -> slice:
+        """Their place among all slots."""
+        return slice(self._numbers.start, self._numbers.stop)
 
     def __getitem__(self, at: int) -> int:  # type: ignore[override]
         return self._numbers[at]
@@ -100,13 +109,15 @@ class Link(ABC):
         self._group, self.device = group, device
         self.size, self.index = group.size(), group.rank()
         self.deadline = _timeout(group, device) if deadline is None else deadline
-        counts = everyones_memory(group, 8 * self.size * MOST_SLOTS)
-        #: Posts that have arrived, by receiver: [sender, slot].
-        self._counts = [counted.view(torch.int64).view(self.size, MOST_SLOTS).numpy() for counted in counts]
+        columns = MOST_SLOTS + 2
+        counts = everyones_memory(group, 8 * self.size * columns)
+        #: Posts that have arrived, by receiver: [sender, slot]. The last two columns are those of `told`.
+        self._counts = [counted.view(torch.int64).view(self.size, columns).numpy() for counted in counts]
         #: Posts to each peer, and posts that were awaited from it, by this process: [peer, slot].
         self._posted, self._awaited = (np.zeros((self.size, MOST_SLOTS), np.int64) for _ in "pa")
         self._given: weakref.WeakSet[Slots] = weakref.WeakSet()
         self._failure: Exception | None = None
+        self._rounds = 0
 
     @abstractmethod
     def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
@@ -128,18 +139,54 @@ class Link(ABC):
         """
         taken = np.zeros(MOST_SLOTS, bool)
         for given in self._given:
-            taken[list(given)] = True
+            taken[given.part] = True
         taken = np.logical_or.reduce([np.unpackbits(said) for said in everyones(self._group, np.packbits(taken))])
         used = np.cumsum(taken, dtype=np.int64)
         free = used[count - 1 :] - np.concatenate([[0], used[: len(used) - count]]) == 0
         if not free.any():
             raise LongCAError(f"a plan asks for {count} slots, and {int((~taken).sum())} of {MOST_SLOTS} are free")
         slots = Slots(int(free.argmax()), count)
-        # Posts to earlier owners may still be on their way, so counting goes on from what each peer has posted.
-        posted = everyones(self._group, self._posted[:, list(slots)])
-        self._awaited[:, list(slots)] = [table[self.index] for table in posted]
+        # Posts to earlier owners may still be on their way, so counting goes on from the most that any rank has posted.
+        posted = everyones(self._group, int(self._posted[:, slots.part].max(initial=0)))
+        slots.level = max(posted)
+        self.restart(slots, 0)
         self._given.add(slots)
         return slots
+
+    def restart(self, slots: Slots, most: int) -> None:
+        """Begins a call anew: forgets posts of earlier calls that nobody has awaited, as after an error in a call.
+
+        All ranks begin the same calls.
+
+        Args:
+            slots: The slots of the call.
+            most: The most posts of one slot to one peer in any call.
+        """
+        slots.level += most
+        self._posted[:, slots.part] = self._awaited[:, slots.part] = slots.level
+
+    def told(self, value: int) -> list[int]:
+        """A number of each rank, in the order of ranks. The host waits for all ranks, and no stream does.
+
+        Args:
+            value: This rank's number, from 0 on and below 2³¹.
+
+        Raises:
+            PeerError: A peer did not call it within the deadline.
+        """
+        self._check()
+        self._rounds += 1
+        # A peer is one round ahead at most. So the two columns take turns.
+        column = MOST_SLOTS + self._rounds % 2
+        for counts in self._counts:
+            counts[self.index, column] = self._rounds << 31 | value
+        end = time.monotonic() + self.deadline
+        mine = self._counts[self.index][:, column]
+        while (late := np.flatnonzero(mine >> 31 < self._rounds)).size:
+            if time.monotonic() > end:
+                raise self._late(int(late[0]), "its next call")
+            time.sleep(_PAUSE / 20)
+        return [int(each) & (1 << 31) - 1 for each in mine]
 
     def push(self, index: int, into: Tensor, source: Tensor) -> None:
         """Begins to copy a tensor into a peer's window. The copy runs after everything the current stream was given.
