@@ -70,8 +70,8 @@ def test_the_declared_counts_are_reached(pattern, factors):
     assert [mask.count(f) for f in forms] == [PATTERNS[pattern].count(f) for f in forms]
 
 
-def test_block_causal_documents_take_a_layer_for_each_block_of_the_longest():
-    assert build("block_causal_document", 64, documents=[24, 40], block=8).count(Form.LAYERS) == 5
+def test_block_causal_documents_take_layers_by_the_logarithm_of_the_longest_s_blocks():
+    assert build("block_causal_document", 64, documents=[24, 40], block=8).count(Form.LAYERS) == 3
     assert PATTERNS["block_causal_document"].count(Form.LAYERS) == UNBOUNDED
 
 

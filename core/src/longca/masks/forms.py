@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from longca.masks.intervals import IntervalPieces, ragged
 from longca.masks.slices import UNBOUNDED, SliceArray, area, corner_band, tighten
 
-__all__ = ["Form", "Varlen", "Window", "fit_layers", "layers", "local_windows", "pieces_to_slices", "varlen", "window"]
+__all__ = ["Form", "Varlen", "Window", "local_windows", "pack", "pieces_to_slices", "varlen", "window"]
 
 
 class Form(StrEnum):
@@ -120,74 +120,7 @@ def varlen(pieces: IntervalPieces, seqlen_q: int, seqlen_k: int) -> Varlen | Non
     documents[:, [1, 3, 5]] = np.maximum.reduceat(parts, first)[:, [1, 3, 5]]
     if (area(tighten(documents)) != np.add.reduceat(area(parts), first)).any():
         return None
-    return _pack(documents, seqlen_q, seqlen_k)
-
-
-def layers(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> list[Varlen]:
-    """Varlen calls that together show the same pairs as the slices. Each pair is shown once.
-
-    Each slice goes into the first layer that can take it: the slice must come after the layer's slices, by query and
-    by key, and share the layer's window.
-    """
-    packed = [_pack(np.stack(layer.rows), seqlen_q, seqlen_k) for layer in _first_fit(slices)]
-    return [varlen for varlen in packed if varlen is not None]
-
-
-def fit_layers(slices: SliceArray, most: int) -> bool:
-    """Whether `layers` needs at most `most` layers. The search stops at the first layer beyond."""
-    return len(_first_fit(slices, most)) <= most
-
-
-def _first_fit(slices: SliceArray, most: int | None = None) -> list[_Layer]:
-    """The slices of each layer.
-
-    Args:
-        slices: Tight, disjoint slices.
-        most: Stop once there are more layers than this. None takes all slices.
-    """
-    ordered = slices[np.lexsort((slices[:, 2], slices[:, 0]))]
-    stacks: list[_Layer] = []
-    for row, left, right, left_binds, right_binds in zip(
-        ordered, *(column.tolist() for column in local_windows(ordered)), strict=True
-    ):
-        if not any(layer.take(row, (left, left_binds), (right, right_binds)) for layer in stacks):
-            stacks.append(_Layer())
-            stacks[-1].take(row, (left, left_binds), (right, right_binds))
-            if most is not None and len(stacks) > most:
-                break
-    return stacks
-
-
-class _Layer:
-    """Slices that one varlen call can take, in insertion order."""
-
-    def __init__(self) -> None:
-        self.rows: list[NDArray[np.int64]] = []
-        self._left, self._right = _Side(), _Side()
-
-    def take(self, row: NDArray[np.int64], left: tuple[int, bool], right: tuple[int, bool]) -> bool:
-        if self.rows and (row[0] < self.rows[-1][1] or row[2] < self.rows[-1][3]):
-            return False
-        new_left, new_right = self._left.joined(*left), self._right.joined(*right)
-        if new_left is None or new_right is None:
-            return False
-        self._left, self._right = new_left, new_right
-        self.rows.append(row)
-        return True
-
-
-class _Side(NamedTuple):
-    """One side of a shared window: the bound set by some document, and the least bound that the others need."""
-
-    bound: int | None = None
-    least: int = 0
-
-    def joined(self, reach: int, binds: bool) -> _Side | None:
-        if binds and self.bound not in (None, reach):
-            return None
-        bound = reach if binds else self.bound
-        least = self.least if binds else max(self.least, reach)
-        return None if bound is not None and bound < least else _Side(bound, least)
+    return pack(documents, seqlen_q, seqlen_k)
 
 
 def local_windows(documents: SliceArray) -> tuple[NDArray[np.int64], ...]:
@@ -206,7 +139,7 @@ def _shared(reach: NDArray[np.int64], binds: NDArray[np.int64]) -> tuple[bool, i
     return len(bounds) == 1 and least <= bounds[0], int(bounds[0])
 
 
-def _pack(documents: SliceArray, seqlen_q: int, seqlen_k: int) -> Varlen | None:
+def pack(documents: SliceArray, seqlen_q: int, seqlen_k: int) -> Varlen | None:
     """Packs ordered, disjoint documents into one varlen call. Tokens between them become documents that see nothing."""
     left, right, left_binds, right_binds = local_windows(documents)
     left_ok, left_bound = _shared(left, left_binds)
@@ -215,7 +148,7 @@ def _pack(documents: SliceArray, seqlen_q: int, seqlen_k: int) -> Varlen | None:
         # A run of one-token documents reads as one diagonal. Split into its documents again, it fits any window.
         diagonal = documents[:, 4] == documents[:, 5]
         units = _split_diagonals(documents, diagonal)
-        return _pack(units, seqlen_q, seqlen_k) if len(units) > len(documents) else None
+        return pack(units, seqlen_q, seqlen_k) if len(units) > len(documents) else None
     ends = np.array([[seqlen_q, seqlen_q, seqlen_k, seqlen_k, 0, 0]])
     rows = np.concatenate([documents, ends])
     gap_q = rows[:, 0] - np.r_[0, rows[:-1, 1]]

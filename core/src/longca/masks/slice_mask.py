@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from longca.errors import MaskError
 from longca.limits import MAX_DENSE_CELLS
-from longca.masks import cutting, forms
+from longca.masks import cutting, forms, layering
 from longca.masks.blocks import Blocks
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.intervals import IntervalPieces, interval_pieces
@@ -140,10 +140,10 @@ class SliceMask(Mask):
 
     @cached_property
     def layers(self) -> list[Varlen]:
-        """Varlen calls that together show the mask. First fit chooses them, so there may be more than the minimum."""
+        """Varlen calls that together show the mask, as few as `longca.masks.layering` finds."""
         if self.varlen is not None:
             return [self.varlen]
-        return forms.layers(self.array, self.seqlen_q, self.seqlen_k)
+        return layering.layers(self.array, self.seqlen_q, self.seqlen_k)
 
     def admits(self, form: Form) -> bool:
         """Whether the form can express the mask exactly."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
-from longca.masks import forms
+from longca.masks import forms, layering
 from longca.masks.blocks import block_runs
 from longca.masks.cutting import cut_many
 from longca.masks.forms import Form
@@ -144,7 +144,7 @@ class MaskStack:
         slices = self.slices(index)
         key = most, slices.tobytes()
         if key not in self._layers:
-            self._layers[key] = forms.fit_layers(merge(slices), most)
+            self._layers[key] = layering.fit_layers(merge(slices), most)
         return self._layers[key]
 
     @cached_property

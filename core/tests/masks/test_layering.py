@@ -1,0 +1,162 @@
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longca.masks import Form, Slice, SliceMask, Window, build, sample
+from longca.masks.forms import local_windows
+from longca.masks.layering import fit_layers
+
+from . import predicates
+from .strategies import any_cases, ranges
+
+
+def first_fit(slices):
+    """Layers if each slice goes into the first layer that takes it."""
+    layers = []
+    for row in slices[np.lexsort((slices[:, 2], slices[:, 0]))]:
+        for layer in layers:
+            if (layer[-1][[1, 3]] <= row[[0, 2]]).all() and share_a_window(np.stack([*layer, row])):
+                layer.append(row)
+                break
+        else:
+            layers.append([row])
+    return layers
+
+
+def share_a_window(documents):
+    left, right, left_binds, right_binds = local_windows(documents)
+    for reach, binds in ((left, left_binds == 1), (right, right_binds == 1)):
+        if binds.any() and (reach[binds] != reach[binds][0]).any():
+            return False
+        if binds.any() and (reach[~binds] > reach[binds][0]).any():
+            return False
+    return True
+
+
+def bound(matrix):
+    """Layers that any mask needs: the most pairs of which no two can be in one layer.
+
+    If one pair is below and left of another, one layer has both only in one document, which shows the whole rectangle
+    between them. Longer chains span larger rectangles, so neighbours decide.
+    """
+    pairs = [(int(i), int(j)) for i, j in np.argwhere(matrix)][::-1]
+    longest = {}
+    for i, j in pairs:
+        below = [
+            count
+            for (row, column), count in longest.items()
+            if row > i and column < j and not matrix[i : row + 1, column : j + 1].all()
+        ]
+        longest[i, j] = 1 + max(below, default=0)
+    return max(longest.values(), default=0)
+
+
+def fewest(matrix):
+    """The fewest layers, by trying all."""
+    height, width = matrix.shape
+    shown = sum(1 << (i * width + j) for i, j in np.argwhere(matrix).tolist())
+    every = {cells for window in product((0, 1, 2, 3, None), repeat=2) for cells in chains(matrix, window, shown)}
+    by_first = {bit: [cells for cells in every if cells >> bit & 1] for bit in range(height * width)}
+
+    @cache
+    def covers(left, most):
+        if not left:
+            return True
+        first = (left & -left).bit_length() - 1
+        return most > 0 and any(covers(left & ~cells, most - 1) for cells in by_first[first] if not cells & ~left)
+
+    return next(most for most in range(height * width + 1) if covers(shown, most))
+
+
+def chains(matrix, window, shown):
+    """The pairs of all layers with a window that show visible pairs alone, as numbers with a bit for each pair."""
+    height, width = matrix.shape
+    left, right = (height + width if side is None else side for side in window)
+
+    def document(q0, q1, k0, k1):
+        cells = product(range(q0, q1), range(k0, k1))
+        return sum(1 << (i * width + j) for i, j in cells if -left <= (j - k1) - (i - q1) <= right)
+
+    documents = [
+        (spans, document(*spans))
+        for spans in product(range(height), range(1, height + 1), range(width), range(1, width + 1))
+        if spans[0] < spans[1] and spans[2] < spans[3]
+    ]
+    documents = [(spans, cells) for spans, cells in documents if cells and not cells & ~shown]
+
+    @cache
+    def after(q, k):
+        found = {0}
+        for (q0, q1, k0, k1), cells in documents:
+            if q0 >= q and k0 >= k:
+                found |= {cells | rest for rest in after(q1, k1)}
+        return frozenset(found)
+
+    return after(0, 0) - {0}
+
+
+@given(any_cases(), st.data())
+def test_layers_are_at_least_the_bound_and_at_most_those_of_a_first_fit(case, data):
+    mask = case.mask.cut(data.draw(ranges(case.mask.seqlen_q)), data.draw(ranges(case.mask.seqlen_k)))
+    assert bound(mask.dense()) <= len(mask.layers)
+    if not mask.admits(Form.VARLEN):
+        assert len(mask.layers) <= len(first_fit(mask.array))
+
+
+@given(any_cases())
+def test_a_limit_is_answered_as_the_layers_are_counted(case):
+    if not case.mask.admits(Form.VARLEN):
+        for most in range(1, 6):
+            assert fit_layers(case.mask.array, most) == (len(case.mask.layers) <= most)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**12 - 1))
+def test_small_masks_take_hardly_more_layers_than_the_fewest(bits):
+    matrix = np.array([bits >> cell & 1 for cell in range(12)], bool).reshape(3, 4)
+    mask = SliceMask([Slice(int(i), int(i) + 1, int(j), int(j) + 1) for i, j in np.argwhere(matrix)], 3, 4)
+    mask = mask.cut([(0, 3)], [(0, 4)])
+    assert bound(matrix) <= fewest(matrix) <= len(mask.layers) <= fewest(matrix) + 1
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4, 7, 8, 20])
+@given(st.data())
+def test_rectangles_in_a_staircase_take_layers_by_the_logarithm_of_its_steps(steps, data):
+    heights, widths = (data.draw(st.lists(st.integers(2, 5), min_size=steps, max_size=steps)) for _ in range(2))
+    rows, keys = (np.cumsum(sizes).tolist() for sizes in (heights, widths))
+    mask = SliceMask(
+        [Slice(stop - height, stop, 0, key) for stop, height, key in zip(rows, heights, keys, strict=True)],
+        rows[-1],
+        keys[-1],
+    )
+    assert len(mask.layers) == steps.bit_length()
+    assert {layer.window for layer in mask.layers} == {Window(None, None)}
+    assert predicates.showings(mask.layers, *mask.dense().shape).tolist() == mask.dense().astype(int).tolist()
+
+
+def zigzag(lengths, rank, ranks):
+    """Two chunks of each document: the rank's, counted from either end."""
+    starts = np.cumsum(lengths) - lengths
+    bounds = starts[:, None] + lengths[:, None] * np.arange(2 * ranks + 1) // (2 * ranks)
+    chunks = [list(pairwise(cuts))[at] for cuts in bounds.tolist() for at in (rank, 2 * ranks - 1 - rank)]
+    return [(start, stop) for start, stop in chunks if start < stop]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_zigzag_within_causal_documents_takes_two_causal_layers(ranks):
+    mask = sample("causal_document", 131072, lengths="prolong64k", seed=3)
+    for rank in range(ranks):
+        cut = mask.cut(zigzag(np.array(mask.factors["documents"]), rank, ranks), [(0, mask.seqlen_k)])
+        # The chunks of the last rank are neighbours.
+        assert [layer.window for layer in cut.layers] == [Window(None, 0)] * (1 if rank == ranks - 1 else 2)
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 4, 5, 9, 17, 65])
+def test_scattered_chunks_of_a_causal_document_take_one_causal_layer_and_a_staircase(chunks):
+    mask = build("causal", 16 * chunks)
+    layers = mask.cut([(16 * at + 8, 16 * at + 16) for at in range(chunks)], [(0, mask.seqlen_k)]).layers
+    assert len(layers) == 1 + (chunks - 1).bit_length()
