@@ -493,3 +493,90 @@ def arranged_by_the_first(size):
     made = Arrangement(*mine, Choice("naive", "a test's", "it says so"))
     with mock.patch.object(layouts, "arranged", return_value=made):
         return longca.layout(mask, strategy="auto", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64").strategy
+
+
+def chosen(strategy, sizes, choice, order=None):
+    """The digest of the mask that ranks choose together and of the choice of one process, and errors of attention."""
+    mesh, given = mesh_of(sizes, order), inputs(101, (8, 4), "float32")
+    blocks = choice.get("q_bounds") or [*range(0, 101, choice["block"]), 101]
+    everything = masks.BlockSparseMask(np.ones([len(blocks) - 1] * 2, bool), blocks, blocks)
+    about = {"strategy": strategy, "mesh": mesh, "placement": "contiguous", "kernel": "naive"}
+    layout = longca.layout(everything, heads=(8, 4), head_dim=8, dtype="float32", **about)
+    rank = rank_of(sizes, order)
+    mine = [layout.shard(x, rank) for x in given]
+    mask = longca.choose_blocks(*mine[:2], **choice, layout=layout, mesh=mesh)
+    alone = longca.choose_blocks(*given[:2], **choice)
+    results = attend(mask, mine, **about)
+    return mask.digest, alone.digest, max(errors(results, attend(alone, given), layout, rank))
+
+
+def choice_refusals(size):
+    """The refusals of choose_blocks for tokens that ranks share, by the reason."""
+    mesh, mask = mesh_of((("ring", size),)), masks.build("causal", 40)
+    sizes = {"ring": size}
+    given = {"strategy": "ring_p2p", "heads": (4, 2), "placement": "contiguous", "device": Device("cpu")}
+    layout, larger = (longca.layout(mask, mesh={"ring": n}, **given) for n in (size, 2 * size))
+    q, k = (layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float32")[:2])
+    asked = {
+        "mesh": (q, k, layout, None),
+        "sizes": (q, k, layout, sizes),
+        "layout": (q, k, None, mesh),
+        "ranks": (q, k, larger, mesh),
+        "shard": (q[1:], k, layout, mesh),
+    }
+    return {
+        name: said(lambda a=each: longca.choose_blocks(*a[:2], block=8, layout=a[2], mesh=a[3]))
+        for name, each in asked.items()
+    }
+
+
+def disagreement(size, what):
+    """What each rank is told if the last rank's call differs in one thing, and how the next call goes."""
+    mesh, causal = mesh_of((("ring", size),)), masks.build("causal", 40)
+    is_last, rank = mesh.get_rank() == size - 1, mesh.get_rank()
+    about = {"strategy": "ring_p2p", "mesh": mesh, "placement": "zigzag", "kernel": "naive"}
+    layout = longca.layout(causal, heads=(4, 2), head_dim=8, dtype="float64", **about)
+    given, mask, other = inputs(40, (4, 2), "float64"), causal, {}
+    mine = [layout.shard(x, rank) for x in given]
+    qkv = mine[:3]
+    if is_last:
+        mask = masks.build("full", 40) if what == "mask" else causal
+        other = {
+            "transport": {"transport": "collectives"},
+            "transport that is none": {"transport": "pigeons"},
+            "strategy": {"strategy": "ring_all_gather"},
+            "unknown strategy": {"strategy": "ring"},
+            "placement": {"placement": "contiguous"},
+            "layout": {"placement": layout},
+            "kernel": {"kernel": "sdpa"},
+            "softmax_scale": {"softmax_scale": 0.5},
+            "deterministic": {"deterministic": True},
+            "allow_unverified": {"allow_unverified": True},
+        }.get(what, {})
+        changed = {
+            "heads": lambda x: x[:, :2],
+            "head_dim": lambda x: x[..., :4].contiguous(),
+            "dtype": torch.Tensor.float,
+            "direction": lambda x: x.clone().requires_grad_(),
+            "shard length": lambda x: x[1:],
+            "no tensors": lambda x: None,
+        }.get(what)
+        qkv = [changed(x) for x in qkv] if changed else qkv
+    found = said(lambda: longca.attention(*qkv, mask, **{**about, **other}))
+    again = max(errors(attend(causal, mine, **about), attend(causal, given), layout, rank))
+    return found, again
+
+
+def call_of_one_rank(seconds):
+    """What the first rank is told if it makes a mask anew while the others reuse theirs."""
+    mesh, rank = mesh_of((("ring", 2),)), dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    before, asked = store.timeout, {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
+    store.set_timeout(seconds)
+    try:
+        mask = masks.build("causal", 40)
+        qkv = [x[20 * rank : 20 * rank + 20] for x in inputs(40, (4, 2), "float64")[:3]]
+        longca.attention(*qkv, mask, **asked)
+        return said(lambda: longca.attention(*qkv, masks.build("causal", 40), **asked)) if rank == 0 else None
+    finally:
+        store.set_timeout(before)

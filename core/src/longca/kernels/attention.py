@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longca import plugins
-from longca.errors import RequestError
+from longca.errors import LongCAError, RequestError
 from longca.kernels import operators as operators  # registers torch.ops.longca
 from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_device_of
 from longca.kernels.direct import attend, is_direct
@@ -83,14 +83,14 @@ def attention(
         UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels.
         VerificationError: Only an unverified offer covers the problem, and its verification failed.
     """
+    if strategy is not None:
+        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
+        result = _in_parallel(q, k, v, mask, strategy, mesh, placement, transport, settings)
+        return result if return_lse else result[0]
     check_mask(mask)
     check_inputs(q, k, v)
     check_settings(kernel, softmax_scale)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if strategy is not None:
-        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
-        result = _in_parallel(q, k, v, mask, strategy, mesh, placement, transport, settings, training)
-        return result if return_lse else result[0]
     check_without_strategy(mesh, placement, transport)
     # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
     plain = type(softmax_scale) in (float, type(None)) and type(deterministic) is type(allow_unverified) is bool
@@ -159,11 +159,20 @@ def _in_parallel(
     placement: str | Layout,
     transport: Transport | str,
     settings: Settings,
-    training: bool,
 ) -> tuple[Tensor, Tensor]:
+    from longca.parallel.agreement import Ranks
     from longca.parallel.attention import parallel_attention
 
-    mesh = check_mesh(strategy, mesh)
-    problem = problem_of(q, k, mask, settings, training)
+    try:
+        mesh = check_mesh(strategy, mesh)
+        check_mask(mask)
+        check_inputs(q, k, v)
+        check_settings(settings.kernel, settings.softmax_scale)
+        training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        problem = problem_of(q, k, mask, settings, training)
+    except LongCAError as error:
+        if mesh is not None and hasattr(mesh, "get_coordinate") and mesh.get_coordinate() is not None:
+            Ranks.of(mesh).tell(error)  # others may be waiting to compare this call
+        raise
     with on_device_of(q), in_given_dtypes(q):
         return parallel_attention(q, k, v, problem, strategy, mesh, settings.kernel, placement, transport)

@@ -33,7 +33,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from longca.errors import RequestError
 from longca.plain_text import plain_text
 
-__all__ = ["Ranks"]
+__all__ = ["PATIENCE", "Ranks"]
 
 #: Seconds that a rank with an error of its own waits for the others, before it raises the error.
 PATIENCE = 10.0
@@ -120,11 +120,18 @@ class Ranks:
         try:
             yield
         except Exception as error:
-            if not self._is_settled:
-                text = json.dumps({_FAILED: plain_text(f"{type(error).__name__}: {error}", _MOST_TEXT)})
-                with suppress(RuntimeError):  # the error counts more than a store that is gone
-                    self._meet(self._write(_FAILED, text), _FAILED, PATIENCE)
+            self.tell(error)
             raise
+
+    def tell(self, error: Exception) -> None:
+        """Tells the other ranks of an error of this one. They learn it where they compare next.
+
+        It waits for them for `PATIENCE` seconds at most. They may have no new call to make.
+        """
+        if not self._is_settled:
+            text = json.dumps({_FAILED: plain_text(f"{type(error).__name__}: {error}", _MOST_TEXT)})
+            with suppress(RuntimeError):  # the error counts more than a store that is gone
+                self._meet(self._write(_FAILED, text), _FAILED, PATIENCE)
 
     def _write(self, digest: str, text: str) -> str:
         """Writes this rank's part of the next comparison, and returns the beginning of its keys."""

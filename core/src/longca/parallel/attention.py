@@ -1,8 +1,9 @@
 """Attention under a context-parallel strategy: local shards in and out, differentiable.
 
 The strategy plans all of a rank's steps at the first use of a mask. Later calls reuse the plan, in other layers too. A
-call communicates, so all ranks of the mesh call with the same mask, names and shapes, in the same order. A compiler
-sees it as a break in the graph.
+call communicates, so all ranks of the mesh call with the same mask, names and shapes, in the same order. At the first
+use of a mask they compare what they were asked (`longca.parallel.agreement`). A compiler sees a call as a break in the
+graph.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
+from longca.distributions import find_core
 from longca.errors import RequestError
 from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
 from longca.kernels.base import in_given_dtypes, on_device_of
 from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Layout, Problem
-from longca.parallel.layouts import check_layout, placed
+from longca.parallel.agreement import Ranks
+from longca.parallel.layouts import check_layout, layout_words, placed
 from longca.parallel.meshes import axis_sizes, groups_of, rank_in
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.parallel.transport import Transport, constructed, transport_of
@@ -41,8 +44,9 @@ class _Ready(NamedTuple):
     rank: int
 
 
-#: The latest calls, and the strategies of the latest meshes. Ranks make them together.
-_READY: PlanCache[_Ready] = PlanCache(64)
+#: The latest calls of each mesh, and the strategies of the latest meshes. Ranks make them together. A rank may be in
+#: other meshes too. With a cache for each mesh, all of its ranks drop the same calls.
+_READY: PlanCache[PlanCache[_Ready]] = PlanCache(64)
 _STRATEGIES: PlanCache[Strategy] = PlanCache(64)
 #: The latest plans. A rank makes them alone, so the side thread of `longca.prefetch` makes them too.
 _PLANNED: PlanCache[_Ready] = PlanCache(64)
@@ -73,27 +77,29 @@ def parallel_attention(
         transport: The way to move tensors, or `auto`.
 
     Raises:
-        RequestError: A mesh of other axes, or one without this process. A layout of another call. A transport that the
-            strategy lacks. Or a shard of a wrong length, which its rank alone finds.
+        RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
+            the strategy lacks. At the first use of a plan also ranks that differ, or another rank that failed. A shard
+            of a wrong length, which at later calls its rank alone finds.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
     """
-    about = _about(problem, strategy, mesh, kernel, placement, transport)
+    about, lengths = _about(problem, strategy, mesh, kernel, placement, transport), (q.shape[0], k.shape[0])
 
     def make() -> _Ready:
-        if (asked := take((problem.concrete_mask.key, about))) is not None:
-            asked.taken()  # what it made is in the caches
-        ready = _make_ready(problem, strategy, mesh, kernel, placement, transport)
-        assert ready is not None, "ranks that make it together make the strategy too"
+        ranks = Ranks.of(mesh)
+        with ranks.told():
+            ranks.agree(_words(problem, strategy, kernel, placement, transport))
+            if (asked := take((problem.concrete_mask.key, about))) is not None:
+                asked.taken()  # what it made is in the caches
+            together = ranks, lengths
+            ready = _make_ready(problem, strategy, mesh, kernel, placement, transport, together)
+            assert ready is not None, "ranks that make it together make the strategy too"
+            ranks.agree({})  # every rank has its plan
         return ready
 
-    ready = _READY.get(problem.mask, about, make)
-    if q.shape[0] != (tokens := ready.layout.shard_size(ready.rank)) or k.shape[0] != tokens:
-        raise RequestError(
-            f"q has {q.shape[0]} tokens and k {k.shape[0]}, but rank {ready.rank} of {ready.layout.world_size} holds "
-            f"{tokens} of {problem.concrete_mask.seqlen_q} here; shard with longca.layout, and give the same placement"
-        )
+    ready = _ready_of(mesh).get(problem.mask, about, make)
+    _check_lengths(ready.layout, ready.rank, lengths)
     training = problem.direction == "backward"
     return _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
 
@@ -127,13 +133,54 @@ def plan_ahead(
         _strategy(strategy, mesh, transport)
 
     def make() -> _Ready | None:
-        if (found := _READY.find(problem.mask, about)) is not None:
+        if (found := _ready_of(mesh).find(problem.mask, about)) is not None:
             return found
         with on_device_of(like), in_given_dtypes(like), suppress(NotAheadError):
-            return _make_ready(problem, strategy, mesh, kernel, placement, transport, alone=True)
+            return _make_ready(problem, strategy, mesh, kernel, placement, transport)
         return None
 
     return ask((problem.concrete_mask.key, about), make, like.device)
+
+
+def _ready_of(mesh: DeviceMesh) -> PlanCache[_Ready]:
+    """The latest calls on a mesh."""
+    return _READY.get(None, (mesh, groups_of(mesh)), lambda: PlanCache(64))
+
+
+def _words(
+    problem: Problem, strategy: str, kernel: str, placement: str | Layout, transport: Transport | str
+) -> dict[str, str]:
+    """The parts of a call that are the same on all ranks, in words that ranks compare."""
+    mask = problem.concrete_mask
+    return {
+        "mask": f"{mask.label} ({mask.digest})",
+        "heads": f"{problem.heads_q}:{problem.num_heads_kv}",
+        "head_dim": str(problem.head_dim),
+        "dtype": problem.dtype,
+        "device": problem.device.kind,
+        "direction": str(problem.direction),
+        "softmax_scale": str(problem.softmax_scale),
+        "deterministic": str(problem.deterministic),
+        "allow_unverified": str(problem.allow_unverified),
+        "strategy": strategy,
+        "kernel": kernel,
+        "placement": layout_words(placement) if isinstance(placement, Layout) else str(placement),
+        "transport": str(transport),
+        "longca-core": find_core().version,
+    }
+
+
+def _check_lengths(layout: Layout, rank: int, lengths: tuple[int, int]) -> None:
+    """Checks the tokens of this rank's q and k.
+
+    Raises:
+        RequestError: They are not the tokens that the layout gives it.
+    """
+    if lengths != (tokens := layout.shard_size(rank), tokens):
+        raise RequestError(
+            f"q has {lengths[0]} tokens and k {lengths[1]}, but rank {rank} of {layout.world_size} holds {tokens} of "
+            f"{layout.num_tokens} here; shard with longca.layout, and give the same placement"
+        )
 
 
 def _about(
@@ -152,11 +199,20 @@ def _make_ready(
     kernel: str,
     placement: str | Layout,
     transport: Transport | str,
-    *,
-    alone: bool = False,
+    together: tuple[Ranks, tuple[int, int]] | None = None,
 ) -> _Ready | None:
-    """Makes a call ready. A rank that is alone starts no collective, and returns None if the strategy is not there."""
-    registry, given = plugins.registry(), isinstance(placement, Layout)
+    """Makes a call ready. A rank that is alone starts no collective, and returns None if the strategy is not there.
+
+    Args:
+        problem: As in `parallel_attention`, like the next five arguments.
+        strategy: Name of the strategy, or `auto`.
+        mesh: The device mesh.
+        kernel: Name of the kernel or pair, or `auto`.
+        placement: Name of the placement, `auto`, or a layout.
+        transport: The way to move tensors, or `auto`.
+        together: The ranks that make it together, and this rank's tokens of q and k. None for a rank that is alone.
+    """
+    registry, given, alone = plugins.registry(), isinstance(placement, Layout), together is None
     layout = placement if isinstance(placement, Layout) else placed(problem, strategy, mesh, kernel, placement, alone)
     strategy = _named(strategy, layout)
     manifest = registry.strategy(strategy)
@@ -168,12 +224,18 @@ def _make_ready(
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     else:
         verify_first(registry, verdict, problem.device)
+    rank = rank_in(mesh, manifest.axes)
+    if together is not None:
+        ranks, lengths = together
+        _check_lengths(layout, rank, lengths)
+        provider = registry.strategy_provider(strategy)
+        ranks.agree({"layout": layout_words(layout), provider.distribution: provider.version})
     made = _strategy(strategy, mesh, transport, alone)
     if made is None:
         return None
 
     def plan() -> _Ready:
-        return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank_in(mesh, manifest.axes))
+        return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank)
 
     # The entry holds the strategy and the layout, so their numbers stand for them.
     return _PLANNED.get(problem.mask, (id(made), id(layout), problem.settings, kernel), plan)

@@ -1,0 +1,65 @@
+"""Ranks of a gloo world whose calls differ: all are told, no data move, and the next call is right."""
+
+from datetime import timedelta
+
+import pytest
+
+from .test_strategies import EXACT, sizes
+
+#: What the last rank's call differs in, and what the ranks are told of it.
+DIFFERENCES = {
+    "mask": "mask: {others} causal of 40 tokens (",
+    "heads": "heads: {others} 4:2, {last} 2:2.",
+    "head_dim": "head_dim: {others} 8, {last} 4.",
+    "dtype": "dtype: {others} float64, {last} float32.",
+    "direction": "direction: {others} forward, {last} backward.",
+    "transport": "transport: {others} auto, {last} collectives.",
+    "strategy": "strategy: {others} ring_p2p, {last} ring_all_gather.",
+    "placement": "placement: {others} zigzag, {last} contiguous.",
+    "layout": "placement: {others} zigzag, {last} ring_p2p on",
+    "kernel": "kernel: {others} naive, {last} sdpa.",
+    "softmax_scale": "softmax_scale: {others} None, {last} 0.5.",
+    "deterministic": "deterministic: {others} False, {last} True.",
+    "allow_unverified": "allow_unverified: {others} False, {last} True.",
+}
+#: What the last rank alone does wrong, and the error that it raises.
+FAILURES = {
+    "shard length": "q has {short} tokens and k {short}, but rank {rank} of {size} holds",
+    "no tensors": "q",
+    "unknown strategy": "unknown strategy 'ring'",
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENCES)
+@sizes(2, 4)
+def test_a_difference_is_told_to_all_ranks(world, what):
+    others = "rank 0 has" if world.size == 2 else "ranks 0, 1, 2 have"
+    said = DIFFERENCES[what].format(others=others, last=f"rank {world.size - 1} has")
+    for (kind, message), error in world.run("disagreement", world.size, what):
+        assert kind == "RequestError"
+        assert "no rank has moved data" in message
+        assert said in message
+        assert message.count(": rank") == 1, "nothing else differs"
+        assert error < EXACT
+
+
+@pytest.mark.parametrize("what", FAILURES)
+@sizes(2, 4)
+def test_a_failure_of_one_rank_is_told_to_all(world, what):
+    last = world.size - 1
+    mine = FAILURES[what].format(short=40 // world.size - 1, rank=last, size=world.size)
+    *others, own = world.run("disagreement", world.size, what)
+    assert mine in own[0][1]
+    for (kind, message), _ in others:
+        assert kind == "RequestError"
+        assert message.startswith(f"rank {last} failed, and no rank has moved data in this call. Rank {last} raised ")
+        assert mine in message
+    assert all(error < EXACT for _, error in (*others, own))
+
+
+@sizes(2)
+def test_a_rank_that_is_alone_with_a_new_call_ends(world):
+    found, _ = world.run("call_of_one_rank", timedelta(seconds=1))
+    assert found[0] == "RequestError"
+    assert "rank 1 made no new call on this mesh within 1 s, while rank 0 waited" in found[1]
+    world.end()  # the ranks are out of step
