@@ -1,7 +1,7 @@
 """LongCA: which attention kernel and which context-parallel strategy is valid, correct and fastest.
 
 Importing this imports nothing else: every name is fetched when it is first used, and torch only for `attention`,
-`choose_blocks`, `layout` and `prefetch`.
+`choose_blocks`, `layout`, `prefetch`, `sdpa` and `varlen`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from longca.kernels.attention import attention
     from longca.kernels.choose_blocks import choose_blocks
     from longca.kernels.prefetch import prefetch
+    from longca.kernels.shapes import sdpa, varlen
     from longca.manifests import (
         Backward,
         Device,
@@ -56,6 +57,8 @@ __all__ = [
     "recommend",
     "registry",
     "resolve",
+    "sdpa",
+    "varlen",
 ]
 
 _HOMES = {
@@ -67,6 +70,8 @@ _HOMES = {
     "recommend": "longca_advice.recommend",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",
+    "sdpa": "longca.kernels.shapes",
+    "varlen": "longca.kernels.shapes",
 }
 
 

@@ -57,26 +57,28 @@ def test_tokens_after_the_last_document_see_nothing(bounds, causal, window, more
 
 
 def test_bounds_without_a_window_are_a_pattern():
-    assert masks.from_cu_seqlens([0, 5, 5, 9]).pattern == "causal_document"
-    assert masks.from_cu_seqlens([0, 5, 9]).factors["documents"] == (5, 4)
+    assert masks.from_cu_seqlens([0, 5, 5, 9], causal=True).pattern == "causal_document"
+    assert masks.from_cu_seqlens([0, 5, 9], causal=True).factors["documents"] == (5, 4)
     assert masks.from_cu_seqlens([0, 5, 9], causal=False).pattern == "full_document"
 
 
 @given(document_lengths(17))
 def test_positions_that_start_again_begin_a_document(lengths):
     positions = np.concatenate([np.arange(length) for length in lengths])
-    assert masks.from_position_ids(positions) == masks.build("causal_document", 17, documents=lengths)
-    assert masks.from_position_ids(torch.from_numpy(positions)[None]) == masks.from_position_ids(positions)
+    assert masks.from_position_ids(positions, causal=True) == masks.build("causal_document", 17, documents=lengths)
+    assert masks.from_position_ids(torch.from_numpy(positions)[None], causal=True) == masks.from_position_ids(
+        positions, causal=True
+    )
 
 
 def test_rows_of_a_batch_are_documents_apart():
     rows = torch.tensor([[0, 1, 2, 3], [4, 5, 0, 1]])
-    assert masks.from_position_ids(rows) == masks.build("causal_document", 8, documents=[4, 2, 2])
+    assert masks.from_position_ids(rows, causal=True) == masks.build("causal_document", 8, documents=[4, 2, 2])
 
 
 def test_a_window_stays_within_documents():
-    mask = masks.from_position_ids([0, 1, 2, 0, 1], window_size=(1, 0))
-    assert mask == masks.from_cu_seqlens([0, 3, 5], window_size=(1, 0))
+    mask = masks.from_position_ids([0, 1, 2, 0, 1], window_size=(1, 0), causal=True)
+    assert mask == masks.from_cu_seqlens([0, 3, 5], window_size=(1, 0), causal=True)
     assert mask.area == 1 + 2 + 2 + 1 + 2
 
 
@@ -115,18 +117,18 @@ def test_scores_of_transformers_are_a_matrix(dtype):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: masks.from_cu_seqlens([1, 4]), "starts at 1"),
-        (lambda: masks.from_cu_seqlens([0, 4, 2]), "descends from 4 to 2"),
-        (lambda: masks.from_cu_seqlens([0.0, 4.0]), "give integers"),
-        (lambda: masks.from_cu_seqlens([[0, 4]]), r"array \[1, 2\]"),
-        (lambda: masks.from_cu_seqlens([0, 4], [0, 2, 4]), "1 documents and cu_seqlens_k 2"),
-        (lambda: masks.from_cu_seqlens([0, 4], seqlen=3), "seqlen is 3, and the documents end at 4"),
-        (lambda: masks.from_cu_seqlens([0, 4], window_size=(-2, 0)), "give tokens from 0"),
-        (lambda: masks.from_cu_seqlens([0, 4], window_size=3), r"give \(left, right\)"),
-        (lambda: masks.from_cu_seqlens([0, 0]), "the end of cu_seqlens is"),
-        (lambda: masks.from_position_ids([]), "give integers"),
-        (lambda: masks.from_position_ids([0.5]), "of float64"),
-        (lambda: masks.from_position_ids([[0, 1], [0]]), "differ in length"),
+        (lambda: masks.from_cu_seqlens([1, 4], causal=True), "starts at 1"),
+        (lambda: masks.from_cu_seqlens([0, 4, 2], causal=True), "descends from 4 to 2"),
+        (lambda: masks.from_cu_seqlens([0.0, 4.0], causal=True), "give integers"),
+        (lambda: masks.from_cu_seqlens([[0, 4]], causal=True), r"array \[1, 2\]"),
+        (lambda: masks.from_cu_seqlens([0, 4], [0, 2, 4], causal=True), "1 documents and cu_seqlens_k 2"),
+        (lambda: masks.from_cu_seqlens([0, 4], seqlen=3, causal=True), "seqlen is 3, and the documents end at 4"),
+        (lambda: masks.from_cu_seqlens([0, 4], window_size=(-2, 0), causal=True), "give tokens from 0"),
+        (lambda: masks.from_cu_seqlens([0, 4], window_size=3, causal=True), r"give \(left, right\)"),
+        (lambda: masks.from_cu_seqlens([0, 0], causal=True), "the end of cu_seqlens is"),
+        (lambda: masks.from_position_ids([], causal=True), "give integers"),
+        (lambda: masks.from_position_ids([0.5], causal=True), "of float64"),
+        (lambda: masks.from_position_ids([[0, 1], [0]], causal=True), "differ in length"),
         (lambda: masks.from_dense(np.ones((2, 4, 4), bool)), "one head at a time"),
         (lambda: masks.from_dense(np.ones((4, 4), int)), "give booleans"),
         (lambda: masks.from_dense(np.full((4, 4), -1.5)), "biases other than 0"),

@@ -19,6 +19,7 @@ from longca.masks.factors import FACTORS
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.lengths import LengthDistribution, resolve_lengths
 from longca.masks.mask import Admits, Mask
+from longca.masks.packing import pack
 from longca.masks.patterns import PATTERNS, Pattern, build, get_pattern, register
 from longca.masks.sampling import sample
 from longca.masks.slice_mask import SliceMask
@@ -50,6 +51,7 @@ __all__ = [
     "from_position_ids",
     "get_pattern",
     "intersection",
+    "pack",
     "register",
     "resolve_lengths",
     "sample",

@@ -30,7 +30,7 @@ def from_cu_seqlens(
     cu_seqlens: Any,
     cu_seqlens_k: Any = None,
     *,
-    causal: bool = True,
+    causal: bool,
     window_size: tuple[int, int] = (-1, -1),
     seqlen: int | None = None,
 ) -> SliceMask:
@@ -69,7 +69,7 @@ def from_cu_seqlens(
     return SliceMask(tighten(slices), seqlen or int(bounds[-1]), end)
 
 
-def from_position_ids(position_ids: Any, *, causal: bool = True, window_size: tuple[int, int] = (-1, -1)) -> SliceMask:
+def from_position_ids(position_ids: Any, *, causal: bool, window_size: tuple[int, int] = (-1, -1)) -> SliceMask:
     """The mask of packed documents, by the position of each token in its document.
 
     A document begins wherever a position does not follow the one before it. The collators of Hugging Face's

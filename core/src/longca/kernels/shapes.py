@@ -1,0 +1,198 @@
+"""Calls in the shapes of other libraries: [B, H, S, D] as in PyTorch, and documents by bounds as in flash-attn.
+
+Both call `longca.attention`. What LongCA cannot compute is refused by name.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from longca.errors import RequestError
+from longca.kernels.attention import attention
+from longca.kernels.base import check_mask
+from longca.masks import Mask, SliceMask, from_cu_seqlens, pack
+from longca.plan_cache import PlanCache
+
+__all__ = ["sdpa", "varlen"]
+
+#: The masks of batches, by the keys of their masks.
+_PACKED: PlanCache[Mask] = PlanCache(64)
+#: The masks of bounds that live, by the tensor of the queries' bounds and everything else.
+_FROM_BOUNDS = WeakTensorKeyDictionary()
+
+
+def sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | Sequence[Mask],
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention in the shapes of `torch.nn.functional.scaled_dot_product_attention`, differentiable.
+
+    The sequences of a batch are computed in one call, as documents of a packed sequence. A tensor whose memory has the
+    order [B, S, H, D], as most models make it, is not copied.
+
+    Args:
+        query: Queries: [B, Hq, Sq, D].
+        key: Keys: [B, Hkv, Sk, D].
+        value: Values: [B, Hkv, Sk, D].
+        mask: The keys that each query of a sequence sees, Sq × Sk: one mask for all sequences, or one for each.
+        scale: Factor on the scores. None for 1/√D.
+        return_lse: Return the log-sum-exp too.
+        **options: `kernel`, `deterministic` and `allow_unverified` of `longca.attention`.
+
+    Returns:
+        out [B, Hq, Sq, D] in the query's dtype. With return_lse also lse [B, Hq, Sq], which carries no gradient.
+
+    Raises:
+        RequestError: Shapes that do not fit one another or the masks, or options of a strategy.
+        UnknownNameError: Nobody provides the kernel.
+        UnsupportedError: No offer covers the problem.
+    """
+    _refuse_strategies("longca.sdpa", options)
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim != 4:
+            raise RequestError(f"{name} has the shape {list(x.shape)}; give [batch, heads, tokens, head dim]")
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        raise RequestError(
+            f"query, key and value have {query.shape[0]}, {key.shape[0]} and {value.shape[0]} sequences; give as many"
+        )
+    batch, tokens = query.shape[0], query.shape[2]
+    packed = _packed(mask, batch, tokens, key.shape[2])
+    out, lse = attention(
+        *(x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)),
+        packed,
+        softmax_scale=scale,
+        return_lse=True,
+        **options,
+    )
+    out = out.unflatten(0, (batch, tokens)).transpose(1, 2)
+    return (out, lse.unflatten(1, (batch, tokens)).transpose(0, 1)) if return_lse else out
+
+
+def varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    *,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    block_table: Tensor | None = None,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention with the arguments of flash-attn's `flash_attn_varlen_func`, differentiable.
+
+    The bounds are read on the host, which waits for a GPU once for each tensor of bounds. Later calls with the same
+    tensor find its mask and its plan, so give all layers the same tensor.
+
+    Args:
+        q: Queries: [Tq, Hq, D].
+        k: Keys: [Tk, Hkv, D].
+        v: Values: [Tk, Hkv, D].
+        cu_seqlens_q: Bounds of the documents' queries, from 0: integers [documents + 1]. Tokens after the last document
+            see nothing.
+        cu_seqlens_k: Bounds of the documents' keys. None for those of the queries.
+        max_seqlen_q: Is not needed, and not read.
+        max_seqlen_k: Is not needed, and not read.
+        dropout_p: Must be 0.
+        softmax_scale: Factor on the scores. None for 1/√D.
+        causal: Whether a query sees no later key. A document's last query is aligned with its last key.
+        window_size: Tokens that a query sees to the left and to the right of itself. −1 means no bound.
+        softcap: Must be 0.
+        alibi_slopes: Must be None.
+        block_table: Must be None.
+        **options: `kernel`, `deterministic`, `allow_unverified` and `return_lse` of `longca.attention`.
+
+    Returns:
+        As `longca.attention`.
+
+    Raises:
+        RequestError: A feature that LongCA does not compute, options of a strategy, or shapes that do not fit.
+        MaskError: Bounds that do not start at 0, descend, or reach beyond the tokens.
+        UnknownNameError: Nobody provides the kernel.
+        UnsupportedError: No offer covers the problem.
+    """
+    _refuse_strategies("longca.varlen", options)
+    asked = {"dropout_p": dropout_p, "softcap": softcap, "alibi_slopes": alibi_slopes, "block_table": block_table}
+    for name, value in asked.items():
+        if value is not None and not (isinstance(value, (int, float)) and value == 0):
+            raise RequestError(
+                f"{name} changes the scores or the weights, and LongCA computes neither. Leave {name} away, or call "
+                "flash-attn itself"
+            )
+    mask = _of_bounds(cu_seqlens_q, cu_seqlens_k, causal, tuple(window_size), q.shape[0], k.shape[0])
+    return attention(q, k, v, mask, softmax_scale=softmax_scale, **options)
+
+
+def _refuse_strategies(name: str, options: dict[str, Any]) -> None:
+    for option in ("strategy", "mesh", "placement", "transport"):
+        if option in options:
+            raise RequestError(f"{name} runs on one device, without {option}=; under a strategy call longca.attention")
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
+def _packed(mask: Mask | Sequence[Mask], batch: int, seqlen_q: int, seqlen_k: int) -> Mask:
+    """The mask of a batch. Equal calls get the same object, so that its plans are found."""
+    masks = [mask] * batch if isinstance(mask, Mask) else list(mask) if isinstance(mask, (list, tuple)) else [mask]
+    if len(masks) != batch or not batch:
+        raise RequestError(f"{len(masks)} masks were given for {batch} sequences; give one for all, or one for each")
+    for index, each in enumerate(masks):
+        check_mask(each)
+        if (each.seqlen_q, each.seqlen_k) != (seqlen_q, seqlen_k):
+            raise RequestError(
+                f"mask {index} is a {each.label}, and the sequences have {seqlen_q} queries and {seqlen_k} keys; give "
+                "masks of that size, in which padding sees nothing"
+            )
+    return _PACKED.get(None, tuple(each.key for each in masks), lambda: pack(masks))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
+def _of_bounds(
+    q_bounds: Any, k_bounds: Any, causal: bool, window_size: tuple[int, ...], queries: int, keys: int
+) -> SliceMask:
+    """The mask of bounds. A tensor that has not changed gets the same mask again."""
+    tensors = [x for x in (q_bounds, k_bounds) if x is not None]
+    if not all(isinstance(x, Tensor) and not x.is_inference() for x in tensors):
+        return _checked(q_bounds, k_bounds, causal, window_size, queries, keys)
+    known = _FROM_BOUNDS.setdefault(q_bounds, {})
+    about = causal, window_size, queries, keys, *((id(x), x._version) for x in tensors)
+    # A tensor of key bounds may be gone, and another one may have its id.
+    mask, of = known.get(about, (None, None))
+    if mask is None or (k_bounds is not None and of() is not k_bounds):
+        mask = _checked(q_bounds, k_bounds, causal, window_size, queries, keys)
+        known[about] = mask, None if k_bounds is None else weakref.ref(k_bounds)
+    return cast(SliceMask, mask)
+
+
+def _checked(
+    q_bounds: Any, k_bounds: Any, causal: bool, window_size: tuple[int, ...], queries: int, keys: int
+) -> SliceMask:
+    both = {"causal": causal, "window_size": window_size}
+    if k_bounds is None:
+        if queries != keys:
+            raise RequestError(f"q has {queries} tokens and k {keys}; give cu_seqlens_k, the bounds of the keys")
+        return from_cu_seqlens(q_bounds, seqlen=queries, **both)
+    mask = from_cu_seqlens(q_bounds, k_bounds, **both)
+    if mask.seqlen_q > queries or mask.seqlen_k > keys:
+        raise RequestError(
+            f"the bounds end at query {mask.seqlen_q} and key {mask.seqlen_k}, and q has {queries} tokens and k {keys}"
+        )
+    return SliceMask(mask.array, queries, keys) if (mask.seqlen_q, mask.seqlen_k) != (queries, keys) else mask

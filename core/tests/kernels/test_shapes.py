@@ -1,0 +1,148 @@
+"""Calls in the shapes of other libraries give what those libraries give, and refuse what LongCA does not compute."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import longca
+from longca import masks
+from longca.errors import MaskError, RequestError
+from longca.kernels import shapes
+
+
+def draw(*shape):
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+def by_torch(q, k, v, dense, scale=None):
+    """SDPA with a boolean mask [B or 1, 1, Sq, Sk], and its gradients. Rows that see nothing are 0."""
+    out = scaled_dot_product_attention(q, k, v, attn_mask=dense, scale=scale, enable_gqa=True)
+    return torch.where(dense.any(-1, keepdim=True), out, 0.0)
+
+
+def check(found, wanted, inputs):
+    torch.testing.assert_close(found, wanted)
+    dout = torch.randn_like(wanted)
+    gradients = (torch.autograd.grad(out, inputs, dout) for out in (found, wanted))
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("kernel", ["naive", "sdpa"])
+def test_sdpa_with_one_mask_is_that_of_torch(batch, kernel):
+    inputs = draw(batch, 4, 17, 16), draw(batch, 2, 17, 16), draw(batch, 2, 17, 16)
+    mask = masks.build("prefix_lm_causal", 17, prefix=5)
+    found = longca.sdpa(*inputs, mask, kernel=kernel, scale=0.3)
+    check(found, by_torch(*inputs, torch.from_numpy(mask.dense()), 0.3), inputs)
+
+
+def test_sdpa_takes_a_mask_for_each_sequence_and_fewer_queries_than_keys():
+    inputs = draw(2, 4, 9, 16), draw(2, 4, 21, 16), draw(2, 4, 21, 16)
+    both = [masks.build("causal", 9, seqlen_k=21), masks.build("full_sliding_window", 9, seqlen_k=21, window=3)]
+    found, lse = longca.sdpa(*inputs, both, return_lse=True)
+    dense = torch.stack([torch.from_numpy(mask.dense()) for mask in both])[:, None]
+    check(found, by_torch(*inputs, dense), inputs)
+    scores = inputs[0] @ inputs[1].mT / 4
+    torch.testing.assert_close(lse, scores.masked_fill(~dense, -torch.inf).logsumexp(-1).to(lse.dtype).detach())
+    assert not lse.requires_grad
+
+
+def test_sdpa_with_padding_is_that_of_the_tokens():
+    inputs = draw(2, 2, 8, 16), draw(2, 2, 8, 16), draw(2, 2, 8, 16)
+    padded = [masks.from_cu_seqlens([0, 5], causal=True, seqlen=8), masks.build("causal", 8)]
+    dense = torch.stack([torch.from_numpy(mask.dense()) for mask in padded])[:, None]
+    check(longca.sdpa(*inputs, padded), by_torch(*inputs, dense), inputs)
+
+
+def test_sdpa_takes_block_sparse_masks():
+    inputs = draw(2, 2, 32, 16), draw(2, 2, 32, 16), draw(2, 2, 32, 16)
+    blocks = [masks.sample("uniform_block_sparse", 32, block=8, kept=0.5, heads=2, seed=seed) for seed in (1, 2)]
+    dense = torch.stack([torch.from_numpy(mask.dense()) for mask in blocks])
+    check(longca.sdpa(*inputs, blocks, kernel="naive"), by_torch(*inputs, dense), inputs)
+
+
+def test_equal_batches_share_a_mask_and_its_plan():
+    one, other = masks.build("causal", 8), masks.build("full", 8)
+    assert shapes._packed([one, other], 2, 8, 8) is shapes._packed((one, other), 2, 8, 8)
+    assert shapes._packed(one, 1, 8, 8) is one
+
+
+BOUNDS = [0, 7, 7, 20]
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (3, 0), (2, 4)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_varlen_is_each_document_by_itself(causal, window):
+    inputs = draw(20, 4, 16), draw(20, 2, 16), draw(20, 2, 16)
+    bounds = torch.tensor(BOUNDS, dtype=torch.int32)
+    found = longca.varlen(*inputs, bounds, bounds, 13, 13, 0.0, None, causal, window)
+    mask = masks.from_cu_seqlens(BOUNDS, causal=causal, window_size=window)
+    packed = [x.transpose(0, 1)[None] for x in inputs]
+    wanted = by_torch(*packed, torch.from_numpy(mask.dense()))[0].transpose(0, 1)
+    check(found, wanted, inputs)
+
+
+def test_varlen_with_other_keys_and_tokens_behind_the_last_document():
+    q, k, v = draw(9, 2, 16), draw(12, 2, 16), draw(12, 2, 16)
+    found = longca.varlen(q, k, v, torch.tensor([0, 3, 7]), torch.tensor([0, 6, 11]), causal=True)
+    dense = torch.zeros(9, 12, dtype=torch.bool)
+    dense[:7, :11] = torch.from_numpy(masks.from_cu_seqlens([0, 3, 7], [0, 6, 11], causal=True).dense())
+    wanted = by_torch(*(x.transpose(0, 1)[None] for x in (q, k, v)), dense)[0].transpose(0, 1)
+    check(found, wanted, (q, k, v))
+
+
+def test_a_tensor_of_bounds_keeps_its_mask_until_it_changes_or_goes():
+    def of(q, k=None):
+        return shapes._of_bounds(q, k, True, (-1, -1), 20, 20)
+
+    bounds, keys = torch.tensor(BOUNDS), torch.tensor(BOUNDS)
+    first = of(bounds)
+    assert of(bounds) is first
+    assert of(bounds, keys) is of(bounds, keys)
+    bounds[1] = 9
+    bounds[2] = 9
+    assert of(bounds) == masks.build("causal_document", 20, documents=[9, 11])
+    before = len(shapes._FROM_BOUNDS)
+    del bounds
+    assert len(shapes._FROM_BOUNDS) == before - 1
+    with torch.inference_mode():
+        frozen = torch.tensor(BOUNDS)
+        first = of(frozen)
+        frozen[1:3] = 9
+        assert of(frozen) != first
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
+def test_varlen_compiles_around_the_bounds():
+    inputs = draw(20, 2, 16), draw(20, 2, 16), draw(20, 2, 16)
+    bounds = torch.tensor(BOUNDS)
+    compiled = torch.compile(lambda *x: longca.varlen(*x, bounds, causal=True) * 2, backend="aot_eager")
+    check(compiled(*inputs), longca.varlen(*inputs, bounds, causal=True) * 2, inputs)
+
+
+X4, X3 = torch.zeros(2, 2, 8, 16), torch.zeros(8, 2, 16)
+CAUSAL = masks.build("causal", 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: longca.sdpa(X3, X3, X3, CAUSAL), RequestError, r"give \[batch, heads, tokens, head dim\]"),
+        (lambda: longca.sdpa(X4, X4[:1], X4, CAUSAL), RequestError, "2, 1 and 2 sequences"),
+        (lambda: longca.sdpa(X4, X4, X4, [CAUSAL]), RequestError, "1 masks were given for 2 sequences"),
+        (lambda: longca.sdpa(X4, X4, X4, masks.build("causal", 9)), RequestError, "mask 0 is a causal of 9 tokens"),
+        (lambda: longca.sdpa(X4, X4, X4, CAUSAL, strategy="ulysses"), RequestError, "under a strategy call"),
+        (lambda: longca.sdpa(X4, X4, X4, None), RequestError, "mask"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], dropout_p=0.1), RequestError, "dropout_p changes the scores"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], softcap=30.0), RequestError, "softcap changes the scores"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], alibi_slopes=X3), RequestError, "alibi_slopes changes"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 9]), MaskError, "seqlen is 8, and the documents end at 9"),
+        (lambda: longca.varlen(X3, X3[:4], X3[:4], [0, 8]), RequestError, "give cu_seqlens_k"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], [0, 9]), RequestError, "the bounds end at query 8 and key 9"),
+    ],
+)
+def test_what_is_not_computed_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
