@@ -4,6 +4,7 @@ One process imports the modules of jobs, which takes longer than most jobs. It i
 """
 
 import datetime
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -12,11 +13,14 @@ import threading
 import traceback
 import warnings
 from multiprocessing.connection import wait
+from pathlib import Path
 
 import jobs  # beside this file, which is run as a script
 import torch
 import torch.distributed as dist
 
+#: The modules of jobs, beside this file.
+MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("*jobs.py"))]
 #: A collective that takes longer raises on all ranks that wait for it.
 TIMEOUT = datetime.timedelta(seconds=120)
 
@@ -30,7 +34,10 @@ def work(rank, size, store, pipe):
         while (asked := pipe.recv()) is not None:
             job, args, kwargs = asked
             try:
-                answer = False, getattr(jobs, job)(*args, **kwargs)
+                answer = (
+                    False,
+                    getattr(next(module for module in MODULES if hasattr(module, job)), job)(*args, **kwargs),
+                )
             except Exception:
                 answer = True, traceback.format_exc()
             pipe.send(answer)

@@ -79,13 +79,14 @@ def pieces(shards: Sequence[Ranges], needed: Ranges) -> Pieces:
     begin, length = begin[inside], length[inside]
     shard = np.searchsorted(starts, begin, side="right") - 1
     held = held[shard] + begin - starts[shard]
-    first = _apart(len(held), owner[shard], held - np.cumsum(length))
-    return Pieces(owner[shard][first], held[first], (np.cumsum(length) - length)[first], _lengths(length, first))
+    place = np.cumsum(length) - length
+    first = _apart(owner[shard], held - place)
+    return Pieces(owner[shard][first], held[first], place[first], _lengths(length, first))
 
 
-def _apart(count: int, *constant: _Ints) -> _Ints:
+def _apart(*constant: _Ints) -> _Ints:
     """The first of each group of neighbours. Neighbours are in one group if they have equal constants."""
-    apart = np.zeros(count, np.bool_)
+    apart = np.zeros(len(constant[0]), np.bool_)
     apart[:1] = True
     for each in constant:
         apart[1:] |= each[1:] != each[:-1]
@@ -106,8 +107,8 @@ class Runs:
     """
 
     def __init__(self, source: _Ints, into: _Ints, length: _Ints) -> None:
-        before = np.cumsum(length)
-        first = _apart(len(source), source - before, into - before)
+        before = np.cumsum(length) - length
+        first = _apart(source - before, into - before)
         self.source, self.into, self.length = source[first], into[first], _lengths(length, first)
 
     def slices(self) -> list[tuple[slice, slice]]:
