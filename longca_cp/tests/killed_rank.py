@@ -1,0 +1,42 @@
+"""A world whose rank 1 is killed in the middle of a push. The other ranks print what they say. Run by `test_links`."""
+
+import datetime
+import multiprocessing
+import sys
+import tempfile
+
+import jobs  # beside this file, which is run as a script
+import link_jobs
+import torch
+import torch.distributed as dist
+
+#: Seconds until a link gives up.
+DEADLINE = 5.0
+
+
+def work(rank, size, store):
+    """Runs the call on one rank."""
+    torch.set_num_threads(1)
+    about = {"rank": rank, "world_size": size, "timeout": datetime.timedelta(seconds=60)}
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), **about)
+    kind, text, seconds = link_jobs.dying(rank, size, DEADLINE)
+    print(rank, kind, text, seconds, sep="\t", flush=True)
+
+
+def main(size):
+    """Waits for all ranks. Exits with 1 if one of them hangs."""
+    jobs.prepare()
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(target=work, args=(rank, size, f"{folder}/store"), daemon=True) for rank in range(size)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(timeout=60)
+        sys.exit(any(rank.is_alive() for rank in ranks))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

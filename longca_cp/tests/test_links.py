@@ -1,0 +1,201 @@
+"""Links of CPUs: windows, pushes, posts and their order, who gets a link, and what is left when one is gone."""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from longca_cp.transports.cuda_driver import _Copy2D
+from longca_cp.transports.links import _Facts
+from longca_cp.transports.strided import strided_copies
+
+from .test_strategies import EXACT, sizes
+
+KILLED = Path(__file__).parent / "killed_rank.py"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@sizes(2, 4)
+def test_windows_hold_what_was_pushed_in_any_order(world, seed):
+    assert all(world.run("pushes", world.size, seed))
+
+
+@sizes(2)
+def test_a_peer_that_does_not_post_is_named_within_the_deadline(world):
+    (_, (first, seconds, after)) = world.run("late_posts", 2)
+    assert first[0] == "PeerError"
+    assert "rank 1 waited 0.5 s for the keys of a test of rank 0" in first[1]
+    assert 0.5 <= seconds < 5
+    assert after == first  # the link has failed for good
+
+
+@sizes(2)
+def test_a_push_that_fails_is_told_by_the_next_call(world):
+    for kind, text in world.run("failed_pushes", 2):
+        assert kind == "PeerError"
+        assert "a push failed" in text
+
+
+@sizes(2)
+def test_slots_are_alike_on_all_ranks_and_free_again_when_nobody_has_them(world):
+    for found, first, count, refusal in world.run("slots_of_many_plans", 2):
+        assert found == [0, 3, 5, 0]
+        assert (first, count) == (0, 4096)
+        assert refusal == ("LongCAError", "a plan asks for 1 slots, and 0 of 4096 are free")
+
+
+@sizes(2, 4)
+def test_ranks_tell_each_other_numbers(world):
+    assert world.run("numbers_of_ranks", world.size) == [[]] * world.size
+
+
+@sizes(4)
+def test_each_axis_of_a_mesh_has_a_link_of_its_own(world):
+    for rank, (has_link, shared, told) in enumerate(world.run("links_of_meshes", 4)):
+        assert has_link == {
+            "auto": [False, False, False],
+            "collectives": [False, False, False],
+            "copy_engine": [False, True, True],
+        }
+        assert shared
+        assert told == [rank // 2 * 2, rank // 2 * 2 + 1]
+
+
+@sizes(2)
+def test_a_machine_without_access_is_refused_with_the_reason_or_gets_collectives(world):
+    lack = "ranks 0 and 1 are on two hosts"
+    for forced, taken, logged in world.run("refused_links", 2, lack):
+        assert forced == (
+            "UnsupportedError",
+            f"transport='copy_engine' was asked for, and {lack}. Ask for transport='collectives' or 'auto'",
+        )
+        assert taken == [None, None]
+        assert logged == [f"attention: tensors move by collectives, because {lack}"]
+
+
+@sizes(2)
+def test_a_trial_that_fails_on_one_rank_refuses_the_link_on_all(world):
+    for kind, text in world.run("failed_trials", 2):
+        assert kind == "UnsupportedError"
+        assert "a trial of the copy engine failed. rank 1 says: other bytes came" in text
+
+
+HERE = _Facts("boot", device="a", visible=(("a", True), ("b", True), ("c", False)))
+
+
+@pytest.mark.parametrize(
+    ("peer", "says"),
+    [
+        (_Facts("another boot", device="b"), "ranks 3 and 5 are on two hosts"),
+        (_Facts("boot", device="a"), "ranks 3 and 5 share one GPU"),
+        (_Facts("boot", device="c"), "the GPU of rank 3 has no peer access to that of rank 5"),
+        (_Facts("boot", device="d"), "CUDA_VISIBLE_DEVICES of rank 3 hides the GPU of rank 5"),
+        (_Facts("boot", device="b"), ""),
+    ],
+)
+def test_what_two_ranks_lack(peer, says):
+    assert HERE.lacks(peer).format(mine=3, theirs=5) == says
+
+
+@sizes(2, 4)
+def test_a_window_that_does_not_fit_is_refused_on_all_ranks(world):
+    for refusal, left, error in world.run("windows_that_do_not_fit", world.size):
+        assert refusal[0] == "WindowMemoryError"
+        assert re.search(r"needs a window of \d{5,} bytes, and it does not fit. rank 1: .*File too large", refusal[1])
+        assert left == 0
+        assert error <= EXACT
+
+
+@sizes(2)
+def test_nothing_is_left_when_plans_and_strategies_are_gone(world):
+    before = sorted(os.listdir("/dev/shm"))
+    for during, without_plan, after in world.run("what_is_left", 2):
+        assert during[1] == without_plan[1] == 1
+        assert during[0] - without_plan[0] == 2  # the window of each rank
+        assert after == [0, 0]
+    assert [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "longca" in name] == []
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_the_others(size):
+    before = set(os.listdir("/dev/shm"))
+    run = subprocess.run(
+        [sys.executable, str(KILLED), str(size)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_PLUGINS": "cp", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert run.returncode == 0, run.stderr
+    told = [line.split("\t") for line in run.stdout.splitlines()]
+    assert sorted(rank for rank, *_ in told) == [str(rank) for rank in range(size) if rank != 1]
+    for _, kind, text, seconds in told:
+        assert kind == "PeerError"
+        assert "of rank 1, which did not come" in text
+        assert float(seconds) < 15
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
+
+
+# Strided copies
+
+
+@pytest.mark.parametrize(
+    ("shape", "of", "count"),
+    [
+        ((6, 4, 32), lambda x: x, 1),
+        ((6, 4, 32), lambda x: x[2:5], 1),
+        ((6, 8, 32), lambda x: x[:, 2:4], 1),
+        ((6, 8, 32), lambda x: x[:, ::2], 1),
+        ((6, 8, 32), lambda x: x[:, 1:7:2], 6),
+        ((2, 6, 8, 32), lambda x: x[:, 1:3, 2:4], 2),
+        ((3, 64), lambda x: x[:, :40].T[..., None], 1),
+        ((1, 1), lambda x: x, 1),
+        ((5,), lambda x: x[::3], None),
+        ((6, 1, 32), lambda x: x.expand(6, 4, 32), None),
+        ((200, 8, 32), lambda x: x[:, 1:7:2], None),
+    ],
+)
+def test_strided_copies_copy_just_the_rows(shape, of, count):
+    source = of(torch.arange(float(np.prod(shape))).view(shape))
+    buffer = torch.zeros(shape) if source.shape == of(torch.zeros(shape)).shape else torch.zeros(source.shape)
+    into = of(buffer) if not source.stride().count(0) else torch.zeros(source.shape)
+    copies = strided_copies(into, source)
+    assert (None if copies is None else len(copies)) == count
+    for copy in copies or ():
+        for row in range(copy.height):
+            ctypes.memmove(copy.into + row * copy.into_pitch, copy.source + row * copy.source_pitch, copy.width)
+    if copies:
+        assert torch.equal(into, source)
+        wanted = torch.zeros(shape)
+        of(wanted).copy_(source)
+        assert torch.equal(buffer, wanted)
+
+
+def test_a_contiguous_source_and_a_strided_target():
+    buffer, source = torch.zeros(10, 8, 32), torch.randn(10, 2, 32)
+    (copy,) = strided_copies(buffer[:, 2:4], source)
+    assert (copy.width, copy.height) == (2 * 32 * 4, 10)
+    assert (copy.into_pitch, copy.source_pitch) == (8 * 32 * 4, 2 * 32 * 4)
+
+
+def test_a_log_sum_exp_goes_by_heads():
+    lse, buffer = torch.randn(8, 64), torch.zeros(2, 96)
+    source, into = lse.T[..., None][:, 2:4], buffer.T[..., None][20:84]
+    (copy,) = strided_copies(into, source)
+    assert (copy.width, copy.height) == (64 * 4, 2)
+    assert (copy.into_pitch, copy.source_pitch) == (96 * 4, 64 * 4)
+
+
+def test_the_drivers_struct_of_a_strided_copy():
+    offsets = {name: getattr(_Copy2D, name).offset for name, _ in _Copy2D._fields_}
+    assert ctypes.sizeof(_Copy2D) == 128
+    assert [offsets[name] for name in ("source_memory", "source_device", "source_pitch")] == [16, 32, 48]
+    assert [offsets[name] for name in ("into_memory", "into_device", "into_pitch")] == [72, 88, 104]
+    assert (offsets["width"], offsets["height"]) == (112, 120)
