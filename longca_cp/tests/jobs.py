@@ -141,6 +141,19 @@ def worst(
     return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
 
 
+def mixed(*about):
+    """The errors of a case whose steps take the kernels of a mix by turns, this rank's steps, and their kernels."""
+    names = []
+
+    def taken(registry, mix, step):
+        valid = [name for name, verdict in registry.ways(mix, step).items() if verdict]
+        names.append(valid[len(names) % len(valid)])
+        return names[-1]
+
+    with mock.patch("longca.kernels.mix.taken", taken):
+        return worst(*about, kernel="naive|sdpa"), len(names), names
+
+
 def errors(results, wanted, layout, rank):
     """The largest difference of each tensor, with an lse of −∞ in just the same places, and out 0 there."""
     out, lse, *grads = results
@@ -268,6 +281,30 @@ def one_placement_for_two_masks(size):
     mask, given, rank = mask_of("causal", 40, ()), inputs(40, (4, 2), "float64"), mesh.get_rank()
     mine = attend(mask, [layout.shard(x, rank) for x in given], placement=layout, **about)
     return max(errors(mine, attend(mask, given), layout, rank))
+
+
+def layers_of_two_masks(strategy, sizes, placement, kinds):
+    """The layouts' names, and the largest errors of out and gradients through layers of two masks in turn.
+
+    The layers share a placement: `kinds` are ((kind, factors, weight), …).
+    """
+    mesh, given, heads = mesh_of(sizes), inputs(60, (4, 4), "float64"), (4, 4)
+    weighed = [(mask_of(kind, 60, factors), weight) for kind, factors, weight in kinds]
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive"}
+    made = longca.layout(weighed, heads=heads, head_dim=8, dtype="float64", placement=placement, **about)
+
+    def results(tensors, calls):
+        qkv = [x.clone().requires_grad_() for x in tensors[:3]]
+        out, (_, k, v) = qkv[0], qkv
+        for (mask, _), more in (*zip(weighed, calls, strict=True), *zip(weighed, calls, strict=True)):
+            out = longca.attention(out, k, v, mask, **more) + qkv[0]
+        return [out.detach(), *torch.autograd.grad(out, qkv, tensors[3])]
+
+    rank = mesh.get_rank()
+    mine = results([made[0].shard(x, rank) for x in given], [about | {"placement": each} for each in made])
+    alone = [made[0].shard(x, rank) for x in results(given, [{"kernel": "naive"}] * 2)]
+    worst = max((a - b).abs().max().item() for a, b in zip(mine, alone, strict=True))
+    return [(each.strategy, each.placement, each.shards) for each in made], worst
 
 
 def asked_by_one_rank(size):

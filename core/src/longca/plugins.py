@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from math import prod
 from typing import Any, Literal
 
 from longca.discovery.catalogue import PluginInfo, collect
 from longca.discovery.functions import BrokenFunctionError
-from longca.discovery.loading import instantiate, load_object, make_pair
+from longca.discovery.loading import instantiate, load_object, make_mix, make_pair
 from longca.errors import RequestError, UnknownNameError
-from longca.manifests import KernelManifest, Layout, Manifest, Problem, StrategyManifest, Transport, Verdict
+from longca.manifests import (
+    KernelManifest,
+    Layout,
+    Manifest,
+    Offer,
+    Problem,
+    Reason,
+    StrategyManifest,
+    Transport,
+    Verdict,
+)
+from longca.manifests.mixes import asked_of_step, is_mix, kernels_of, ways_of
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest
-from longca.manifests.step_cuts import distinct_steps
+from longca.manifests.step_cuts import distinct_steps, step_kinds, step_problems
 
 __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
 
-#: A kernel or a pair of kernels: its name, or its manifest or manifests, which need not be registered.
+#: A kernel, or a pair or a mix of kernels: its name, or its manifest or manifests, which need not be registered.
 Asked = str | KernelManifest | tuple[KernelManifest, ...]
 
 
@@ -45,8 +56,11 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody provides it.
-            RequestError: It is a pair, which has two. See `manifests`.
+            RequestError: It is a pair or a mix, which has several. See `manifests`.
         """
+        if is_mix(kernel):
+            found = " or ".join(kernels_of(kernel))
+            raise RequestError(f"{kernel!r} is a mix of kernels, each with a manifest; name {found}")
         if (pair := split(kernel)) is not None:
             raise RequestError(f"{kernel!r} is a pair of kernels, each with a manifest; name {' or '.join(pair)}")
         if kernel not in self.kernels:
@@ -54,14 +68,16 @@ class Registry:
         return self.kernels[kernel]
 
     def manifests(self, kernel: Asked) -> tuple[KernelManifest, ...]:
-        """A kernel's manifest, or the manifests of a pair such as `fa3+fa4`, the forward kernel's first.
+        """A kernel's manifest, or the manifests of a pair such as `fa3+fa4`, the forward kernel's first, or of a mix.
 
         Raises:
-            UnknownNameError: Nobody provides it, or a half of it.
-            RequestError: It is no name of a kernel or of a pair.
+            UnknownNameError: Nobody provides it, or a part of it.
+            RequestError: It is no name of a kernel, of a pair or of a mix.
         """
         if not isinstance(kernel, str):
             return (kernel,) if isinstance(kernel, KernelManifest) else kernel
+        if is_mix(kernel):
+            return tuple(self.manifest(name) for name in kernels_of(kernel))
         pair = split(kernel)
         if pair is None:
             return (self.manifest(kernel),)
@@ -85,12 +101,12 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody does.
-            RequestError: It is a pair. See `providers`.
+            RequestError: It is a pair or a mix. See `providers`.
         """
         return self._catalogue.owner(self.manifest(kernel))
 
     def providers(self, kernel: str) -> tuple[PluginInfo, ...]:
-        """The plugins that provide a kernel or the halves of a pair, each once.
+        """The plugins that provide a kernel, or the kernels of a pair or of a mix, each once.
 
         Raises:
             UnknownNameError: Nobody provides it, or a half of it.
@@ -122,12 +138,64 @@ class Registry:
             RequestError: It is no name of a kernel or of a pair.
         """
         manifests = self.manifests(kernel)
+        if isinstance(kernel, str) and is_mix(kernel):
+            return self._resolve_mix(kernel, manifests, problem, layout, anywhere)
         if len(manifests) == 1:
             return self._resolve(manifests[0], problem, layout, anywhere)
         # A pair is valid if each half takes its own problem.
         halves = zip(manifests, asked_of_halves(problem), strict=False)
         verdicts = [self._resolve(manifest, half, layout, anywhere) for manifest, half in halves]
         return pair_verdict(join(manifests[0].name, manifests[-1].name), verdicts)
+
+    def ways(self, mix: str, problem: Problem, *, anywhere: bool = False) -> dict[str, Verdict]:
+        """The verdict on each kernel of a mix for one step, and in training on each pair of them.
+
+        Args:
+            mix: The mix's name.
+            problem: The step's problem.
+            anywhere: Whether to answer for a machine that has every package.
+
+        Raises:
+            UnknownNameError: Nobody provides a kernel of the mix.
+            RequestError: It is no name of a mix.
+        """
+        step = asked_of_step(problem)
+        names = ways_of(kernels_of(mix), step.direction)
+        return {name: self.resolve(name, step, anywhere=anywhere) for name in names}
+
+    def _resolve_mix(
+        self,
+        mix: str,
+        manifests: tuple[KernelManifest, ...],
+        problem: Problem,
+        layout: Layout | None,
+        anywhere: bool,
+    ) -> Verdict:
+        """The verdict on a mix: valid if a kernel or a pair of it takes each step."""
+        used: dict[Offer, None] = {}
+        for rank, step in self._steps(manifests, problem, layout):
+            verdicts = self.ways(mix, step, anywhere=anywhere)
+            for verdict in filter(None, verdicts.values()):
+                forward = verdict.halves[0] if verdict.halves else verdict
+                used |= dict.fromkeys(offer for offer in (forward.offer, *forward.offers) if offer is not None)
+            if not any(verdicts.values()):
+                reasons = dict.fromkeys(reason for verdict in verdicts.values() for reason in verdict.reasons)
+                asked = "this problem was asked" if layout is None else f"rank {rank} of {layout.world_size} needs it"
+                every = Reason("layout", asked, "every step needs an offer of one of the kernels")
+                return Verdict(mix, None, (*reasons, every))
+        return Verdict(mix, None, (), tuple(used))
+
+    def _steps(
+        self, manifests: tuple[KernelManifest, ...], problem: Problem, layout: Layout | None
+    ) -> Iterator[tuple[int, Problem]]:
+        """The steps to check, each with its rank: one of each kind, or all of them if a plugin may veto some."""
+        if layout is None:
+            yield 0, problem
+        elif any(self._catalogue.admission(manifest).can_veto for manifest in manifests):
+            for rank, steps in enumerate(step_problems(problem, layout)):
+                yield from ((rank, step) for step in steps if step is not None)
+        else:
+            yield from step_kinds([offer for each in manifests for offer in each.offers], problem, layout)
 
     def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None, anywhere: bool) -> Verdict:
         verdict = (resolve_anywhere if anywhere else resolve_manifest)(manifest, problem, layout)
@@ -157,7 +225,7 @@ class Registry:
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
 
-        The backward kernel of a pair is made when a backward is planned.
+        The backward kernel of a pair is made when a backward is planned, and a kernel of a mix when a problem takes it.
 
         Raises:
             UnknownNameError: Nobody provides it, or a half of it.
@@ -166,6 +234,9 @@ class Registry:
             PluginError: Its implementation cannot be imported or called.
         """
         if kernel not in self._loaded:
+            if is_mix(kernel):
+                self.manifests(kernel)
+                return self._loaded.setdefault(kernel, make_mix(self, kernel))
             manifest, *paired = self.manifests(kernel)
             if paired:
                 made = make_pair(self.load(manifest.name), partial(self.load, paired[0].name))

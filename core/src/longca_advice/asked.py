@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from longca.manifests import Direction, Layout, Problem, Verdict, missing
+from longca.manifests.mixes import kernels_of
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
 from longca_advice.choices import Choice, Proof, Seconds
@@ -120,7 +121,8 @@ class Asked:
             **shared: The strategy, its placement and its mesh, if ranks share the problem.
         """
         total, backward = sum(seconds), seconds[1] if self.training else None
-        installs = (self.install(kernel, Verdict(kernel)) for kernel in kernels)
+        names = dict.fromkeys(name for kernel in kernels for name in kernels_of(kernel))
+        installs = (self.install(name, Verdict(name)) for name in names)
         return Choice(
             forward=kernels[0],
             backward=kernels[1] if self.training else None,

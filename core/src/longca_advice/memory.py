@@ -15,8 +15,9 @@ import numpy as np
 
 from longca.manifests import Direction, KernelManifest, Layout, Problem, Transport
 from longca.manifests.memory import StrategyMemory
+from longca.manifests.mixes import is_mix, kernels_of
 from longca.manifests.offers import DTYPE_BYTES
-from longca.manifests.pairs import halves
+from longca.manifests.pairs import halves, split
 from longca.manifests.step_cuts import rank_areas, rank_problems, step_problems
 from longca.masks import Form
 from longca.plugins import Registry
@@ -184,17 +185,37 @@ def _around(
 def _calls(
     registry: Registry, kernel: str, problem: Problem, layout: Layout | None, anywhere: bool, *, planned: bool = True
 ) -> _Calls:
-    """The memory of a kernel in the steps of a rank, or in its only call."""
-    manifest, plan, workspace = registry.manifest(kernel), 0, 0
+    """The memory of a kernel in a rank's steps or its only call. Of a mix, the most that each step may take."""
+    plan, workspace = 0, 0
     for step, times in _steps(problem, layout):
-        verdict = registry.resolve(kernel, step, anywhere=anywhere)
+        ways = [kernel]
+        if is_mix(kernel):
+            registry.resolve(kernel, step, anywhere=anywhere).check()
+            ways = [name for name, verdict in registry.ways(kernel, step, anywhere=anywhere).items() if verdict]
+        plans, workspaces = zip(*(_of_step(registry, name, step, anywhere) for name in ways), strict=True)
+        plan += times * max(plans) if planned else 0
+        workspace = max(workspace, *workspaces)
+    return _Calls(plan, workspace, tuple(dict.fromkeys(_unstated(registry, kernel))))
+
+
+def _of_step(registry: Registry, kernel: str, step: Problem, anywhere: bool) -> tuple[int, int]:
+    """The bytes of the plans of a kernel or of a pair for a step, and of the larger workspace."""
+    pair, plan, workspace = split(kernel), 0, 0
+    for name, part in zip(pair, halves(step), strict=True) if pair else [(kernel, step)]:
+        manifest, verdict = registry.manifest(name), registry.resolve(name, part, anywhere=anywhere)
         verdict.check()
         assert verdict.offer is not None, "a kernel that takes a step has an offer for it"
-        if planned:
-            plan += times * _stated(registry, manifest, "plan_bytes", step, verdict.offer.form)
-        workspace = max(workspace, _stated(registry, manifest, "workspace", step, verdict.offer.form))
-    stated = {f"workspace of {kernel}": manifest.workspace, f"plan of {kernel}": manifest.plan_bytes}
-    return _Calls(plan, workspace, tuple(name for name, function in stated.items() if function is None))
+        plan += _stated(registry, manifest, "plan_bytes", part, verdict.offer.form)
+        workspace = max(workspace, _stated(registry, manifest, "workspace", part, verdict.offer.form))
+    return plan, workspace
+
+
+def _unstated(registry: Registry, kernel: str) -> Iterator[str]:
+    """The parts of kernels' memory that no manifest states."""
+    for manifest in map(registry.manifest, kernels_of(kernel)):
+        for name, function in (("workspace", manifest.workspace), ("plan", manifest.plan_bytes)):
+            if function is None:
+                yield f"{name} of {manifest.name}"
 
 
 def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, int]]:

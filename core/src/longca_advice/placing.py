@@ -13,13 +13,14 @@ from dataclasses import replace
 
 from longca.errors import UnsupportedError
 from longca.manifests import Direction, KernelManifest, Layout, Problem
+from longca.manifests.mixes import is_mix
 from longca.manifests.pairs import join
 from longca.plugins import Asked as Kernel
 from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.capacity import Capacity
 from longca_advice.meshes import laid_out
-from longca_advice.nominal import predicted_cost
+from longca_advice.nominal import imbalance, predicted_cost
 from longca_advice.sharing import quickest
 from longca_advice.sources import sources
 from longca_advice.ways import Way
@@ -38,7 +39,7 @@ def place(
     Args:
         registry: Knows the strategy and the kernel.
         strategy: The strategy's name.
-        kernel: A kernel's or a pair's name. A manifest or two, which need not be registered, are accepted too.
+        kernel: The name of a kernel, a pair or a mix. A manifest or two, which need not be registered, do too.
         problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
 
@@ -52,20 +53,20 @@ def place(
         PluginError: The layout function cannot be imported, or returns something else.
     """
     manifests = registry.manifests(kernel)
+    name = kernel if isinstance(kernel, str) else join(manifests[0].name, manifests[-1].name)
     refusals: dict[str, list[str]] = {}
     fitting: dict[Layout, None] = {}
     for layout in laid_out(registry, strategy, problem, axis_sizes, refusals=refusals):
         try:
-            registry.resolve(manifests, problem, layout).check()
+            registry.resolve(name if is_mix(name) else manifests, problem, layout).check()
         except UnsupportedError as error:
             refusals.setdefault(str(error), []).append(str(layout.placement))
         else:
             fitting.setdefault(layout)
     if not fitting:
-        name = join(manifests[0].name, manifests[-1].name)
         reasons = " ".join(f"{', '.join(placements)}: {reason}" for reason, placements in refusals.items())
         raise UnsupportedError(f"no placement of {strategy} does for {name}. {reasons}")
-    best = _best(registry, manifests, problem, list(fitting)) if len(fitting) > 1 else next(iter(fitting))
+    best = _best(registry, name, manifests, problem, list(fitting)) if len(fitting) > 1 else next(iter(fitting))
     return str(best.placement), best
 
 
@@ -82,7 +83,7 @@ def predicted(
         registry: Knows the strategies and the kernels.
         problem: The problem: a forward, or a backward with the forward before it.
         layouts: The layouts, as the registry made them, on the same ranks.
-        kernel: The name of a kernel or of a pair, or None to choose it too.
+        kernel: The name of a kernel, a pair or a mix, or None to choose it too.
         capacity: The memory of each rank's device, or None for no limit.
 
     Raises:
@@ -97,13 +98,18 @@ def predicted(
 
 
 def _best(
-    registry: Registry, manifests: Sequence[KernelManifest], problem: Problem, layouts: Sequence[Layout]
+    registry: Registry,
+    name: str,
+    manifests: Sequence[KernelManifest],
+    problem: Problem,
+    layouts: Sequence[Layout],
 ) -> Layout:
-    """The layout with the least predicted time, or else with the least nominal cost."""
+    """The layout with the least predicted time, or else with the least nominal cost, or for a mix imbalance."""
     registered = all(registry.kernels.get(manifest.name) is manifest for manifest in manifests)
-    name = join(manifests[0].name, manifests[-1].name)
     if registered and (found := predicted(registry, problem, layouts, name)):
         return found[0].way.layout
+    if is_mix(name):
+        return min(layouts, key=lambda layout: imbalance(problem, layout))
     # The nominal cost is of a forward, which a pair's first kernel computes.
     costed = problem if len(manifests) == 1 else replace(problem, direction=Direction.FORWARD)
     return min(layouts, key=lambda layout: predicted_cost(manifests[0], costed, layout))

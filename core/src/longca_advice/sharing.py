@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
 from longca.errors import UnsupportedError
+from longca.manifests.mixes import is_mix, kernels_of
 from longca.manifests.pairs import split
 from longca_advice.asked import Asked
 from longca_advice.ways import Role, Way, of_role
-from longca_advice.weighed import Weighed, roles_of, weigh
+from longca_advice.weighed import Weighed
+from longca_advice.weighing import mix_for, roles_of, weigh
 
 __all__ = ["quickest"]
 
@@ -35,7 +37,7 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
     Args:
         asked: The question. The kernels to choose from are its kernels.
         ways: The ways to share it.
-        kernel: The kernel or pair to take, or None to choose it too.
+        kernel: The kernel, pair or mix to take, or None to choose it too.
 
     Returns:
         The ways. Empty if evidence predicts the time of no valid way.
@@ -51,8 +53,13 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
     ]
     # The first of several equally fast ways is taken.
     place = {way: index for index, way in enumerate(ways)}
-    weighed = _exactly(sorted(rough, key=lambda one: one.seconds))
-    found = sorted(weighed, key=lambda one: (float(f"{one.seconds:.6g}"), place[one.way]))
+    rough.sort(key=lambda one: one.seconds)
+    weighed = [*_exactly([one for one in rough if kernel is not None or not is_mix(one.kernel)])]
+    if kernel is None:
+        least = min((one.seconds for one in weighed), default=float("inf"))
+        weighed += _exactly([one for one in rough if is_mix(one.kernel) and one.seconds <= _ALIKE * least])
+    unlike = {(one.way, one.kernels): one for one in weighed}.values()
+    found = sorted(unlike, key=lambda one: (float(f"{one.ranked:.6g}"), place[one.way]))
     first = next((one for one in found if one.fits), next(iter(found), None))
     return [] if first is None else [first, *(one for one in found if one is not first)]
 
@@ -60,10 +67,10 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
 def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
     """The kernel of each direction if one is named, else all candidates. Empty without evidence."""
     if kernel is not None:
-        halves = split(kernel) or (kernel, kernel)
+        halves = (kernel, kernel) if is_mix(kernel) else split(kernel) or (kernel, kernel)
         names = halves[: len(asked.directions)]
-        keys = (asked.key(name, direction) for name, direction in zip(names, asked.directions, strict=True))
-        return names if all(asked.costs.knows(key) for key in keys) else ()
+        each = [(name, way) for half, way in zip(names, asked.directions, strict=True) for name in kernels_of(half)]
+        return names if all(asked.costs.knows(asked.key(*one)) for one in each) else ()
     return tuple(
         name
         for name in asked.kernels
@@ -90,12 +97,14 @@ def _exactly(rough: Sequence[Weighed]) -> Iterator[Weighed]:
 def _promising(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
     """The kernels of all directions that are likely to be fastest, among the kernels that take every step."""
     directions = way.asked.directions
+    mix = mix_for(way, kernels)
+    mixes = [] if mix is None else [(mix,) * len(directions)]
     if len(directions) == 1:
-        return [(name,) for name in _first(way, kernels, "forward", directions)]
+        return [*((name,) for name in _first(way, kernels, "forward", directions)), *mixes]
     singles = [(name, name) for name in _first(way, kernels, "both", directions)]
     before = _first(way, kernels, "forward", ("forward",))
     after = _first(way, kernels, "backward", ("backward",))
-    return [*singles, *(pair for pair in product(before, after) if pair[0] != pair[1])]
+    return [*singles, *(pair for pair in product(before, after) if pair[0] != pair[1]), *mixes]
 
 
 def _first(way: Way, kernels: Sequence[str], role: Role, directions: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from longca.manifests import Direction, Layout, Problem, Verdict
 from longca.manifests.pairs import halves
 from longca.manifests.steps import Steps
-from longca.masks import Form, SliceMask
+from longca.masks import BlockSparseMask, Form, SliceMask
 from longca_advice.asked import Asked
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.meshes import mesh_text
@@ -90,6 +90,10 @@ class Way:
         return pairs_of(self.layout)
 
     @property
+    def _has_blocks(self) -> bool:
+        return isinstance(self.asked.problem.mask, BlockSparseMask)
+
+    @property
     def cuts_all(self) -> bool:
         """Whether the mask is cut for every pair when the way is weighed exactly."""
         return len(self.pairs.parts) <= _CUT
@@ -123,14 +127,20 @@ class Way:
         """
         key = kernel, direction, role
         if key not in self._timelines:
-            call = self.call(direction)
             taken = self.rough(kernel, direction) if role is None else self.exact(kernel, role, direction)
-            self._timelines[key] = (
-                None
-                if call is None or taken is None
-                else call.takes(self.pairs.seconds(taken), self.links.network, self.links.rates)
-            )
+            self._timelines[key] = None if taken is None else self.takes(direction, taken)
         return self._timelines[key]
+
+    def takes(self, direction: str, seconds: _Floats) -> Timeline | None:
+        """The breakdown of a direction's time from the seconds of each pair, or None without a schedule.
+
+        Raises:
+            UnsupportedError: The time of a collective is unknown.
+        """
+        call = self.call(direction)
+        if call is None:
+            return None
+        return call.takes(self.pairs.seconds(seconds), self.links.network, self.links.rates)
 
     def slowest(self, kernel: str, direction: str) -> float | None:
         """The seconds that the slowest rank computes by the tiles of the whole mask, or None without evidence."""
@@ -138,7 +148,13 @@ class Way:
         return None if taken is None else float(self.pairs.seconds(taken).sum(axis=1).max())
 
     def rough(self, kernel: str, direction: str) -> _Floats | None:
-        """The seconds of each pair by the tiles of the whole mask, or None if the kernel does not take such masks."""
+        """The seconds of each pair by the tiles of the whole mask, or None if the kernel does not take such masks.
+
+        A block-sparse mask is cut instead if there are few pairs. Its cuts are quick, and kernels differ in their blocks.
+        """
+        if self._has_blocks and self.cuts_all and len(self.pairs.parts) > 1:
+            found = self.exact(kernel, "forward" if direction == Direction.FORWARD else "backward", direction)
+            return None if found is None or np.isinf(found).any() else found
         form = self._rough_form(kernel, direction)
         if form is None:
             return None
@@ -149,16 +165,22 @@ class Way:
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
         """The seconds of each pair by its cut of the mask, or None without evidence.
 
+        They are infinite where the kernel does not take the pair.
+
         Args:
-            kernel: A kernel that takes every pair in its role, as `refusal` says.
+            kernel: The kernel. A layout of many pairs counts as if the kernel took every pair.
             role: The kernel's role.
             direction: The direction to weigh.
         """
         if not self.cuts_all:
             return self.rough(kernel, direction)
         steps = self._roles[role]
-        works = [None if step is None else work_of(step.concrete_mask, self._form(kernel, step)) for step in steps]
-        return self._seconds(kernel, direction, works)
+        offers = [None if step is None else self.asked.resolve(kernel, step).offer for step in steps]
+        each = list(zip(steps, offers, strict=True))
+        works = [work_of(step.concrete_mask, offer.form) if step and offer else None for step, offer in each]
+        seconds = self._seconds(kernel, direction, works)
+        refused = [step is not None and offer is None for step, offer in each]
+        return None if seconds is None else np.where(refused, np.inf, seconds)
 
     def refusal(self, kernel: str, role: Role) -> Verdict | None:
         """The verdict against a kernel that does not take every step in a role, or None if it takes every step."""
@@ -227,11 +249,6 @@ class Way:
         roles: tuple[Role, ...] = ("forward", "backward", "both")
         return {role: [None if step is None else of_role(step, role) for step in self.steps] for role in roles}
 
-    def _form(self, kernel: str, step: Problem) -> Form:
-        offer = self.asked.resolve(kernel, step).offer
-        assert offer is not None, "a kernel is weighed where it takes every step"
-        return offer.form
-
     def _rough_form(self, kernel: str, direction: str) -> Form | None:
         """A form in which a kernel is likely to take the steps."""
         if len(self.pairs.parts) == 1 and self.steps[0] is not None:
@@ -239,6 +256,8 @@ class Way:
             return verdict.offer.form if verdict.offer else None
         offers = self.asked.registry.manifest(kernel).offers
         forms = {offer.form for offer in offers if direction in offer.directions}
+        if self._has_blocks:
+            return Form.BLOCK_SPARSE if Form.BLOCK_SPARSE in forms else None
         return next((form for form in _GENERAL if form in forms), None)
 
     @cached_property

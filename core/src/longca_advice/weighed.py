@@ -6,21 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from longca.manifests.pairs import join
+from longca.manifests.mixes import is_mix
+from longca.manifests.pairs import join, split
 from longca.masks import Form
 from longca_advice.choices import Choice, Proof
 from longca_advice.costs import Estimate
 from longca_advice.fit import Call
 from longca_advice.kernels import proof_of
 from longca_advice.memory import RankMemory
+from longca_advice.mixes import taken
 from longca_advice.timeline import Timeline
 from longca_advice.ways import Role, Way, of_role
 from longca_advice.work import work_of
 
-__all__ = ["Weighed", "across", "roles_of", "span", "weigh"]
+__all__ = ["Weighed", "across", "span"]
 
 #: The factor by which predictions of strategies are wider than predictions of their kernels, on either side.
 _STRATEGY = 1.06
+
+#: The factor on a mix's time when it is ranked, because predictions of kernels err against one another.
+_MIX = 1.05
 
 #: Share of the time spent waiting for other hosts, from which on a ring is advised against.
 _MUCH = 0.25
@@ -35,13 +40,15 @@ class Weighed:
 
     Attributes:
         way: The strategy, its mesh and its placement.
-        kernels: The kernel of each direction.
+        kernels: The kernel of each direction. Both are the mix if steps differ in their kernels.
         timelines: The breakdown of each direction's time.
+        steps: The number of steps of each kernel or pair of a mix. Empty without a mix.
     """
 
     way: Way
     kernels: tuple[str, ...]
     timelines: tuple[Timeline, ...]
+    steps: tuple[tuple[str, int], ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -57,6 +64,16 @@ class Weighed:
     def seconds(self) -> float:
         """Seconds of all directions."""
         return sum(timeline.seconds for timeline in self.timelines)
+
+    @property
+    def ranked(self) -> float:
+        """Seconds to rank it by. A mix must be some percent faster than a way with one kernel."""
+        return self.seconds * (_MIX if is_mix(self.kernel) else 1.0)
+
+    @property
+    def shared_out(self) -> str:
+        """In words, the steps of each kernel of a mix. Empty without a mix."""
+        return ", ".join(f"{name} takes {count} of {self._count} steps" for name, count in self.steps)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -87,7 +104,7 @@ class Weighed:
             UnsupportedError: A kernel does not take a step that was not checked before.
         """
         way, proof = self.way, self.proof
-        notes = (*proof.notes, *filter(None, [way.checked]))
+        notes = (*proof.notes, *filter(None, [way.checked, self.shared_out]))
         return way.asked.choice(
             self.kernels,
             [timeline.seconds for timeline in self.timelines],
@@ -101,13 +118,21 @@ class Weighed:
             mesh=way.mesh,
         )
 
+    @property
+    def _count(self) -> int:
+        return sum(count for _, count in self.steps)
+
     @cached_property
     def _estimates(self) -> list[Estimate]:
         """The estimates of the kernels, each in its direction, by the largest step."""
         way = self.way
         largest = max((step for step in way.steps if step is not None), key=lambda step: step.area, default=None)
-        found = []
-        for kernel, direction, role in zip(self.kernels, way.asked.directions, _HALVES, strict=False):
+        found, kernels = [], self.kernels
+        if largest is not None and is_mix(self.kernel):
+            asked = of_role(largest, "both" if way.asked.training else "forward")
+            one = taken(way.asked.registry, self.kernel, asked, way.asked.costs, way.asked.anywhere)
+            kernels = split(one) or (one, one)
+        for kernel, direction, role in zip(kernels, way.asked.directions, _HALVES, strict=False):
             if largest is not None:
                 offer = way.asked.resolve(kernel, of_role(largest, role)).offer
                 work = work_of(largest.concrete_mask, offer.form if offer else Form.ROW_INTERVALS)
@@ -128,28 +153,6 @@ class Weighed:
             f"longca.attention(q, k, v, mask, kernel={self.kernel!r}, strategy={way.strategy!r}, mesh=mesh, "
             f"placement={way.placement!r})"
         )
-
-
-def roles_of(kernels: Sequence[str]) -> tuple[Role, ...]:
-    """The role of each direction's kernel."""
-    return ("both", "both") if len(set(kernels)) < len(kernels) else _HALVES[: len(kernels)]
-
-
-def weigh(way: Way, kernels: Sequence[str], exactly: bool = True) -> Weighed | None:
-    """A way with a kernel for each direction, or None if a time is unknown.
-
-    Args:
-        way: The way.
-        kernels: The kernel of each direction. Each one takes every step, if the way is weighed exactly.
-        exactly: Whether to weigh the cut of each step, or the tiles of the whole mask.
-
-    Raises:
-        UnsupportedError: The time of a collective is unknown.
-    """
-    each = zip(kernels, way.asked.directions, roles_of(kernels), strict=True)
-    found = [way.timeline(kernel, direction, role if exactly else None) for kernel, direction, role in each]
-    known = tuple(timeline for timeline in found if timeline is not None)
-    return Weighed(way, tuple(kernels), known) if len(known) == len(found) else None
 
 
 def span(known: Sequence[Estimate]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from longca.discovery.describing import describe
 from longca.errors import LongCAError, MissingPackageError, PluginError
 from longca.manifests import Manifest, missing
 
-__all__ = ["instantiate", "load_object", "make_pair"]
+__all__ = ["instantiate", "load_object", "make_mix", "make_pair"]
 
 
 def load_object(manifest: Manifest, import_string: str, distribution: str) -> Any:
@@ -53,6 +53,16 @@ def make_pair(forward: Any, load_backward: Callable[[], Any]) -> Any:
         load_backward: Returns the other instance. It is called when the first backward is planned.
     """
     return importlib.import_module("longca.kernels.pair").Pair(forward, load_backward)
+
+
+def make_mix(registry: Any, name: str) -> Any:
+    """Makes several kernels into one that takes the fastest for each problem.
+
+    Args:
+        registry: Loads the kernels.
+        name: The mix's name.
+    """
+    return importlib.import_module("longca.kernels.mix").Mix(registry, name)
 
 
 def _explain(manifest: Manifest, import_string: str, distribution: str, error: BaseException) -> LongCAError:

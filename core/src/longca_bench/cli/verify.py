@@ -11,6 +11,8 @@ import typer
 
 from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
+from longca.manifests.mixes import is_mix, singles
+from longca.manifests.pairs import split
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
 from longca_bench.measuring.options import DEADLINE
 
@@ -80,9 +82,12 @@ def verify(
     where = chosen_device(device)
     names = list(dict.fromkeys(kernel or registry.kernels))
     for name in names:
-        if unverified and len(registry.manifests(name)) > 1:
+        if unverified and split(name):
             raise RequestError(f"--unverified verifies single kernels, and {name} is a pair; name its kernels")
         registry.manifests(name)
+        if is_mix(name):
+            each = " or ".join(singles(name))
+            raise RequestError(f"{name} is a mix, whose kernels are verified one by one; name {each}")
 
     from longca_bench.conformance.noting import note
     from longca_bench.conformance.offers import verify_kernels

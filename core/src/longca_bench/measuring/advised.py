@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
-from longca.manifests.pairs import split
+from longca.manifests.mixes import singles
 from longca_advice.recommend import recommend
 from longca_bench.measuring.outcome import Outcome, Way
 from longca_bench.suites.cases import Case, expand
@@ -117,9 +117,10 @@ def _check(problem: Sweep) -> None:
         raise RequestError(
             "a recommendation is for the forward, or for the forward and the backward; leave out --direction backward"
         )
-    if pairs := [name for name in problem.kernels if split(name)]:
-        both = " ".join(f"--kernel {name}" for name in dict.fromkeys(split(pairs[0]) or ()))
-        raise RequestError(f"{pairs[0]} is a pair, and pairs of the named kernels are choices already; give {both}")
+    if several := [name for name in problem.kernels if singles(name) != (name,)]:
+        each = " ".join(f"--kernel {name}" for name in singles(several[0]))
+        already = "and pairs and mixes of the named kernels are choices already"
+        raise RequestError(f"{several[0]} is no single kernel, {already}; give {each}")
 
 
 def _case(problem: Sweep) -> Case:
