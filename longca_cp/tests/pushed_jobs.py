@@ -105,16 +105,16 @@ def pushed_bytes(strategy, sizes, kind, seqlen, factors, placement, heads):
 def inboxes(size, asked):
     """The inboxes that plans get one after another, as indices of different ones. Each is asked by (length, uses)."""
     axis = exchange.axes_of(mesh_of((("ring", size),)), ("ring",), Transport.COPY_ENGINE)[1][0]
-    boxes = [inbox.inbox(axis, "rows of a test", length, torch.float32, uses) for length, uses in asked]
+    boxes = [inbox.Request(axis.link, "rows of a test", length, torch.float32, uses).inbox for length, uses in asked]
     return [None if box is None else boxes.index(box) for box in boxes]
 
 
 def living_inbox(size):
     """Whether ranks take a new inbox together, where an old one lives on the first rank alone."""
     axis = exchange.axes_of(mesh_of((("ring", size),)), ("ring",), Transport.COPY_ENGINE)[1][0]
-    first = inbox.inbox(axis, "rows of a test", 8, torch.float32, 1)
+    first = inbox.Request(axis.link, "rows of a test", 8, torch.float32, 1).inbox
     known = weakref.ref(first)
     if axis.index:
         del first
-    second = inbox.inbox(axis, "rows of a test", 8, torch.float32, 1)
+    second = inbox.Request(axis.link, "rows of a test", 8, torch.float32, 1).inbox
     return known() is not second

@@ -16,77 +16,91 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_
 
 import torch
 from torch import Tensor
 
-from longca_cp.exchange import Axis
-from longca_cp.transports.host_memory import everyones
 from longca_cp.transports.link import Link
 
-__all__ = ["SLOTS", "Inbox", "inbox"]
+__all__ = ["SLOTS", "Inbox", "Request"]
 
 #: The most slots of an inbox.
 SLOTS = 2
 
+#: The most posts of a slot to one peer in a call.
+_MOST_POSTS = 32
+
 #: From a slot to the (into, source) pairs to push: views of the slot, and tensors of their shapes.
 Moves = Callable[[Tensor], Iterable[tuple[Tensor, Tensor]]]
 
-#: The living inboxes of each link, by their numbers. All ranks count alike.
+#: The latest inboxes of each link, and their number. All ranks count alike.
+_LATEST = 30
 _INBOXES: weakref.WeakKeyDictionary[Link, weakref.WeakValueDictionary[int, Inbox]] = weakref.WeakKeyDictionary()
-_NUMBERS: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
+_MADE: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
 
 
-def inbox(axis: Axis, what: str, length: int, dtype: torch.dtype, uses: int) -> Inbox | None:
-    """An inbox that other plans may have too. All ranks of the axis call it together, with equal arguments.
+@dataclass(eq=False)
+class Request:
+    """A plan's request for an inbox. All ranks of a link make requests with equal attributes, in the same order.
 
-    Args:
-        axis: The axis, which has a link.
-        what: What arrives, for messages. Inboxes of one call differ in it.
+    Attributes:
+        link: The peers.
+        what: What arrives, for messages. The inboxes of one call differ in it.
         length: Elements of a slot.
         dtype: Their dtype.
         uses: The most uses of a call on any rank.
-
-    Returns:
-        The inbox. None if it has no use.
-
-    Raises:
-        WindowMemoryError: It does not fit on some rank.
     """
-    link = axis.link
-    assert link is not None, "an axis without a link has collectives"
-    if not uses or not length:
-        return None
-    living, number = _INBOXES.setdefault(link, weakref.WeakValueDictionary()), _NUMBERS.get(link, 0)
-    mine = [at for at, box in living.items() if box.takes(what, length, dtype, min(SLOTS, uses))]
-    # Garbage is collected at different times, so ranks take an inbox that lives on all of them.
-    if shared := set.intersection(*map(set, everyones(axis.group, mine))):
-        return living[min(shared)]
-    made = Inbox(link, what, length, dtype, min(SLOTS, uses))
-    _NUMBERS[link], living[number] = number + 1, made
-    return made
+
+    link: Link
+    what: str
+    length: int
+    dtype: torch.dtype
+    uses: int
+
+    @cached_property
+    def inbox(self) -> Inbox | None:
+        """The inbox, which other plans may have too. None without uses. All ranks ask for it together.
+
+        Raises:
+            WindowMemoryError: It does not fit on some rank.
+        """
+        if not self.uses or not self.length:
+            return None
+        living = _INBOXES.setdefault(self.link, weakref.WeakValueDictionary())
+        made, slots = _MADE.get(self.link, 0), min(SLOTS, self.uses)
+        mine = [at for at, box in living.items() if at >= made - _LATEST and box.takes(self, slots)]
+        # Garbage is collected at different times, so ranks take an inbox that lives on all of them.
+        said = self.link.told(sum(1 << at % _LATEST for at in mine))
+        shared = reduce(and_, said)
+        if fitting := [at for at in mine if shared >> at % _LATEST & 1]:
+            return living[min(fitting)]
+        box = Inbox(self, slots)
+        _MADE[self.link], living[made] = made + 1, box
+        return box
 
 
 class Inbox:
-    """Slots of a window. All ranks make it together, with equal arguments.
+    """Slots of a window. All ranks make it together.
 
     Args:
-        link: The peers.
-        what: What arrives, for messages.
-        length: Elements of a slot.
-        dtype: Their dtype.
+        request: The first request that it serves.
         slots: Number of slots.
     """
 
-    def __init__(self, link: Link, what: str, length: int, dtype: torch.dtype, slots: int) -> None:
-        self._link, self._what, self._length, self._dtype, self._slots = link, what, length, dtype, slots
-        self._window = link.window((slots, length), dtype)
-        self._free, self._ready = link.slots(slots), link.slots(slots)
+    def __init__(self, request: Request, slots: int) -> None:
+        self._link, self._what, self._slots = request.link, request.what, slots
+        self._window = self._link.window((slots, request.length), request.dtype)
+        self._free, self._ready = self._link.slots(slots), self._link.slots(slots)
         self._sources: Sequence[Sequence[int]] = ()
 
-    def takes(self, what: str, length: int, dtype: torch.dtype, slots: int) -> bool:
-        """Whether it has as many slots, each at least as long."""
-        return (self._what, self._dtype, self._slots) == (what, dtype, slots) and self._length >= length
+    def takes(self, request: Request, slots: int) -> bool:
+        """Whether it has as many slots for the same thing, each long enough."""
+        mine = self._window.mine
+        same = (self._what, mine.dtype, self._slots) == (request.what, request.dtype, slots)
+        return same and mine.shape[1] >= request.length
 
     def begin(self, sources: Sequence[Sequence[int]]) -> None:
         """Begins a call.
@@ -95,6 +109,8 @@ class Inbox:
             sources: The peers that write in each of this rank's uses: [uses][peers].
         """
         self._sources = sources
+        for posts in (self._free, self._ready):
+            self._link.restart(posts, _MOST_POSTS)
         for use in range(min(self._slots, len(sources))):
             self._offer(use)
 
@@ -107,7 +123,8 @@ class Inbox:
             moves: The tensors to push, and the places in the slot.
         """
         slot = use % self._slots
-        self._link.expect(reader, self._free[slot], f"room for {self._what}")
+        with self._link.ahead():
+            self._link.expect(reader, self._free[slot], f"room for {self._what}")
         for into, source in moves(self._window.of(reader)[slot]):
             self._link.push(reader, into, source)
         self._link.post(reader, self._ready[slot])

@@ -24,8 +24,9 @@ from longca.kernels.base import torch_device
 from longca.manifests import Layout, Problem
 from longca.manifests.strategy import Ranges
 from longca_cp.exchange import Axis, Transfer
-from longca_cp.inbox import Inbox, inbox
+from longca_cp.inbox import Request
 from longca_cp.kv_gather import Rows
+from longca_cp.transports.link import Link
 
 __all__ = ["MOST_RUNS", "Pieces", "PushedRows", "pieces"]
 
@@ -232,16 +233,17 @@ def _sum_into(into: Tensor, terms: Sequence[Tensor], wide: torch.dtype) -> None:
 
 
 class PushedRows:
-    """The way that pushes. It has the methods of `longca_cp.kv_gather.Collected`. All ranks make it together.
+    """The way that pushes. It has the methods of `longca_cp.kv_gather.Collected`.
 
     Args:
-        axis: The ranks, which have a link.
+        axis: The ranks.
+        link: Their link.
         problem: The problem of all ranks together.
         layout: A layout with one step for each rank.
         chunks: Chunks of heads of a call.
     """
 
-    def __init__(self, axis: Axis, problem: Problem, layout: Layout, chunks: int) -> None:
+    def __init__(self, axis: Axis, link: Link, problem: Problem, layout: Layout, chunks: int) -> None:
         self._axis, self._chunks, me, device = axis, chunks, axis.index, torch_device(problem.device)
         dtype = getattr(torch, problem.dtype)
         needs = [pieces(layout.shards, steps[0].k_ranges) for steps in layout.steps]
@@ -258,31 +260,29 @@ class PushedRows:
         self._sources = [np.flatnonzero(rows[:, me]).tolist()] * chunks
         self._senders = [np.flatnonzero(others[me]).tolist()] * chunks
         row = 2 * problem.num_heads_kv // chunks * problem.head_dim
-        self._keys = inbox(axis, "keys and values", max(self._needed) * row, dtype, chunks)
-        self._parts: Inbox | None = None
-        if problem.direction == "backward":
-            self._back, self._sum = _ways_back(axis, needs, others, layout.shard_size(me), device)
-            self._parts = inbox(axis, "gradients", max(self._returned) * row, dtype, chunks)
+        self._keys = Request(link, "keys and values", max(self._needed) * row, dtype, chunks)
+        self._parts = Request(link, "gradients", max(self._returned) * row, dtype, chunks)
+        self._back, self._sum = _ways_back(axis, needs, others, layout.shard_size(me), device)
 
     def begin(self, *, backward: bool = False) -> None:
         """Begins a call."""
-        for box, sources in ((self._keys, self._sources), (self._parts if backward else None, self._senders)):
-            if box is not None:
-                box.begin(sources)
+        if (keys := self._keys.inbox) is not None:
+            keys.begin(self._sources)
+        if backward and (parts := self._parts.inbox) is not None:
+            parts.begin(self._senders)
 
     def gather(self, chunk: int, k: Tensor, v: Tensor) -> Rows:
         """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's [T, H, D]."""
-        for reader in self._readers:
-            if self._keys is not None:
-                self._keys.put(reader, chunk, partial(self._pushes, reader, (k, v)))
+        for reader in self._readers if (box := self._keys.inbox) is not None else ():
+            box.put(reader, chunk, partial(self._pushes, reader, (k, v)))
         return Rows(Transfer(), partial(self._arrive, chunk, k))
 
     def done(self, chunk: int) -> None:
         """The kernel has read the rows of a chunk, so that the next chunk may have their slot."""
-        if self._keys is not None:
-            self._keys.release(chunk)
+        if (box := self._keys.inbox) is not None:
+            box.release(chunk)
             if chunk == self._chunks - 1:
-                self._keys.joined()
+                box.joined()
 
     def gradients(self, keys: Tensor) -> Tensor:
         """A buffer for the gradients of needed rows: [needed, 2, H, D]."""
@@ -290,10 +290,10 @@ class PushedRows:
 
     def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
         """Begins to bring this rank the sum of all ranks' gradients for its rows. See `Collected.scatter`."""
-        if self._parts is not None:
-            self._parts.joined()  # the gradients of the chunk before are free
+        if (box := self._parts.inbox) is not None:
+            box.joined()  # the gradients of the chunk before are free
             for owner in self._owners:
-                self._parts.put(owner, chunk, partial(self._returns, owner, grads))
+                box.put(owner, chunk, partial(self._returns, owner, grads))
         return partial(self._add_up, chunk, grads, into)
 
     def _pushes(self, reader: int, kv: tuple[Tensor, Tensor], slot: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -305,23 +305,23 @@ class PushedRows:
         return self._back[owner](_rows(slot, self._returned[owner], grads[:, 0]), grads)
 
     def _arrive(self, chunk: int, k: Tensor) -> Tensor:
-        if self._keys is None:
+        if (box := self._keys.inbox) is None:
             return k.new_empty((0, 2, *k.shape[1:]))
-        rows = _rows(self._keys.take(chunk), self._needed[self._axis.index], k)
+        rows = _rows(box.take(chunk), self._needed[self._axis.index], k)
         return rows if self._order is None else rows.index_select(0, self._order)
 
     def _add_up(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> None:
         me = self._axis.index
         arrived = grads[:0]
-        if self._parts is not None:
-            arrived = _rows(self._parts.take(chunk), self._returned[me], grads[:, 0])
+        if (box := self._parts.inbox) is not None:
+            arrived = _rows(box.take(chunk), self._returned[me], grads[:, 0])
         parts = [grads if rank == me else arrived for rank in range(self._axis.size)]
         for at, total in enumerate(into):
             self._sum.add([part[:, at] for part in parts], total)
-        if self._parts is not None:
-            self._parts.release(chunk)
+        if box is not None:
+            box.release(chunk)
             if chunk == self._chunks - 1:
-                self._parts.joined()
+                box.joined()
 
 
 def _ways_back(

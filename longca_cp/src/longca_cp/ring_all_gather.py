@@ -44,6 +44,7 @@ class RingAllGather:
 
     def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ring",), transport)
+        self.transports = (self._axis.transport,)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingAllGatherPlan:
         """Plans the chunks of heads of this rank's step."""
@@ -51,7 +52,7 @@ class RingAllGather:
         if self._axis.link is None:
             way: Collected | PushedRows = gathering(self._axis, layout, torch_device(problem.device))
         else:
-            way = PushedRows(self._axis, problem, layout, len(chunks))
+            way = PushedRows(self._axis, self._axis.link, problem, layout, len(chunks))
         return RingAllGatherPlan(problem, layout, self._rank, kernel, chunks, way)
 
     def forward(

@@ -16,9 +16,10 @@ from torch import Tensor
 from longca.manifests import Layout, Problem
 from longca.manifests.step_cuts import step_areas
 from longca_cp.exchange import Axis
-from longca_cp.inbox import inbox
+from longca_cp.inbox import Request
 from longca_cp.kv_ring import GradientRing, KVRing
 from longca_cp.pushed_ring import PushedGradients, PushedKeys, Turns
+from longca_cp.transports.link import Link
 
 __all__ = ["Passed", "Pushed", "RingWay", "Round", "ring_way", "shown_steps"]
 
@@ -63,32 +64,33 @@ class Passed:
 
 
 class Pushed:
-    """Keys and values, and parts of their gradients, pushed into inboxes. Making it is a collective call.
+    """Keys and values, and parts of their gradients, pushed into inboxes. The first call makes these.
 
     Args:
-        axis: The ring, which has a link.
+        axis: The ring.
+        link: Its link.
         rounds: The times round that a call makes.
         length: Elements of the keys and values of the longest member.
         dtype: The dtype of keys and values.
-        part: The dtype of parts of gradients. None without a backward.
+        part: The dtype of parts of gradients.
     """
 
     def __init__(
-        self, axis: Axis, rounds: Sequence[Round], length: int, dtype: torch.dtype, part: torch.dtype | None
+        self, axis: Axis, link: Link, rounds: Sequence[Round], length: int, dtype: torch.dtype, part: torch.dtype
     ) -> None:
         self._axis, self._rounds, self._length = axis, rounds, length
         self._there = [Turns.of_keys(axis, each.shown) for each in rounds]
         self._back = [Turns.of_gradients(axis, each.shown) for each in rounds]
-        self._keys = inbox(axis, "keys and values", length, dtype, _most(self._there))
-        self._parts = None if part is None else inbox(axis, "gradients", length, part, _most(self._back))
+        self._keys = Request(link, "keys and values", length, dtype, _most(self._there))
+        self._parts = Request(link, "gradients", length, part, _most(self._back))
 
     def keys(self, k: Tensor, v: Tensor, turn: int = 0) -> PushedKeys:
         """A time round of this rank's keys and values: [T, H, D]."""
-        return PushedKeys(self._axis, self._keys, self._there[turn], self._rounds[turn].tokens, k, v)
+        return PushedKeys(self._axis, self._keys.inbox, self._there[turn], self._rounds[turn].tokens, k, v)
 
     def gradients(self, k: Tensor, v: Tensor, turn: int = 0) -> PushedGradients:
         """A time round with gradients."""
-        boxes, turns = (self._keys, self._parts), (self._there[turn], self._back[turn])
+        boxes, turns = (self._keys.inbox, self._parts.inbox), (self._there[turn], self._back[turn])
         return PushedGradients(self._axis, boxes, turns, self._rounds[turn].tokens, k, v, self._length)
 
 
@@ -98,7 +100,7 @@ RingWay = Passed | Pushed
 def ring_way(
     axis: Axis, problem: Problem, heads_kv: int, rounds: Sequence[Round], *, longest: int, wide: bool = False
 ) -> RingWay:
-    """The way of one ring of a plan. All ranks of the axis call it together.
+    """The way of one ring of a plan.
 
     Args:
         axis: The ring.
@@ -112,8 +114,7 @@ def ring_way(
         return Passed(axis, rounds, longest)
     dtype = getattr(torch, problem.dtype)
     part = torch.promote_types(dtype, torch.float32) if wide else dtype
-    training = problem.direction == "backward"
-    return Pushed(axis, rounds, 2 * longest * heads_kv * problem.head_dim, dtype, part if training else None)
+    return Pushed(axis, axis.link, rounds, 2 * longest * heads_kv * problem.head_dim, dtype, part)
 
 
 def _most(rounds: Sequence[Turns]) -> int:

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -126,6 +126,10 @@ class CopyEngineLink(Link):
         window = _SymmetricWindow(views, self.index, handle)
         self._windows.add(window)
         return window
+
+    def ahead(self) -> AbstractContextManager[object]:
+        """See `Link.ahead`. The copy stream waits."""
+        return torch.cuda.stream(self._stream)
 
     def joined(self) -> None:
         """Makes the current stream wait for the copy stream."""

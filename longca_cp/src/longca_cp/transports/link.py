@@ -15,6 +15,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -233,6 +234,10 @@ class Link(ABC):
         self._check()
         self._awaited[index, slot] += 1
         self._expect(index, slot, int(self._awaited[index, slot]), what)
+
+    def ahead(self) -> AbstractContextManager[object]:
+        """Inside it, `expect` holds back later pushes and posts instead of the current stream. A CPU's host waits."""
+        return nullcontext()
 
     @abstractmethod
     def joined(self) -> None:
