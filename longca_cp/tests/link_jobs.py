@@ -25,7 +25,7 @@ from longca_cp.transports import links
 from longca_cp.transports.arena import Arena
 from longca_cp.transports.link import MOST_SLOTS
 from longca_cp.transports.links import link_of
-from longca_cp.transports.shared_memory import SharedMemoryLink
+from longca_cp.transports.shared_memory import SharedMemoryLink, _Task
 
 
 def link_between(size):
@@ -201,8 +201,14 @@ def calls_that_raise(size, on):
                 attend(mask, shifted, transport="copy_engine", **about)
         except ArithmeticError as error:
             raised.append(str(error))
-    results = attend(mask, mine, transport="copy_engine", **about)
+    with mock.patch.object(SharedMemoryLink, "_push", slowly):
+        results = attend(mask, mine, transport="copy_engine", **about)
     return raised, max(errors(results, attend(mask, given), layout, mesh.get_rank()))
+
+
+def slowly(link, index, into, source):
+    """A push that takes its time, so that a peer that does not wait for it reads other rows."""
+    link._pusher.add(index, _Task(lambda: time.sleep(0.02) or into.copy_(source), is_post=False))
 
 
 def changing_lengths(size):
