@@ -27,12 +27,12 @@ from longca_advice.placing import place, predicted
 from longca_advice.sources import sources
 from longca_advice.weighed import Weighed
 
-__all__ = ["AUTO", "Arrangement", "arrange", "arranged", "choose_kernel"]
+__all__ = ["AUTO", "FIRST", "Arrangement", "arrange", "arranged", "choose_kernel", "placements_of"]
 
 AUTO = "auto"
 
 #: The strategies that are taken first without evidence.
-_FIRST = ("ulysses", "ring_all_gather")
+FIRST = ("ulysses", "ring_all_gather")
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def arrange(
     """
     wanted = {name: sizes for name, sizes in wanted.items() if placement in (AUTO, *registry.strategy(name).placements)}
     if not wanted:
-        raise UnknownNameError("placement", placement, _placements(registry))
+        raise UnknownNameError("placement", placement, placements_of(registry))
     if one_host or len(wanted) == 1:
         named = () if placement == AUTO else (placement,)
         layouts = [one for name, sizes in wanted.items() for one in laid_out(registry, name, problem, sizes, named)]
@@ -143,7 +143,8 @@ def _chosen(found: Sequence[Weighed]) -> Choice:
     after = "Nothing else was about as quick"
     if others:
         after = f"Next is {others[0].title}: {interval(others[0].seconds, *others[0].interval)}"
-    sentences = [after] if best.fits else [after, "No choice fits into the memory"]
+    sentences = [*filter(None, [best.shared_out]), after]
+    sentences += [] if best.fits else ["No choice fits into the memory"]
     return explained(best, subject(best.way.asked.problem, best.title), sentences, best.fits)
 
 
@@ -157,7 +158,7 @@ def _in_order(
 ) -> Arrangement:
     """The first valid strategy in the stated order."""
     refusals: dict[str, UnsupportedError] = {}
-    for name in sorted(wanted, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
+    for name in sorted(wanted, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)):
         try:
             taken, found = _nominal(registry, problem, name, wanted[name], kernel, placement)
         except UnsupportedError as error:
@@ -211,5 +212,6 @@ def _anywhere(registry: Registry, kernel: str, problem: Problem, strategy: str, 
     return refused[0]
 
 
-def _placements(registry: Registry) -> list[str]:
+def placements_of(registry: Registry) -> list[str]:
+    """The placements of all strategies."""
     return sorted({name for manifest in registry.strategies.values() for name in manifest.placements})

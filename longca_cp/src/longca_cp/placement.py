@@ -119,19 +119,19 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
     if parts < 1:
         raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
     weighed = kind.weighed if isinstance(kind, SharedPlacement) else ((mask, 1.0),)
-    return _PLACED.get(mask, (str(kind), parts, weighed), lambda: _dealt(kind, weighed, parts))
+    about = str(kind), parts, tuple((one.key, weight) for one, weight in weighed)
+    return _PLACED.get(mask, about, lambda: _dealt(kind, mask, weighed, parts))
 
 
-def _dealt(kind: str, weighed: Sequence[tuple[Mask, float]], parts: int) -> tuple[Ranges, ...]:
-    blocks = next((mask for mask, _ in weighed if isinstance(mask, BlockSparseMask)), None)
-    if blocks is None:
-        return Placement(kind).deal(Rows(weighed), parts)  # type: ignore[call-arg]
-    if len(weighed) > 1:
+def _dealt(kind: str, mask: Mask, weighed: Sequence[tuple[Mask, float]], parts: int) -> tuple[Ranges, ...]:
+    if len(weighed) > 1 and isinstance(mask, BlockSparseMask):
         raise UnsupportedError(
-            f"this {blocks.label} shares its placement with other masks, and a ring cuts it between its own blocks. "
+            f"this {mask.label} shares its placement with other masks, and a ring cuts it between its own blocks. "
             "Lay it out by itself, or use ulysses, which splits heads"
         )
-    return place_blocks(kind, blocks, parts)
+    if isinstance(mask, BlockSparseMask):
+        return place_blocks(kind, mask, parts)
+    return Placement(kind).deal(Rows(weighed), parts)  # type: ignore[call-arg]
 
 
 #: The latest answers.
@@ -148,7 +148,7 @@ def _common_documents(rows: Rows) -> NDArray[np.int64]:
     common = stops[0]
     for others in stops[1:]:
         common = np.intersect1d(common, others)
-    if len(stops) > 1 and len(common) < 2 < max(map(len, stops)):
+    if len(common) < 2 <= min(map(len, stops)):
         labels = ", ".join(dict.fromkeys(mask.label for mask, _ in rows.weighed))
         raise UnsupportedError(
             f"the documents of these masks have no bound in common: {labels}. Place them by contiguous, zigzag or "

@@ -7,8 +7,10 @@ that `auto` takes come from `longca_advice.auto_layout`. The ranks of a device m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
+from typing import overload
 
 import torch
 import torch.distributed as dist
@@ -24,7 +26,8 @@ from longca.parallel.meshes import axis_sizes, check_member, groups_of, named_si
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
 from longca_advice.auto_kernel import log
-from longca_advice.auto_layout import AUTO, arranged
+from longca_advice.auto_layout import AUTO, Arrangement, arranged
+from longca_advice.shared_layout import arrange_shared, check_weighed, shared_layouts
 
 __all__ = ["check_layout", "layout", "layout_words", "placed"]
 
@@ -35,8 +38,38 @@ _AGREED: PlanCache[tuple[str, str]] = PlanCache(64)
 _LAYOUTS: PlanCache[Layout] = PlanCache(16)
 
 
+@overload
 def layout(
     mask: Mask,
+    *,
+    strategy: str,
+    mesh: DeviceMesh | Mapping[str, int],
+    heads: tuple[int, int],
+    head_dim: int = ...,
+    dtype: torch.dtype | str = ...,
+    kernel: str = ...,
+    placement: str = ...,
+    device: Device | None = ...,
+) -> Layout: ...
+
+
+@overload
+def layout(
+    mask: Sequence[tuple[Mask, float]],
+    *,
+    strategy: str,
+    mesh: DeviceMesh | Mapping[str, int],
+    heads: tuple[int, int],
+    head_dim: int = ...,
+    dtype: torch.dtype | str = ...,
+    kernel: str = ...,
+    placement: str = ...,
+    device: Device | None = ...,
+) -> tuple[Layout, ...]: ...
+
+
+def layout(
+    mask: Mask | Sequence[tuple[Mask, float]],
     *,
     strategy: str,
     mesh: DeviceMesh | Mapping[str, int],
@@ -46,13 +79,18 @@ def layout(
     kernel: str = AUTO,
     placement: str = AUTO,
     device: Device | None = None,
-) -> Layout:
+) -> Layout | tuple[Layout, ...]:
     """The tokens that each rank holds, and the attention calls that it makes, under a strategy.
 
     With `auto` and a device mesh it is a collective call: the first rank's choice is everyone's.
 
+    Several masks, each with a weight such as the number of its layers, share one placement. It is balanced for the
+    weighted sum of their visible pairs, and `auto` minimizes the weighted sum of their predicted times. There is one
+    layout for each mask, in their order, and all of them have the same shards.
+
     Args:
-        mask: The mask of all tokens, with as many queries as keys.
+        mask: The mask of all tokens, with as many queries as keys. Or several masks of the same tokens, each with its
+            weight: [(mask, weight), ...].
         strategy: Name of a strategy. `auto` takes the strategy with the least predicted time on the mesh, and
             `Layout.strategy` names it.
         mesh: A device mesh with dims named as the strategy's axes. Or the number of ranks along each axis, which needs
@@ -65,11 +103,14 @@ def layout(
         device: The device that it will run on. Required if `mesh` is no device mesh.
 
     Raises:
-        RequestError: A mesh of other axes, or one without this process. No device, or heads that are no pair.
+        RequestError: A mesh of other axes, or one without this process. No device, or heads that are no pair. Masks of
+            different lengths, or a weight that is not a finite number above 0.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or no kernel takes every step of one.
     """
-    check_mask(mask)
+    weighed = check_weighed(mask) if isinstance(mask, (tuple, list)) else ()
+    first = weighed[0][0] if weighed else mask
+    check_mask(first)
     if not isinstance(mesh, (DeviceMesh, Mapping)):
         raise RequestError(
             f"mesh is of type {type(mesh).__name__}; give a DeviceMesh, or a dict of the ranks along each axis"
@@ -81,14 +122,39 @@ def layout(
     if not isinstance(heads, (tuple, list)) or len(heads) != 2:
         raise RequestError(f"heads is {heads!r}; give (query heads, KV heads)")
     problem = Problem(
-        mask=mask,
+        mask=first,  # type: ignore[arg-type]  # it was checked
         heads_q=heads[0],
         heads_kv=heads[1],
         head_dim=head_dim,
         dtype=str(dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
         device=device,
     )
+    if weighed:
+        return _placed_together(problem, weighed, strategy, mesh, kernel, placement)
     return placed(problem, strategy, mesh, kernel, placement)
+
+
+def _placed_together(
+    problem: Problem,
+    weighed: Sequence[tuple[Mask, float]],
+    strategy: str,
+    mesh: DeviceMesh | Mapping[str, int],
+    kernel: str,
+    placement: str,
+) -> tuple[Layout, ...]:
+    """The layout of each mask, with the same shards in all. The problem is that of the first mask."""
+    registry = plugins.registry()
+    problems = [(replace(problem, mask=mask), weight) for mask, weight in weighed]
+    wanted = _wanted(registry, strategy, mesh)
+    if AUTO in (strategy, placement):
+
+        def arrangement() -> Arrangement:
+            return arrange_shared(registry, problems, wanted, kernel, placement, one_host(mesh))
+
+        masks = tuple((mask.key, weight) for mask, weight in weighed)
+        about = registry, _shape(problem), tuple(wanted), kernel, placement, masks
+        strategy, placement = _chosen(problem.mask, about, mesh, arrangement, False)
+    return shared_layouts(registry, problems, strategy, wanted[strategy], placement)
 
 
 def placed(
@@ -148,8 +214,24 @@ def _auto(
 ) -> tuple[str, str]:
     """The strategy and the placement to take. The ranks of a device mesh take the same, unless this rank is alone."""
 
+    def arrangement() -> Arrangement:
+        return arranged(registry, problem, wanted, kernel, placement, one_host(mesh))
+
+    about = registry, _shape(problem), tuple(wanted), kernel, placement
+    return _chosen(problem.mask, about, mesh, arrangement, alone)
+
+
+def _chosen(
+    mask: object,
+    about: Hashable,
+    mesh: DeviceMesh | Mapping[str, int],
+    arrangement: Callable[[], Arrangement],
+    alone: bool,
+) -> tuple[str, str]:
+    """The strategy and the placement of an arrangement, on which the ranks of a device mesh agree."""
+
     def chosen() -> tuple[str, str]:
-        made = arranged(registry, problem, wanted, kernel, placement, one_host(mesh))
+        made = arrangement()
         if alone:
             return made.strategy, made.placement
         if not isinstance(mesh, DeviceMesh):
@@ -161,8 +243,7 @@ def _auto(
 
     if alone or not isinstance(mesh, DeviceMesh):
         return chosen()
-    about = registry, _shape(problem), tuple(wanted), kernel, placement, mesh, groups_of(mesh)
-    return _AGREED.get(problem.mask, about, chosen)
+    return _AGREED.get(mask, (about, mesh, groups_of(mesh)), chosen)
 
 
 def _agree(mesh: DeviceMesh, choice: tuple[str, str]) -> tuple[str, str]:

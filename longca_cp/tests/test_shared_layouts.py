@@ -1,0 +1,156 @@
+"""Layers of several masks share one placement: values and gradients on ranks, balance, choices and refusals."""
+
+import pytest
+
+import longca
+from longca import masks
+from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.manifests.shared_placement import SharedPlacement
+from longca_cp.placement import place
+from longca_cp.rows import Rows
+
+from .test_strategies import EXACT, sizes
+
+WINDOW, FULL = ("causal_sliding_window", (("window", 9),), 5), ("causal", (), 1)
+DOCUMENTS = ("causal_document", (("documents", (11, 9, 40)),), 2)
+OTHERS = ("full_document", (("documents", (20, 40)),), 1)
+
+
+@pytest.mark.parametrize("placement", ["auto", "contiguous", "zigzag", "balanced"])
+@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather"])
+@sizes(3)
+def test_layers_that_alternate_between_window_and_causal(world, strategy, placement):
+    check(world.run("layers_of_two_masks", strategy, (("ring", 3),), placement, (WINDOW, FULL)))
+
+
+@pytest.mark.parametrize("placement", ["zigzag_document", "whole_documents", "balanced"])
+@sizes(3)
+def test_layers_with_documents_of_their_own(world, placement):
+    check(world.run("layers_of_two_masks", "ring_all_gather", (("ring", 3),), placement, (DOCUMENTS, OTHERS)))
+
+
+@sizes(4)
+def test_strategies_that_split_heads_share_too(world):
+    check(world.run("layers_of_two_masks", "usp", (("ring", 2), ("ulysses", 2)), "balanced", (WINDOW, FULL)))
+    check(world.run("layers_of_two_masks", "ulysses", (("ulysses", 4),), "auto", (WINDOW, FULL)))
+    check(world.run("layers_of_two_masks", "auto", (("cp", 4),), "auto", (WINDOW, FULL)))
+
+
+def check(found):
+    """All ranks made the same layouts, with equal shards, and computed the right values."""
+    for layouts, error in found:
+        assert layouts == found[0][0]
+        assert layouts[0] == layouts[1]
+        assert error <= EXACT
+
+
+# Without processes
+
+CPU = longca.Device("cpu")
+
+
+def lay_out(weighed, **more):
+    asked = {"strategy": "ring_p2p", "mesh": {"ring": 4}, "heads": (8, 2), "device": CPU, "kernel": "naive", **more}
+    return longca.layout(weighed, **asked)
+
+
+def loads(weighed, shards):
+    """The weighted pairs of each part."""
+    return [sum(weight * mask.cut(part, [(0, mask.seqlen_k)]).area for mask, weight in weighed) for part in shards]
+
+
+@pytest.mark.parametrize("placement", ["balanced", "whole_documents"])
+@pytest.mark.parametrize("weights", [(1, 1), (5, 1), (0.25, 4)])
+def test_the_weighted_sum_is_balanced(placement, weights):
+    lengths = [1500, 100, 900, 200, 1396]
+    of = [
+        masks.build("causal_document", 4096, documents=lengths),
+        masks.build("full_document", 4096, documents=lengths),
+    ]
+    weighed = list(zip(of, weights, strict=True))
+    made = lay_out(weighed, placement=placement)
+    assert [layout.placement for layout in made] == [placement] * 2
+    assert made[0].shards == made[1].shards
+    parts = loads(weighed, made[0].shards)
+    assert max(parts) <= 1.01 * sum(parts) / 4
+    assert {made[0].shard_size(rank) for rank in range(4)} == {1024}
+
+
+def test_a_layout_keeps_the_cut_of_its_own_mask():
+    window, full = masks.build("causal_sliding_window", 4096, window=64), masks.build("causal", 4096)
+    first, second = lay_out([(window, 5), (full, 1)], strategy="ring_all_gather", placement="balanced")
+    gathered = [sum(stop - start for start, stop in layout.steps[0][0].k_ranges) for layout in (first, second)]
+    assert gathered[0] < gathered[1]
+    assert lay_out([(full, 3)], placement="zigzag") == (lay_out(full, placement="zigzag"),)
+
+
+def test_auto_weighs_the_masks_by_their_weights():
+    """Equal documents are whole in stretches, and a causal mask is even in a zigzag: the weightier mask decides."""
+    documents, full = masks.build("full_document", 8192, documents=[2048] * 4), masks.build("causal", 8192)
+    found = [lay_out([(documents, a), (full, b)])[0].placement for a, b in ((1, 1e-3), (1e-3, 1))]
+    assert found == [lay_out(documents).placement, lay_out(full).placement] == ["contiguous", "zigzag"]
+
+
+@pytest.mark.parametrize(
+    ("weighed", "says"),
+    [
+        ([], r"shared by no masks; give \[\(mask, weight\), ...\]"),
+        ([masks.build("causal", 8)], "one entry is a SliceMask; give"),
+        ([("causal", 1)], "one entry is a tuple; give"),
+        ([(masks.build("causal", 8), 0)], "the weight of causal of 8 tokens is 0; give a finite number above 0"),
+        ([(masks.build("causal", 8), -1.0)], "is -1.0; give a finite number"),
+        ([(masks.build("causal", 8), float("inf"))], "is inf; give a finite number"),
+        ([(masks.build("causal", 8), float("nan"))], "is nan; give a finite number"),
+        ([(masks.build("causal", 8), "2")], "is '2'; give a finite number"),
+        ([(masks.build("causal", 8), True)], "is True; give a finite number"),
+        (
+            [(masks.build("causal", 8), 1), (masks.build("causal", 9), 1)],
+            r"have one length, and these differ: causal of 8 tokens has 8 × 8; causal of 9 tokens has 9 × 9 ",
+        ),
+    ],
+)
+def test_masks_that_cannot_share_are_refused(weighed, says):
+    with pytest.raises(RequestError, match=says):
+        lay_out(weighed)
+
+
+def test_a_placement_that_does_not_suit_a_mask_is_refused():
+    documents, full = masks.build("causal_document", 64, documents=[24, 40]), masks.build("causal", 64)
+    with pytest.raises(
+        UnsupportedError,
+        match=r"whole_documents of ring_p2p does not suit all masks\. .*causal of 64 tokens has no doc",
+    ):
+        lay_out([(documents, 1), (full, 1)], placement="whole_documents")
+    others = masks.build("causal_document", 64, documents=[32, 32])
+    with pytest.raises(UnsupportedError, match="have no bound in common: causal_document of 64 tokens"):
+        lay_out([(documents, 1), (others, 1)], placement="zigzag_document")
+    with pytest.raises(UnknownNameError, match="unknown placement"):
+        lay_out([(documents, 1), (full, 1)], strategy="auto", placement="zig_zag")
+    with pytest.raises(UnknownNameError, match="unknown kernel"):
+        lay_out([(documents, 1), (full, 1)], kernel="naiv")
+
+
+def test_block_sparse_masks_share_where_no_ring_cuts_them():
+    blocks, full = masks.build("uniform_block_sparse", 64, block=16, kept=0.5, seed=0), masks.build("causal", 64)
+    with pytest.raises(UnsupportedError, match=r"between its own blocks\. Lay it out by itself, or use ulysses"):
+        lay_out([(full, 1), (blocks, 1)], placement="balanced")
+    first, second = lay_out([(full, 1), (blocks, 1)], strategy="ulysses", mesh={"ulysses": 2})
+    assert first.shards == second.shards
+
+
+def test_a_strategy_that_places_mask_by_mask_is_refused(monkeypatch):
+    """It takes the placement for a plain name, as any string."""
+    monkeypatch.setattr("longca_cp.layouts.place", lambda kind, mask, parts: place(str(kind), mask, parts))
+    window, full = masks.build("full_document", 64, documents=[8, 56]), masks.build("causal", 64)
+    assert lay_out([(window, 1), (full, 1)], placement="zigzag")
+    with pytest.raises(UnsupportedError, match="places the tokens of each of these masks differently"):
+        lay_out([(window, 1), (full, 1)], placement="balanced")
+
+
+def test_rows_are_weighed():
+    full, causal = masks.build("full", 8), masks.build("causal", 8)
+    weighed = ((full, 2.0), (causal, 0.5))
+    import numpy as np
+
+    assert Rows(weighed).of(np.array([0, 3, 7])).tolist() == [16.5, 18.0, 20.0]
+    assert place(SharedPlacement("contiguous", weighed), full, 2) == (((0, 4),), ((4, 8),))
