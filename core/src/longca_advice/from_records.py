@@ -61,7 +61,8 @@ def verified(
         try:
             record = _record(line)
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
-            latest[record["case"]] = (_checked(record, run, given), record) if record["status"] == "ok" else None
+            counts = record["status"] == "ok" and record.get("stream") is None  # a stream has no one mask
+            latest[record["case"]] = (_checked(record, run, given), record) if counts else None
             links[number] = record.get("previous")
         except ValidationError as error:
             raise RequestError(f"{held.named(number, said(error, 'record'))}. Correct or remove the line") from None

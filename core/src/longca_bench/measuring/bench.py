@@ -16,6 +16,7 @@ from longca_bench.measuring.noise import quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
 from longca_bench.measuring.status import Status
+from longca_bench.measuring.stream_trial import StreamTrial
 from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.measuring.workers import CaseEndError
@@ -54,6 +55,8 @@ class Bench:
         Raises:
             CaseEndError: What the plugin's code did ends the case.
         """
+        if task.case.stream is not None:
+            return StreamTrial(task, self._device, self._instruments, self._inputs).measure()
         trial = self._planned(task)
         found, fields = self._verified(trial)
         times: dict[str, Any] = {}

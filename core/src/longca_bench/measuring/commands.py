@@ -222,6 +222,7 @@ class Answer(_Data):
         layout_seconds: Seconds that a strategy's layout took.
         kept: Whether a strategy's forward kept tensors for its backward.
         traffic: The collectives of a call, by their kind.
+        steps: Seconds of each step of a stream, or of each plan.
     """
 
     number: _Size = 0
@@ -240,3 +241,4 @@ class Answer(_Data):
     layout_seconds: _Seconds | None = None
     kept: bool = False
     traffic: Annotated[dict[_Kind, Traffic], Field(max_length=8)] = {}
+    steps: Annotated[list[_Seconds], Field(max_length=1024)] = []

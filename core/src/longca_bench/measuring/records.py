@@ -14,7 +14,7 @@ from longca_advice.record_checks import Findings, check_times, check_verified, c
 from longca_advice.record_lines import LINK, MOST_OF_LINE, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
-__all__ = ["SCHEMA", "Record", "parsed", "read_records"]
+__all__ = ["SCHEMA", "Record", "StreamTimes", "parsed", "read_records"]
 
 #: Version of the record's fields.
 SCHEMA = 1
@@ -24,6 +24,28 @@ _POSITIVE, _NOT_NEGATIVE = Field(gt=0), Field(ge=0)
 _NONE: Any = Field(default_factory=dict)
 _Times = tuple[Annotated[float, _POSITIVE], ...]
 _Findings = Annotated[Findings, AfterValidator(checked_findings)]
+
+
+class StreamTimes(BaseModel):
+    """The times of a stream of masks. All lists are by step, and times are those of the slowest rank.
+
+    Attributes:
+        layers: Calls of attention in a step, forward and backward.
+        fixed: Seconds of each step whose plan is there, as if its mask never changed.
+        fresh: Seconds of each step that plans.
+        prefetched: Seconds of each step whose plan `longca.prefetch` makes during the step before.
+        plan: Seconds of planning alone, from a mask of which nothing is known.
+        imbalance: Visible pairs of the busiest rank over the pairs of the average rank.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    layers: int
+    fixed: _Times
+    fresh: _Times
+    prefetched: _Times
+    plan: _Times
+    imbalance: _Times
 
 
 class Record(BaseModel):
@@ -104,6 +126,8 @@ class Record(BaseModel):
         abreast_seconds: The same on the slowest rank, when all ranks do it at once. None in the same case.
         rank_abreast_seconds: Each rank's own median of that.
         alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
+        stream: The steps of a stream of masks, which have the direction `step`. The samples are the steps with
+            `longca.prefetch`. None for a case of one mask.
         finished: Time of the record, in UTC, as ISO 8601.
         previous: Number and digest of the line before, as in `41:9c1f…`. The first line has 0 and the digest of
             `environment.json`. None in records of earlier versions.
@@ -174,6 +198,7 @@ class Record(BaseModel):
     abreast_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_abreast_seconds: tuple[float, ...] = ()
     alone_findings: _Findings = ()
+    stream: StreamTimes | None = None
     finished: str
     previous: Annotated[str | None, Field(pattern=LINK)] = None
 

@@ -173,7 +173,7 @@ class _Run:
             return unmeasured_record(about, Status.SKIPPED, message)
         result = measure(task, self._options.deadline + self._options.wait_idle)
         record = measured_record(about, task, judged(result, self._device, case))
-        if case.parallel is None:
+        if case.parallel is None and case.stream is None:
             remember(record.model_dump(mode="json"), self._here, case.mask)
         return record
 

@@ -66,7 +66,7 @@ class InputCache:
         """
         if not self.has(case):
             self.drop()
-            self._shared = _shape(case), self._made(case, problem)
+            self._shared = _shape(case), self.made(case, problem)
         assert self._shared is not None, "it was made"
         return self._shared[1]
 
@@ -78,7 +78,13 @@ class InputCache:
         """Frees the memory of a reference for the next one."""
         self._shared = None
 
-    def _made(self, case: Case, problem: Problem) -> SharedInputs:
+    def made(self, case: Case, problem: Problem) -> SharedInputs:
+        """Inputs and a reference that nobody keeps, as for one mask of a stream. The tensors of all masks are equal.
+
+        Args:
+            case: The case.
+            problem: Its problem, with any mask.
+        """
         inputs, dealt = self._draw(case, problem), shares(problem, self._world.size)
         share = dealt[self._world.rank]
         mine, expected = share.inputs(inputs), None

@@ -41,6 +41,7 @@ from longca_bench.measuring.commands import (
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.strategy_commands import CallStrategy, Join
+from longca_bench.measuring.stream_worker import StreamWorker
 from longca_bench.measuring.timing import timed_call, wall_call
 from longca_bench.measuring.world import World
 
@@ -99,6 +100,7 @@ class Worker:
             MakePlan: self._plan,
             Run: self._run,
             Join: self._join,
+            **StreamWorker(self).commands,
         }
 
     def answer(self, command: object) -> Answer:
@@ -159,6 +161,11 @@ class Worker:
         wanted = self._setup.distributions
         others = frozenset(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
         return plugins.registry(others)
+
+    @property
+    def world(self) -> World:
+        """The workers of all ranks, or this device alone."""
+        return self._abreast
 
     def kernel(self, name: str) -> Kernel:
         """A loaded kernel."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.words import mask_name, shared_by
@@ -41,8 +42,8 @@ def kept_share(rows: Rows) -> Series:
 
 
 def whose(rows: Rows) -> Series:
-    """The kernel, with its strategy, placement and mesh where it has these."""
-    names = ("kernel", "strategy", "placement", "mesh")
+    """The kernel, with its strategy, placement, mesh and transport where it has these."""
+    names = ("kernel", "strategy", "placement", "mesh", "transport")
     return _series(rows, [shared_by(*values) for values in zip(*(rows[name] for name in names), strict=True)])
 
 
@@ -113,6 +114,17 @@ def communicated(rows: Rows, what: str, by: float = 1.0) -> Series:
     return _series(rows, [each["all"][what] * by if each else None for each in rows["communication"]], "float64")
 
 
+def streamed(rows: Rows, what: str, over: str = "") -> Series:
+    """The median of a stream's figure: milliseconds, or a share of another median. Missing for a case of one mask."""
+
+    def of(stream: Any) -> float | None:
+        if stream is None:
+            return None
+        return median(getattr(stream, what)) / (median(getattr(stream, over)) if over else 1e-3)
+
+    return _series(rows, [of(each) for each in rows["stream"]], "float64")
+
+
 def slowest(rows: Rows, field: str, by: float) -> Series:
     """The longest of all ranks' seconds in another unit. It is missing for one device."""
     return _series(rows, [max(each) * by if each else None for each in rows[field]], "float64")
@@ -124,12 +136,26 @@ def largest_error(rows: Rows, field: str) -> Series:
 
 
 def mesh_words(rows: Rows) -> Series:
-    """The strategy, with the sizes along its axes where there are several, and with their names where orders differ."""
+    """The strategy, with the sizes of several axes, their names where orders differ, and the transport asked for."""
     pairs = list(_both(rows, "strategy", "mesh"))
     orders: dict[Any, set[tuple[str, ...]]] = {}
     for strategy, mesh in pairs:
         orders.setdefault(strategy, set()).add(_axes(mesh)[0])
-    return _series(rows, [None if s is None else _way(s, mesh, len(orders[s]) > 1) for s, mesh in pairs])
+    ways = [None if s is None else _way(s, mesh, len(orders[s]) > 1) for s, mesh in pairs]
+    asked = zip(ways, rows["transport"], strict=True)
+    return _series(rows, [None if way is None else moved_by(way, transport or None) for way, transport in asked])
+
+
+def transport_words(rows: Rows) -> Series:
+    """The transports that were taken: one, or one for each axis. Missing on one device and in earlier records."""
+    return _series(rows, [_transports(moved) for moved in rows["moved_by"]])
+
+
+def _transports(moved: Any) -> str | None:
+    if not isinstance(moved, str) or not moved:
+        return None
+    taken = {part.partition("=")[2] for part in re.split(r"[,|]", moved)}
+    return taken.pop() if len(taken) == 1 else moved
 
 
 def placement_words(rows: Rows) -> Series:

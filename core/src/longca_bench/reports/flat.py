@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
@@ -32,12 +34,12 @@ def flat_frame(frame: DataFrame) -> DataFrame:
 def _plain(column: Series) -> Series:
     if column.dtype != object:
         return column
-    nested = column.map(lambda value: isinstance(value, tuple | list | dict))
+    nested = column.map(lambda value: isinstance(value, tuple | list | dict | BaseModel))
     return column.where(~nested, column.map(_json)).astype("string") if nested.any() else column.astype("string")
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value)
+    return value.model_dump_json() if isinstance(value, BaseModel) else json.dumps(value)
 
 
 def _statistics(samples: Series) -> dict[str, Series]:

@@ -10,6 +10,7 @@ from longca.errors import UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
 from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, TRAINING_STEP, layers
+from longca_bench.reports.views_dynamic import dynamic
 from longca_bench.reports.views_gaps import gaps, strategy_gaps
 from longca_bench.reports.views_pairs import best_pair, measured_pairs
 from longca_bench.reports.views_peers import overlap, peers
@@ -52,6 +53,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "pairs": measured_pairs,
     "costs": COSTS,
     "planning": planning,
+    "dynamic": dynamic,
     "ablation": ABLATION,
     "layers": layers,
     "steps": STEPS,
@@ -71,6 +73,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "strategy-ranking": strategy_ranking,
     "strategy-shares": strategy_shares,
     "auto-placements": auto_placements,
+    "transports": transports,
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": strategy_memory,
     "strategy-errors": strategy_errors,

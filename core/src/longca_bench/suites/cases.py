@@ -25,6 +25,7 @@ from longca.masks import PATTERNS, Mask, sample
 from longca_advice.auto_layout import AUTO
 from longca_bench.suites.meshes import MeshAxes, fitting_meshes
 from longca_bench.suites.selection import Selection, absent, check, halves, nothing_left, strategies_of
+from longca_bench.suites.streams import Stream
 from longca_bench.suites.suite import Suite, Sweep, Value
 
 __all__ = ["MOST_CASES", "Case", "Parallel", "Selection", "absent", "expand"]
@@ -81,6 +82,7 @@ class Case:
         factors: Mask factors of the suite, as sorted (name, value) pairs.
         parallel: The way in which ranks share the case, or None on one device.
         allow_unverified: Whether an offer may run that nobody verified on the device. The case is the same.
+        stream: The masks and the layers of training steps, or None for one mask. Steps have both directions.
     """
 
     kernel: str
@@ -96,6 +98,7 @@ class Case:
     factors: tuple[tuple[str, Any], ...] = ()
     parallel: Parallel | None = None
     allow_unverified: bool = False
+    stream: Stream | None = None
 
     def digest(self, device: str) -> str:
         """16 hex digits of the case on a device."""
@@ -103,6 +106,8 @@ class Case:
         del about["allow_unverified"]
         if self.parallel is None:  # the first records were made before cases had this field
             del about["parallel"]
+        if self.stream is None:
+            del about["stream"]
         text = json.dumps([about, device], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -110,7 +115,7 @@ class Case:
     def mask(self) -> Mask:
         """The case's mask, drawn from its seed."""
         same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, heads_q=1)
-        return _mask(replace(same, parallel=None))
+        return _mask(replace(same, parallel=None, stream=None))
 
     def problem(self, device: Device) -> Problem:
         """The problem that the kernel gets."""
@@ -205,6 +210,11 @@ class _Matrix:
         """Number of combinations."""
         return sum(map(self.sweep.count_factor_sets, self.patterns)) * prod(map(len, self.axes))
 
+    @property
+    def stream(self) -> Stream | None:
+        """The stream of each case, if the sweep asks for streams."""
+        return Stream(self.sweep.stream, self.sweep.layers) if self.sweep.stream else None
+
     def cases(self) -> Iterator[Case]:
         """The case of each combination, without invalid pairs that were added."""
         lengths, *others = self.axes
@@ -213,7 +223,7 @@ class _Matrix:
             kernel, parallel, direction = call
             heads_q, heads_kv = map(int, heads.split(":"))
             about = (self.sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
-            case = Case(kernel, pattern, seqlen, *about)
+            case = Case(kernel, pattern, seqlen, *about, stream=self.stream)
             if kernel not in self.added or (self.takes is not None and self.takes(case)):
                 yield case
 
@@ -233,6 +243,8 @@ def _matrix(
     added = [name for name in every if asks_pairs and name not in kernels]
     parallels = [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection))
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
+    if sweep.stream:  # the problem of a step is that of the backward, which has the forward's plan too
+        directions = [Direction.BACKWARD]
     backward = [d for d in directions if d == Direction.BACKWARD]
     lengths = sweep.lengths_on(ranks or 1)
     taken = [n for n in selection.seqlens if n in lengths or n not in listed]

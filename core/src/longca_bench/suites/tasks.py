@@ -14,6 +14,7 @@ from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
 from longca_bench.suites.cases import Case
 from longca_bench.suites.meshes import MeshAxes
+from longca_bench.suites.streams import masks_of
 
 __all__ = ["Sharing", "Task", "places_of", "takes", "task_of"]
 
@@ -47,6 +48,7 @@ class Task:
         distributions: The distributions whose code it runs. They share a process.
         sharing: How ranks share it, or None on one device.
         unverified: Whether nobody verified an offer that covers it on the device.
+        steps: How ranks share each mask of a stream. Empty for cases of one mask, and on one device.
     """
 
     case: Case
@@ -56,12 +58,11 @@ class Task:
     distributions: tuple[str, ...] = ()
     sharing: Sharing | None = None
     unverified: bool = False
+    steps: tuple[Sharing, ...] = ()
 
 
 def task_of(registry: Registry, case: Case, device: Device) -> Task:
-    """The task of a case.
-
-    `auto` gives the same placement in both directions, because training and evaluation use the same shards.
+    """The task of a case, or of a stream. Its fields besides `steps` are those of the case's own mask.
 
     Args:
         registry: The registry of kernels and strategies.
@@ -70,6 +71,15 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
 
     Raises:
         UnsupportedError: The kernel does not take the case. The message gives the reasons.
+    """
+    task = _task_of(registry, case, device)
+    return task if case.stream is None else _with_stream(registry, task, device)
+
+
+def _task_of(registry: Registry, case: Case, device: Device) -> Task:
+    """The task of a case's own mask.
+
+    `auto` gives the same placement in both directions, because training and evaluation use the same shards.
     """
     problem, parallel = case.problem(device), case.parallel
     providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
@@ -85,6 +95,20 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
     sharing = Sharing(layout, places_of(parallel.mesh, layout.axis_sizes), alone.valid, alone.rough_lse)
     both = tuple(dict.fromkeys((*providers, registry.strategy_provider(parallel.strategy).distribution)))
     return Task(case, verdict.form, placement, verdict.rough_lse, both, sharing, verdict.unverified)
+
+
+def _with_stream(registry: Registry, task: Task, device: Device) -> Task:
+    """The task of a stream, whose kernel takes every mask. All masks have the placement of the first."""
+    problem, parallel, steps = task.case.problem(device), task.case.parallel, []
+    for mask in masks_of(task.case):
+        asked = problem.with_mask(mask)
+        if parallel is None or task.sharing is None:
+            registry.resolve(task.case.kernel, asked).check()
+            continue
+        layout = registry.layout(parallel.strategy, asked, parallel.axis_sizes, task.placed)
+        registry.resolve(task.case.kernel, asked, layout).check()
+        steps.append(replace(task.sharing, layout=layout))
+    return replace(task, steps=tuple(steps))
 
 
 def takes(registry: Registry, device: Device, *, allow_unverified: bool = False) -> Callable[[Case], bool]:

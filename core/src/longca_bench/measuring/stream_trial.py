@@ -1,0 +1,201 @@
+"""The trial of a stream of masks: the same steps with plans that are there, with planning in each step, and prefetched.
+
+Steps run in windows of WINDOW masks, because the inputs and the results of every step are kept until they are checked.
+Each step has inputs of its own, which change between the ways. All results of every step and way are verified. The
+ways of a window take turns, so that a drift of the machine's speed meets all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from random import Random, SystemRandom
+from statistics import median
+from typing import Any
+
+import torch
+
+from longca.manifests import Device, Direction, Layout, Problem, Step
+from longca_advice.nominal import imbalance
+from longca_bench.measuring.clocks import Clocks
+from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.messages import Result
+from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.shards import Results, Shard
+from longca_bench.measuring.shared_inputs import InputCache
+from longca_bench.measuring.shares import worst
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.stream_commands import RunStream, StreamSetting, TakeStream, Way
+from longca_bench.measuring.workers import CaseEndError, Heard
+from longca_bench.suites.streams import cold, masks_of
+from longca_bench.suites.tasks import Sharing, Task
+from longca_bench.verification.change import Change
+from longca_bench.verification.verify import Finding, Verification
+
+__all__ = ["WINDOW", "StreamTrial"]
+
+#: Steps whose inputs and results are kept at a time.
+WINDOW = 10
+_INPUTS = ("q", "k", "v", "dout")
+
+
+class StreamTrial:
+    """A stream on this rank.
+
+    Args:
+        task: The case.
+        device: The device of each rank.
+        instruments: The instruments of this rank.
+        inputs: Draws inputs and computes references.
+    """
+
+    def __init__(self, task: Task, device: Device, instruments: Instruments, inputs: InputCache) -> None:
+        case = task.case
+        assert case.stream is not None, "the case is a stream"
+        self._task, self._instruments, self._inputs = task, instruments, inputs
+        self._world, self._problem = instruments.world, case.problem(device)
+        self._masks = masks_of(case)
+        whole = Sharing(_on_one(self._problem), (0,), True, task.rough_lse)
+        self._sharings = task.steps or (whole,) * len(self._masks)
+        self._layers = case.stream.layers
+        self._random = Random(repr(self._world.everyone(SystemRandom().getrandbits(63))))
+        self._worker = instruments.workers.of(task.distributions)
+        self._clocks = {way: Clocks(self._world.device, 0.0) for way in Way}
+        self._seconds: dict[str, list[float]] = {name: [] for name in ("plan", *Way)}
+        self._verified: tuple[int, ...] | None = None
+
+    def measure(self) -> Result:
+        """Makes all steps, verifies them, and returns their times.
+
+        Raises:
+            CaseEndError: What the plugin's code did ends the case.
+        """
+        self._load()
+        found: tuple[Finding, ...] = ()
+        for first in range(0, len(self._masks), WINDOW):
+            found = worst([found, self._window(range(first, min(first + WINDOW, len(self._masks))))])
+        verification = Verification(found)
+        fields: dict[str, Any] = {"findings": tuple(map(asdict, found)), "verified_kv_heads": self._verified}
+        if not verification.passed:
+            return Result(Status.WRONG, "; ".join(map(str, verification.failures)), fields)
+        doubts = [
+            f"rank {rank}, {way} steps: {fault}"
+            for way, clocks in self._clocks.items()
+            for rank, fault in enumerate(self._world.everyone(clocks.fault()))
+            if fault
+        ]
+        fields |= self._times()
+        return Result(
+            Status.SUSPECT if doubts else Status.OK, "; ".join(doubts), fields if self._world.rank == 0 else {}
+        )
+
+    def _load(self) -> None:
+        task, latency = self._task, 0.0
+        self._instruments.announce("load")
+        if task.case.parallel is None:
+            kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
+            kernel.load()
+            latency = kernel.latency
+        else:
+            # Only ranks import torch.distributed.
+            from longca_bench.measuring.remote_strategy import RemoteStrategy
+
+            strategy = RemoteStrategy(self._instruments, task)
+            strategy.load()
+            latency = strategy.latency
+        self._clocks = {way: Clocks(self._world.device, latency) for way in Way}
+
+    def _window(self, steps: range) -> tuple[Finding, ...]:
+        """The worst findings of some steps, made in every way."""
+        self._instruments.announce("inputs")
+        self._instruments.workers.trim()
+        shards = [self._shard(step) for step in steps]
+        landings = [shard.landing(Direction.FORWARD) | shard.landing(Direction.BACKWARD) for shard in shards]
+        found: list[tuple[Finding, ...]] = []
+        for way in Way:  # the fixed steps come first, and compile what the others need
+            self._instruments.announce("time")
+            self._made(way, steps, shards, landings)
+            self._instruments.announce("verify")
+            for shard, landing in zip(shards, landings, strict=True):
+                mine = [*shard.check(landing), *shard.changed_inputs()]
+                if shard.checksums.is_complete:
+                    mine += shard.check_rows(landing, self._random)
+                shard.checksums.is_complete = True
+                named = tuple(each.named(f"{each.tensor} of {way} steps") for each in mine)
+                found += self._world.everyone(named)
+        return worst(found)
+
+    def _shard(self, step: int) -> Shard:
+        """This rank's tokens of a step, with the reference of its mask."""
+        problem = self._problem.with_mask(self._masks[step])
+        shared = self._inputs.made(self._task.case, problem)
+        self._verified = shared.verified_kv_heads
+        arena = self._instruments.workers.arena
+        return Shard(problem, self._sharings[step], shared, self._world, arena, self._task.rough_lse)
+
+    def _made(self, way: Way, steps: range, shards: Sequence[Shard], landings: Sequence[Results]) -> None:
+        """Makes the steps of a window in one way, on new inputs."""
+        for shard, landing in zip(shards, landings, strict=True):
+            shard.change = Change.draw(self._problem, shard.change, self._random)
+            shard.write(*_INPUTS)
+            for there in landing.values():
+                there.fill_(torch.nan)
+        masks = tuple(cold(self._masks[step % len(self._masks)]) for step in range(steps.start, steps.stop + 1))
+        tensors = tuple({name: self._place(getattr(shard.inputs, name)) for name in _INPUTS} for shard in shards)
+        taken = self._worker.ask(TakeStream(self._setting, way, masks, tensors))
+        if way is Way.FIXED:
+            self._note("plan", taken, len(steps))
+        self._world.synchronize()
+        start = time.perf_counter()
+        for landing in landings:
+            for there in landing.values():
+                there.fill_(torch.nan)
+        self._world.synchronize()
+        handling = time.perf_counter() - start
+        self._world.everyone(None)  # all judges give their commands at once, so their clocks can be compared
+        places = tuple({name: self._place(there) for name, there in landing.items()} for landing in landings)
+        heard = self._worker.ask(RunStream(places), is_timed=True)
+        self._note(way, heard, len(steps))
+        self._clocks[way].take(sum(heard.answer.steps), heard, handling)
+
+    def _note(self, name: str, heard: Heard, count: int) -> None:
+        """Notes the seconds of each step on the slowest rank."""
+        said, changed = heard.answer.steps, heard.answer.changed
+        fault = f"it gave {len(said)} times for {count} steps" if len(said) != count else ""
+        fault = fault or (f"a step changes global state: {', '.join(changed)}" if changed else "")
+        if faults := [each for each in self._world.everyone(fault) if each]:
+            raise CaseEndError(Status.WRONG, faults[0])
+        self._seconds[name] += map(max, zip(*self._world.everyone(said), strict=True))
+
+    def _place(self, tensor: torch.Tensor) -> Any:
+        return self._worker.place(tensor)
+
+    @property
+    def _setting(self) -> StreamSetting:
+        case, parallel = self._task.case, self._task.case.parallel
+        alone = StreamSetting(case.kernel, self._layers, case.allow_unverified)
+        if parallel is None:
+            return alone
+        return replace(alone, strategy=parallel.strategy, placement=self._task.placed, mesh=parallel.mesh)
+
+    def _times(self) -> dict[str, Any]:
+        """The times for the record."""
+        shared = [self._problem.with_mask(mask) for mask in self._masks]
+        uneven = [imbalance(each, sharing.layout) for each, sharing in zip(shared, self._sharings, strict=True)]
+        seconds = {str(name): tuple(found) for name, found in self._seconds.items()}
+        return {
+            "samples": seconds[Way.PREFETCHED],
+            "median": median(seconds[Way.PREFETCHED]),
+            "plan_seconds": median(seconds["plan"]),
+            "area_imbalance": sum(uneven) / len(uneven),
+            "clocks": self._clocks[Way.PREFETCHED].fields(),
+            "stream": {"layers": self._layers, "imbalance": tuple(uneven), **seconds},
+        }
+
+
+def _on_one(problem: Problem) -> Layout:
+    """The layout of one device, which holds everything."""
+    tokens = ((0, problem.concrete_mask.seqlen_q),)
+    step = Step(tokens, tokens, (0, problem.heads_q), (0, problem.num_heads_kv))
+    return Layout(((step,),), (tokens,))
