@@ -99,8 +99,9 @@ class Arena:
         link.restart(self._slots, 1)
         for peer in range(link.size):
             link.post(peer, self._slots[0])
-        for peer in range(link.size):
-            link.expect(peer, self._slots[0], "its next call")
+        with link.ahead():
+            for peer in range(link.size):
+                link.expect(peer, self._slots[0], "its next call")
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Place:
         """The next place of the call. All ranks take places of the same sizes in the same order."""

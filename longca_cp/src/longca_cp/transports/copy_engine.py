@@ -183,7 +183,7 @@ class CopyEngineLink(Link):
         if status:
             raise LongCAError(f"the counters of a link cannot be registered with the GPU: error {status}")
         # The counters live in the finalizer until they are no longer registered.
-        weakref.finalize(self, _unregister, host, self._counts).atexit = False
+        weakref.finalize(self, _unregister, self.device, host, self._counts).atexit = False
         return self._driver.address(host)
 
     def _fail(self, awaited: _Awaited) -> None:
@@ -239,7 +239,8 @@ def _stop(stopped: threading.Event, changed: threading.Condition) -> None:
         changed.notify_all()
 
 
-def _unregister(host: int, _counts: object) -> None:
+def _unregister(device: torch.device, host: int, _counts: object) -> None:
+    torch.cuda.synchronize(device)  # the last calls may still write counters
     torch.cuda.cudart().cudaHostUnregister(host)
 
 

@@ -20,7 +20,8 @@ from longca_cp.transports.strided import Copy
 
 __all__ = ["Driver"]
 
-_DEVICE_MEMORY = 2
+#: CU_MEMORYTYPE_UNIFIED: addresses of any device.
+_UNIFIED = 4
 #: Waits until the counter is at least the value, in the sense of a signed difference.
 _AT_LEAST = 0
 
@@ -79,8 +80,8 @@ class Driver:
                     where = c_uint64(copy.into), c_uint64(copy.source)
                     self._check(self._copy(*where, c_size_t(copy.width), c_void_p(stream)))
                 else:
-                    source = 0, 0, _DEVICE_MEMORY, None, copy.source, None, copy.source_pitch
-                    into = 0, 0, _DEVICE_MEMORY, None, copy.into, None, copy.into_pitch
+                    source = 0, 0, _UNIFIED, None, copy.source, None, copy.source_pitch
+                    into = 0, 0, _UNIFIED, None, copy.into, None, copy.into_pitch
                     asked = _Copy2D(*source, *into, copy.width, copy.height)
                     self._check(self._copy_2d(byref(asked), c_void_p(stream)))
 
