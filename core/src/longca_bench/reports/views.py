@@ -73,7 +73,6 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "strategy-ranking": strategy_ranking,
     "strategy-shares": strategy_shares,
     "auto-placements": auto_placements,
-    "transports": transports,
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": strategy_memory,
     "strategy-errors": strategy_errors,
