@@ -52,6 +52,16 @@ def test_each_of_the_five_is_ranked_on_a_host():
         assert {choice.strategy for choice in alone.choices} == {name}
 
 
+@pytest.mark.parametrize("ranks", [8, 16])  # every pair cut, and pairs by the whole mask
+def test_each_strategy_is_ranked_for_block_sparse_masks(ranks):
+    blocks = masks.build("uniform_block_sparse", 2**15, block=64, kept=0.1, heads=8, seed=0)
+    network = {} if ranks == 8 else {"network": "400Gb", "per_node": 8}
+    for name, manifest in longca.registry().strategies.items():
+        found = ask(blocks, ranks=ranks, kernels=("bsa",), strategies=(name,), heads=(64, 8), **network)
+        assert [choice.kernel for choice in found.choices[:1]] == ["bsa"], reasons(found, name)
+        assert set(found.choices[0].mesh.split(",")) <= {f"{axis}={n}" for axis in manifest.axes for n in range(1, 17)}
+
+
 def test_a_prime_number_of_devices_has_rings_alone():
     found = ask(ranks=7, heads=(28, 4))
     assert {choice.strategy for choice in found.choices} == RINGS

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.manifests import Layout
-from longca.masks import Mask, SliceMask
+from longca.masks import BlockSparseMask, Form, Mask, SliceMask
+from longca.masks.block_parts import part_areas
 from longca.plan_cache import PlanCache
 from longca_advice.costs import CostModel, Key
 from longca_advice.fit import Call
 from longca_advice.pair_sums import Owned, pair_sums, tiles_before
-from longca_advice.work import TILE, Work
+from longca_advice.work import TILE, Work, work_of
 
 __all__ = ["PairTiles", "Pairs", "pair_tiles", "pairs_of", "seconds_of"]
 
@@ -140,16 +141,35 @@ def pair_tiles(mask: Mask, layout: Layout, pairs: Pairs) -> PairTiles:
     Strategies that place tokens alike have the same pairs. The latest are kept.
 
     Args:
-        mask: The mask of all tokens: of slices, where ranks cut it.
+        mask: The mask of all tokens: of slices or of blocks, where ranks cut it.
         layout: Who computes what.
         pairs: Its pairs.
     """
-    assert isinstance(mask, SliceMask), "rings cut masks of slices alone"
     arrays = layout.table.arrays
     about = hashlib.blake2b(b"%d" % len(arrays))
     for array in (pairs.parts, *arrays):
         about.update(b"%d" % len(array) + array.tobytes())
+    if isinstance(mask, BlockSparseMask):
+        return _TILES.get(mask, about.digest(), lambda: _pair_blocks(mask, arrays, pairs.parts))
+    assert isinstance(mask, SliceMask), "rings cut masks of slices and of blocks"
     return _TILES.get(mask, about.digest(), lambda: _pair_tiles(mask, arrays, pairs.parts))
+
+
+def _pair_blocks(mask: BlockSparseMask, arrays: Sequence[_Ints], pairs: _Ints) -> PairTiles:
+    """The tiles of cuts of a block-sparse mask, from their visible pairs. Other shares are those of the whole mask."""
+    whole = work_of(mask, Form.BLOCK_SPARSE)
+    tokens = np.array([np.diff(array).sum() for array in arrays], np.int64)
+    rows, columns = -(-tokens[pairs.T] // TILE)
+    full = part_areas(mask, arrays, range(mask.heads))[tuple(pairs.T)] / (mask.heads * TILE**2)
+    partial = full * whole.partial / whole.full
+    uneven = whole.longest * whole.rows / whole.full
+    longest = np.minimum(columns, full / np.maximum(rows, 1) * uneven)
+    works, which = _distinct(np.stack([full, partial, longest, rows, columns]))
+    return PairTiles(tuple(work and _of_blocks(work, whole.path) for work in works), which)
+
+
+def _of_blocks(work: Work, path: str) -> Work:
+    return replace(work, path=path, longest_column=work.rows * work.full / work.cells)
 
 
 def _pair_tiles(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> PairTiles:

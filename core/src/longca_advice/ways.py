@@ -150,7 +150,7 @@ class Way:
     def rough(self, kernel: str, direction: str) -> _Floats | None:
         """The seconds of each pair by the tiles of the whole mask, or None if the kernel does not take such masks.
 
-        A block-sparse mask is cut instead if there are few pairs. Its cuts are quick, and kernels differ in their blocks.
+        A block-sparse mask is cut instead if there are few pairs. Its cuts are quick, and kernels differ by block.
         """
         if self._has_blocks and self.cuts_all and len(self.pairs.parts) > 1:
             found = self.exact(kernel, "forward" if direction == Direction.FORWARD else "backward", direction)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from longca import masks
 from longca.manifests import Layout, Step
-from longca.masks import SliceMask
+from longca.masks import Form, SliceMask
 from longca_advice.step_works import pair_tiles, pairs_of
-from longca_advice.work import TILE
+from longca_advice.work import TILE, work_of
 
 PATTERNS = ["full", "causal", "causal_document", "full_sliding_window", "shared_question"]
 
@@ -41,6 +41,24 @@ def test_chunks_of_whole_tiles_have_exactly_the_tiles_of_their_cuts(pattern: str
         full, partial = (work.full, work.partial) if work else (0, 0)
         # Works that differ by less than 1 % are one.
         assert (full, partial) == pytest.approx((runs.num_full, runs.num_partial), rel=0.03, abs=0.03)
+
+
+@pytest.mark.parametrize("block", [64, 128, 192])
+@pytest.mark.parametrize("kept", [0.1, 0.7])
+def test_pairs_of_blocks_have_about_the_work_of_their_cuts(block: int, kept: float) -> None:
+    mask = masks.build("uniform_block_sparse", 64 * block, block=block, kept=kept, heads=2, seed=1)
+    layout = _layout(64 * block, [[(n * 16 * block, (n + 1) * 16 * block)] for n in range(4)])
+    pairs = pairs_of(layout)
+    found = pair_tiles(mask, layout, pairs)
+    for (q, k), which in zip(pairs.parts.tolist(), found.which.tolist(), strict=True):
+        cut = work_of(mask.cut(layout.table.parts[q], layout.table.parts[k]), Form.BLOCK_SPARSE)
+        work = found.works[which]
+        assert work is not None
+        assert work.path == cut.path == f"block_sparse/{block}"
+        assert work.full == pytest.approx(cut.full, rel=0.03)
+        assert work.tiles == pytest.approx(cut.tiles, rel=0.2)
+        assert (work.rows, work.tokens, work.cells) == (cut.tokens, cut.tokens, cut.cells)
+        assert 0 < work.longest <= work.cells / work.rows
 
 
 @settings(deadline=None, max_examples=30)
