@@ -48,6 +48,11 @@ class Axis:
     link: Link | None = None
 
     @property
+    def transport(self) -> Transport:
+        """The transport that moves tensors along it."""
+        return Transport.COLLECTIVES if self.link is None else Transport.COPY_ENGINE
+
+    @property
     def by_nccl(self) -> bool:
         """Whether NCCL moves tensors of GPUs. A group without a named backend has one for each kind of device."""
         return "cuda:nccl" in dist.get_backend_config(self.group)

@@ -54,6 +54,7 @@ class LoongTrain:
 
     def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
         self._rank, (self._outer, self._inner, self._heads) = axes_of(mesh, ("outer", "inner", "heads"), transport)
+        self.transports = tuple(axis.transport for axis in (self._outer, self._inner, self._heads))
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> LoongTrainPlan:
         """Plans this rank's steps, window after window."""

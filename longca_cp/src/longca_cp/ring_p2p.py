@@ -69,6 +69,7 @@ class RingP2P:
 
     def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ring",), transport)
+        self.transports = (self._axis.transport,)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingPlan:
         """Plans this rank's steps."""

@@ -125,6 +125,7 @@ class Ulysses:
 
     def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
         self._rank, (self._axis,) = axes_of(mesh, ("ulysses",), transport)
+        self.transports = (self._axis.transport,)
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> UlyssesPlan:
         """Plans this rank's chunks of heads."""

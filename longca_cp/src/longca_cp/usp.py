@@ -39,6 +39,7 @@ class USP:
 
     def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
         self._rank, (self._ring, self._group) = axes_of(mesh, ("ring", "ulysses"), transport)
+        self.transports = tuple(axis.transport for axis in (self._ring, self._group))
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> USPPlan:
         """Plans this rank's steps on the ring."""

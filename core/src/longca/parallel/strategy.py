@@ -29,7 +29,8 @@ class Strategy(Protocol):
     """A strategy on a mesh. It keeps nothing between calls but its process groups.
 
     The class of a manifest with several transports takes `transport`, a `longca.Transport`, too: `Class(mesh,
-    transport=...)`. It gets `auto` if the caller leaves the choice to the strategy.
+    transport=...)`. It gets `auto` if the caller leaves the choice to the strategy. Its instances have the attribute
+    `transports`: the transport of each axis, in the manifest's order.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None: ...

@@ -68,6 +68,10 @@ def run(
         list[str] | None,
         typer.Option(help="Only this placement, or this placement instead of the suite's. Repeatable."),
     ] = None,
+    transport: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this transport: auto, collectives or copy_engine. Repeatable. (default: the suite's)"),
+    ] = None,
     nproc: Annotated[
         int | None, typer.Option(help="Number of ranks to start with torchrun. They share each case.", min=1, max=4096)
     ] = None,
@@ -156,6 +160,7 @@ def run(
         seeds=tuple(seed or ()),
         strategies=tuple(strategy or ()),
         placements=tuple(placement or ()),
+        transports=tuple(transport or ()),
         pairs=pairs,
     )
     disabled = frozenset(context.obj or ()) | frozenset(no_plugin or ())

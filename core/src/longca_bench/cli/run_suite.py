@@ -65,8 +65,7 @@ def _check_of_a_pattern(name: str, selection: Selection, ranks: int | None) -> N
 
     if selection.patterns:
         raise RequestError(f"--mask picks masks of a suite, and {name} is a mask pattern itself; leave out --mask")
-    given = {"--strategy": selection.strategies, "--placement": selection.placements}
-    if ranks is None and (names := [option for option, values in given.items() if values]):
+    if ranks is None and (names := [option for option, values in selection.parallel.items() if values]):
         raise RequestError(
             f"{' and '.join(names)}: strategies need several ranks; give --nproc, or start longca run under torchrun"
         )
@@ -91,6 +90,7 @@ def _suite_of_pattern(name: str, selection: Selection, described: Described, ran
         "seeds": selection.seeds,
         "strategies": selection.strategies or (("*",) if ranks is not None else ()),
         "placements": selection.placements,
+        "transports": selection.transports,
     }
     return problem_suite(
         name,

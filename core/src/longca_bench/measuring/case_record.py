@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from longca.manifests import Device
+from longca.manifests import Device, Transport
 from longca.plain_text import plain_text
 from longca.plugins import Registry
 from longca_advice.devices import peak_tflops
@@ -67,6 +67,7 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
         fields |= {
             "strategy": parallel.strategy,
             "placement": parallel.placement,
+            "transport": None if parallel.transport is Transport.AUTO else str(parallel.transport),
             "world_size": parallel.world_size,
             "mesh": parallel.mesh_text,
         }

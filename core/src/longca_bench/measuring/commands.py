@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from longca.manifests import Direction, Problem
+from longca.manifests import Direction, Problem, Transport
 from longca_bench.measuring.arena import Where
 
 __all__ = [
@@ -220,6 +220,7 @@ class Answer(_Data):
         plan: The plan that was made.
         methods: The names of the arguments of each method of a kernel that was loaded. `**` stands for any others.
         layout_seconds: Seconds that a strategy's layout took.
+        moved_by: The transport of each axis of a planned strategy.
         kept: Whether a strategy's forward kept tensors for its backward.
         traffic: The collectives of a call, by their kind.
         steps: Seconds of each step of a stream, or of each plan.
@@ -239,6 +240,7 @@ class Answer(_Data):
     plan: PlanFacts | None = None
     methods: Annotated[dict[_Word, Annotated[list[_Word], Field(max_length=64)]], Field(max_length=8)] = {}
     layout_seconds: _Seconds | None = None
+    moved_by: Annotated[dict[_Word, Transport], Field(max_length=8)] = {}
     kept: bool = False
     traffic: Annotated[dict[_Kind, Traffic], Field(max_length=8)] = {}
     steps: Annotated[list[_Seconds], Field(max_length=1024)] = []

@@ -20,6 +20,7 @@ from torch import Tensor
 from longca.manifests import Direction
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.plain_text import plain_text
+from longca.parallel.transport import constructed, transport_of
 from longca_bench.measuring.commands import MOST_BYTES, Answer, Mode, PlanFacts, Traffic
 from longca_bench.measuring.communication import ALL
 from longca_bench.measuring.global_state import GlobalState
@@ -100,7 +101,9 @@ class RankWorker:
         before, start = GlobalState(), time.perf_counter()
         layout = self._worker.registry.layout(asked.strategy, asked.problem, dict(asked.mesh), asked.placement)
         laid_out = time.perf_counter()
-        strategy = self._strategies[asked.strategy](mesh)
+        manifest = self._worker.registry.strategy(asked.strategy)
+        transport = transport_of(asked.transport, manifest)
+        strategy = constructed(self._strategies[asked.strategy], manifest, mesh, transport)
         made = time.perf_counter()
         plan = strategy.plan(asked.problem, asked.layout, kernel)
         self.world.synchronize()
@@ -112,7 +115,10 @@ class RankWorker:
             fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
         self._planned = _Planned(asked.number, strategy, plan, kernel)
         facts = PlanFacts(form="", form_text="", backend="", metadata_bytes=0 if fault else nbytes, fault=fault)
-        return Answer(seconds=seconds, layout_seconds=laid_out - start, plan=facts, changed=before.changed())
+        taken = getattr(strategy, "transports", manifest.transports * len(manifest.axes))
+        moved_by = dict(zip(manifest.axes, taken, strict=True))
+        times = {"seconds": seconds, "layout_seconds": laid_out - start}
+        return Answer(**times, plan=facts, moved_by=moved_by, changed=before.changed())
 
     def _call(self, asked: CallStrategy) -> Answer:
         planned = self._of(asked)

@@ -105,6 +105,8 @@ class Record(BaseModel):
             all fields below but `finished`.
         placement: The requested placement of tokens on ranks, or `auto`.
         placed: The placement that was measured, with `auto` resolved.
+        transport: The requested way to move tensors. None if the strategy chose.
+        moved_by: The transport of each axis, such as `ring=copy_engine`. None in earlier records, with collectives.
         world_size: Number of ranks.
         mesh: Ranks along each of the strategy's axes, such as `ring=2,ulysses=2`.
         layout_seconds: Time to compute the layout for a known placement, on the slowest rank.
@@ -185,6 +187,8 @@ class Record(BaseModel):
     placed: str | None = None
     world_size: int | None = None
     mesh: str | None = None
+    transport: str | None = None
+    moved_by: str | None = None
     layout_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_samples: tuple[_Times, ...] = ()
     rank_peak_bytes: tuple[int, ...] = ()

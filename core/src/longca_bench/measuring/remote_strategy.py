@@ -51,6 +51,7 @@ class StrategyFacts:
         layout_seconds: Seconds that its layout took, on the slowest rank.
         plan_seconds: Seconds that planning took, on the slowest rank.
         metadata_bytes: Bytes of the plan's tensors, on the rank with the most.
+        moved_by: The transport of each axis, such as `ring=copy_engine`. Ranks with other transports follow a bar.
     """
 
     problem: Problem
@@ -58,6 +59,7 @@ class StrategyFacts:
     layout_seconds: float
     plan_seconds: float
     metadata_bytes: int
+    moved_by: str
 
 
 class RemoteStrategy:
@@ -106,19 +108,22 @@ class RemoteStrategy:
             CaseEndError: The plan cannot be made, or is none.
         """
         number, parallel, task = next(_numbers), self._parallel, self._task
-        about = number, task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", problem
+        about = number, task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", parallel.transport
 
-        def made() -> tuple[float, float, int]:
-            heard = self._worker.ask(PlanStrategy(*about, self.sharing.layout))
+        def made() -> tuple[tuple[float, float, int], str]:
+            heard = self._worker.ask(PlanStrategy(*about, problem, self.sharing.layout))
             answer, facts = heard.answer, heard.answer.plan
             if facts is None or facts.fault:
                 raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
             if answer.changed:
                 raise CaseEndError(Status.WRONG, f"plan changes global state: {', '.join(answer.changed)}")
-            return answer.layout_seconds or 0.0, said_seconds(heard), facts.metadata_bytes
+            moved_by = ",".join(f"{axis}={transport}" for axis, transport in answer.moved_by.items())
+            return (answer.layout_seconds or 0.0, said_seconds(heard), facts.metadata_bytes), moved_by
 
         mine = agreed(self._world, made, lambda: self._announce("planned"))
-        return StrategyFacts(problem, number, *map(max, zip(*self._world.everyone(mine), strict=True)))
+        numbers, moved_by = zip(*self._world.everyone(mine), strict=True)
+        most = map(max, zip(*numbers, strict=True))
+        return StrategyFacts(problem, number, *most, "|".join(dict.fromkeys(moved_by)))
 
     def call(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from longca.manifests import Direction, Layout, Problem
+from longca.manifests import Direction, Layout, Problem, Transport
 from longca_bench.measuring.arena import Where
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.messages import Place
@@ -47,6 +47,7 @@ class PlanStrategy:
         strategy: Name of a loaded strategy.
         mesh: Ranks along each axis.
         placement: The placement of the tokens.
+        transport: The way to move tensors.
         problem: The problem of all ranks together.
         layout: The layout that the judges have.
     """
@@ -56,6 +57,7 @@ class PlanStrategy:
     strategy: str
     mesh: MeshAxes
     placement: str
+    transport: Transport
     problem: Problem
     layout: Layout
 

@@ -87,6 +87,7 @@ class StrategyTrial(Trial):
             "placed": task.placed,
             "area_imbalance": imbalance(plan.problem, sharing.layout),
             "layout_seconds": plan.layout_seconds,
+            "moved_by": plan.moved_by,
             "plan_seconds": plan.plan_seconds,
             "metadata_bytes": plan.metadata_bytes,
             "verified_kv_heads": shared.verified_kv_heads,

@@ -33,6 +33,7 @@ from longca_bench.reports.derived import (
     strategy_and_placement,
     streamed,
     texts,
+    transport_words,
     whose,
 )
 from longca_bench.reports.words import (
@@ -158,6 +159,9 @@ _ALL = (
     _code("placed", "placement"),
     _name("placing", "placement", derive=placement_words),
     _name("way_placing", "strategies", derive=strategy_and_placement),
+    _code("transport"),
+    _code("moved_by", "transports"),
+    _code("moved", "transport", derive=transport_words),
     Column("world_size", "ranks", lambda value: counted(value, "rank")),
     _code("mesh"),
     _times("of_alone", "of alone", drop=1, derive=partial(ratio, over="alone_seconds"),

@@ -22,7 +22,7 @@ __all__ = ["KEY", "Comparison", "Difference", "Pair", "compare_runs", "environme
 #: The fields that make two records a pair.
 KEY = (
     "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "dtype", "direction",
-    "mask_digest", "strategy", "placement", "world_size", "mesh",
+    "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
 )  # fmt: skip
 
 #: The facts that must be alike for times to be compared, by the dotted names of `environment.json`.

@@ -134,7 +134,7 @@ def _told(comparison: Comparison) -> Iterator[str]:
 
 def _case(record: Record) -> str:
     mask = mask_name(record.pattern, record.factors)
-    whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh)
+    whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh, record.transport)
     words = (whose, mask, tokens(record.seqlen), record.direction, record.dtype)
     shape = f"{record.heads_q}:{record.heads_kv} heads of {record.head_dim}, seed {record.seed}"
     return f"{safe(' '.join(words))}, {shape}"

@@ -6,7 +6,7 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca_bench.reports.words import mask_name, shared_by
+from longca_bench.reports.words import mask_name, moved_by, shared_by
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -42,8 +42,8 @@ def kept_share(rows: Rows) -> Series:
 
 
 def whose(rows: Rows) -> Series:
-    """The kernel, with its strategy, placement and mesh where it has these."""
-    names = ("kernel", "strategy", "placement", "mesh")
+    """The kernel, with its strategy, placement, mesh and transport where it has these."""
+    names = ("kernel", "strategy", "placement", "mesh", "transport")
     return _series(rows, [shared_by(*values) for values in zip(*(rows[name] for name in names), strict=True)])
 
 
@@ -136,12 +136,26 @@ def largest_error(rows: Rows, field: str) -> Series:
 
 
 def mesh_words(rows: Rows) -> Series:
-    """The strategy, with the sizes along its axes where there are several, and with their names where orders differ."""
+    """The strategy, with the sizes of several axes, their names where orders differ, and the transport asked for."""
     pairs = list(_both(rows, "strategy", "mesh"))
     orders: dict[Any, set[tuple[str, ...]]] = {}
     for strategy, mesh in pairs:
         orders.setdefault(strategy, set()).add(_axes(mesh)[0])
-    return _series(rows, [None if s is None else _way(s, mesh, len(orders[s]) > 1) for s, mesh in pairs])
+    ways = [None if s is None else _way(s, mesh, len(orders[s]) > 1) for s, mesh in pairs]
+    asked = zip(ways, rows["transport"], strict=True)
+    return _series(rows, [way and moved_by(way, name if isinstance(name, str) else None) for way, name in asked])
+
+
+def transport_words(rows: Rows) -> Series:
+    """The transports that were taken: one, or one for each axis. Missing on one device and in earlier records."""
+    return _series(rows, [_transports(moved) for moved in rows["moved_by"]])
+
+
+def _transports(moved: Any) -> str | None:
+    if not isinstance(moved, str) or not moved:
+        return None
+    taken = {part.partition("=")[2] for part in re.split(r"[,|]", moved)}
+    return taken.pop() if len(taken) == 1 else moved
 
 
 def placement_words(rows: Rows) -> Series:

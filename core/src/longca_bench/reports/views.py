@@ -20,6 +20,7 @@ from longca_bench.reports.views_published import published, small_blocks
 from longca_bench.reports.views_run import NOT_MEASURED, environment, results, strategies, whole
 from longca_bench.reports.views_sparse import FIRST_PLANS, contrast, crossings
 from longca_bench.reports.views_strategies import (
+    TRANSPORTS,
     auto_placements,
     fastest_strategies,
     strategy_pairs,
@@ -73,6 +74,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "strategy-ranking": strategy_ranking,
     "strategy-shares": strategy_shares,
     "auto-placements": auto_placements,
+    "transports": TRANSPORTS,
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": strategy_memory,
     "strategy-errors": strategy_errors,

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
     from longca_bench.reports.rows import Rows
 
-__all__ = ["auto_placements", "fastest_strategies", "strategy_pairs", "strategy_ranking", "strategy_shares"]
+__all__ = [
+    "TRANSPORTS",
+    "auto_placements",
+    "fastest_strategies",
+    "strategy_pairs",
+    "strategy_ranking",
+    "strategy_shares",
+]
 
 #: A placement within this factor of the fastest one is as fast.
 _AS_FAST = 1.02
@@ -154,6 +161,19 @@ def strategy_shares(rows: Rows) -> list[Table]:
         lines = tables_of(limits, rows.with_column("mesh", rows.every["mesh"].map(lambda _: "")))
         found = [_with_limit(table, name, line) for table, line in zip(found, lines, strict=True)]
     return found
+
+
+TRANSPORTS = View(
+    "ms of each strategy by transport, with the share of one GPU alone and of communication that is hidden",
+    where={"condition": lambda rows: rows["moved_by"].notna() & (rows["status"] == "ok")},
+    tables=("kernel", "seqlen", "world_size", "heads", "head_dim", "dtype", "direction"),
+    title="{kernel} {direction}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}",
+    rows=("mask", "strategy", "mesh", "placed"),
+    across=("moved",),
+    values=(Value("ms"), Value("of_alone"), Value("hidden")),
+    best="least",
+    legend=True,
+)
 
 
 def _places(names: Series, first: Sequence[str]) -> Series:

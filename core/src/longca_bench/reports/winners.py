@@ -70,7 +70,7 @@ def winners(records: Iterable[Record]) -> list[Winner]:
     for record in records:
         of_mask = found.setdefault((record.device, mask_name(record.pattern, record.factors)), {})
         if record.status == Status.OK and record.samples:
-            name = shared_by(record.kernel, record.strategy, record.placement, record.mesh)
+            name = shared_by(record.kernel, record.strategy, record.placement, record.mesh, record.transport)
             of_mask.setdefault(name, {})[problem_key(record)] = record
     return [_winner(device, mask, _of_all_directions(measured)) for (device, mask), measured in found.items()]
 

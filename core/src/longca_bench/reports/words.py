@@ -101,9 +101,16 @@ def mask_name(pattern: str, factors: Mapping[str, Any]) -> str:
     return f"{pattern} {shown}" if shown else pattern
 
 
-def shared_by(kernel: str, strategy: str | None, placement: str | None, mesh: str | None) -> str:
+def shared_by(kernel: str, strategy: str | None, placement: str | None, mesh: str | None, transport: str | None) -> str:
     """A kernel and the way in which several ranks share it."""
-    return kernel if strategy is None else f"{kernel} with {strategy} {placement}, {mesh}"
+    if strategy is None:
+        return kernel
+    return f"{kernel} with {moved_by(strategy, transport)} {placement}, {mesh}"
+
+
+def moved_by(strategy: str, transport: str | None) -> str:
+    """A strategy, with its transport if that was asked for."""
+    return strategy if transport is None else f"{strategy} by {transport}"
 
 
 def _brief(name: str, value: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from longca.errors import RequestError
 from longca.limits import check_tokens
-from longca.manifests import Device, Problem, StrategyManifest
+from longca.manifests import Device, Problem, StrategyManifest, Transport
 from longca.manifests.offers import DType
 from longca.manifests.pairs import join
 from longca.manifests.problem import Direction
@@ -42,11 +42,13 @@ class Parallel:
         strategy: Name of the strategy.
         placement: The placement of tokens on ranks, or `auto` for the one that is predicted to be fastest.
         mesh: Ranks along each axis, as (axis, ranks) pairs, the outermost axis first.
+        transport: The way to move tensors, or `auto` for the strategy's own choice.
     """
 
     strategy: str
     placement: str
     mesh: MeshAxes
+    transport: Transport = Transport.AUTO
 
     @property
     def world_size(self) -> int:
@@ -106,6 +108,8 @@ class Case:
         del about["allow_unverified"]
         if self.parallel is None:  # the first records were made before cases had this field
             del about["parallel"]
+        elif self.parallel.transport is Transport.AUTO:  # nor did they have this
+            del about["parallel"]["transport"]
         if self.stream is None:
             del about["stream"]
         text = json.dumps([about, device], sort_keys=True)
@@ -264,19 +268,21 @@ def _matrix(
 def _parallels(
     sweep: Sweep, strategies: Mapping[str, StrategyManifest], ranks: int, selection: Selection
 ) -> Iterator[Parallel]:
-    """The strategies, meshes and placements of a sweep on some ranks."""
+    """The strategies, meshes, placements and transports of a sweep on some ranks."""
     for manifest in strategies_of(sweep, strategies):
         if selection.strategies and manifest.name not in selection.strategies:
             continue
         for mesh in fitting_meshes(sweep.meshes.get(manifest.name, ()), manifest.axes, ranks):
-            for placement in _placements(manifest, selection.placements or sweep.placements):
-                yield Parallel(manifest.name, placement, mesh)
+            placements = _offered(manifest.placements, selection.placements or sweep.placements)
+            transports = _offered(manifest.transports, selection.transports or sweep.transports)
+            for placement, transport in product(placements, transports):
+                yield Parallel(manifest.name, placement, mesh, Transport(transport))
 
 
-def _placements(manifest: StrategyManifest, wanted: Sequence[str]) -> list[str]:
-    """The wanted placements that a strategy has. If it has only one, `auto` gives the same."""
-    found = [name for name in (AUTO, *manifest.placements) if name in wanted]
-    return found[:1] if len(manifest.placements) == 1 else found
+def _offered(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """The wanted placements or transports of a strategy's. If it has only one, `auto` gives the same."""
+    found = [name for name in (AUTO, *names) if name in wanted]
+    return found[:1] if len(names) == 1 else found
 
 
 def _kernels(sweep: Sweep, known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:

@@ -38,6 +38,7 @@ def problem_suite(
     seeds: Sequence[int] = (0,),
     strategies: Sequence[str] = (),
     placements: Sequence[str] = ("auto",),
+    transports: Sequence[str] = ("auto",),
     meshes: Mapping[str, Sequence[str]] = _NOTHING,
 ) -> Suite:
     """A suite of one sweep over one mask pattern, with nothing beyond the given arguments.
@@ -59,6 +60,7 @@ def problem_suite(
         seeds: Seeds of masks and inputs.
         strategies: Context-parallel strategies, or `*` for all. Empty for one device.
         placements: How strategies place tokens on ranks.
+        transports: How strategies move tensors between ranks.
         meshes: Ranks along each axis, by strategy.
 
     Raises:
@@ -84,6 +86,7 @@ def problem_suite(
         "directions": list(directions),
         "factors": {pattern: plain} if plain else {},
         "placements": list(placements),
+        "transports": list(transports),
         "meshes": {name: list(shapes) for name, shapes in meshes.items()},
         **({"strategies": list(strategies)} if strategies else {}),
     }

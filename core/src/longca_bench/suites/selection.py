@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import check_tokens
@@ -28,6 +29,7 @@ _NOUNS = {
     "seeds": "seed",
     "strategies": "strategy",
     "placements": "placement",
+    "transports": "transport",
 }
 
 _Strategies = Mapping[str, StrategyManifest]
@@ -46,6 +48,7 @@ class Selection:
         seeds: Seeds to keep.
         strategies: Strategies to keep.
         placements: Placements to take instead of the suite's.
+        transports: Transports to take instead of the suite's.
         pairs: Whether to add all valid pairs of the kept kernels, in direction backward.
     """
 
@@ -57,7 +60,13 @@ class Selection:
     seeds: tuple[int, ...] = ()
     strategies: tuple[str, ...] = ()
     placements: tuple[str, ...] = ()
+    transports: tuple[str, ...] = ()
     pairs: bool = False
+
+    @property
+    def parallel(self) -> dict[str, tuple[str, ...]]:
+        """The filters that only ranks have, by their options."""
+        return {"--strategy": self.strategies, "--placement": self.placements, "--transport": self.transports}
 
 
 def halves(names: Iterable[str]) -> list[str]:
@@ -112,7 +121,8 @@ def check(
         ranks: Ranks of the job, or None on one device.
 
     Raises:
-        UnknownNameError: Nobody provides a kernel, strategy, placement or pattern, or the suite lacks a selected name.
+        UnknownNameError: Nobody provides a kernel, strategy, placement, transport or pattern, or the suite lacks a
+            selected name.
         MaskError: No mask can have a selected length.
         RequestError: A selected kernel or strategy is not installed, a mesh has other axes than its strategy, no
             sweep is for one device, or for ranks, or pairs are selected without the backward.
@@ -142,7 +152,7 @@ def _check_ranks(suite: Suite, selection: Selection, ranks: int | None) -> None:
         raise RequestError(
             f"suite {suite.name} has no strategies, which is what ranks run; leave out --nproc and torchrun"
         )
-    chosen = {"--strategy": selection.strategies, "--placement": selection.placements}
+    chosen = selection.parallel
     given = " and ".join(name for name, values in chosen.items() if values)
     if not given or ranks is not None:
         return
@@ -184,15 +194,19 @@ def _check_strategies(suite: Suite, strategies: _Strategies, selection: Selectio
             for text in sweep.meshes.get(manifest.name, ()):
                 mesh_of(text, manifest.axes)
         if here:
-            _check_placements(sweep.placements, here)
-    _check_placements(selection.placements, strategies.values())
+            _check_offered("placements", sweep.placements, here)
+            _check_offered("transports", sweep.transports, here)
+    _check_offered("placements", selection.placements, strategies.values())
+    _check_offered("transports", selection.transports, strategies.values())
 
 
-def _check_placements(placements: Iterable[str], strategies: Iterable[StrategyManifest]) -> None:
-    known = {AUTO, *(placement for manifest in strategies for placement in manifest.placements)}
-    for placement in placements:
-        if placement not in known:
-            raise UnknownNameError("placement", placement, known)
+def _check_offered(
+    field: Literal["placements", "transports"], wanted: Iterable[str], strategies: Iterable[StrategyManifest]
+) -> None:
+    known = {AUTO, *(str(name) for manifest in strategies for name in getattr(manifest, field))}
+    for name in wanted:
+        if name not in known:
+            raise UnknownNameError(_NOUNS[field], name, known)
 
 
 def _remedy(distribution: str) -> str:

@@ -38,7 +38,7 @@ __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suit
 #: digest.
 _LATER = {
     "grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}, "pairs": False,
-    "stream": 0, "layers": 1,
+    "transports": ["auto"], "stream": 0, "layers": 1,
 }  # fmt: skip
 
 #: Wrong values of a suite that a message names.
@@ -117,6 +117,8 @@ class Sweep(BaseModel):
             without strategies is for one device.
         placements: Placements of tokens on ranks. `auto` is the one that is predicted to be fastest. A strategy skips
             the placements that it does not have.
+        transports: Ways to move tensors between ranks. `auto` is the strategy's own choice. A strategy skips the
+            transports that it does not have.
         meshes: Ranks along each axis of a strategy, such as `2x4`, by strategy. The meshes that make up the job's ranks
             are taken. Names put the axes in another order, as in `ulysses=2,ring=4`, and the last axis has the ranks of
             one host. If no mesh fits, ranks are split into axes as equally as possible.
@@ -142,6 +144,7 @@ class Sweep(BaseModel):
     grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
     strategies: Annotated[tuple[str, ...], Field(min_length=1)] = ()
     placements: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
+    transports: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
     meshes: dict[str, tuple[Mesh, ...]] = {}
     stream: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     layers: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
@@ -168,8 +171,9 @@ class Sweep(BaseModel):
         if bool(self.seqlens) == bool(self.tokens_per_rank):
             raise ValueError("give seqlens, or tokens_per_rank and strategies")
         given = [name for name in ("tokens_per_rank", "meshes") if getattr(self, name)]
-        if not self.strategies and (given or self.placements != ("auto",)):
-            raise ValueError(f"{', '.join(given) or 'placements'} are for strategies; give those too")
+        given += [name for name in ("placements", "transports") if getattr(self, name) != ("auto",)]
+        if not self.strategies and given:
+            raise ValueError(f"{', '.join(given)} are for strategies; give those too")
         return self
 
     @model_validator(mode="after")

@@ -52,7 +52,7 @@ class Here:
 def trial(made, strategy, rough_lse=False):
     return StrategyTrial(
         strategy,
-        StrategyFacts(made.problem, 1, 0.0, 0.0, 0),
+        StrategyFacts(made.problem, 1, 0.0, 0.0, 0, "ring=collectives"),
         Task(None, "row_intervals", "contiguous", rough_lse),
         SharedInputs(made.inputs, shares(made.problem, 1), made.inputs, made.expected),
         Instruments(World(torch.device("cpu")), SimpleNamespace(arena=Arena(torch.device("cpu")))),
