@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib import import_module
 from math import prod
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -17,10 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 from longca import masks, registry
 from longca.errors import UnknownNameError
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
+from longca_cp import exchange
 from longca_cp.memory import kept_bytes, peak_bytes
+from longca_cp.transports.link import Link, Slots, Window
 
 HEAD_DIM, SEQLEN = 128, 384
 #: Log-sum-exps that there can be at a time, which the formulas leave out.
@@ -101,26 +104,76 @@ def problem_of(heads=(16, 4), dtype="bfloat16", direction="forward"):
     return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], **fields)
 
 
-def allocated(strategy, axis_sizes, problem):
-    """The peak of a call, and the bytes that a forward kept beyond its output."""
+class Still(Link):
+    """A link whose peers do nothing. All of its ranks have this rank's windows."""
+
+    def __init__(self, group, windows):
+        self.size, self.index, self.deadline, self._windows = group.size(), group.rank(), 1, windows
+        self._held = []
+
+    def window(self, shape, dtype):
+        memory = torch.empty(tuple(shape), dtype=dtype)
+        self._windows.append(memory)
+        return Window((memory,) * self.size, self.index)
+
+    def slots(self, count):
+        return Slots(0, count)
+
+    def told(self, value):
+        return [value] * self.size
+
+    def push(self, index, into, source):
+        self._held.append(source)
+
+    def joined(self):
+        self._held.clear()
+
+    def nothing(self, *_):
+        """Moves nothing."""
+
+    restart = post = expect = _push = _post = _expect = nothing
+
+
+@contextmanager
+def no_links():
+    yield []
+
+
+@contextmanager
+def still_links():
+    """Links whose peers do nothing, and the list of their windows."""
+    windows, links = [], {}
+
+    def link_of(group, device, transport):
+        return links.setdefault(group, Still(group, windows)) if group.size() > 1 else None
+
+    with mock.patch.object(exchange, "link_of", link_of):
+        yield windows
+
+
+def allocated(strategy, axis_sizes, problem, links=no_links):
+    """The peak of a call with its windows, and the bytes that a forward kept beyond its output."""
     placement = "contiguous" if strategy == "ulysses" else "zigzag"
     layout = registry().layout(strategy, problem, axis_sizes, placement)
     dtype, tokens = getattr(torch, problem.dtype), layout.shard_size(0)
-    with world(layout.world_size):
+    with world(layout.world_size), links() as windows:
         mesh = init_device_mesh("cpu", tuple(axis_sizes.values()), mesh_dim_names=tuple(axis_sizes))
         subject = registry().load_strategy(strategy)(mesh)
         plan = subject.plan(problem, layout, Idle())
         heads = problem.heads_q, problem.heads_kv, problem.heads_kv, problem.heads_q
         q, k, v, dout = (torch.empty((tokens, h, HEAD_DIM), dtype=dtype) for h in heads)
-        if problem.direction == "forward":
-            with Peak(q, k, v) as peak:
-                subject.forward(q, k, v, plan)
-            return peak.most, 0
-        kept = []
+        kept = [] if problem.direction == "backward" else None
         out, lse = subject.forward(q, k, v, plan, kept=kept)
-        with Peak(q, k, v, dout, out, lse, *kept) as peak:
-            subject.backward(dout, q, k, v, out, lse, plan, kept=kept)
-        return peak.most, sum(x.nbytes for x in kept if x.dim() == 3)
+        if problem.direction == "forward":
+            held = sum(window.nbytes for window in windows)
+            with Peak(q, k, v, out, lse, *windows) as peak:
+                subject.forward(q, k, v, plan)
+            return peak.most + held, 0
+        saved = q, k, v, out, lse
+        subject.backward(dout, *saved, plan, kept=kept)  # makes windows
+        with Peak(dout, *saved, *kept, *windows) as peak:
+            subject.backward(dout, *saved, plan, kept=kept)
+        return peak.most + sum(window.nbytes for window in windows), sum(x.nbytes for x in kept if x.dim() == 3)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -130,6 +183,19 @@ def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, he
     problem = problem_of(heads, dtype, direction)
     most = peak_bytes(strategy, problem, axis_sizes)
     peak, kept = allocated(strategy, axis_sizes, problem)
+    lse = SEQLEN // prod(axis_sizes.values()) * heads[0] * 4
+    assert CLOSE * most <= peak <= most + LSES * lse
+    if direction == "backward":
+        assert kept == kept_bytes(strategy, problem, axis_sizes)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("heads", "dtype"), [((8, 8), "bfloat16"), ((16, 4), "bfloat16"), ((8, 2), "float32")])
+@pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
+def test_windows_count_where_calls_push(strategy, axis_sizes, heads, dtype, direction):
+    problem = problem_of(heads, dtype, direction)
+    most = peak_bytes(strategy, problem, axis_sizes, transport=Transport.COPY_ENGINE)
+    peak, kept = allocated(strategy, axis_sizes, problem, still_links)
     lse = SEQLEN // prod(axis_sizes.values()) * heads[0] * 4
     assert CLOSE * most <= peak <= most + LSES * lse
     if direction == "backward":

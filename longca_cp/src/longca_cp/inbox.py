@@ -23,12 +23,10 @@ from operator import and_
 import torch
 from torch import Tensor
 
+from longca_cp.overlap import SLOTS
 from longca_cp.transports.link import Link
 
-__all__ = ["SLOTS", "Inbox", "Request"]
-
-#: The most slots of an inbox.
-SLOTS = 2
+__all__ = ["Inbox", "Request"]
 
 #: The most posts of a slot to one peer in a call.
 _MOST_POSTS = 32

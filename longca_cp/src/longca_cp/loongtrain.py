@@ -73,7 +73,7 @@ class LoongTrain:
         shown = shown_steps(problem, layout).reshape(windows, places, size, windows, places)[:, :, self._heads.index]
         # A window's keys reach member i of the inner ring if member i + s computes with them in step s, for some s.
         turns = np.arange(places)
-        reaches = shown[:, (self._inner.index + turns) % places, :, turns].any(axis=0)
+        reaches = np.any(shown[:, (self._inner.index + turns) % places, :, turns], axis=0, keepdims=True)[0]
         once = [Round(tokens[:, self._inner.index].tolist(), reaches)]
         sources = [self._outer.source(window) for window in range(windows)]
         rounds = [Round(tokens[at].tolist(), shown[self._outer.index, :, w]) for w, at in enumerate(sources)]

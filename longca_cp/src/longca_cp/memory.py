@@ -10,6 +10,8 @@ reordering, and so are upper bounds.
     E       Q + ρKV: queries, keys and values of a rank's heads and its group's tokens
     c       chunks of heads that take turns
 
+An axis with a link has windows instead of buffers (`longca_cp.pushed_memory`).
+
 Source: the strategies beside this file. A test compares the formulas with their allocations.
 """
 
@@ -23,6 +25,7 @@ from longca.errors import UnknownNameError
 from longca.manifests import Problem, StrategyMemory, Transport
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.problem import Direction
+from longca_cp import pushed_memory as pushed
 from longca_cp.block_placement import most_tokens
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
 
@@ -55,6 +58,7 @@ class Share:
         heads_kv: KV heads.
         problem: The problem of all ranks together.
         nccl: Whether NCCL moves the tensors.
+        pushes: Whether axes of several ranks have links.
     """
 
     q: int
@@ -63,15 +67,16 @@ class Share:
     heads_kv: int
     problem: Problem
     nccl: bool
+    pushes: bool = False
 
     @classmethod
-    def of(cls, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool) -> Share:
+    def of(cls, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool, pushes: bool = False) -> Share:
         """The largest share of any rank."""
         size, ranks = DTYPE_BYTES[problem.dtype], prod(axis_sizes.values())
         parts = prod(axis_sizes.get(axis, 1) for axis in _RINGS)
         row = most_tokens(problem.concrete_mask, parts, ranks) * problem.head_dim * size
         heads_kv = problem.num_heads_kv
-        return cls(problem.heads_q * row, 2 * heads_kv * row, max(1, 4 // size), heads_kv, problem, nccl)
+        return cls(problem.heads_q * row, 2 * heads_kv * row, max(1, 4 // size), heads_kv, problem, nccl, pushes)
 
     def by_heads(self, ranks: int) -> Share:
         """The share after an exchange of heads among `ranks` ranks. Only copies of KV heads change its bytes."""
@@ -83,7 +88,13 @@ class Share:
         return chunk_count(self.problem, self.heads_kv, most, self.nccl)
 
 
-def peak_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool = False) -> int:
+def peak_bytes(
+    strategy: str,
+    problem: Problem,
+    axis_sizes: Mapping[str, int],
+    nccl: bool = False,
+    transport: Transport = Transport.AUTO,
+) -> int:
     """The peak of the bytes that one call in the problem's direction allocates on a rank, results included.
 
     The forward before a backward kept every tensor it could. A forward alone keeps nothing.
@@ -93,6 +104,7 @@ def peak_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int], n
         problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
         nccl: Whether NCCL moves the tensors. If so, the heads of full masks are not split into chunks.
+        transport: The way to move tensors. `auto` is the way that takes more on GPUs, and collectives on CPUs.
 
     Returns:
         Bytes beyond q, k and v, the gradient of the output and the tensors that the forward kept. They do not count
@@ -103,7 +115,8 @@ def peak_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int], n
     """
     forward, backward = _of(strategy)
     formula = forward if problem.direction == "forward" else backward
-    return formula(Share.of(problem, axis_sizes, nccl), dict(axis_sizes))
+    pushes = {Transport.COLLECTIVES: {False}, Transport.COPY_ENGINE: {True}, Transport.AUTO: {False, nccl}}[transport]
+    return max(formula(Share.of(problem, axis_sizes, nccl, way), dict(axis_sizes)) for way in pushes)
 
 
 def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -> int:
@@ -128,6 +141,8 @@ def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -
 def _ulysses(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
     chunks, whole = mine.chunks(ULYSSES_CHUNKS), mine.q + mine.kv
+    if share.pushes and sizes["ulysses"] > 1:
+        return pushed.exchange(share, mine, mine.q)
     # Either two chunks' q, k and v leave and arrive. Or one chunk is computed, one moves, and an output returns.
     exchanging = min(2, chunks) * 2 * whole // chunks + _copies(share, mine)
     computing = ((2 * chunks - 1) * whole + 2 * mine.q) // chunks
@@ -136,6 +151,8 @@ def _ulysses(share: Share, sizes: dict[str, int]) -> int:
 
 def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
+    if share.pushes and sizes["ulysses"] > 1:
+        return pushed.exchange_backward(share, mine, 0)
     gradients = 2 * (mine.q + mine.kv)  # by heads, and as they arrive by tokens
     sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
     return share.q + share.kv + mine.q // mine.chunks(ULYSSES_CHUNKS) + gradients + sums
@@ -143,7 +160,7 @@ def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
 
 def _ring_of(share: Share, ranks: int) -> int:
     """Two buffers of keys and values, and partial outputs, the first of which becomes the output."""
-    return min(2, ranks) * share.kv + _parts(share, ranks)
+    return _ring(share, ranks) + _parts(share, ranks)
 
 
 def _ring_backward_of(share: Share, ranks: int) -> int:
@@ -156,12 +173,20 @@ def _parts(share: Share, steps: int) -> int:
     return min(2, steps) * share.q + (share.wide * share.q if steps >= _SUMMED else 0)
 
 
+def _ring(share: Share, ranks: int) -> int:
+    return pushed.ring(share, ranks) if share.pushes and ranks > 1 else min(2, ranks) * share.kv
+
+
 def _gradient_ring(share: Share, ranks: int) -> int:
+    if share.pushes and ranks > 1:
+        return pushed.gradient_ring(share, ranks)
     return (min(2, ranks) + 1) * share.kv + min(2, ranks) * share.wide * share.kv
 
 
 def _all_gather(share: Share, sizes: dict[str, int]) -> int:
     chunks = share.chunks(GATHER_CHUNKS)
+    if share.pushes and sizes["ring"] > 1:
+        return pushed.gather(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
     # A chunk as received and in order, the next one on its way, and the last one until this one has arrived.
     return share.q + min(chunks + 1, 4) * all_of + mine
@@ -169,6 +194,8 @@ def _all_gather(share: Share, sizes: dict[str, int]) -> int:
 
 def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
     chunks, wide = share.chunks(GATHER_CHUNKS), share.wide
+    if share.pushes and sizes["ring"] > 1:
+        return pushed.gather_backward(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
     at_hand = 3 * all_of + wide * all_of  # a chunk, its gradients, these in their owners' order, and wide
     coming = all_of + mine if chunks > 2 else 0
@@ -178,41 +205,64 @@ def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
 
 def _usp(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    return _around(share, mine, _ring_of(mine, sizes["ring"]))
+    standing = pushed.ring(mine, sizes["ring"]) if share.pushes else 0
+    return _around(share, mine, sizes["ulysses"], _ring_of(mine, sizes["ring"]), standing)
 
 
 def _usp_backward(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    return _around_backward(share, mine, _ring_backward_of(mine, sizes["ring"]))
+    return _around_backward(share, mine, sizes["ulysses"], _ring_backward_of(mine, sizes["ring"]))
 
 
 def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
     mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
-    window = min(2, inner) * mine.kv
-    rings = min(2, outer) * mine.kv + window
+    window = _ring(mine, inner)
+    rings = _ring(mine, outer) + window
     within = rings + _parts(mine, outer * inner)
-    # A window's ring is made before the ring of the window before it is freed.
-    between = rings + window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
-    return _around(share, mine, max(within, between))
+    # A window's ring is made before the ring of the window before it is freed. Pushes share one window of a link.
+    more = 0 if share.pushes and inner > 1 else window
+    between = rings + more + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+    standing = pushed.ring(mine, outer) + pushed.ring(mine, inner) if share.pushes else 0
+    return _around(share, mine, sizes["heads"], max(within, between), standing)
 
 
 def _loongtrain_backward(share: Share, sizes: dict[str, int]) -> int:
     mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
+    if share.pushes and max(outer, inner) > 1:
+        return _around_backward(share, mine, sizes["heads"], _double_ring_backward(mine, outer, inner))
     window = _gradient_ring(mine, inner)
     rings = _gradient_ring(mine, outer) + window
     last = mine.kv if outer > 1 else 0  # the gradients of a step of the window before
     within = rings + last + _parts(mine, outer * inner)
     between = rings + window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
-    return _around_backward(share, mine, max(within, between))
+    return _around_backward(share, mine, sizes["heads"], max(within, between))
 
 
-def _around(share: Share, mine: Share, inside: int) -> int:
-    """An exchange of heads in one chunk around the memory of rings."""
+def _double_ring_backward(mine: Share, outer: int, inner: int) -> int:
+    """The rings of `_loongtrain_backward` if they push. A ring of one rank does not."""
+    if outer == 1:
+        around, before = _gradient_ring(mine, 1), 0
+    else:
+        around, before = pushed.outer_gradient_ring(mine, outer), mine.wide * mine.kv  # the window before's sum
+    if inner > 1:
+        return around + before + pushed.gradient_ring(mine, inner, inner=True) + _parts(mine, outer * inner)
+    window = _gradient_ring(mine, 1)
+    within = around + before + window + mine.kv + _parts(mine, outer)
+    return max(within, around + 2 * window + _parts(mine, outer - 1))
+
+
+def _around(share: Share, mine: Share, ranks: int, inside: int, standing: int) -> int:
+    """An exchange of heads in one chunk around the memory of rings, whose windows stand before and after them."""
     whole = mine.q + mine.kv
-    return max(share.q + whole + inside, 3 * share.q + whole, share.q + 2 * whole + _copies(share, mine))
+    if share.pushes and ranks > 1:
+        return pushed.exchange(share, mine, inside)
+    exchanging = max(3 * share.q + whole, share.q + 2 * whole + _copies(share, mine))
+    return max(share.q + whole + inside, standing + exchanging)
 
 
-def _around_backward(share: Share, mine: Share, inside: int) -> int:
+def _around_backward(share: Share, mine: Share, ranks: int, inside: int) -> int:
+    if share.pushes and ranks > 1:
+        return pushed.exchange_backward(share, mine, inside)
     gradients = mine.q + mine.kv  # where they lie side by side to be sent
     sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
     return share.q + share.kv + mine.q + gradients + max(inside, gradients + sums)
@@ -251,8 +301,8 @@ def _stated(strategy: str) -> Callable[[Problem, Mapping[str, int], bool, Transp
     ) -> StrategyMemory:
         forward, backward = (replace(problem, direction=direction) for direction in _DIRECTIONS)
         return StrategyMemory(
-            peak_bytes(strategy, forward, axis_sizes, nccl),
-            peak_bytes(strategy, backward, axis_sizes, nccl),
+            peak_bytes(strategy, forward, axis_sizes, nccl, transport),
+            peak_bytes(strategy, backward, axis_sizes, nccl, transport),
             kept_bytes(strategy, problem, axis_sizes),
         )
 

@@ -16,10 +16,13 @@ from __future__ import annotations
 from longca.manifests import Problem
 from longca.masks import Form
 
-__all__ = ["GATHER_CHUNKS", "ULYSSES_CHUNKS", "chunk_count", "is_beside"]
+__all__ = ["GATHER_CHUNKS", "SLOTS", "ULYSSES_CHUNKS", "chunk_count", "is_beside"]
 
 #: The most chunks of heads of ulysses, and of ring_all_gather.
 ULYSSES_CHUNKS, GATHER_CHUNKS = 2, 4
+
+#: The most slots of a window, so that one push lands while the one before is read.
+SLOTS = 2
 
 
 def is_beside(problem: Problem, nccl: bool) -> bool:

@@ -273,8 +273,9 @@ class PushedRows:
 
     def gather(self, chunk: int, k: Tensor, v: Tensor) -> Rows:
         """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's [T, H, D]."""
-        for reader in self._readers if (box := self._keys.inbox) is not None else ():
-            box.put(reader, chunk, partial(self._pushes, reader, (k, v)))
+        if (box := self._keys.inbox) is not None:
+            for reader in self._readers:
+                box.put(reader, chunk, partial(self._pushes, reader, (k, v)))
         return Rows(Transfer(), partial(self._arrive, chunk, k))
 
     def done(self, chunk: int) -> None:
