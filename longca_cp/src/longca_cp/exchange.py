@@ -81,7 +81,8 @@ def axes_of(
         UnsupportedError: The copy engine was asked for, and ranks of an axis cannot reach each other's memory.
     """
     rank, dims = rank_in(mesh, names), mesh_dims(mesh, names)
-    device = torch.device(mesh.device_type, torch.cuda.current_device() if mesh.device_type == "cuda" else None)
+    kind = mesh.device_type
+    device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
     groups = [mesh.get_group(dim) for dim in dims]
     links = [link_of(group, device, transport) for group in groups]
     return rank, tuple(Axis(group, group.size(), group.rank(), link) for group, link in zip(groups, links, strict=True))

@@ -1,0 +1,162 @@
+"""Two ranks on two GPUs that run one check of the copy engine. Run by `test_copy_engine`.
+
+python gpu_ranks.py CHECK
+"""
+
+import datetime
+import gc
+import os
+import signal
+import sys
+import tempfile
+import time
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import longca
+from longca import masks
+from longca_cp.transports import link
+from longca_cp.transports.host_memory import WindowMemoryError
+from longca_cp.transports.link import PeerError
+
+SIZE = 2
+MESHES = {
+    "ulysses": {"ulysses": 2},
+    "ring_p2p": {"ring": 2},
+    "ring_all_gather": {"ring": 2},
+    "usp": {"ring": 2, "ulysses": 1},
+    "loongtrain": {"outer": 1, "inner": 1, "heads": 2},
+}
+#: As bfloat16 rounds sums of this size, where two transports add in different orders.
+CLOSE = {"rtol": 2e-2, "atol": 2e-2}
+
+
+def mesh_of(strategy):
+    sizes = MESHES[strategy]
+    return init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def prepared(strategy, mask, seqlen, transport, mesh, seed=0):
+    """A function without arguments that gives out, dq, dk and dv of this rank, of inputs that a seed draws."""
+    random = torch.Generator().manual_seed(seed)
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "sdpa", "placement": "contiguous"}
+    layout = longca.layout(mask, heads=(8, 4), head_dim=64, dtype="bfloat16", **about)
+    drawn = (torch.randn(seqlen, heads, 64, generator=random).bfloat16() for heads in (8, 4, 4, 8))
+    *qkv, dout = (layout.shard(x, dist.get_rank()).cuda() for x in drawn)
+    qkv = [x.requires_grad_() for x in qkv]
+
+    def run():
+        out = longca.attention(*qkv, mask, transport=transport, **about)
+        return [out.detach(), *torch.autograd.grad(out, qkv, dout)]
+
+    return run
+
+
+def agree():
+    """Strategies give what collectives give, in calls of changing lengths, beside collectives on another stream."""
+    noise, beside = torch.ones(1 << 24, device="cuda"), torch.cuda.Stream()
+    for strategy in MESHES:
+        mesh = mesh_of(strategy)
+        for seqlen in (512, 2048, 512, 4096):
+            for mask in (masks.build("causal", seqlen), masks.build("full", seqlen)):
+                wanted = prepared(strategy, mask, seqlen, "collectives", mesh, seqlen)()
+                pushed = prepared(strategy, mask, seqlen, "copy_engine", mesh, seqlen)
+                for _ in range(5):
+                    with torch.cuda.stream(beside):
+                        dist.all_reduce(noise)
+                        noise.fill_(1)
+                    for mine, theirs in zip(pushed(), wanted, strict=True):
+                        torch.testing.assert_close(mine, theirs, **CLOSE)
+
+
+def waits():
+    """A call returns to the host while the device of a peer is busy, and its results are right."""
+    call = prepared("ulysses", masks.build("causal", 2048), 2048, "copy_engine", mesh_of("ulysses"))
+    wanted, done = call(), torch.cuda.Event()
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+    if dist.get_rank() == 1:
+        torch.cuda._sleep(20_000_000_000)  # cycles: about ten seconds
+    found = call()
+    done.record()
+    assert not done.query(), "the host did not wait for the device"
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def full_memory():
+    """A window that does not fit on one rank is refused on both, memory is given back, and the next call is right."""
+    mask, mesh = masks.build("causal", 8192), mesh_of("ulysses")
+    wanted = prepared("ulysses", mask, 8192, "collectives", mesh)()
+    prepared("ulysses", masks.build("causal", 512), 512, "copy_engine", mesh)()
+    call = prepared("ulysses", mask, 8192, "copy_engine", mesh)
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    hog = torch.empty((free >> 21 << 21) - (8 << 20), dtype=torch.uint8, device="cuda") if dist.get_rank() else None
+    with mock.patch("torch.cuda.empty_cache"), pytest.raises(WindowMemoryError, match="rank 1: "):
+        call()
+    del hog
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.mem_get_info()[0] > free - (64 << 20)
+    for mine, theirs in zip(call(), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, **CLOSE)
+
+
+def killed():
+    """A peer that is killed before it posts is named within the deadline, and results are no numbers."""
+    mesh = mesh_of("ulysses")
+    call = prepared("ulysses", masks.build("causal", 2048), 2048, "copy_engine", mesh)
+    with mock.patch.object(link, "_timeout", return_value=5.0):
+        call()
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    out = call()[0]
+    torch.cuda.synchronize()
+    assert time.monotonic() - began < 20
+    assert out.isnan().any()
+    with pytest.raises(PeerError, match="of rank 1, which did not come"):
+        call()
+    os._exit(0)  # a process group that has lost a rank may hang as it ends
+
+
+CHECKS = {check.__name__: check for check in (agree, waits, full_memory, killed)}
+
+
+def work(rank, check, store):
+    """Runs a check on one rank."""
+    torch.cuda.set_device(rank)
+    about = {"rank": rank, "world_size": SIZE, "timeout": datetime.timedelta(seconds=120)}
+    dist.init_process_group("nccl", store=dist.FileStore(store, SIZE), device_id=torch.device("cuda", rank), **about)
+    CHECKS[check]()
+    torch.cuda.synchronize()
+    dist.barrier()
+    os._exit(0)
+
+
+def main(check):
+    """Exits with 1 if a rank fails or hangs. The killed rank does not count."""
+    context = torch.multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [context.Process(target=work, args=(rank, check, f"{folder}/store")) for rank in range(SIZE)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(timeout=240)
+        ended = [rank.exitcode for rank in ranks]
+        for rank in ranks:
+            rank.kill()
+        sys.exit(ended != ([0, -signal.SIGKILL] if check == "killed" else [0, 0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
