@@ -110,7 +110,7 @@ def test_a_placement_may_be_named():
 
 
 def test_what_no_strategy_takes():
-    blocks = masks.build("uniform_block_sparse", 128, block=16, kept=0.5, seed=0)
+    blocks = masks.build("uniform_block_sparse", 32, block=16, kept=0.5, seed=0)
     with pytest.raises(UnsupportedError, match=r"ulysses: .* do not divide .*ring_all_gather: .*ring_p2p: "):
         lay_out(blocks, heads=(6, 2), device=CPU, kernel="naive")
 

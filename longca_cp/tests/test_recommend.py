@@ -92,8 +92,8 @@ def test_heads_that_divide_for_some_meshes_leave_the_strategy_a_choice():
 def test_a_placement_that_the_mask_has_not_is_refused_by_its_name(strategy):
     found = ask(ranks=4, strategies=(strategy,))
     assert {choice.strategy for choice in found.choices} == {strategy}
-    assert [one.strategy for one in found.refused] == [f"{strategy} placed zigzag_document"]
-    assert "no documents" in reasons(found, f"{strategy} placed zigzag_document")
+    assert [one.strategy for one in found.refused] == [f"{strategy} placed zigzag_document, whole_documents"]
+    assert "no documents" in reasons(found, f"{strategy} placed zigzag_document, whole_documents")
 
 
 def test_several_hosts_without_a_network_are_not_ranked():
@@ -176,7 +176,7 @@ def test_the_lines_to_paste_are_of_the_signature(several):
 def test_why_says_where_a_strategy_stands():
     text = run(*ASK, "--gpus", "4", "--why", "ring_p2p")
     assert "fa3 with ring_p2p (ring=4, " in text
-    assert "ring_p2p placed zigzag_document: " in text
+    assert "ring_p2p placed zigzag_document, whole_documents: " in text
     assert "ring_all_gather placed" not in text
 
 
