@@ -19,9 +19,10 @@ from longca.kernels.lse_grad import backward_through_lse
 from longca.manifests import Device, Problem, Transport
 from longca.parallel import layouts
 from longca.parallel.layouts import _agree
+from longca.parallel.pushes import watched
 from longca_advice.auto_kernel import Choice
 from longca_advice.auto_layout import Arrangement
-from longca_bench.measuring.traffic import Recorder, sent_by_kind
+from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_builtin.naive import Naive
 from longca_cp.exchange import Axis, axes_of
 from longca_cp.kv_ring import KVRing
@@ -189,6 +190,25 @@ def sent(strategy, sizes, kind, seqlen, factors, placement, heads):
     with Recorder() as backward:
         made.backward(dout, q, k, v, out, lse, plan, kept=kept)
     return tuple(dict(sent_by_kind(recorder.collectives)) for recorder in (forward, backward))
+
+
+def pushed_again(strategy, sizes, kind, factors):
+    """Bytes of a forward and backward that leave this rank, by kind, and whether a call after more pushes is right."""
+    mesh, seqlen, heads = mesh_of(sizes), 40, (8, 2)
+    mask, given = mask_of(kind, seqlen, factors), inputs(seqlen, heads, "float64")
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive"}
+    layout = longca.layout(mask, heads=heads, head_dim=8, dtype="float64", placement="contiguous", **about)
+    mine = [layout.shard(x, mesh.get_rank()) for x in given]
+    about |= {"placement": layout, "transport": "copy_engine"}
+    before = attend(mask, mine, **about)
+    with watched() as pushes, Recorder() as recorder:
+        attend(mask, mine, **about)
+    dist.barrier()
+    recorder.add(pushes)
+    sizes_sent = sent_by_kind(recorder.collectives)
+    repeat([each for each in recorder.collectives if each.kind == "push"])
+    dist.barrier()
+    return dict(sizes_sent), all(map(torch.equal, before, attend(mask, mine, **about)))
 
 
 class Differentiable:

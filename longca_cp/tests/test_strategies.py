@@ -126,6 +126,15 @@ def test_the_methods_of_a_strategy(world, strategy, mesh, way):
         assert check(world, strategy, mesh, kind, some_placement(strategy), (8, 2), way=way)
 
 
+@meshes(2)
+def test_pushes_are_counted_and_can_be_repeated_alone(world, strategy, mesh):
+    moves = [world.run("pushed_again", strategy, tuple(mesh.items()), "full", ()) for _ in "ab"]
+    for sent, same in (each for ranks in moves for each in ranks):
+        assert {kind for kind, size in sent.items() if size} == {"push"}
+        assert sent["push"] >= 20 * 2 * 2 * 8 * 8, "keys and values of 20 tokens, or half of the heads of more tensors"
+        assert same
+
+
 @pytest.mark.parametrize("kind", ["full", "causal", "causal_document"])
 @meshes(2, 4)
 def test_steps_may_differ_in_their_kernels(world, strategy, mesh, kind):

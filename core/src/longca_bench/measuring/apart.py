@@ -6,21 +6,22 @@ the kernel's calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from longca.manifests import Problem
 from longca_bench.measuring.alone import Alone, LoneCalls, equal_share, verify_alone
 from longca_bench.measuring.commands import Traffic
-from longca_bench.measuring.communication import ALL, Bandwidth, measure_communication
+from longca_bench.measuring.communication import ALL, measure_communication
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
-from longca_bench.measuring.strategy_commands import COMPUTE, Part
-from longca_bench.measuring.timing import Timing, take_samples
+from longca_bench.measuring.statistics import Interval, median_interval
+from longca_bench.measuring.strategy_commands import COMPUTE, WHOLE, Part
+from longca_bench.measuring.timing import Timing, take_samples, take_turns
 from longca_bench.measuring.world import World
 from longca_bench.suites.cases import Case
 from longca_bench.verification.verify import Finding
@@ -90,45 +91,52 @@ def _findings_alone(
 
 
 def computing_and_communication(
-    strategy: RemoteStrategy,
-    record: Callable[[Part], dict[str, Traffic]],
-    whole: float,
-    instruments: Instruments,
+    strategy: RemoteStrategy, record: Callable[[Part], dict[str, Traffic]], instruments: Instruments
 ) -> dict[str, Any]:
     """The fields of the record about computing and communication.
+
+    The whole call, its computing and its communication take turns, so that all of them meet the same clocks.
 
     Args:
         strategy: The strategy.
         record: Makes the strategy's worker note a part of a call, and returns the collectives.
-        whole: The median of the call, in seconds.
         instruments: The instruments of this rank.
     """
     world, announce = instruments.world, instruments.announce
-
-    def timed(what: str) -> Timing:
-        return take_samples(partial(strategy.repeat, what), world, instruments.budget)
-
-    # Computing comes first, at the clocks of the whole: a device that only communicates rests.
     announce("compute")
     record(Part.COMPUTING)
-    compute = timed(COMPUTE)
     announce("communication")
     traffic = record(Part.COMMUNICATION)
     sent = world.everyone({kind: each.sent for kind, each in traffic.items()})
-    communication = measure_communication(traffic, world, timed)
+    kinds = sorted({kind for each in sent for kind in each})
+    names = (WHOLE, COMPUTE, *([ALL] if kinds else ()))
+    turns = take_turns({name: partial(strategy.repeat, name) for name in names}, world, instruments.budget)
+
+    def timed(kind: str) -> Timing:
+        if kind == ALL or len(kinds) == 1:
+            return turns[ALL]
+        return take_samples(partial(strategy.repeat, kind), world, instruments.budget)
+
+    compute = turns[COMPUTE]
     busiest = max(compute.rank_medians)
+    hidden = _hidden(turns)
     return {
-        "sent_bytes": {kind: tuple(s.get(kind, 0) for s in sent) for kind in sorted({k for s in sent for k in s})},
-        "communication": communication,
+        "sent_bytes": {kind: tuple(each.get(kind, 0) for each in sent) for kind in kinds},
+        "communication": measure_communication(traffic, world, timed),
         "rank_compute_seconds": compute.rank_medians,
         "time_imbalance": busiest * world.size / sum(compute.rank_medians) if busiest else 1.0,
-        "hidden": _hidden(communication, compute.median, whole),
+        "hidden": hidden.value if hidden is not None and hidden.high - hidden.low < 1 else None,
+        "hidden_interval": None if hidden is None else (hidden.low, hidden.high),
     }
 
 
-def _hidden(communication: dict[str, Bandwidth], compute: float, whole: float) -> float | None:
-    """The share of the communication's time that the whole does not take beyond computing."""
-    if not communication:
+def _hidden(turns: Mapping[str, Timing]) -> Interval | None:
+    """The share of the communication's time that the whole does not take beyond computing, from the rounds of turns.
+
+    It and the ends of its interval are cut to 0 and 1. None without communication.
+    """
+    if ALL not in turns:
         return None
-    alone = communication[ALL]["seconds"]
-    return min(1.0, max(0.0, (alone + compute - whole) / alone))
+    rounds = zip(*(turns[name].samples for name in (WHOLE, COMPUTE, ALL)), strict=True)
+    found = median_interval([(alone + compute - whole) / alone for whole, compute, alone in rounds])
+    return Interval(*(min(1.0, max(0.0, each)) for each in (found.value, found.low, found.high)))

@@ -39,7 +39,7 @@ MOST_BYTES = 2**50
 _Word = Annotated[str, Field(max_length=400)]
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 _Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
-_Kind = Literal["p2p", "all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast"]
+_Kind = Literal["p2p", "all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "push"]
 _Seconds = Annotated[float, Field(ge=0.0, le=1e7, allow_inf_nan=False)]
 
 

@@ -18,14 +18,16 @@ import torch
 from torch import Tensor
 
 from longca.manifests import Direction
+from longca.parallel.pushes import watched
 from longca.parallel.strategy import Strategy, StrategyPlan
-from longca.plain_text import plain_text
 from longca.parallel.transport import constructed, transport_of
+from longca.plain_text import plain_text
 from longca_bench.measuring.commands import MOST_BYTES, Answer, Mode, PlanFacts, Traffic
 from longca_bench.measuring.communication import ALL
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.strategy_commands import (
     COMPUTE,
+    WHOLE,
     CallStrategy,
     Join,
     LoadStrategy,
@@ -142,15 +144,20 @@ class RankWorker:
                 for each in calls:
                     each()
 
-            self._repeats = {COMPUTE: compute}
+            def whole() -> None:
+                planned.kernel.restart()
+                call()
+
+            self._repeats = {WHOLE: whole, COMPUTE: compute}
             return Answer(changed=before.changed())
-        with planned.kernel.silent(), Recorder() as recorder:  # kernel libraries may not bear a recorder
-            call()
+        with planned.kernel.silent(), watched() as pushes, Recorder() as recorder:
+            call()  # in silence, because kernel libraries may not bear a recorder
+        recorder.add(pushes)
         self.world.synchronize()
         by_kind: dict[str, list[Collective]] = defaultdict(list)
         for collective in recorder.collectives:
             by_kind[collective.kind].append(collective)
-        self._repeats = {kind: partial(repeat, some) for kind, some in by_kind.items()}
+        self._repeats |= {kind: partial(repeat, some) for kind, some in by_kind.items()}
         self._repeats[ALL] = partial(repeat, recorder.collectives)
         traffic = {kind: added_up(some) for kind, some in by_kind.items()}
         return Answer.model_validate({"traffic": traffic, "changed": before.changed()})

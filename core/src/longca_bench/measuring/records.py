@@ -113,13 +113,15 @@ class Record(BaseModel):
         rank_samples: Seconds of each timed call on each rank: [ranks][calls].
         rank_peak_bytes: Each rank's peak of memory.
         sent_bytes: Bytes that each rank sends in one call, by kind of collective: `p2p`, `all_to_all`, `all_gather`,
-            `reduce_scatter`, `all_reduce` or `broadcast`.
+            `reduce_scatter`, `all_reduce`, `broadcast` or `push`.
         communication: The same collectives without kernels, by kind and as `all`. `calls` is their number, `bytes`
             their size as nccl-tests count it, and `seconds` the median on the slowest rank. `algbw` and `busbw` are
             bandwidths in 10⁹ bytes a second.
         rank_compute_seconds: Median of each rank's kernel calls without collectives.
         hidden: Share of the communication's time that is hidden behind computing, from 0 to 1: (communication + compute
-            − total) / communication. None if nothing is sent.
+            − total) / communication. None if nothing is sent, or if the interval holds all of 0 to 1.
+        hidden_interval: The 95 % interval of that. None if nothing is sent, and in earlier records, which measured
+            computing and communication on colder devices than the total.
         area_imbalance: Visible pairs of the busiest rank over the pairs of the average rank.
         time_imbalance: Time of the kernel calls on the busiest rank over the time on the average rank.
         alone_seconds: Median of the kernel on one device, with one rank's share of the query heads on the whole mask,
@@ -185,10 +187,10 @@ class Record(BaseModel):
     strategy: str | None = None
     placement: str | None = None
     placed: str | None = None
-    world_size: int | None = None
-    mesh: str | None = None
     transport: str | None = None
     moved_by: str | None = None
+    world_size: int | None = None
+    mesh: str | None = None
     layout_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_samples: tuple[_Times, ...] = ()
     rank_peak_bytes: tuple[int, ...] = ()
@@ -196,6 +198,7 @@ class Record(BaseModel):
     communication: dict[str, dict[str, int | float]] = _NONE
     rank_compute_seconds: tuple[float, ...] = ()
     hidden: float | None = None
+    hidden_interval: tuple[float, float] | None = None
     area_imbalance: float | None = None
     time_imbalance: float | None = None
     alone_seconds: Annotated[float | None, _NOT_NEGATIVE] = None

@@ -172,9 +172,9 @@ class RemoteStrategy:
         """The seconds of a noted part, which the workers of all ranks repeat together. There is no result.
 
         Args:
-            what: COMPUTE, a kind of collectives, or `all` of them.
+            what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
         """
-        heard = self._worker.ask(Repeat(what))
+        heard = self._worker.ask(Repeat(what), is_timed=True)  # on a device as warm as that of timed calls
         return min(heard.answer.seconds or 0.0, heard.ended.seconds), None
 
     def _command(

@@ -11,10 +11,10 @@ from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.messages import Place
 from longca_bench.suites.meshes import MeshAxes
 
-__all__ = ["COMPUTE", "CallStrategy", "Join", "LoadStrategy", "Part", "PlanStrategy", "Record", "Repeat"]
+__all__ = ["COMPUTE", "WHOLE", "CallStrategy", "Join", "LoadStrategy", "Part", "PlanStrategy", "Record", "Repeat"]
 
-#: The name of a recorded call's computing, beside the kinds of its collectives.
-COMPUTE = "compute"
+#: The names of a recorded call and of its computing, beside the kinds of its collectives.
+WHOLE, COMPUTE = "whole", "compute"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Repeat:
     """A noted part to repeat, and to time.
 
     Attributes:
-        what: COMPUTE, a kind of collectives, or `all` of them.
+        what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
     """
 
     what: str

@@ -176,7 +176,6 @@ class StrategyTrial(Trial):
         apart = computing_and_communication(
             self._strategy,
             lambda part: self._strategy.record(part, direction, self._tensors(direction), self._plan),
-            timing.median,
             self._instruments,
         )
         clocks = max(self._world.everyone(self._clocks.fields()), key=lambda each: each["distance"] - each["allowed"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
@@ -34,6 +34,7 @@ __all__ = [
     "flush_l2",
     "keep_busy",
     "take_samples",
+    "take_turns",
     "time_calls",
     "timed_call",
     "wall_call",
@@ -112,11 +113,7 @@ def take_samples(
         budget: Seconds of samples after which no further call is made.
         inspect: Gets the result of each timed call, outside the timed region. Without it the last result is kept.
     """
-    warm_up: list[float] = []
-    while len(warm_up) < WARM_UP:
-        warm_up.append(max(world.everyone(once()[0])))
-        if len(warm_up) > 1 and abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
-            break
+    warm_up = _warmed_up(once, world)
     rounds: list[_Times] = []
     result: object = None
     while (count := _calls_to_come([max(each) for each in rounds], warm_up[-1], budget, world.batch)) > 0:
@@ -130,6 +127,43 @@ def take_samples(
             mine.append(seconds)
         rounds += zip(*world.everyone(mine), strict=True)
     return Timing(tuple(zip(*rounds, strict=True)), tuple(warm_up), result if inspect is None else None)
+
+
+def take_turns(
+    parts: Mapping[str, Callable[[], tuple[float, object]]], world: World, budget: float
+) -> dict[str, Timing]:
+    """Warms several calls up and takes their samples by turns, with all ranks of a world.
+
+    Every call has as many samples. Drift of clocks and temperature meets all of them alike.
+
+    Args:
+        parts: The calls by name. Each makes the call once, and returns its seconds on this rank and its result.
+        world: The ranks.
+        budget: Seconds of samples of each call, on average, after which there is no further round.
+    """
+    warm_up = {name: _warmed_up(once, world) for name, once in parts.items()}
+    rounds: dict[str, list[_Times]] = {name: [] for name in parts}
+    before = sum(each[-1] for each in warm_up.values())
+
+    def taken() -> list[float]:
+        return [sum(map(max, each)) for each in zip(*rounds.values(), strict=True)]
+
+    while (count := _calls_to_come(taken(), before, len(parts) * budget, world.batch)) > 0:
+        mine = [{name: once()[0] for name, once in parts.items()} for _ in range(count)]
+        for each in zip(*world.everyone(mine), strict=True):
+            for name, times in rounds.items():
+                times.append(tuple(seconds[name] for seconds in each))
+    return {name: Timing(tuple(zip(*times, strict=True)), tuple(warm_up[name])) for name, times in rounds.items()}
+
+
+def _warmed_up(once: Callable[[], tuple[float, object]], world: World) -> list[float]:
+    """Makes a call until it takes as long as before. The seconds of each time, on the slowest rank."""
+    warm_up: list[float] = []
+    while len(warm_up) < WARM_UP:
+        warm_up.append(max(world.everyone(once()[0])))
+        if len(warm_up) > 1 and abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
+            break
+    return warm_up
 
 
 def timed_call(call: _Call, world: World) -> tuple[float, object]:

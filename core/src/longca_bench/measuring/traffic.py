@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longca.errors import LongCAError
+from longca.parallel.pushes import Push
 
 __all__ = ["Collective", "Recorder", "repeat", "sent_by_kind"]
 
@@ -35,8 +36,16 @@ _Buffer = Callable[[], Tensor]
 #: Makes a buffer from a role and a tensor. Roles differ, so that no collective reads its own output.
 _Scratch = Callable[[str, Tensor], _Buffer]
 
+
+class _Work(Protocol):
+    """Work under way."""
+
+    def wait(self) -> object:
+        """Waits for it, or makes the current stream wait."""
+
+
 #: Begins the collective once more.
-_Start = Callable[[], Sequence[dist.Work]]
+_Start = Callable[[], Sequence[_Work]]
 
 
 @dataclass
@@ -44,15 +53,15 @@ class Collective:
     """One collective, or one batch of sends and receives.
 
     Attributes:
-        kind: `p2p`, `all_to_all`, `all_gather`, `reduce_scatter`, `all_reduce` or `broadcast`.
-        group: The group of its ranks.
+        kind: `p2p`, `all_to_all`, `all_gather`, `reduce_scatter`, `all_reduce`, `broadcast` or `push`.
+        group: The group of its ranks. None for a push.
         size: Its size in bytes, as nccl-tests count it.
         sent: The fewest bytes that leave this rank. The bus bandwidths of nccl-tests refer to them.
         start: Begins it once more, on other memory, which it allocates the first time.
     """
 
     kind: str
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup | None
     size: int
     sent: int
     start: _Start = field(repr=False)
@@ -87,6 +96,21 @@ class Recorder(TorchDispatchMode):
                 raise LongCAError(f"c10d::{name} was called, which cannot be counted; {', '.join(_READERS)} can")
         return func(*args, **(kwargs or {}))
 
+    def add(self, pushes: Sequence[Push]) -> None:
+        """Notes pushes, which no operator of torch.distributed makes. Each source is replaced by scratch memory."""
+        for push in pushes:
+            size, shape = push.source.nbytes, (push.source.shape, push.source.stride())
+            key = "push", *shape, push.source.dtype, push.source.device
+            made = partial(torch.empty_strided, *shape, dtype=push.source.dtype, device=push.source.device)
+
+            def start(push: Push = push, key: tuple[Any, ...] = key, made: _Buffer = made) -> Sequence[_Work]:
+                if key not in self._buffers:
+                    self._buffers[key] = made().zero_()
+                push.start(self._buffers[key])
+                return [_Pushed(push)]
+
+            self.collectives.append(Collective("push", None, size, size if push.leaves else 0, start))
+
     def _move(self, name: str, tensor: Tensor, group: dist.ProcessGroup, peer: int) -> None:
         """Notes a send or a receive. A send after a receive begins the next batch."""
         last = self.collectives[-1] if self.collectives else None
@@ -110,6 +134,16 @@ class Recorder(TorchDispatchMode):
             return self._buffers[key]
 
         return buffer
+
+
+class _Pushed(NamedTuple):
+    """A push under way."""
+
+    push: Push
+
+    def wait(self) -> None:
+        """Makes the current stream wait for it, or on CPUs the host."""
+        self.push.join()
 
 
 class _Move(NamedTuple):

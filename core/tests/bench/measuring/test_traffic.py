@@ -9,8 +9,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from longca.errors import LongCAError
+from longca.parallel.pushes import Push, tell, watched
 from longca_bench.measuring import traffic
-from longca_bench.measuring.traffic import Recorder, sent_by_kind
+from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 
 RANKS = 4
 
@@ -83,3 +84,24 @@ def test_memory_is_taken_when_something_is_begun_again(monkeypatch):
 def test_what_is_not_counted_does_not_pass_in_silence():
     with Recorder(), pytest.raises(LongCAError, match=r"c10d::gather_ .* broadcast_ can"):
         dist.gather(torch.ones(1), None, dst=0)
+
+
+def test_pushes_are_counted_and_repeated_on_scratch_memory():
+    there, joined = torch.zeros(4, 2), []
+
+    def push(source, leaves):
+        tell(Push(source, leaves, there.copy_, lambda: joined.append(1)))
+
+    source = torch.ones(2, 4).T
+    with watched() as pushes, Recorder() as recorder:
+        push(source, True)
+        push(source, False)
+    push(source, True)
+    recorder.add(pushes)
+    assert [(each.kind, each.size, each.sent) for each in recorder.collectives] == [("push", 32, 32), ("push", 32, 0)]
+    assert dict(sent_by_kind(recorder.collectives)) == {"push": 32}
+    there.fill_(7)
+    repeat(recorder.collectives)
+    assert not there.any(), "what is pushed again is scratch memory"
+    assert source.all()
+    assert joined == [1, 1]

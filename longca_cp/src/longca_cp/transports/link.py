@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca.errors import LongCAError
+from longca.parallel.pushes import Push, tell
 from longca_cp.transports.host_memory import everyones, everyones_memory
 
 __all__ = ["MOST_SLOTS", "Link", "PeerError", "Slots", "Window"]
@@ -204,7 +206,9 @@ class Link(ABC):
         """
         self._check()
         if into.numel():
-            self._push(index, into.detach(), source.detach())
+            into, source = into.detach(), source.detach()
+            tell(Push(source, index != self.index, partial(self._push, index, into), self.joined))
+            self._push(index, into, source)
 
     def post(self, index: int, slot: int) -> None:
         """Tells a peer that a slot is ready, after the pushes to it so far and what the current stream was given.

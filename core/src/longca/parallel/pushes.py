@@ -1,0 +1,48 @@
+"""Pushes: copies into the memory of peers. A transport tells of them, so that somebody can count and repeat them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["Push", "tell", "watched"]
+
+
+@dataclass(frozen=True)
+class Push:
+    """One push.
+
+    Attributes:
+        source: The pushed tensor.
+        leaves: Whether it goes to another rank.
+        start: Pushes a tensor like the source to the same place. No peer is told.
+        join: Makes the current stream wait for all pushes of the transport so far.
+    """
+
+    source: Tensor
+    leaves: bool
+    start: Callable[[Tensor], None]
+    join: Callable[[], None]
+
+
+_WATCHERS: list[list[Push]] = []
+
+
+def tell(push: Push) -> None:
+    """Tells of a push, before it begins."""
+    for watcher in _WATCHERS:
+        watcher.append(push)
+
+
+@contextmanager
+def watched() -> Iterator[list[Push]]:
+    """A list to which every push is added, of all threads, until the context ends."""
+    pushes: list[Push] = []
+    _WATCHERS.append(pushes)
+    try:
+        yield pushes
+    finally:
+        _WATCHERS[:] = [watcher for watcher in _WATCHERS if watcher is not pushes]

@@ -1,0 +1,93 @@
+"""Parts of a strategy's time apart: what is hidden, by clocks that are given."""
+
+from itertools import cycle
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from longca_bench.measuring.apart import computing_and_communication
+from longca_bench.measuring.commands import Traffic
+from longca_bench.measuring.strategy_commands import Part
+from longca_bench.measuring.timing import LEAST, SAMPLES
+from longca_bench.measuring.world import World
+
+TRAFFIC = {"p2p": Traffic(calls=2, size=100, sent=100)}
+
+
+class Strategy:
+    """A strategy whose parts take the given seconds, by turns. It notes the order of its parts."""
+
+    def __init__(self, **seconds):
+        self.order = []
+        self._seconds = {name: cycle(each) for name, each in seconds.items()}
+
+    def repeat(self, what):
+        self.order.append(what)
+        return next(self._seconds[what]), None
+
+
+def fields(strategy, traffic=TRAFFIC, budget=10.0):
+    noted = []
+
+    def record(part):
+        noted.append(part)
+        return traffic
+
+    instruments = SimpleNamespace(world=World(torch.device("cpu")), announce=lambda _: None, budget=budget)
+    found = computing_and_communication(strategy, record, instruments)
+    assert noted == [Part.COMPUTING, Part.COMMUNICATION]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("whole", "hidden"),
+    [(1.5, 0.0), (1.0, 1.0), (1.1, 0.8), (2.0, 0.0), (0.9, 1.0)],
+    ids=["nothing overlaps", "all of it", "most of it", "slower than apart", "faster than computing"],
+)
+def test_what_the_whole_does_not_take_is_hidden(whole, hidden):
+    found = fields(Strategy(whole=[whole], compute=[1.0], all=[0.5]))
+    assert found["hidden"] == pytest.approx(hidden)
+    assert found["hidden_interval"] == pytest.approx((hidden, hidden))
+    assert found["rank_compute_seconds"] == (1.0,)
+    assert found["communication"]["all"] == found["communication"]["p2p"]
+    assert found["communication"]["all"]["seconds"] == 0.5
+
+
+def test_drift_that_all_parts_meet_changes_nothing():
+    drift = [1 + 0.01 * n for n in range(100)]
+    slower = {"whole": [1.1 * d for d in drift], "compute": drift, "all": [0.5 * d for d in drift]}
+    found = fields(Strategy(**slower), budget=1e4)
+    assert found["hidden"] == pytest.approx(0.8)
+    assert found["hidden_interval"] == pytest.approx((0.8, 0.8))
+
+
+def test_parts_take_turns_and_have_as_many_samples():
+    strategy = Strategy(whole=[1.2], compute=[1.0], all=[0.5])
+    fields(strategy, budget=1e4)
+    rounds = strategy.order[-3 * SAMPLES :]
+    assert rounds == ["whole", "compute", "all"] * SAMPLES
+    slow = Strategy(whole=[1.2], compute=[1.0], all=[0.5])
+    fields(slow, budget=0.0)
+    assert slow.order[-3 * LEAST :] == ["whole", "compute", "all"] * LEAST
+    assert len(slow.order) == 3 * (2 + LEAST), "two calls warm each part up"
+
+
+def test_what_noise_hides_is_not_said():
+    noisy = [1.0, 1.9, 1.1, 1.6]
+    found = fields(Strategy(whole=noisy, compute=[1.0], all=[0.5]), budget=0.0)
+    assert found["hidden"] is None
+    assert found["hidden_interval"] == (0.0, 1.0)
+
+
+def test_each_kind_is_measured_by_itself_where_there_are_several():
+    traffic = {**TRAFFIC, "push": Traffic(calls=1, size=50, sent=50)}
+    found = fields(Strategy(whole=[1.2], compute=[1.0], all=[0.5], p2p=[0.4], push=[0.2]), traffic)
+    seconds = {kind: each["seconds"] for kind, each in found["communication"].items()}
+    assert seconds == {"all": 0.5, "p2p": 0.4, "push": 0.2}
+    assert found["sent_bytes"] == {"p2p": (100,), "push": (50,)}
+
+
+def test_without_communication_nothing_is_hidden():
+    found = fields(Strategy(whole=[1.2], compute=[1.0]), {})
+    assert (found["hidden"], found["hidden_interval"], found["communication"]) == (None, None, {})
