@@ -18,6 +18,7 @@ from typing import Any
 from longca.errors import RequestError
 from longca.limits import check_tokens
 from longca.manifests import Device, Problem, StrategyManifest, Transport
+from longca.manifests.mixes import singles
 from longca.manifests.offers import DType
 from longca.manifests.pairs import join
 from longca.manifests.problem import Direction
@@ -243,7 +244,7 @@ def _matrix(
 ) -> _Matrix:
     kernels = _kernels(sweep, known, selection.kernels)
     asks_pairs = takes is not None and (sweep.pairs or selection.pairs)
-    every = [join(*halves) for halves in permutations([name for name in kernels if "+" not in name], 2)]
+    every = [join(*halves) for halves in permutations([name for name in kernels if singles(name) == (name,)], 2)]
     added = [name for name in every if asks_pairs and name not in kernels]
     parallels = [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection))
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
@@ -286,9 +287,9 @@ def _offered(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def _kernels(sweep: Sweep, known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:
-    """A sweep's kernels that are installed, and the selected pairs of them."""
+    """A sweep's kernels that are installed, and the selected pairs and mixes of them."""
     listed = [*(known if "*" in sweep.kernels else ()), *(name for name in sweep.kernels if name != "*")]
-    pairs = [name for name in selected if "+" in name and set(halves([name])) <= set(listed)]
+    pairs = [name for name in selected if singles(name) != (name,) and set(singles(name)) <= set(listed)]
     names = dict.fromkeys(name for name in (*listed, *pairs) if set(halves([name])) <= set(known))
     return [name for name in names if not selected or name in selected]
 
