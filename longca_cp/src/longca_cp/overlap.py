@@ -9,6 +9,10 @@ The probable reason is that a collective of NCCL is a kernel, which takes multip
 kernels deal out their tiles as multiprocessors become free, and lose only these multiprocessors. FlashAttention-3's
 forward of a full mask deals them beforehand. Tiles of a busy multiprocessor then wait for the transfer, which waits for
 other ranks.
+
+Copy engines take no multiprocessors, so rings with a link run every transfer beside the step. ulysses keeps the number
+of its chunks. In a prototype of two H200s and copy engines, the forward of a full mask reached 0.945 of one GPU in one
+chunk and 0.907 in two at 16 K tokens, and that of a causal mask 0.805 and 0.823.
 """
 
 from __future__ import annotations

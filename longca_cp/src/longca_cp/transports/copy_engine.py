@@ -1,8 +1,8 @@
 """The link of GPUs of one host: windows in symmetric memory, filled by the copy engines of their peers.
 
 A push is a strided copy on a stream of its own, beside the kernels. A post is a write to a counter, and `expect` makes
-the current stream wait for a counter. Neither of the three launches a kernel. The counters are in memory of the host,
-where a thread looks at those that are awaited. After the deadline it fills the windows with NaN, lets the waiting
+the current stream wait for a counter. None of the three launches a kernel. The counters are in memory of the host. A
+thread looks at the counters that a stream waits for. After the deadline it fills the windows with NaN, lets the waiting
 stream go on, and makes each later call on the link raise.
 
 Windows come from `torch.distributed._symmetric_memory`. NVLink multicast stays off. This file is not yet verified on
@@ -92,7 +92,7 @@ class CopyEngineLink(Link):
 
     @staticmethod
     def lack(device: torch.device) -> str:
-        """What this process lacks for links of a GPU, as the end of a sentence, or an empty text."""
+        """The reason why this process can have no links of a GPU, as the end of a sentence. An empty text if it can."""
         if torch.version.hip:
             return "computes with ROCm, and the copy engines are those of CUDA"
         try:

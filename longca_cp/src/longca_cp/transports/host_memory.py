@@ -1,4 +1,4 @@
-"""Host memory that the processes of one host share, and what the ranks of a group tell each other about it.
+"""Host memory that the processes of one host share, and the messages of a group's ranks about it.
 
 The memory has no name in any folder. A rank opens a peer's memory through the peer's process, and the kernel frees it
 with the last process that maps it. So nothing is left behind, even if a rank is killed.

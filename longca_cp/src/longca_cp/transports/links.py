@@ -1,4 +1,4 @@
-"""Which axes get a link: those that ask for the copy engine, and with `auto` those of GPUs that reach each other."""
+"""The choice of axes with a link: the copy engine was asked for, or `auto` finds GPUs that reach each other."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def available(group: dist.ProcessGroup, device: torch.device) -> str | None:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a rank knows about its machine.
+    """The facts about a rank's machine.
 
     Attributes:
         host: The host, until it boots again.
-        lack: What the rank lacks by itself, or an empty text.
+        lack: The reason why this rank can have no links, or an empty text.
         device: The id of its device.
         visible: Ids of the devices that this process sees, with whether its device reaches their memory.
     """
