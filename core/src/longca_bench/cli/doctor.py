@@ -22,7 +22,11 @@ __all__ = ["doctor"]
 def doctor(
     context: typer.Context,
     no_timing: Annotated[
-        bool, typer.Option("--no-timing", help="Do not time the same work twice to see by how much results differ.")
+        bool,
+        typer.Option(
+            "--no-timing",
+            help="Do not time the same work twice to see by how much results differ, nor copies between GPUs.",
+        ),
     ] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
@@ -44,6 +48,8 @@ def doctor(
     measured: dict[str, Any] = {}
     if not no_timing:
         found["timing"], measured = _timing()
+        found["peers"], copies = _peers()
+        measured |= copies
     if as_json:
         print_json({**{name: [asdict(fact) for fact in facts] for name, facts in found.items()}, **measured})
         return
@@ -79,6 +85,23 @@ def _timing() -> tuple[list[Fact], dict[str, Any]]:
         return [*facts, Fact("timing", str(error), False)], {"repeatability": {}}
     facts += [fact for kind, found in runs.items() for fact in find_timing(kind, found)]
     return facts, {"repeatability": {kind: found.as_json() for kind, found in runs.items()}}
+
+
+def _peers() -> tuple[list[Fact], dict[str, Any]]:
+    """The facts of copies between GPUs, and their numbers for JSON."""
+    from longca.errors import LongCAError
+    from longca.manifests.devices import cuda_devices
+    from longca_bench.measuring.peer_access import measure_peer_access
+    from longca_bench.reports.machine import Fact
+    from longca_bench.reports.peer_facts import find_peers, no_peers
+
+    if len(gpus := cuda_devices()) < 2:
+        return [no_peers(len(gpus))], {"peer_access": None}
+    try:
+        found = measure_peer_access()
+    except LongCAError as error:
+        return [Fact("peer access", str(error), False)], {"peer_access": None}
+    return list(find_peers(found)), {"peer_access": found.as_json()}
 
 
 def _table(facts: Iterable[Fact]) -> Table:

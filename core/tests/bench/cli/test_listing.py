@@ -186,6 +186,8 @@ def test_doctor_times_the_same_work_twice(fakes):
     ran = fakes.longca("doctor", "--json", CUDA_VISIBLE_DEVICES="")
     found = json.loads(ran.stdout)
     assert [fact["name"] for fact in found["timing"]] == ["frequency", "CPU timing", "CPU noise"]
+    assert [(fact["name"], fact["found"][:6]) for fact in found["peers"]] == [("peer access", "no GPU")]
+    assert found["peer_access"] is None
     cpu = found["repeatability"]["cpu"]
     assert found["timing"][1]["found"].startswith(f"results must differ by more than {brief_percent(cpu['needed'])}")
     assert all(len(run) >= FEWEST for run in cpu["medians"])

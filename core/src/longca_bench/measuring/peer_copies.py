@@ -1,0 +1,99 @@
+"""Copies between the GPUs of this machine: run as a module, it prints a line of JSON for `PeerAccess`.
+
+Not yet verified on GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from longca.plain_text import plain_text
+
+__all__ = ["bandwidths", "main"]
+
+#: Bytes of a copy, copies of a pair, and the GPUs that are measured at most: 56 pairs of eight GPUs take 2 s or less.
+_BYTES, _COPIES, _MOST_GPUS = 2**28, 5, 8
+
+
+def bandwidths(
+    reaches: list[list[bool]], seconds: Callable[[int, int], float], size: int = _BYTES
+) -> list[list[float | None]]:
+    """10⁹ bytes a second from each GPU to each other one that it reaches.
+
+    Args:
+        reaches: Whether each GPU reaches each other one.
+        seconds: Copies `size` bytes from one GPU to another, and returns the time.
+        size: Bytes of a copy.
+    """
+    pairs = range(len(reaches))
+    return [[size / seconds(i, j) / 1e9 if i != j and reaches[i][j] else None for j in pairs] for i in pairs]
+
+
+def main() -> None:
+    """Prints the measurement of up to eight GPUs."""
+    gpus = range(min(torch.cuda.device_count(), _MOST_GPUS))
+    reaches = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in gpus] for i in gpus]
+    found = {"reaches": reaches, "bandwidths": bandwidths(reaches, _seconds), "symmetric": _symmetric(reaches)}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _seconds(source: int, into: int) -> float:
+    """The median time of a copy. PyTorch copies between GPUs with peer access by a copy engine."""
+    mine = torch.empty(_BYTES, dtype=torch.uint8, device=f"cuda:{source}")
+    theirs = torch.empty(_BYTES, dtype=torch.uint8, device=f"cuda:{into}")
+    times = []
+    with torch.cuda.device(source):
+        for _ in range(_COPIES + 1):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
+            start.record()
+            theirs.copy_(mine, non_blocking=True)
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) / 1e3)
+    return median(times[1:])
+
+
+def _symmetric(reaches: list[list[bool]]) -> str:
+    """The reason why two processes on two GPUs cannot share symmetric memory, or an empty text."""
+    pair = next(((i, j) for i, row in enumerate(reaches) for j, is_near in enumerate(row) if is_near and i != j), None)
+    if pair is None:
+        return "no GPU has access to the memory of another one"
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mp.spawn(_trial, (pair, f"{folder}/store", folder), nprocs=2)  # type: ignore[no-untyped-call]
+        except Exception as error:  # whatever a driver or a library says is the reason
+            return plain_text(str(error).strip().splitlines()[-1], 300)
+        said = [(Path(folder) / f"said{rank}").read_text("utf-8") for rank in range(2)]
+    return next(filter(None, said), "")
+
+
+def _trial(rank: int, pair: tuple[int, int], store: str, folder: str) -> None:
+    """Writes the rank's number into the other rank's memory, and notes whether the other's number arrived here."""
+    from torch.distributed import _symmetric_memory as symmetric
+
+    torch.cuda.set_device(pair[rank])
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    memory = symmetric.empty(64, dtype=torch.int32, device=torch.device("cuda", pair[rank]))
+    handle = symmetric.rendezvous(memory, dist.group.WORLD)
+    handle.get_buffer(1 - rank, (64,), torch.int32).fill_(1 + rank)
+    torch.cuda.synchronize()
+    dist.barrier()
+    fault = "" if bool((memory == 2 - rank).all()) else "other bytes arrived than were sent"
+    (Path(folder) / f"said{rank}").write_text(fault, "utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

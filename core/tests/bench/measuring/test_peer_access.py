@@ -1,0 +1,87 @@
+"""Peer access: what a process finds out about copies between GPUs, and the facts that doctor shows of it."""
+
+import json
+
+import pytest
+import torch
+
+from longca.errors import LongCAError
+from longca_bench.measuring import peer_access
+from longca_bench.measuring.peer_access import PeerAccess, measure_peer_access
+from longca_bench.measuring.peer_copies import bandwidths
+from longca_bench.reports.peer_facts import find_peers, no_peers
+
+#: Three GPUs, of which the last two have no access to each other.
+REACHES = [[True, True, True], [True, True, False], [True, False, True]]
+
+
+def test_only_pairs_with_access_are_measured():
+    asked = []
+
+    def seconds(source, into):
+        asked.append((source, into))
+        return 0.002
+
+    found = bandwidths(REACHES, seconds, size=10**9)
+    assert asked == [(0, 1), (0, 2), (1, 0), (2, 0)]
+    assert found == [[None, 500.0, 500.0], [500.0, None, None], [500.0, None, None]]
+
+
+def test_the_facts_of_a_whole_machine():
+    rates = ((None, 380.0, 379.0), (381.0, None, 380.0), (380.0, 382.0, None))
+    facts = list(find_peers(PeerAccess(((True,) * 3,) * 3, rates)))
+    assert [fact.ok for fact in facts] == [True] * 4
+    assert facts[0].found == "to 1: 380 GB/s, to 2: 379 GB/s"
+    assert (facts[-1].name, facts[-1].found) == ("symmetric memory", "two processes write into each other's GPU")
+
+
+def test_a_pair_without_access_and_a_slow_pair_are_told():
+    rates = ((None, 380.0, 100.0), (380.0, None, None), (380.0, None, None))
+    first, second, third, shared = find_peers(PeerAccess(tuple(map(tuple, REACHES)), rates, "it is not permitted"))
+    assert (first.ok, second.ok, third.ok) == (False,) * 3
+    assert first.advice.startswith("some pairs are slower")
+    assert second.found == "to 0: 380 GB/s, to 2: no access"
+    assert "by collectives" in second.advice
+    assert (shared.ok, shared.found) == (False, "it is not permitted")
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(0, "no GPU is here"), (1, "one GPU is here")])
+def test_one_gpu_has_no_peers(gpus, said):
+    assert no_peers(gpus).ok is None
+    assert said in no_peers(gpus).found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without GPUs")
+def test_the_measurement_ends_on_a_machine_without_gpus():
+    found = measure_peer_access()
+    assert found == PeerAccess((), (), "no GPU has access to the memory of another one")
+
+
+def _module(folder, monkeypatch, text):
+    (folder / "some_measurement.py").write_text(text, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return "some_measurement"
+
+
+def test_a_measurement_is_read_and_written(tmp_path, monkeypatch):
+    said = {"reaches": [[True, True]] * 2, "bandwidths": [[None, 1.5], [2.5, None]], "symmetric": ""}
+    found = measure_peer_access(_module(tmp_path, monkeypatch, f"print('a warning')\nprint({json.dumps(said)!r})"))
+    assert found == PeerAccess(((True, True),) * 2, ((None, 1.5), (2.5, None)))
+    assert json.loads(json.dumps(found.as_json())) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "raise SystemExit('the driver is too old')",
+            "ended with code 1, .*: the driver is too old",
+        ),
+        ("print('[]')", "ended with code 0, .*: nothing"),
+        ("import time; time.sleep(60)", "did not end within 1 s"),
+    ],
+)
+def test_a_measurement_that_fails_says_why(tmp_path, monkeypatch, text, said):
+    monkeypatch.setattr(peer_access, "DEADLINE", 1 if "sleep" in text else 60)
+    with pytest.raises(LongCAError, match=said):
+        measure_peer_access(_module(tmp_path, monkeypatch, text))
