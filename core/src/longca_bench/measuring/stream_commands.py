@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from longca.manifests import Transport
 from longca.masks import Mask
 from longca_bench.measuring.arena import Where
 from longca_bench.suites.meshes import MeshAxes
@@ -34,6 +35,7 @@ class StreamSetting:
         strategy: Name of the strategy, or None on one device.
         placement: The placement of tokens on ranks, or None on one device.
         mesh: Ranks along each axis. Empty on one device.
+        transport: The way to move tensors between ranks.
     """
 
     kernel: str
@@ -42,6 +44,7 @@ class StreamSetting:
     strategy: str | None = None
     placement: str | None = None
     mesh: MeshAxes = ()
+    transport: Transport = Transport.AUTO
 
 
 @dataclass(frozen=True)

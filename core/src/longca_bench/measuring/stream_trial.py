@@ -177,7 +177,8 @@ class StreamTrial:
         alone = StreamSetting(case.kernel, self._layers, case.allow_unverified)
         if parallel is None:
             return alone
-        return replace(alone, strategy=parallel.strategy, placement=self._task.placed, mesh=parallel.mesh)
+        about: dict[str, Any] = {"mesh": parallel.mesh, "transport": parallel.transport}
+        return replace(alone, strategy=parallel.strategy, placement=self._task.placed, **about)
 
     def _times(self) -> dict[str, Any]:
         """The times for the record."""

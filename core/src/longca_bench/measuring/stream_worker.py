@@ -47,8 +47,8 @@ class StreamWorker:
         self._asked = {"kernel": setting.kernel, "allow_unverified": setting.allow_unverified}
         if setting.strategy is not None:
             mesh: Any = world  # a strategy runs on the ranks of a job
-            self._asked |= {"strategy": setting.strategy, "placement": setting.placement}
-            self._asked["mesh"] = mesh.mesh(setting.mesh)
+            self._asked |= {"strategy": setting.strategy, "mesh": mesh.mesh(setting.mesh)}
+            self._asked |= {"placement": setting.placement, "transport": setting.transport}
         for tensor in (x for each in self._tensors for x in each.values()):
             tensor.sum()  # the judge wrote it on another core
         seconds = []

@@ -68,7 +68,7 @@ class Toy:
 
 
 def is_due(plan):
-    return os.environ["RANK"] == "1" and plan.problem.direction == "forward"
+    return os.environ["RANK"] == "1" and plan.problem.direction == os.environ.get("TOYS_DUE", "forward")
 
 
 class PatchesTime(Toy):

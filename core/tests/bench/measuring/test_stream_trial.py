@@ -1,0 +1,115 @@
+"""Streams of masks from a suite to records: right ones, wrong ones, and the readers of their records."""
+
+import statistics
+
+import pytest
+
+from longca.manifests import Device
+from longca_advice.from_records import rows_of_folder
+from longca_advice.history import history
+from longca_bench.measuring.case_record import STEP
+from longca_bench.measuring.records import read_records
+from longca_bench.measuring.runner import run_cases
+from longca_bench.measuring.stream_trial import WINDOW
+from longca_bench.reports.rows import Rows
+from longca_bench.reports.views import tables
+from longca_bench.suites.cases import expand
+from longca_bench.suites.suite import load_suite
+
+CPU = Device("cpu")
+SUITE = """
+name = "stream"
+version = 1
+[[sweep]]
+patterns = ["causal_document"]
+kernels = ["sdpa", "naive"]
+stream = 12
+layers = 2
+seqlens = [160]
+heads = ["4:2"]
+head_dims = [16]
+dtypes = ["float32"]
+[[sweep]]
+patterns = ["uniform_block_sparse"]
+kernels = ["sdpa"]
+stream = 3
+seqlens = [160]
+heads = ["4:2"]
+head_dims = [16]
+dtypes = ["float32"]
+[sweep.factors]
+uniform_block_sparse = { block = 32, kept = 0.4 }
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "stream.toml"
+    path.write_text(SUITE, "utf-8")
+    return load_suite(str(path))
+
+
+def test_a_stream_has_the_steps_of_each_way(core, suite):
+    records = run_cases(suite, expand(suite, core.kernels), CPU, core, lambda record: None)
+    assert [record.status for record in records] == ["ok"] * 3, [record.message for record in records]
+    for record, (steps, layers) in zip(records, [(12, 2), (12, 2), (3, 1)], strict=True):
+        assert WINDOW < 12, "a stream of several windows is among them"
+        stream = record.stream
+        assert (stream.layers, record.direction) == (layers, STEP)
+        for seconds in (stream.fixed, stream.fresh, stream.prefetched, stream.plan):
+            assert len(seconds) == steps
+        assert record.samples == stream.prefetched
+        assert record.median == statistics.median(record.samples)
+        assert set(stream.imbalance) == {1.0}
+        found = {finding["tensor"] for finding in record.findings}
+        assert {f"{name} of {way} steps" for name in ("out", "dq") for way in ("fixed", "fresh", "prefetched")} <= found
+    assert not history().rows
+    shown = tables("dynamic", Rows.of(records))
+    assert [row[1].text for table in shown for row in table.rows] == ["sdpa", "naive", "sdpa"]
+
+
+WRONG = """
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", backward="external")
+    return [kernel(name, takes, implementation=f"wrong_kernels:{name.title()}") for name in ("stale", "raises", "right")]
+"""
+WRONG_KERNELS = """
+from longca_builtin.naive import Naive
+
+class Right(Naive):
+    pass
+
+class Stale(Naive):
+    first = None
+
+    def plan(self, problem):
+        Stale.first = Stale.first or super().plan(problem)
+        return Stale.first  # as if it had found a plan of another mask
+
+class Raises(Naive):
+    def backward(self, *arguments, **buffers):
+        raise RuntimeError("no backward today")
+"""
+
+
+@pytest.mark.slow
+def test_records_say_what_is_wrong_and_no_evidence_is_learnt(fakes, tmp_path):
+    (fakes.add("wrong", WRONG) / "wrong_kernels.py").write_text(WRONG_KERNELS, "utf-8")
+    text = SUITE.rpartition("[[sweep]]")[0].replace('["sdpa", "naive"]', '["stale", "raises", "right"]')
+    (tmp_path / "stream.toml").write_text(text, "utf-8")
+    out = tmp_path / "run"
+    options = {"LONGCA_HISTORY": str(tmp_path / "history.jsonl"), "OMP_NUM_THREADS": "1"}
+    ran = fakes.longca("run", str(tmp_path / "stream.toml"), "--device", "cpu", "--out", str(out), **options)
+    assert ran.returncode == 1, ran.stderr
+    found = {record.kernel: record for record in read_records(out)}
+    assert {name: record.status for name, record in found.items()} == {
+        "stale": "wrong", "raises": "error", "right": "ok",
+    }  # fmt: skip
+    assert "of fixed steps" in found["stale"].message
+    assert "no backward today" in found["raises"].message
+    assert list(rows_of_folder(out)) == []
+    assert not (tmp_path / "history.jsonl").exists()
+    shown = fakes.longca("report", str(out), "--view", "dynamic")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "WRONG" in shown.stdout
