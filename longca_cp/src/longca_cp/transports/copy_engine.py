@@ -17,10 +17,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,8 @@ from longca_cp.transports.link import Link, Window
 from longca_cp.transports.strided import strided_copies
 
 __all__ = ["CopyEngineLink"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("longca")
 
@@ -106,22 +109,9 @@ class CopyEngineLink(Link):
 
     def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
         """See `Link.window`. PyTorch's allocator gives unused memory back if need be."""
-        nbytes, failed, memory = max(prod(shape) * dtype.itemsize, 16), None, None
-        try:
-            memory = self._allocated(nbytes)
-        except RuntimeError as error:
-            failed = str(error).splitlines()[0]
-        check_all_fit(self._group, nbytes, failed)
-        assert memory is not None
-        from torch.distributed import _symmetric_memory as symmetric
-
-        with _without_multicast():
-            handle = symmetric.rendezvous(memory, self._group)
-        buffers = [
-            memory if peer == self.index else handle.get_buffer(peer, (nbytes,), torch.uint8)
-            for peer in range(self.size)
-        ]
         length = prod(shape) * dtype.itemsize
+        memory = self._together(length, "it does not fit", lambda: self._allocated(max(length, 16)))
+        buffers, handle = self._together(length, "peers cannot map it", lambda: self._mapped(memory))
         views = tuple(buffer[:length].view(dtype).view(*shape) for buffer in buffers)
         window = _SymmetricWindow(views, self.index, handle)
         self._windows.add(window)
@@ -162,6 +152,25 @@ class CopyEngineLink(Link):
     def _address(self, receiver: int, sender: int, slot: int) -> int:
         counts = self._counts[receiver]
         return self._addresses[receiver] + sender * counts.strides[0] + slot * counts.strides[1]
+
+    def _together(self, nbytes: int, because: str, make: Callable[[], T]) -> T:
+        """What a function makes, if it succeeds on all ranks."""
+        made, failed = None, None
+        try:
+            made = make()
+        except RuntimeError as error:
+            failed = str(error).splitlines()[0]
+        check_all_fit(self._group, nbytes, failed, because)
+        return cast(T, made)
+
+    def _mapped(self, memory: Tensor) -> tuple[list[Tensor], object]:
+        """The memory of all ranks, and the handle that keeps it mapped."""
+        from torch.distributed import _symmetric_memory as symmetric
+
+        with _without_multicast():
+            handle = symmetric.rendezvous(memory, self._group)
+        others = (handle.get_buffer(peer, tuple(memory.shape), memory.dtype) for peer in range(self.size))
+        return [memory if peer == self.index else other for peer, other in enumerate(others)], handle
 
     def _allocated(self, nbytes: int) -> Tensor:
         from torch._C._distributed_c10d import _SymmetricMemory

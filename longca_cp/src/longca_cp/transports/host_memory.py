@@ -34,13 +34,14 @@ def everyones(group: dist.ProcessGroup, value: T) -> list[T]:
     return values
 
 
-def check_all_fit(group: dist.ProcessGroup, nbytes: int, failed: str | None) -> None:
+def check_all_fit(group: dist.ProcessGroup, nbytes: int, failed: str | None, because: str = "it does not fit") -> None:
     """Checks that every rank of a group has its memory.
 
     Args:
         group: The group.
         nbytes: Bytes that each rank asked for.
         failed: The reason why this rank did not get them, or None.
+        because: The common reason, for the message.
 
     Raises:
         WindowMemoryError: Some rank did not. All ranks raise it with the reasons.
@@ -49,7 +50,7 @@ def check_all_fit(group: dist.ProcessGroup, nbytes: int, failed: str | None) -> 
     reasons = [f"rank {ranks[i]}: {said}" for i, said in enumerate(everyones(group, failed)) if said]
     if reasons:
         raise WindowMemoryError(
-            f"each of {len(ranks)} ranks needs a window of {nbytes} bytes, and it does not fit. {'; '.join(reasons)}. "
+            f"each of {len(ranks)} ranks needs a window of {nbytes} bytes, and {because}. {'; '.join(reasons)}. "
             "Free memory, or call with transport='collectives'"
         )
 

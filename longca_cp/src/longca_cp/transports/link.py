@@ -187,7 +187,8 @@ class Link(ABC):
         mine = self._counts[self.index][:, column]
         while (late := np.flatnonzero(mine >> 31 < self._rounds)).size:
             if time.monotonic() > end:
-                raise self._late(int(late[0]), "its next call")
+                self._failure = self._late(int(late[0]), "its next call")
+                raise self._failure
             time.sleep(_PAUSE / 20)
         return [int(each) & (1 << 31) - 1 for each in mine]
 

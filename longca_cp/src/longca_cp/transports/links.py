@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,14 +133,22 @@ class _Facts:
 
 def _make(group: dist.ProcessGroup, device: torch.device) -> Link | str:
     """A link that has moved a few bytes, or the reason why there is none. The same on all ranks."""
-    made: Link | None = None
+    made: list[Link] = []
+
+    def make() -> None:
+        made.append(SharedMemoryLink(group) if device.type == "cpu" else CopyEngineLink(group, device))
+
+    # A rank that fails by itself must not leave the others in the trial, which is collective.
+    reason = _failures(group, make) or _failures(group, lambda: made[0].trial())
+    return made[0] if reason is None else f"a trial of the copy engine failed. {reason}"
+
+
+def _failures(group: dist.ProcessGroup, call: Callable[[], str | None]) -> str | None:
+    """What a call returns or raises on the ranks on which it fails, the same on all ranks."""
     try:
-        made = SharedMemoryLink(group) if device.type == "cpu" else CopyEngineLink(group, device)
-        failed = made.trial()
+        failed = call()
     except (LongCAError, RuntimeError, OSError) as error:
         failed = str(error)
     ranks = dist.get_process_group_ranks(group)
-    reasons = [f"rank {ranks[i]} says: {said}" for i, said in enumerate(everyones(group, failed)) if said]
-    if made is None or reasons:
-        return f"a trial of the copy engine failed. {'; '.join(reasons)}"
-    return made
+    said = [f"rank {ranks[i]} says: {text}" for i, text in enumerate(everyones(group, failed)) if text]
+    return "; ".join(said) or None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from torch import Tensor
 
 __all__ = ["Copy", "strided_copies"]
+
+Ints = tuple[int, ...]
 
 #: The most copies for one push, and the least bytes of a row among many. A kernel copies smaller pieces faster.
 _MOST_COPIES, _LEAST_WIDTH = 64, 64
@@ -36,8 +39,17 @@ class Copy:
 
 def strided_copies(into: Tensor, source: Tensor) -> list[Copy] | None:
     """The copies that fill a tensor from another of the same shape and dtype. None if their rows are many or short."""
-    size = source.element_size()
-    strides = zip(source.shape, into.stride(), source.stride(), strict=True)
+    found = _copies(tuple(source.shape), into.stride(), source.stride(), source.element_size())
+    if found is None:
+        return None
+    a, b = into.data_ptr(), source.data_ptr()
+    return [replace(copy, into=a + copy.into, source=b + copy.source) for copy in found]
+
+
+@lru_cache(maxsize=4096)
+def _copies(shape: Ints, into: Ints, source: Ints, size: int) -> tuple[Copy, ...] | None:
+    """The copies for a shape and strides, from address 0 to address 0."""
+    strides = zip(shape, into, source, strict=True)
     dims = _joined([(n, a * size, b * size) for n, a, b in strides if n > 1])
     width = size
     if dims and dims[-1][1:] == (size, size):
@@ -45,10 +57,10 @@ def strided_copies(into: Tensor, source: Tensor) -> list[Copy] | None:
     rows = dims.pop() if dims else (1, width, width)
     if prod(n for n, _, _ in dims) > _MOST_COPIES or (rows[0] > 1 and (width < _LEAST_WIDTH or min(rows[1:]) < width)):
         return None
-    starts = [(into.data_ptr(), source.data_ptr())]
+    starts = [(0, 0)]
     for n, a, b in dims:
         starts = [(x + i * a, y + i * b) for x, y in starts for i in range(n)]
-    return [Copy(x, rows[1], y, rows[2], width, rows[0]) for x, y in starts]
+    return tuple(Copy(x, rows[1], y, rows[2], width, rows[0]) for x, y in starts)
 
 
 def _joined(dims: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
