@@ -6,12 +6,15 @@
 | `yunchang usp` | `usp` | `LongContextAttention`, `basic` | `zigzag` |
 | `ring-flash-attn ring` | `ring_p2p` | `ring_flash_attn_func` | `zigzag_ring_flash_attn_func` |
 | `ring-flash-attn llama3` | `ring_all_gather` | `llama3_flash_attn_varlen_func`, contiguous | the same |
+| `ringmaster ulysses` | `ulysses` | `make_ulysses_attention` | the same |
+| `ringmaster ring` | `ring_p2p` | `RingP2PAttention` | `ZigzagRingAttention` |
 | `torch alltoall` | `ring_p2p` | `context_parallel`, contiguous | the same, head-tail balanced |
 | `torch allgather` | `ring_all_gather` | likewise | likewise |
 
 Sources: https://github.com/feifeibear/long-context-attention (arXiv 2405.07719),
-https://github.com/zhuzilin/ring-flash-attention, and torch.distributed.tensor.experimental of PyTorch, which computes
-by cuDNN through scaled_dot_product_attention, on GPUs alone.
+https://github.com/zhuzilin/ring-flash-attention, https://github.com/axolotl-ai-cloud/ringmaster (`peer_ringmaster`),
+and torch.distributed.tensor.experimental of PyTorch, which computes by cuDNN on GPUs alone. MagiAttention is no peer:
+its release on PyPI (0.0.1) is an empty package, and its repository builds CUDA extensions of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from typing import Any
 import torch
 from peer_flash import is_installed, replaced, stand_in
 from peer_ranks import Ranks
+from peer_ringmaster import ring_call, ulysses_call
 from peer_subjects import Case, Subject
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -41,6 +45,7 @@ __all__ = ["PEERS", "Peer", "flash_attn"]
 _PACKAGES = {
     "yunchang": "yunchang",
     "ring-flash-attn": "ring_flash_attn",
+    "axolotl-ringmaster": "ringmaster",
     "torch": "torch.distributed.tensor.experimental._attention",
 }
 _HEADS_K_STRIDE = 4  # KV heads that the Llama 3 function gathers at a time in its repository's own benchmark
@@ -55,12 +60,14 @@ class Peer:
         peer_of: Our strategy that does the same.
         distribution: The distribution to install.
         prepare: Makes a subject for a case from its package.
+        needs_gpus: Whether it computes on GPUs alone.
     """
 
     name: str
     peer_of: str
     distribution: str
     prepare: Callable[[Peer, ModuleType, Case], Subject]
+    needs_gpus: bool = False
 
     def ready(self, case: Case) -> Subject:
         """The peer as a subject.
@@ -73,8 +80,8 @@ class Peer:
 
     def unavailable(self, ranks: Ranks) -> str | None:
         """The reason why it cannot be measured on these ranks, or None."""
-        if self.distribution == "torch" and ranks.device.type == "cpu":
-            return "PyTorch's context parallelism computes on GPUs alone"
+        if self.needs_gpus and ranks.device.type == "cpu":
+            return f"{self.name} computes on GPUs alone"
         return ranks.attempt(lambda: _imported(self.distribution))[1]
 
 
@@ -155,6 +162,16 @@ def _llama3(peer: Peer, package: ModuleType, case: Case) -> Subject:
     return Subject(peer.name, case, layout, call, peer_of=peer.peer_of, form="THD", about=about)
 
 
+def _ringmaster_ulysses(peer: Peer, _package: ModuleType, case: Case) -> Subject:
+    layout = case.layout("ulysses", {"ulysses": case.ranks.size}, "contiguous")
+    return Subject(peer.name, case, layout, ulysses_call(case), peer_of=peer.peer_of)
+
+
+def _ringmaster_ring(peer: Peer, _package: ModuleType, case: Case) -> Subject:
+    about = {"function": "ZigzagRingAttention" if case.causal else "RingP2PAttention"}
+    return Subject(peer.name, case, _on_ring(case), ring_call(case), peer_of=peer.peer_of, about=about)
+
+
 def _torch(rotation: str) -> Callable[[Peer, ModuleType, Case], Subject]:
     """PyTorch's, with one of its ways to pass keys and values on."""
 
@@ -200,7 +217,9 @@ PEERS = {
         Peer("yunchang usp", "usp", "yunchang", _yunchang_usp),
         Peer("ring-flash-attn ring", "ring_p2p", "ring-flash-attn", _ring),
         Peer("ring-flash-attn llama3", "ring_all_gather", "ring-flash-attn", _llama3),
-        Peer("torch alltoall", "ring_p2p", "torch", _torch("alltoall")),
-        Peer("torch allgather", "ring_all_gather", "torch", _torch("allgather")),
+        Peer("ringmaster ulysses", "ulysses", "axolotl-ringmaster", _ringmaster_ulysses),
+        Peer("ringmaster ring", "ring_p2p", "axolotl-ringmaster", _ringmaster_ring, needs_gpus=True),
+        Peer("torch alltoall", "ring_p2p", "torch", _torch("alltoall"), needs_gpus=True),
+        Peer("torch allgather", "ring_all_gather", "torch", _torch("allgather"), needs_gpus=True),
     )
 }

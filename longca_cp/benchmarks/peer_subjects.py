@@ -191,8 +191,13 @@ def _by_itself(name: str, case: Case, computes: bool) -> Alone | None:
     return Alone(name, longca.registry().load(case.kernel), part.problem(case.problem), inputs)
 
 
-def ours(strategy: str, case: Case) -> Subject:
+def ours(strategy: str, case: Case, transport: str = "auto") -> Subject:
     """A strategy of ours through `longca.attention`, on the mesh and the placement that `longca run` takes by default.
+
+    Args:
+        strategy: Its name.
+        case: The case.
+        transport: The way to move tensors.
 
     Raises:
         LongCAError: It has no layout for the case, or the kernel does not take its steps.
@@ -204,10 +209,13 @@ def ours(strategy: str, case: Case) -> Subject:
     placement, layout = place(registry, strategy, case.kernel, case.problem, dict(sizes))
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = longca.attention(q, k, v, mask, kernel=case.kernel, strategy=strategy, mesh=mesh, placement=layout)
+        shared = {"strategy": strategy, "mesh": mesh, "placement": layout, "transport": transport}
+        out = longca.attention(q, k, v, mask, kernel=case.kernel, **shared)
         assert isinstance(out, Tensor)
         return out
 
-    about = {"placement": placement, "mesh": ",".join(f"{axis}={size}" for axis, size in sizes)}
+    sized = ",".join(f"{axis}={size}" for axis, size in sizes)
+    about = {"strategy": strategy, "transport": transport, "placement": placement, "mesh": sized}
     places = ranks.everyone(rank_in(mesh, axes))
-    return Subject(strategy, case, layout, call, kind="ours", form="THD", about=about, places=places)
+    name = strategy if transport == "auto" else f"{strategy} by {transport}"
+    return Subject(name, case, layout, call, kind="ours", form="THD", about=about, places=places)

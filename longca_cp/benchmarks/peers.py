@@ -3,9 +3,9 @@
     torchrun --standalone --nproc-per-node 4 longca_cp/benchmarks/peers.py --seqlens 32768 131072
         --out results/h200/distributed/peers.json
 
-The peers (`peer_packages`) are yunchang, ring-flash-attn and PyTorch's own context parallelism:
+The peers (`peer_packages`) are yunchang, ring-flash-attn, Axolotl's ringmaster and PyTorch's own context parallelism:
 
-    pip install --no-deps yunchang ring-flash-attn
+    pip install --no-deps yunchang ring-flash-attn axolotl-ringmaster
 
 A peer that is not installed is recorded as `unavailable`. yunchang and ring-flash-attn compute by the package
 flash_attn. If it is missing, they get FlashAttention-3's operators through the functions that they call (`peer_flash`).
@@ -43,7 +43,7 @@ from peer_ranks import Ranks
 from peer_subjects import Case, Subject, abreast, alone, ours
 from peer_turns import DIRECTIONS, ROUNDS, Turns, take_turns
 
-from longca import masks, registry
+from longca import Transport, masks, registry
 from longca.kernels.base import device_of, torch_dtype
 from longca.manifests import Direction, Problem, installed_version
 from longca.manifests.devices import cpu_device
@@ -112,7 +112,11 @@ def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
     expected = Expected(case)
     limits = [each for each in (alone(case), abreast(case)) if each is not None]
     entries = [Entry({"name": each.name, "kind": each.name}, turns=Turns(each, case.ranks)) for each in limits]
-    entries += [_checked(name, "ours", None, partial(ours, name), case, expected) for name in asked.strategies]
+    entries += [
+        _checked(_name(name, transport), "ours", None, partial(ours, name, transport=transport), case, expected)
+        for name in asked.strategies
+        for transport in asked.transports
+    ]
     for peer in (PEERS[name] for name in asked.peers):
         if (reason := peer.unavailable(case.ranks)) is not None:
             about = {"name": peer.name, "kind": "peer", "peer_of": peer.peer_of}
@@ -125,6 +129,10 @@ def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
             entry.fail("error", entry.turns.failure)
     reached = next((entry.turns for entry in entries if entry.about["kind"] == "alone"), None)
     return [row for entry in entries for row in entry.rows(case, reached)]
+
+
+def _name(strategy: str, transport: str) -> str:
+    return strategy if transport == "auto" else f"{strategy} by {transport}"
 
 
 def _checked(
@@ -212,6 +220,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--heads", type=_heads, default=(64, 8), help="query heads and KV heads, as 64:8")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--strategies", nargs="*", default=list(registry().strategies))
+    parser.add_argument("--transports", nargs="+", default=["auto"], choices=list(Transport), help="of the strategies")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--seconds", type=float, default=0.45, help="of samples for each direction of a subject, about")
     parser.add_argument("--device", default=kind, choices=["cpu", "cuda"])

@@ -25,11 +25,14 @@ def rows(tmp_path, name, *options):
 
 @pytest.mark.slow
 def test_strategies_are_right_and_timed_beside_what_they_could_reach(tmp_path):
-    found = rows(tmp_path, "peers", "--strategies", "ulysses", "usp", "--peers", "torch allgather")
+    peers = ("--peers", "torch allgather", "ringmaster ring")
+    found = rows(tmp_path, "peers", "--strategies", "ulysses", "usp", "--transports", "auto", "collectives", *peers)
     by_name = {(row["name"], row["direction"]): row for row in found}
-    assert len(by_name) == len(found) == 2 * 5
-    assert by_name["torch allgather", "forward"]["status"] == "unavailable"
-    for name in ("alone", "abreast", "ulysses", "usp"):
+    assert len(by_name) == len(found) == 2 * 8
+    for name in ("torch allgather", "ringmaster ring"):
+        row = by_name[name, "forward"]
+        assert (row["status"], row["message"]) == ("unavailable", f"{name} computes on GPUs alone")
+    for name in ("alone", "abreast", "ulysses", "ulysses by collectives", "usp", "usp by collectives"):
         for direction in ("forward", "backward"):
             row = by_name[name, direction]
             assert row["status"] == "ok", row["message"]
