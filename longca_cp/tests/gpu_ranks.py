@@ -40,8 +40,11 @@ def mesh_of(strategy):
     return init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
-def prepared(strategy, mask, seqlen, transport, mesh, seed=0):
-    """A function without arguments that gives out, dq, dk and dv of this rank, of inputs that a seed draws."""
+def prepared(strategy, mask, seqlen, transport, mesh, seed=0, apart=False):
+    """A function without arguments that gives out, dq, dk and dv of this rank, of inputs that a seed draws.
+
+    If the directions are apart, it goes forward, and gives a function that goes backward.
+    """
     random = torch.Generator().manual_seed(seed)
     about = {"strategy": strategy, "mesh": mesh, "kernel": "sdpa", "placement": "contiguous"}
     layout = longca.layout(mask, heads=(8, 4), head_dim=64, dtype="bfloat16", **about)
@@ -51,7 +54,11 @@ def prepared(strategy, mask, seqlen, transport, mesh, seed=0):
 
     def run():
         out = longca.attention(*qkv, mask, transport=transport, **about)
-        return [out.detach(), *torch.autograd.grad(out, qkv, dout)]
+
+        def back():
+            return [out.detach(), *torch.autograd.grad(out, qkv, dout)]
+
+        return back if apart else back()
 
     return run
 
@@ -75,18 +82,34 @@ def agree():
 
 def waits():
     """A call returns to the host while the device of a peer is busy, and its results are right."""
-    call = prepared("ulysses", masks.build("causal", 2048), 2048, "copy_engine", mesh_of("ulysses"))
-    wanted, done = call(), torch.cuda.Event()
-    torch.cuda.synchronize()
-    dist.barrier()
-    torch.cuda.synchronize()
-    if dist.get_rank() == 1:
-        torch.cuda._sleep(20_000_000_000)  # cycles: about ten seconds
-    found = call()
-    done.record()
-    assert not done.query(), "the host did not wait for the device"
-    for mine, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    for strategy in MESHES:
+        call = prepared(strategy, masks.build("causal", 2048), 2048, "copy_engine", mesh_of(strategy))
+        wanted, done = call(), torch.cuda.Event()
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        if dist.get_rank() == 1:
+            torch.cuda._sleep(6_000_000_000)  # cycles: about three seconds
+        found = call()
+        done.record()
+        assert not done.query(), "the host did not wait for the device"
+        for mine, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def layers():
+    """Layers of several masks share windows: all go forward, and then all go backward from the last one on."""
+    shapes = [("causal", 2048), ("full", 512), ("causal", 1024), ("causal", 2048)]
+    for strategy in MESHES:
+        mesh, results = mesh_of(strategy), []
+        for transport in ("collectives", "copy_engine"):
+            calls = [
+                prepared(strategy, masks.build(kind, n), n, transport, mesh, seed, apart=True)
+                for seed, (kind, n) in enumerate(shapes)
+            ]
+            results.append([x for layer in reversed([call() for call in calls]) for x in layer()])
+        for mine, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
 def full_memory():
@@ -129,7 +152,7 @@ def killed():
     os._exit(0)  # a process group that has lost a rank may hang as it ends
 
 
-CHECKS = {check.__name__: check for check in (agree, waits, full_memory, killed)}
+CHECKS = {check.__name__: check for check in (agree, waits, layers, full_memory, killed)}
 
 
 def work(rank, check, store):
