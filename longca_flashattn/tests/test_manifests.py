@@ -151,9 +151,14 @@ def test_deterministic_gradients():
     assert resolve_manifest(FA3, problem(shared, deterministic=True)).valid
 
 
-def test_layers_end_at_three():
-    many = masks.build("block_causal_document", 8192, documents=[8192], block=1024)
-    assert not resolve_manifest(FA3, problem(many)).valid
+@pytest.mark.parametrize(("block", "layers"), [(1200, 3), (1024, 4), (33, 8), (32, 9)])
+def test_three_layers_are_verified_and_eight_are_expected(block, layers):
+    many = masks.build("block_causal_document", 8192, documents=[8192], block=block)
+    assert many.count(Form.LAYERS) == layers
+    for manifest in (FA2, FA3):
+        manifest = manifest.model_copy(update={"requires": ()})
+        assert resolve_manifest(manifest, problem(many)).valid == (layers <= 3)
+        assert resolve_manifest(manifest, problem(many, allow_unverified=True)).valid == (layers <= 8)
     assert resolve_manifest(FA4, problem(many)).valid
 
 

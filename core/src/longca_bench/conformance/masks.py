@@ -67,9 +67,11 @@ def long_masks() -> tuple[Labelled, ...]:
     """Each static pattern once over many tiles, and some with unequal numbers of queries and keys."""
     static = _static(LONG, documents=_LONG_DOCUMENTS, window=150, block=100, prefix=200, global_tokens=70)
     whole = build("block_causal_document", 1024, documents=(384, 640), block=128)
+    short = build("block_causal_document", LONG, documents=_LONG_DOCUMENTS, block=2)  # the most layers: eight
     return (
         *((f"{name} of {LONG}", mask) for name, mask in static),
         ("block_causal_document of whole tiles", whole),
+        ("block_causal_document of short blocks", short),
         *_unequal(("full", "causal"), (389, LONG), (LONG, 389)),
     )
 
