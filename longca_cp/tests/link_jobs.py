@@ -23,7 +23,7 @@ from longca_cp import exchange, pushed_heads
 from longca_cp.exchange import axes_of
 from longca_cp.transports import links
 from longca_cp.transports.arena import Arena
-from longca_cp.transports.link import MOST_SLOTS
+from longca_cp.transports.counters import MOST_SLOTS
 from longca_cp.transports.links import link_of
 from longca_cp.transports.shared_memory import SharedMemoryLink, _Task
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
 from longca_cp.transports.link import Link, Window
 from longca_cp.transports.strided import strided_copies
+from longca_cp.transports.watch import Awaited, Watch
 
 __all__ = ["CopyEngineLink"]
 
@@ -41,8 +40,8 @@ _log = logging.getLogger("longca")
 
 #: cudaHostRegisterPortable and cudaHostRegisterMapped.
 _REGISTER = 1 | 2
-#: Seconds between two looks at the counters, and for filling windows after a failure.
-_LOOK, _FILL = 0.2, 2.0
+#: Seconds for filling windows after a failure.
+_FILL = 2.0
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
@@ -55,16 +54,6 @@ class _SymmetricWindow(Window):
     """
 
     handle: object
-
-
-@dataclass(frozen=True)
-class _Awaited:
-    """A post that a stream waits for."""
-
-    index: int
-    slot: int
-    count: int
-    what: str
 
 
 class CopyEngineLink(Link):
@@ -85,13 +74,8 @@ class CopyEngineLink(Link):
         self._stream = torch.cuda.Stream(device, priority=-1)
         self._held: list[Tensor] = []
         self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
-        self._addresses = [self._registered(counts.ctypes.data, counts.nbytes) for counts in self._counts]
-        self._pending: deque[_Awaited] = deque()
-        self._changed, self._stopped = threading.Condition(), threading.Event()
-        weakref.finalize(self, _stop, self._stopped, self._changed)
-        threading.Thread(
-            target=_watch, args=(weakref.ref(self), self._stopped, self._changed, self._pending), daemon=True
-        ).start()
+        self._addresses = [self._registered(counts.ctypes.data, counts.nbytes) for counts in self._counters.arrived]
+        self._watch = Watch(self)
 
     @staticmethod
     def lack(device: torch.device) -> str:
@@ -142,15 +126,14 @@ class CopyEngineLink(Link):
         self._driver.write(self._address(index, self.index, slot), count, self._stream.cuda_stream)
 
     def _expect(self, index: int, slot: int, count: int, what: str) -> None:
-        with self._changed:
+        with self._watch.lock:
             self._check()
             current = torch.cuda.current_stream(self.device)
             self._driver.wait(self._address(self.index, index, slot), count, current.cuda_stream)
-            self._pending.append(_Awaited(index, slot, count, what))
-            self._changed.notify_all()
+            self._watch.add(Awaited(index, slot, count, what))
 
     def _address(self, receiver: int, sender: int, slot: int) -> int:
-        counts = self._counts[receiver]
+        counts = self._counters.arrived[receiver]
         return self._addresses[receiver] + sender * counts.strides[0] + slot * counts.strides[1]
 
     def _together(self, nbytes: int, because: str, make: Callable[[], T]) -> T:
@@ -192,11 +175,15 @@ class CopyEngineLink(Link):
         if status:
             raise LongCAError(f"the counters of a link cannot be registered with the GPU: error {status}")
         # The counters live in the finalizer until they are no longer registered.
-        weakref.finalize(self, _unregister, self.device, host, self._counts).atexit = False
+        weakref.finalize(self, _unregister, self.device, host, self._counters).atexit = False
         return self._driver.address(host)
 
-    def _fail(self, awaited: _Awaited) -> None:
-        """Ends all waits, and makes their results NaN. The caller holds the lock."""
+    def has_come(self, awaited: Awaited) -> bool:
+        """Whether a post has come."""
+        return not self._counters.missing(awaited.index, awaited.slot, awaited.count)
+
+    def give_up(self, awaited: Awaited, others: list[Awaited]) -> None:
+        """Ends all waits, and makes their results NaN."""
         self._failure = self._late(awaited.index, awaited.what)
         _log.error("attention: %s", self._failure)
         stream = torch.cuda.Stream(self.device, priority=-1)
@@ -206,49 +193,12 @@ class CopyEngineLink(Link):
             done = stream.record_event()
         end = time.monotonic() + _FILL
         while not done.query() and time.monotonic() < end:
-            time.sleep(_LOOK / 10)
-        for each in self._pending:
-            self._counts[self.index][each.index, each.slot] = each.count
-        self._pending.clear()
-
-    def _look(self, since: float) -> bool:
-        """Whether a post has come, after seconds of waiting for the first. The caller holds the lock."""
-        first = self._pending[0]
-        if self._arrived(first.index, first.slot) >= first.count:
-            self._pending.popleft()
-            return True
-        if since > self.deadline:
-            self._fail(first)
-        return False
+            time.sleep(_FILL / 100)
+        for each in others:
+            self._counters.arrived[self.index][each.index, each.slot] = each.count
 
 
-def _watch(
-    found: weakref.ref[CopyEngineLink],
-    stopped: threading.Event,
-    changed: threading.Condition,
-    pending: deque[_Awaited],
-) -> None:
-    """Looks at the awaited counters of a link until the link is gone."""
-    began = time.monotonic()
-    while not stopped.is_set():
-        with changed:
-            if not pending:
-                changed.wait_for(lambda: pending or stopped.is_set())
-                began = time.monotonic()
-            elif (link := found()) is not None:
-                while pending and link._look(time.monotonic() - began):
-                    began = time.monotonic()
-                del link
-        stopped.wait(_LOOK)
-
-
-def _stop(stopped: threading.Event, changed: threading.Condition) -> None:
-    stopped.set()
-    with changed:
-        changed.notify_all()
-
-
-def _unregister(device: torch.device, host: int, _counts: object) -> None:
+def _unregister(device: torch.device, host: int, _counters: object) -> None:
     torch.cuda.synchronize(device)  # the last calls may still write counters
     torch.cuda.cudart().cudaHostUnregister(host)
 

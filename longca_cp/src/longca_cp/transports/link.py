@@ -12,9 +12,8 @@ would be right with every push and post done at once, in the order of the progra
 from __future__ import annotations
 
 import time
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,12 +26,10 @@ from torch import Tensor
 
 from longca.errors import LongCAError
 from longca.parallel.pushes import Push, tell
-from longca_cp.transports.host_memory import everyones, everyones_memory
+from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
 
-__all__ = ["MOST_SLOTS", "Link", "PeerError", "Slots", "Window"]
+__all__ = ["Link", "PeerError", "Slots", "Window"]
 
-#: Slots of one link that its plans may hold at a time.
-MOST_SLOTS = 4096
 #: Seconds for a trial of a link, and between two looks at it.
 _TRIAL, _PAUSE = 20.0, 1e-3
 
@@ -63,36 +60,6 @@ class Window:
         return self.buffers[index]
 
 
-class Slots(Sequence[int]):
-    """Some slots of a link, for as long as this object lives. Their numbers are the same on all ranks.
-
-    Args:
-        first: The first number.
-        count: How many slots.
-
-    Attributes:
-        level: The count of posts from which the present call counts.
-    """
-
-    def __init__(self, first: int, count: int) -> None:
-        self._numbers = range(first, first + count)
-        self.level = 0
-
-    @property
-    def part(self) -> slice:
-        """Their place among all slots."""
-        return slice(self._numbers.start, self._numbers.stop)
-
-    def __getitem__(self, at: int) -> int:  # type: ignore[override]
-        return self._numbers[at]
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._numbers)
-
-
 class Link(ABC):
     """The ranks of one axis with mutual access to memory. All ranks make it together.
 
@@ -112,13 +79,7 @@ class Link(ABC):
         self._group, self.device = group, device
         self.size, self.index = group.size(), group.rank()
         self.deadline = _timeout(group, device) if deadline is None else deadline
-        columns = MOST_SLOTS + 2
-        counts = everyones_memory(group, 8 * self.size * columns)
-        #: Posts that have arrived, by receiver: [sender, slot]. The last two columns are those of `told`.
-        self._counts = [counted.view(torch.int64).view(self.size, columns).numpy() for counted in counts]
-        #: Posts to each peer, and posts that were awaited from it, by this process: [peer, slot].
-        self._posted, self._awaited = (np.zeros((self.size, MOST_SLOTS), np.int64) for _ in "pa")
-        self._given: weakref.WeakSet[Slots] = weakref.WeakSet()
+        self._counters = Counters(group)
         self._failure: Exception | None = None
         self._rounds = 0
 
@@ -140,21 +101,7 @@ class Link(ABC):
         Raises:
             LongCAError: So many slots are not free.
         """
-        taken = np.zeros(MOST_SLOTS, bool)
-        for given in self._given:
-            taken[given.part] = True
-        taken = np.logical_or.reduce([np.unpackbits(said) for said in everyones(self._group, np.packbits(taken))])
-        used = np.cumsum(taken, dtype=np.int64)
-        free = used[count - 1 :] - np.concatenate([[0], used[: len(used) - count]]) == 0
-        if not free.any():
-            raise LongCAError(f"a plan asks for {count} slots, and {int((~taken).sum())} of {MOST_SLOTS} are free")
-        slots = Slots(int(free.argmax()), count)
-        # Posts to earlier owners may still be on their way, so counting goes on from the most that any rank has posted.
-        posted = everyones(self._group, int(self._posted[:, slots.part].max(initial=0)))
-        slots.level = max(posted)
-        self.restart(slots, 0)
-        self._given.add(slots)
-        return slots
+        return self._counters.slots(count)
 
     def restart(self, slots: Slots, most: int) -> None:
         """Begins a call anew: forgets posts of earlier calls that nobody has awaited, as after an error in a call.
@@ -165,8 +112,7 @@ class Link(ABC):
             slots: The slots of the call.
             most: The most posts of one slot to one peer in any call.
         """
-        slots.level += most
-        self._posted[:, slots.part] = self._awaited[:, slots.part] = slots.level
+        self._counters.restart(slots, most)
 
     def told(self, value: int) -> list[int]:
         """A number of each rank, in the order of ranks. The host waits for all ranks, and no stream does.
@@ -181,10 +127,10 @@ class Link(ABC):
         self._rounds += 1
         # A peer is one round ahead at most. So the two columns take turns.
         column = MOST_SLOTS + self._rounds % 2
-        for counts in self._counts:
+        for counts in self._counters.arrived:
             counts[self.index, column] = self._rounds << 31 | value
         end = time.monotonic() + self.deadline
-        mine = self._counts[self.index][:, column]
+        mine = self._counters.arrived[self.index][:, column]
         while (late := np.flatnonzero(mine >> 31 < self._rounds)).size:
             if time.monotonic() > end:
                 self._failure = self._late(int(late[0]), "its next call")
@@ -222,8 +168,7 @@ class Link(ABC):
             PeerError: The link has failed before.
         """
         self._check()
-        self._posted[index, slot] += 1
-        self._post(index, slot, int(self._posted[index, slot]))
+        self._post(index, slot, self._counters.post(index, slot))
 
     def expect(self, index: int, slot: int, what: str = "rows") -> None:
         """Makes the current stream wait until a peer has posted a slot once more. On a CPU the host waits.
@@ -237,8 +182,7 @@ class Link(ABC):
             PeerError: The peer did not post within the deadline. With CUDA, a later call on the link raises it.
         """
         self._check()
-        self._awaited[index, slot] += 1
-        self._expect(index, slot, int(self._awaited[index, slot]), what)
+        self._expect(index, slot, self._counters.expect(index, slot), what)
 
     def ahead(self) -> AbstractContextManager[object]:
         """Inside it, `expect` holds back later pushes and posts instead of the current stream. A CPU's host waits."""
@@ -260,7 +204,7 @@ class Link(ABC):
             self.post(peer, slots[0])
         end = time.monotonic() + min(_TRIAL, self.deadline)
         for peer in range(self.size):
-            while self._arrived(peer, slots[0]) <= self._awaited[peer, slots[0]]:
+            while self._counters.missing(peer, slots[0], slots.level + 1):
                 if time.monotonic() > end:
                     return f"nothing came from rank {dist.get_process_group_ranks(self._group)[peer]} in a trial"
                 time.sleep(_PAUSE)
@@ -278,10 +222,6 @@ class Link(ABC):
 
     @abstractmethod
     def _expect(self, index: int, slot: int, count: int, what: str) -> None: ...
-
-    def _arrived(self, index: int, slot: int) -> int:
-        """Posts of a slot that a peer has made to this rank."""
-        return int(self._counts[self.index][index, slot])
 
     def _late(self, index: int, what: str) -> PeerError:
         """The error about a peer that has not posted."""

@@ -134,12 +134,12 @@ class SharedMemoryLink(Link):
         self._pusher.add(index, _Task(lambda: into.copy_(source), is_post=False))
 
     def _post(self, index: int, slot: int, count: int) -> None:
-        counts, mine = self._counts[index], self.index
+        counts, mine = self._counters.arrived[index], self.index
         self._pusher.add(index, _Task(lambda: counts.__setitem__((mine, slot), count), is_post=True))
 
     def _expect(self, index: int, slot: int, count: int, what: str) -> None:
         end, pause = time.monotonic() + self.deadline, _SOON
-        while self._arrived(index, slot) < count:
+        while self._counters.missing(index, slot, count):
             if time.monotonic() > end:
                 self._failure = self._late(index, what)
             self._check()
