@@ -25,7 +25,8 @@ _Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def ulysses_call(case: Case) -> _Call:
     """Its Ulysses, from [B, T, H, D] to [B, T, H, D]."""
-    ulysses, runtime = (importlib.import_module(f"ringmaster.{name}") for name in ("strategies.ulysses", "runtime"))
+    ulysses: Any = importlib.import_module("ringmaster.strategies.ulysses")
+    runtime = importlib.import_module("ringmaster.runtime")
     attend = _flash().flash_attn_func
 
     def inner(
@@ -55,7 +56,8 @@ def ulysses_call(case: Case) -> _Call:
 
 def ring_call(case: Case) -> _Call:
     """Its ring, and for causal masks its zigzag ring, from [B, T, H, D] to [B, T, H, D]."""
-    ring, zigzag = (importlib.import_module(f"ringmaster.ring.{name}") for name in ("p2p_attn", "zigzag"))
+    ring: Any = importlib.import_module("ringmaster.ring.p2p_attn")
+    zigzag: Any = importlib.import_module("ringmaster.ring.zigzag")
     flash = _flash()
     ring._flash_ops = zigzag._flash_ops = lambda *_: (flash._flash_attn_forward, flash._flash_attn_backward)
     group = torch.distributed.group.WORLD

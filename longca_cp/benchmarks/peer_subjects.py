@@ -209,7 +209,7 @@ def ours(strategy: str, case: Case, transport: str = "auto") -> Subject:
     placement, layout = place(registry, strategy, case.kernel, case.problem, dict(sizes))
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        shared = {"strategy": strategy, "mesh": mesh, "placement": layout, "transport": transport}
+        shared: dict[str, Any] = {"strategy": strategy, "mesh": mesh, "placement": layout, "transport": transport}
         out = longca.attention(q, k, v, mask, kernel=case.kernel, **shared)
         assert isinstance(out, Tensor)
         return out

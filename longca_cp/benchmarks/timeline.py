@@ -55,7 +55,7 @@ def spans_of(events: Iterable[Any]) -> Iterator[Span]:
     """
     found: dict[Kind, list[tuple[int, int]]] = {kind: [] for kind in Kind}
     for event in events:
-        on_gpu = event.device_type() == torch.autograd.DeviceType.CUDA and not event.is_user_annotation()
+        on_gpu = event.device_type().name == "CUDA" and not event.is_user_annotation()
         if on_gpu and (kind := _kind_of(event.name())) is not None:
             found[kind].append((event.start_ns(), event.start_ns() + event.duration_ns()))
     for kind, times in found.items():
