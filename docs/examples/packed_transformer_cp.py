@@ -19,6 +19,7 @@ import longca
 
 VOCABULARY, WIDTH, LAYERS = 64, 64, 2
 HEADS, HEADS_KV, HEAD_DIM = 4, 2, 16
+SHAPES = {"heads": (HEADS, HEADS_KV), "head_dim": HEAD_DIM, "dtype": torch.float32}
 
 
 class Attention(nn.Module):
@@ -74,19 +75,27 @@ def batch(step: int, seqlen: int) -> tuple[longca.masks.Mask, Tensor, Tensor]:
     return mask, torch.cat([run[:-1] for run in runs]) % VOCABULARY, torch.cat([run[1:] for run in runs]) % VOCABULARY
 
 
+def prefetch(mask: longca.masks.Mask, strategy: str, mesh: DeviceMesh | None) -> None:
+    """Asks for the plan that the calls with a mask will need."""
+    if mesh is None:
+        longca.prefetch(mask, device="cpu", **SHAPES)
+    else:
+        longca.prefetch(mask, strategy=strategy, mesh=mesh, **SHAPES)
+
+
 def train(steps: int, seqlen: int, strategy: str, mesh: DeviceMesh | None) -> list[float]:
     """The losses of some steps. On a mesh they are the losses of all its ranks together."""
     torch.manual_seed(0)
     model = Transformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
+    losses, following = [], batch(0, seqlen)
     for step in range(steps):
-        mask, tokens, targets = batch(step, seqlen)
+        (mask, tokens, targets), following = following, batch(step + 1, seqlen)
         positions, parallel = torch.arange(seqlen), {}
+        prefetch(following[0], strategy, mesh)  # a side thread plans the next step's mask while this step runs
         if mesh is not None:
             rank = mesh.get_local_rank()
-            heads = {"heads": (HEADS, HEADS_KV), "head_dim": HEAD_DIM, "dtype": torch.float32}
-            layout = longca.layout(mask, strategy=strategy, mesh=mesh, **heads)
+            layout = longca.layout(mask, strategy=strategy, mesh=mesh, **SHAPES)
             tokens, targets = layout.shard(tokens, rank), layout.shard(targets, rank)
             positions = torch.from_numpy(layout.positions(rank))
             parallel = {"strategy": strategy, "mesh": mesh, "placement": layout}

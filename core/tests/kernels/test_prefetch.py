@@ -244,7 +244,7 @@ def test_a_plan_of_a_side_stream_is_right_on_another_stream():
     user = torch.cuda.Stream()
     for seed in range(200):  # more than the cache holds, so that plans are dropped and their memory is reused
         mask = masks.sample("causal_document", 1024, lengths="auto", seed=seed)
-        handle = longca.prefetch(mask, training=False, **{k: v for k, v in ask.items() if k != "training"})
+        handle = longca.prefetch(mask, training=False, **ask)
         with torch.cuda.stream(user):
             out = longca.attention(x[4], x[2], x[2], mask, kernel="flex")
         expected = longca.attention(x[4], x[2], x[2], mask, kernel="sdpa")

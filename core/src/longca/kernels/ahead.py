@@ -6,10 +6,10 @@ begun with it makes it at once. A thread that needs a plan under way waits for i
 Work that is done ahead starts no collective. A process group takes its collectives from one thread, in the order of
 the program. A strategy calls `check_not_ahead` before a collective of its own planning.
 
-Plans of CUDA devices are made on a stream of their own. The stream that uses a plan first waits for an event, and the
-host does not. The plan's memory belongs to the side stream. So the side stream waits for the user's stream when a plan
-is dropped, and only then reuses the memory. Copies to the device need no pinned memory here. The side thread alone
-waits for them, and a stream without other work copies at once.
+Plans of CUDA devices are made on a stream of their own, and the side thread waits for that stream before it shows a
+plan. So neither the caller's host nor its stream waits for anything. Copies to the device need no pinned memory here,
+because a stream without other work copies at once. The plan's memory belongs to the side stream. When a plan is
+dropped, the side stream waits for the user's stream, and only then reuses the memory.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Prefetch:
         self._device, self._lock, self._finished = device, threading.Lock(), threading.Event()
         self._made: _HasPlan | None = None
         self._error: BaseException | None = None
-        self._event: torch.cuda.Event | None = None
         self._side: torch.cuda.Stream | None = None
+        self._user = None if device.type == "cpu" else torch.cuda.current_stream(device)
 
     def done(self) -> bool:
         """Whether planning has ended, well or with an error."""
@@ -89,16 +89,13 @@ class Prefetch:
     def wait(self) -> None:
         """Waits until the plan is there and all its memory is written.
 
-        A call waits by itself. Call this before a CUDA graph is captured.
+        A call waits by itself, and may make the plan itself. Call this before a CUDA graph is captured.
 
         Raises:
             LongCAError: As in `longca.attention`. The plan could not be made.
         """
         self.run()
         self._check()
-        if self._event is not None:
-            self._event.synchronize()
-            self._event = None
 
     def run(self, side: torch.cuda.Stream | None = None) -> None:
         """Makes the plan if no thread has begun with it, or waits for the thread that has.
@@ -114,7 +111,9 @@ class Prefetch:
                 with nullcontext() if side is None else torch.cuda.stream(side):
                     self._made = self._make()
                 if side is not None:
-                    self._event, self._side = side.record_event(), side
+                    side.synchronize()
+                    self._side = side
+                    self._follow(self._user)
             except BaseException as error:  # a plugin may raise anything; the thread that asks for the plan raises it
                 self._error = error
             finally:
@@ -130,13 +129,15 @@ class Prefetch:
         """
         self.run()
         self._check()
+        if self._side is not None and (user := torch.cuda.current_stream(self._device)) != self._user:
+            self._follow(user)
         made, self._made = self._made, None
-        if made is not None and self._side is not None:
-            user = torch.cuda.current_stream(self._device)
-            if self._event is not None:
-                user.wait_event(self._event)
-            weakref.finalize(made.plan, _follow, self._side, user).atexit = False
         return made
+
+    def _follow(self, user: torch.cuda.Stream | None) -> None:
+        """Keeps the plan's memory from the side stream until the work that reads it on a stream has ended."""
+        if self._made is not None and self._side is not None and user is not None:
+            weakref.finalize(self._made.plan, _follow, self._side, user).atexit = False
 
     def _check(self) -> None:
         if self._error is not None:

@@ -50,6 +50,8 @@ _READY: PlanCache[PlanCache[_Ready]] = PlanCache(64)
 _STRATEGIES: PlanCache[Strategy] = PlanCache(64)
 #: The latest plans. A rank makes them alone, so the side thread of `longca.prefetch` makes them too.
 _PLANNED: PlanCache[_Ready] = PlanCache(64)
+#: The words of the latest layouts.
+_SAID: PlanCache[tuple[Layout, str]] = PlanCache(16)
 
 
 def parallel_attention(
@@ -135,6 +137,7 @@ def plan_ahead(
     def make() -> _Ready | None:
         if (found := _ready_of(mesh).find(problem.mask, about)) is not None:
             return found
+        _words(problem, strategy, kernel, placement, transport)  # the mask keeps its digest for the call
         with on_device_of(like), in_given_dtypes(like), suppress(NotAheadError):
             return _make_ready(problem, strategy, mesh, kernel, placement, transport)
         return None
@@ -164,10 +167,15 @@ def _words(
         "allow_unverified": str(problem.allow_unverified),
         "strategy": strategy,
         "kernel": kernel,
-        "placement": layout_words(placement) if isinstance(placement, Layout) else str(placement),
+        "placement": _said(placement) if isinstance(placement, Layout) else str(placement),
         "transport": str(transport),
         "longca-core": find_core().version,
     }
+
+
+def _said(layout: Layout) -> str:
+    """A layout in words that ranks compare. The entry holds the layout, so its number stands for it."""
+    return _SAID.get(None, id(layout), lambda: (layout, layout_words(layout)))[1]
 
 
 def _check_lengths(layout: Layout, rank: int, lengths: tuple[int, int]) -> None:
@@ -224,18 +232,21 @@ def _make_ready(
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     else:
         verify_first(registry, verdict, problem.device)
-    rank = rank_in(mesh, manifest.axes)
+    rank, said = rank_in(mesh, manifest.axes), _said(layout)
     if together is not None:
         ranks, lengths = together
         _check_lengths(layout, rank, lengths)
         provider = registry.strategy_provider(strategy)
-        ranks.agree({"layout": layout_words(layout), provider.distribution: provider.version})
+        ranks.agree({"layout": said, provider.distribution: provider.version})
     made = _strategy(strategy, mesh, transport, alone)
     if made is None:
         return None
 
     def plan() -> _Ready:
-        return _Ready(made, made.plan(problem, layout, registry.load(kernel)), layout, rank)
+        planned = made.plan(problem, layout, registry.load(kernel))
+        if alone and mesh.device_type == "cuda":
+            torch.cuda.current_stream().synchronize()  # another thread may find the plan at once
+        return _Ready(made, planned, layout, rank)
 
     # The entry holds the strategy and the layout, so their numbers stand for them.
     return _PLANNED.get(problem.mask, (id(made), id(layout), problem.settings, kernel), plan)

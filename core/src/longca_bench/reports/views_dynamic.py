@@ -9,6 +9,8 @@ from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import Value, View
 
 if TYPE_CHECKING:
+    from pandas import Series
+
     from longca_bench.reports.rows import Rows
     from longca_bench.reports.table import Table
 
@@ -41,9 +43,14 @@ _ON_RANKS = replace(
 def dynamic(rows: Rows) -> list[Table]:
     """The steps of streams of masks: with plans that are there, with longca.prefetch, and with planning in the step."""
     streams = rows.where(direction="step")
-    made = []
-    for view, has_ranks in ((_ALONE, False), (_ON_RANKS, True)):
-        found = streams.where(lambda those, has_ranks=has_ranks: those["world_size"].notna() == has_ranks)
-        if len(found):
-            made += tables_of(view, found)
-    return made
+    alone, on_ranks = streams.where(world_size=None), streams.where(_is_on_ranks)
+    return [
+        made
+        for view, found in ((_ALONE, alone), (_ON_RANKS, on_ranks))
+        if len(found)
+        for made in tables_of(view, found)
+    ]
+
+
+def _is_on_ranks(rows: Rows) -> Series:
+    return rows["world_size"].notna()
