@@ -2,6 +2,10 @@
 
 import pytest
 
+from longca import masks, registry
+from longca.discovery.loading import load_object
+from longca.manifests import Device, Problem, Transport
+
 from .test_strategies import DOCUMENTS, EXACT, FACTORS, HEADS, SEQLEN, sizes, some_placement
 
 #: Meshes by the number of ranks.
@@ -136,6 +140,23 @@ def test_bytes_of_a_double_ring(world):
     mesh = {"outer": 2, "inner": 2, "heads": 1}
     # Parts go home in the inner ring of each window, and the other window's sum in the outer one.
     assert pushed(world, "loongtrain", mesh, "full") == [[3 * PAIR, 3 * PAIR + 2 * PAIR + PAIR]] * 4
+
+
+@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather"])
+@sizes(4)
+def test_schedules_have_the_bytes_of_the_rank_that_pushes_most(world, strategy):
+    fields = {"heads_q": 8, "heads_kv": 4, "head_dim": 8, "dtype": "float32", "device": Device("cpu")}
+    for kind, factors in (("full", {}), ("causal_sliding_window", {"window": 5})):
+        most = [max(each) for each in zip(*pushed(world, strategy, {"ring": 4}, kind, **factors), strict=True)]
+        for direction, bytes_pushed in zip(("forward", "backward"), most, strict=True):
+            problem = Problem(mask=masks.build(kind, 96, **factors), direction=direction, **fields)
+            layout = registry().layout(strategy, problem, {"ring": 4}, "contiguous")
+            manifest = registry().strategy(strategy)
+            schedule = load_object(manifest, manifest.schedule, "longca-cp")
+            phases = schedule(problem, layout, True, Transport.COPY_ENGINE)
+            said = sum(move.sent for phase in phases for move in phase.moves)
+            # A ring counts its empty steps.
+            assert said == bytes_pushed or (strategy == "ring_p2p" and kind != "full" and said > bytes_pushed)
 
 
 @sizes(2)

@@ -2,6 +2,11 @@
 
 Each function mirrors the module of its strategy. A test compares it with the collectives that the strategies send.
 Bytes are the bytes of the rank that has most. A backward assumes that its forward kept every tensor it could.
+
+The copy engine is asked for by name. It moves the rows that a kernel reads straight to their places, so nothing is
+copied before, and a full mask's moves run beside the step too. A gather counts the needed rows, and every step of a
+ring counts. Rates are those of collectives, because none of pushes were measured yet. The rings of `loongtrain` count
+as collectives. `auto` is predicted with collectives.
 """
 
 from __future__ import annotations
@@ -13,7 +18,15 @@ from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
 from longca_cp.schedules.gathered import Gathered
-from longca_cp.schedules.rings import Ring, double_ring, double_ring_backward, ring, ring_backward
+from longca_cp.schedules.rings import (
+    Ring,
+    double_ring,
+    double_ring_backward,
+    pushed_ring,
+    pushed_ring_backward,
+    ring,
+    ring_backward,
+)
 from longca_cp.schedules.sizes import ExchangeSizes, Sizes
 
 __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
@@ -23,20 +36,21 @@ def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport =
     """Heads exchanged, a chunk computed while the next one comes and the last one leaves, and exchanged back."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
     chunks = chunk_count(problem, exchange.mine.heads_kv, ULYSSES_CHUNKS, nccl)
-    return _around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks)
+    return _around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, transport is Transport.COPY_ENGINE)
 
 
 def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Keys and values go round a ring, each hop beside a step. In the backward their gradients follow a step behind."""
-    made = Ring.of(problem, layout, nccl, Sizes.of(problem), "ring", 1)
-    return ring(made) if problem.direction == "forward" else ring_backward(made)
+    pushes = transport is Transport.COPY_ENGINE
+    return _ring_of(problem, Ring.of(problem, layout, nccl and not pushes, Sizes.of(problem), "ring", 1), pushes)
 
 
 def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """An exchange of heads in one chunk around the phases of a ring of groups."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    made = Ring.of(problem, layout, nccl, exchange.mine, "ring", exchange.ranks)
-    return _around(problem, exchange, [ring(made) if problem.direction == "forward" else ring_backward(made)])
+    pushes = transport is Transport.COPY_ENGINE
+    made = Ring.of(problem, layout, nccl and not pushes, exchange.mine, "ring", exchange.ranks)
+    return _around(problem, exchange, [_ring_of(problem, made, pushes)], pushes)
 
 
 def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -45,12 +59,12 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transpor
     made = Ring.of(problem, layout, nccl, exchange.mine, "inner", exchange.ranks)
     outer = dict(layout.axis_sizes)["outer"]
     rings = double_ring if problem.direction == "forward" else double_ring_backward
-    return _around(problem, exchange, [rings(made, outer)])
+    return _around(problem, exchange, [rings(made, outer)], transport is Transport.COPY_ENGINE)
 
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Gathers keys and values, one chunk of heads ahead of the computation. Gradients go back a chunk behind."""
-    sizes, gathered = Sizes.of(problem), _gathered(layout)
+    sizes, gathered = Sizes.of(problem), _gathered(layout, transport is Transport.COPY_ENGINE)
     chunks = chunk_count(problem, sizes.heads_kv, GATHER_CHUNKS, nccl)
     row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
     held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
@@ -60,7 +74,7 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Tra
     else:
         given = int(gathered.given.max()) * row
         bring = Move("all_to_all", "ring", given, gathered.sent * row, carries="k, v")
-        pack = 2 * held + 2 * given
+        pack = 0 if isinstance(gathered, _PushedRows) else 2 * held + 2 * given
     unpack = 2 * needed if gathered.reorders else 0
     phases = [Phase(moves=(bring,), touched=pack)]
     back = _sending_back(sizes, gathered, row) if problem.direction == "backward" else None
@@ -75,10 +89,30 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Tra
     return tuple(phases)
 
 
+class _PushedRows(Gathered):
+    """The rows that pushes move: the needed ones alone, to their places."""
+
+    @property
+    def everything(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def reorders(self) -> bool:
+        """No."""
+        return False
+
+
 @lru_cache(maxsize=4)
-def _gathered(layout: Layout) -> Gathered:
+def _gathered(layout: Layout, pushes: bool) -> Gathered:
     """The latest are kept, for the other direction."""
-    return Gathered(layout)
+    return _PushedRows(layout) if pushes else Gathered(layout)
+
+
+def _ring_of(problem: Problem, made: Ring, pushes: bool) -> Schedule:
+    """A ring in the problem's direction."""
+    there, back = (pushed_ring, pushed_ring_backward) if pushes and made.ranks > 1 else (ring, ring_backward)
+    return there(made) if problem.direction == "forward" else back(made)
 
 
 def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:
@@ -95,14 +129,15 @@ def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:
     return Phase(moves=(move,), touched=reordered, merged=(1 + 4 * wide) * given + (2 * wide + 1) * held)
 
 
-def _around(problem: Problem, exchange: ExchangeSizes, computes: list[Schedule]) -> Schedule:
+def _around(problem: Problem, exchange: ExchangeSizes, computes: list[Schedule], pushes: bool) -> Schedule:
     """An exchange of heads around the phases of each chunk of heads: `forward_by_heads` and `backward_by_heads`."""
     chunks = len(computes)
     mine, forward = exchange.mine, problem.direction == "forward"
     together = mine.heads_q + 2 * mine.heads_kv
     come, go = (together, mine.heads_q) if forward else (mine.heads_q, together)
     there, back = ("q, k, v", "out") if forward else ("dout", "dq, dk, dv")
-    coming, pack = exchange.to_heads(come // chunks, there), exchange.packed(come // chunks, mine.copies and forward)
+    coming = exchange.to_heads(come // chunks, there)
+    pack = 0 if pushes else exchange.packed(come // chunks, mine.copies and forward)
     leaving = (exchange.to_tokens(go // chunks, back), *([exchange.lse(mine.heads_q // chunks)] if forward else []))
     # The gradients of rings are put beside one another before they are sent.
     joined = 0 if forward or len(computes[0]) == 1 else exchange.unpacked(go // chunks)

@@ -13,7 +13,15 @@ from longca.masks import SliceMask
 from longca_cp.schedules.sizes import Sizes, group_tokens
 from longca_cp.schedules.whole_pairs import whole_pairs, whole_steps
 
-__all__ = ["Ring", "double_ring", "double_ring_backward", "ring", "ring_backward"]
+__all__ = [
+    "Ring",
+    "double_ring",
+    "double_ring_backward",
+    "pushed_ring",
+    "pushed_ring_backward",
+    "ring",
+    "ring_backward",
+]
 
 _Beside = bool | tuple[bool, ...]
 
@@ -70,6 +78,25 @@ def ring_backward(made: Ring) -> Schedule:
     return (*_gradient_steps(made, 0, 2 * made.kv, ()), _home(made, made.axis, made.ranks))
 
 
+def pushed_ring(made: Ring) -> Schedule:
+    """Forward with pushes: keys go beside each step but the last, and nothing is copied before."""
+    return tuple(_steps(made, 0, 0, ()))
+
+
+def pushed_ring_backward(made: Ring) -> Schedule:
+    """Backward with pushes: keys as in the forward, and a step's part of gradients beside the next step.
+
+    The owner adds the part of the step before in float32. It adds the last part to its result, which is rounded then.
+    """
+    phases, last = [], made.ranks - 1
+    for turn in range(made.ranks):
+        moves = made.hop((turn < last) + (turn > 1), carries=_travellers(turn, made.ranks, began=1))
+        added = made.kv * (1 + 2 * made.wide) if turn > 1 else 0
+        phases.append(Phase(turn, 1.0, moves, merged=made.merges(turn) + added))
+    home = Phase(moves=made.hop(last > 0), touched=made.kv * (2 + (made.wide if last > 1 else 1)) if last else 0)
+    return (*phases, home)
+
+
 def double_ring(made: Ring, outer: int) -> Schedule:
     """Forward of a ring within a ring: keys go to the next window while this one's go round."""
     phases: list[Phase] = []
@@ -116,9 +143,9 @@ def _travels(made: Ring, turn: int, turns: int) -> int:
     return (turn + 1 < turns) + (made.wide if turn else 0)
 
 
-def _travellers(turn: int, turns: int) -> str:
-    """The tensors that travel in a turn of a backward."""
-    return ", ".join([*(["k, v"] if turn + 1 < turns else []), *(["dk, dv"] if turn else [])])
+def _travellers(turn: int, turns: int, began: int = 0) -> str:
+    """The tensors that travel in a turn of a backward. Gradients travel after the turn in which they began."""
+    return ", ".join([*(["k, v"] if turn + 1 < turns else []), *(["dk, dv"] if turn > began else [])])
 
 
 def _home(made: Ring, axis: str, ranks: int) -> Phase:
