@@ -16,7 +16,9 @@ STAMP := .venv/.installed
 PROJECTS := $(wildcard core/pyproject.toml longca_*/pyproject.toml plugins/*/pyproject.toml)
 DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
 # The core's tests need its extras; the other distributions have none.
-CORE := ./core[corpus,html,parquet]
+CORE := ./core[corpus,html,parquet,transformers]
+# The oldest release of transformers that the core takes, with what only it needs. Its tests run in a process of their own.
+OLDEST := transformers==4.56.2 huggingface_hub==0.36.2 tokenizers==0.22.2
 EDITABLE := $(patsubst ./core,$(CORE),$(DISTRIBUTIONS))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
@@ -31,6 +33,7 @@ $(STAMP): Makefile constraints.txt requirements-dev.txt $(PROJECTS)
 	$(PIP_INSTALL) torch==2.13.0
 	$(PIP_INSTALL) --requirement requirements-dev.txt
 	$(PIP_INSTALL) --no-build-isolation $(foreach distribution,$(EDITABLE),--editable '$(distribution)')
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --target .venv/oldest-transformers $(OLDEST)
 	@touch $@
 
 bench: install

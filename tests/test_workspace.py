@@ -37,7 +37,7 @@ FLOORS = {
     "manifests": ("longca.manifests",),
     "plugins": ("longca.hookspecs", "longca.discovery", "longca.plugins"),
     "advice": ("longca_advice",),
-    "attention": ("longca.kernels", "longca.metadata", "longca_builtin", "longca.parallel"),
+    "attention": ("longca.kernels", "longca.metadata", "longca_builtin", "longca.parallel", "longca.integrations"),
     # The package itself fetches names from every floor of the contract. The application may import it.
     "front": ("longca",),
     "suites": ("longca_bench.suites",),

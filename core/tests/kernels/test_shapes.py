@@ -93,9 +93,9 @@ def test_varlen_with_other_keys_and_tokens_behind_the_last_document():
     check(found, wanted, (q, k, v))
 
 
-def test_a_tensor_of_bounds_keeps_its_mask_until_it_changes_or_goes():
+def test_a_tensormask_of_bounds_keeps_its_mask_until_it_changes_or_goes():
     def of(q, k=None):
-        return shapes._of_bounds(q, k, True, (-1, -1), 20, 20)
+        return shapes.mask_of_bounds(q, k, True, (-1, -1), 20, 20)
 
     bounds, keys = torch.tensor(BOUNDS), torch.tensor(BOUNDS)
     first = of(bounds)

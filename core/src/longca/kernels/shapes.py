@@ -19,7 +19,7 @@ from longca.kernels.base import check_mask
 from longca.masks import Mask, SliceMask, from_cu_seqlens, pack
 from longca.plan_cache import PlanCache
 
-__all__ = ["sdpa", "varlen"]
+__all__ = ["mask_of_bounds", "sdpa", "varlen"]
 
 #: The masks of batches, by the keys of their masks.
 _PACKED: PlanCache[Mask] = PlanCache(64)
@@ -69,8 +69,11 @@ def sdpa(
         )
     batch, tokens = query.shape[0], query.shape[2]
     packed = _packed(mask, batch, tokens, key.shape[2])
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     out, lse = attention(
-        *(x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)),
+        q,
+        k,
+        v,
         packed,
         softmax_scale=scale,
         return_lse=True,
@@ -138,7 +141,7 @@ def varlen(
                 f"{name} changes the scores or the weights, and LongCA computes neither. Leave {name} away, or call "
                 "flash-attn itself"
             )
-    mask = _of_bounds(cu_seqlens_q, cu_seqlens_k, causal, tuple(window_size), q.shape[0], k.shape[0])
+    mask = mask_of_bounds(cu_seqlens_q, cu_seqlens_k, causal, tuple(window_size), q.shape[0], k.shape[0])
     return attention(q, k, v, mask, softmax_scale=softmax_scale, **options)
 
 
@@ -151,7 +154,7 @@ def _refuse_strategies(name: str, options: dict[str, Any]) -> None:
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
 def _packed(mask: Mask | Sequence[Mask], batch: int, seqlen_q: int, seqlen_k: int) -> Mask:
     """The mask of a batch. Equal calls get the same object, so that its plans are found."""
-    masks = [mask] * batch if isinstance(mask, Mask) else list(mask) if isinstance(mask, (list, tuple)) else [mask]
+    masks: list[Any] = list(mask) if isinstance(mask, (list, tuple)) else [mask] * batch
     if len(masks) != batch or not batch:
         raise RequestError(f"{len(masks)} masks were given for {batch} sequences; give one for all, or one for each")
     for index, each in enumerate(masks):
@@ -165,10 +168,23 @@ def _packed(mask: Mask | Sequence[Mask], batch: int, seqlen_q: int, seqlen_k: in
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
-def _of_bounds(
+def mask_of_bounds(
     q_bounds: Any, k_bounds: Any, causal: bool, window_size: tuple[int, ...], queries: int, keys: int
 ) -> SliceMask:
-    """The mask of bounds. A tensor that has not changed gets the same mask again."""
+    """The mask of bounds on the host or on a device. A tensor that has not changed gets the same mask again.
+
+    Args:
+        q_bounds: Bounds of the documents' queries, as in `varlen`.
+        k_bounds: Bounds of the documents' keys, or None for the same.
+        causal: As in `varlen`.
+        window_size: As in `varlen`.
+        queries: Number of queries.
+        keys: Number of keys.
+
+    Raises:
+        RequestError: The bounds reach beyond the tokens.
+        MaskError: The bounds are none.
+    """
     tensors = [x for x in (q_bounds, k_bounds) if x is not None]
     if not all(isinstance(x, Tensor) and not x.is_inference() for x in tensors):
         return _checked(q_bounds, k_bounds, causal, window_size, queries, keys)
@@ -185,12 +201,12 @@ def _of_bounds(
 def _checked(
     q_bounds: Any, k_bounds: Any, causal: bool, window_size: tuple[int, ...], queries: int, keys: int
 ) -> SliceMask:
-    both = {"causal": causal, "window_size": window_size}
+    window: Any = window_size
     if k_bounds is None:
         if queries != keys:
             raise RequestError(f"q has {queries} tokens and k {keys}; give cu_seqlens_k, the bounds of the keys")
-        return from_cu_seqlens(q_bounds, seqlen=queries, **both)
-    mask = from_cu_seqlens(q_bounds, k_bounds, **both)
+        return from_cu_seqlens(q_bounds, causal=causal, window_size=window, seqlen=queries)
+    mask = from_cu_seqlens(q_bounds, k_bounds, causal=causal, window_size=window)
     if mask.seqlen_q > queries or mask.seqlen_k > keys:
         raise RequestError(
             f"the bounds end at query {mask.seqlen_q} and key {mask.seqlen_k}, and q has {queries} tokens and k {keys}"

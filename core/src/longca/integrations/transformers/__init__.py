@@ -1,0 +1,47 @@
+"""LongCA as an attention implementation of Hugging Face transformers.
+
+    from longca.integrations.transformers import register
+
+    register()
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="longca")
+
+Both interfaces of transformers are registered, that of attention and that of masks, so that no mask is lost. A layer
+gets its mask as slices (`LayerMask`): causal, sliding windows, chunks, packed sequences, padding, and any other mask
+function of a model, which is then evaluated. What LongCA cannot compute is refused by name before the first step.
+
+| module | |
+|---|---|
+| `mask_functions` | the mask that a mask function of transformers means |
+| `layer_masks` | the masks of a batch for one kind of layer |
+| `layers` | one layer's attention |
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from longca.integrations.transformers.layer_masks import LayerMask, make_layer_mask, using
+from longca.integrations.transformers.layers import attend
+from longca.kernels.attention import check_settings
+
+__all__ = ["LayerMask", "register", "using"]
+
+
+def register(name: str = "longca", *, kernel: str = "auto", require_documents: bool = False) -> None:
+    """Registers LongCA with transformers. A second call with a name replaces the first.
+
+    Args:
+        name: The name for `attn_implementation`. Names for several kernels may be registered.
+        kernel: Name of a kernel or pair, or `auto`, as in `longca.attention`.
+        require_documents: Refuse a training batch of one row that has no boundaries of documents, for data that are
+            always packed. Without boundaries, all documents would be one causal sequence, and the loss would be wrong.
+
+    Raises:
+        ImportError: transformers is missing or too old.
+        RequestError: The kernel is no name.
+    """
+    check_settings(kernel, None)
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionMaskInterface.register(name, make_layer_mask)
+    AttentionInterface.register(name, partial(attend, kernel=kernel, require_documents=require_documents))

@@ -1,0 +1,170 @@
+"""Layers: one layer's attention, with the signature of transformers' attention interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.layer_masks import LayerMask, fitting
+from longca.kernels.shapes import mask_of_bounds, sdpa
+from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
+from longca.plan_cache import PlanCache
+
+__all__ = ["attend"]
+
+#: Arguments that change the scores or the weights, with what a user can do.
+_REFUSED = {
+    "softcap": "caps of scores. Set attn_logit_softcapping to None if the model allows it",
+    "s_aux": "attention sinks",
+    "position_bias": "biases of scores",
+    "alibi": "biases of scores",
+    "head_mask": "masks of whole heads",
+    "output_attentions": "the weights of attention. Leave output_attentions away",
+}
+
+#: Masks of bounds and of windows, combined with those of a layer.
+_NARROWED: PlanCache[Mask] = PlanCache(256)
+#: The masks of a user's own tensors [rows, 1, queries, keys].
+_DENSE = WeakTensorKeyDictionary()
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: LayerMask | Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    *,
+    kernel: str = "auto",
+    require_documents: bool = False,
+    longca_mask: Any = None,
+    cu_seq_lens_q: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """One layer's attention.
+
+    One query a row, as in decoding, is computed by PyTorch's `scaled_dot_product_attention`, because a mask of another
+    length at each step would be planned at each step.
+
+    Args:
+        module: The layer.
+        query: [rows, Hq, Sq, D].
+        key: [rows, Hkv, Sk, D].
+        value: [rows, Hkv, Sk, D].
+        attention_mask: The masks of the batch, or a user's own tensor [rows or 1, 1, Sq, Sk].
+        scaling: Factor on the scores. None for 1/√D.
+        dropout: Must be 0.
+        sliding_window: Keys that a query of this layer sees, itself included.
+        kernel: As in `longca.attention`.
+        require_documents: As in `register`.
+        longca_mask: The user's own mask, or one for each row.
+        cu_seq_lens_q: Bounds of packed documents, as collators of flash-attention give them: [documents + 1].
+        **others: Other arguments of transformers. Those that change the result are refused.
+
+    Returns:
+        out [rows, Sq, Hq, D], and None for the weights.
+
+    Raises:
+        RequestError: No mask, masks or tensors that do not fit, or different data types.
+        UnsupportedError: The layer asks for what LongCA cannot compute, or no kernel takes the problem.
+        MaskError: A tensor that is no mask, or bounds that are none.
+    """
+    name = type(module).__name__
+    _refuse(name, {"dropout": dropout, **others})
+    if len({query.dtype, key.dtype, value.dtype}) > 1:
+        raise RequestError(
+            f"{name} gives query, key and value in {query.dtype}, {key.dtype} and {value.dtype}; load the model in one "
+            "dtype, or cast them in the model (torch.autocast leaves rotary embeddings in float32)"
+        )
+    batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+    masks, has_window = _masks(name, attention_mask, longca_mask, batch, queries, keys)
+    has_documents = not isinstance(attention_mask, LayerMask) or attention_mask.is_own or attention_mask.has_documents
+    if require_documents and queries > 1 and batch == 1 and not has_documents and longca_mask is cu_seq_lens_q is None:
+        raise RequestError(
+            "this batch has no boundaries of documents, and register(require_documents=True) asks for them. Use a "
+            "collator that gives position_ids which start again in each document, such as "
+            "DataCollatorWithFlattening, and no attention_mask"
+        )
+    if cu_seq_lens_q is not None:
+        masks = [_within_documents(masks, cu_seq_lens_q, queries, keys)]
+    if sliding_window is not None:
+        masks = [_within_window(name, mask, int(sliding_window), is_checked=has_window) for mask in masks]
+    if queries == 1:
+        dense = torch.stack([torch.from_numpy(mask.dense()) for mask in masks]).to(query.device)
+        out = scaled_dot_product_attention(query, key, value, dense[:, None], scale=scaling, enable_gqa=True)
+    else:
+        out = sdpa(query, key, value, masks, scale=scaling, kernel=kernel)  # type: ignore[assignment]
+    return out.transpose(1, 2), None
+
+
+def _refuse(name: str, arguments: dict[str, Any]) -> None:
+    if arguments["dropout"]:
+        raise UnsupportedError(f"{name} has attention dropout {arguments['dropout']}; set attention_dropout=0.0")
+    for argument, why in _REFUSED.items():
+        given = arguments.get(argument)
+        if given is not None and given is not False:
+            raise UnsupportedError(
+                f"{name} asks for {argument}, and LongCA computes no {why}. Or load the model with another "
+                "attn_implementation"
+            )
+
+
+def _masks(
+    name: str, given: LayerMask | Tensor | None, own: Any, batch: int, queries: int, keys: int
+) -> tuple[list[Mask], bool]:
+    """The mask of each row, and whether a sliding window of the layer is in them."""
+    if own is not None:
+        return list(fitting((own,) if isinstance(own, Mask) else own, batch, queries, keys)), False
+    if isinstance(given, LayerMask):
+        return list(fitting(given.masks, batch, queries, keys)), not given.is_own
+    if isinstance(given, Tensor):
+        return _of_tensor(given, batch, keys), True
+    raise RequestError(
+        f"{name} gives no mask, so that its attention may be causal or not. Call longca.integrations.transformers."
+        "register() before the model is made, and give layers that are no part of a decoder another attn_implementation"
+    )
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
+def _of_tensor(tensor: Tensor, batch: int, keys: int) -> list[Mask]:
+    """The masks of a user's own tensor. All layers give the same tensor, so it is read once."""
+    known = _DENSE.get(tensor)
+    if known is None or known[0] != tensor._version:
+        known = _DENSE[tensor] = tensor._version, [from_dense(row[..., :keys]) for row in tensor]
+    masks = known[1]
+    return masks * batch if len(masks) == 1 else list(masks)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _within_documents(masks: list[Mask], bounds: Tensor, queries: int, keys: int) -> Mask:
+    if len(masks) != 1 or queries != keys:
+        raise RequestError(
+            f"cu_seq_lens_q packs all documents into one row, and the batch has {len(masks)} rows of {queries} queries "
+            f"and {keys} keys; flatten the batch, as DataCollatorWithFlattening does"
+        )
+
+    documents = mask_of_bounds(bounds, None, False, (-1, -1), queries, keys)
+    return _NARROWED.get(masks[0], documents.key, lambda: intersection(masks[0], documents))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _within_window(name: str, mask: Mask, window: int, *, is_checked: bool) -> Mask:
+    """A mask within a sliding window. A mask that should be within it already is checked."""
+    lo = mask.seqlen_k - mask.seqlen_q - window + 1
+    if isinstance(mask, SliceMask) and not (mask.array[:, 4] < lo).any():
+        return mask
+    if is_checked:
+        raise RequestError(
+            f"{name} has a sliding window of {window} tokens, and its mask shows keys before it. The model gave this "
+            "layer the mask of another; give the mask by longca_mask= or using(mask)"
+        )
+    band = SliceMask([Slice(0, mask.seqlen_q, 0, mask.seqlen_k, lo)], mask.seqlen_q, mask.seqlen_k)
+    return _NARROWED.get(mask, window, lambda: intersection(mask, band))
