@@ -150,7 +150,5 @@ def test_a_strategy_that_places_mask_by_mask_is_refused(monkeypatch):
 def test_rows_are_weighed():
     full, causal = masks.build("full", 8), masks.build("causal", 8)
     weighed = ((full, 2.0), (causal, 0.5))
-    import numpy as np
-
-    assert Rows(weighed).of(np.array([0, 3, 7])).tolist() == [16.5, 18.0, 20.0]
+    assert Rows(weighed).each[[0, 3, 7]].tolist() == [16.5, 18.0, 20.0]
     assert place(SharedPlacement("contiguous", weighed), full, 2) == (((0, 4),), ((4, 8),))

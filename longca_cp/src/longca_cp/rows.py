@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,14 +42,10 @@ class Rows:
             found += weight * areas(mask, bounds)
         return found
 
-    def of(self, tokens: _Ints) -> _Floats:
-        """The pairs of single rows: [tokens].
-
-        Args:
-            tokens: The rows, ascending.
-        """
-        bounds = np.unique(np.r_[0, tokens, tokens + 1, self.seqlen])
-        return self.pairs(bounds)[np.searchsorted(bounds, tokens)]
+    @cached_property
+    def each(self) -> _Floats:
+        """The pairs of each row: [rows]."""
+        return self.pairs(np.arange(self.seqlen + 1))
 
 
 def areas(mask: Mask, bounds: _Ints) -> _Ints:

@@ -9,8 +9,8 @@ a row: the spread documents fill up whatever the whole ones leave over.
    as it lacks, with the pairs that it lacks. Sums of windows grow with their place, so that bisection finds it. A
    window of causal documents is a stretch of each. The tokens of later parts lie around it, as in a zigzag.
 
-The spread documents are the fewest longest ones that allow the balance, found by bisection. Documents that are longer
-than a part, or have more pairs, are always among them.
+The spread documents are the fewest longest ones that allow the balance, as far as doubling and bisection find them.
+Documents that are longer than a part, or have more pairs, are always among them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,13 @@ def whole_documents(rows: Rows, lengths: _Ints, parts: int) -> tuple[Ranges, ...
     packing = _Packing(rows, bounds, pairs, longest_first, parts)
     too_large = (lengths * parts > bounds[-1]) | (pairs * parts > pairs.sum())
     least = int(np.flatnonzero(too_large[longest_first]).max(initial=-1)) + 1
-    counts = range(least, len(lengths))
-    at = bisect_left(counts, True, key=lambda spread: packing.filled(spread) is not None)
-    found = packing.filled(counts[at] if at < len(counts) else len(lengths))
+    # Few documents suffice for most masks, and are tried quickly: the steps double until a number suffices.
+    tried, step, many = least - 1, 1, least
+    while many < len(lengths) and packing.filled(many) is None:
+        tried, step, many = many, 2 * step, many + step
+    between = range(tried + 1, min(many, len(lengths)))
+    at = bisect_left(between, True, key=lambda spread: packing.filled(spread) is not None)
+    found = packing.filled(between[at] if at < len(between) else min(many, len(lengths)))
     assert found is not None, "all documents together can be shared out"
     return found
 
@@ -126,7 +130,7 @@ class _Pool:
 
     def __init__(self, rows: Rows, bounds: _Ints, spread: _Ints) -> None:
         tokens = np.concatenate([np.arange(0), *(np.arange(bounds[each], bounds[each + 1]) for each in spread)])
-        pairs = rows.of(tokens)
+        pairs = rows.each[tokens]
         order = np.argsort(pairs, kind="stable")
         self._tokens = tokens[order]
         self._sums = np.r_[0.0, np.cumsum(pairs[order])]

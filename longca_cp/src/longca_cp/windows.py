@@ -24,7 +24,7 @@ _TILE, _ALIKE = 128, 0.002
 
 def windows(rows: Rows, parts: int) -> tuple[Ranges, ...]:
     """The tokens of each part, in at most 2(parts − 1) cuts."""
-    pairs, left = rows.pairs(np.arange(rows.seqlen + 1)), np.arange(rows.seqlen)
+    pairs, left = rows.each, np.arange(rows.seqlen)
     found: list[NDArray[np.int64]] = []
     for part, size in enumerate(np.diff(even_bounds(rows.seqlen, parts))[:-1].tolist()):
         start = _start(left, pairs[left], size, parts - part)
