@@ -85,7 +85,8 @@ class CopyEngineLink(Link):
         try:
             from torch.distributed import _symmetric_memory as symmetric
 
-            backend = symmetric.get_backend(device)
+            # Releases of PyTorch without the function have no other backend.
+            backend = symmetric.get_backend(device) if hasattr(symmetric, "get_backend") else None
             Driver(device)
         except (ImportError, AttributeError, RuntimeError, LongCAError) as error:
             return f"has no symmetric memory: {error}"
@@ -137,7 +138,7 @@ class CopyEngineLink(Link):
         return self._addresses[receiver] + sender * counts.strides[0] + slot * counts.strides[1]
 
     def _together(self, nbytes: int, because: str, make: Callable[[], T]) -> T:
-        """What a function makes, if it succeeds on all ranks."""
+        """The result of a function that succeeds on all ranks."""
         made, failed = None, None
         try:
             made = make()
