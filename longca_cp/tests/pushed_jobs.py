@@ -10,7 +10,7 @@ import longca
 from longca.errors import UnsupportedError
 from longca.manifests import Transport
 from longca_builtin.naive import Naive
-from longca_cp import exchange, inbox, pushed_gather
+from longca_cp import exchange, inbox, runs
 from longca_cp.transports.shared_memory import SharedMemoryLink
 
 
@@ -36,7 +36,7 @@ def by_transports(strategy, sizes, kind, seqlen, factors, placement, heads, dtyp
     mine = [layout.shard(x, rank_of(sizes, None)) for x in inputs(seqlen, heads, dtype)]
     about = {"strategy": strategy, "mesh": mesh_of(sizes), "placement": layout, "kernel": "naive"}
     wanted = attend(mask, mine, **about, transport="collectives")
-    with mock.patch.object(pushed_gather, "MOST_RUNS", most_runs or pushed_gather.MOST_RUNS):
+    with mock.patch.object(runs, "MOST_RUNS", most_runs or runs.MOST_RUNS):
         return differences(attend(mask, mine, **about, transport="copy_engine"), wanted)
 
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca_cp import pushed_gather
-from longca_cp.pushed_gather import Arrangement, Pushes, Runs, pieces
+from longca_cp import pushed_gather, runs
 from longca_cp.ranges import union
+from longca_cp.runs import Arrangement, Pushes, Runs, pieces
 
 HERE = torch.device("cpu")
 RANKS = 3
@@ -38,7 +38,7 @@ def rows_of(tokens):
 @given(shards_and_needs(), st.integers(1, 4))
 def test_every_row_comes_from_its_owner_to_its_place(case, most_runs):
     shards, needs = case
-    with mock.patch.object(pushed_gather, "MOST_RUNS", most_runs):
+    with mock.patch.object(runs, "MOST_RUNS", most_runs):
         for tokens in needs:
             found = pieces([ranges(shard) for shard in shards], ranges(tokens))
             assert (found.length > 0).all()
@@ -62,7 +62,7 @@ def test_gradients_of_all_ranks_are_summed_at_the_owner(case, most_runs, me):
     grads = [rows_of(tokens) + 1000 * (rank + 1) for rank, tokens in enumerate(needs)]
     slot = torch.full((int(others[me].sum()), 2, 1), -1.0, dtype=torch.float64)
     total, summed = torch.empty((len(shards[me]), 1), dtype=torch.float64), None
-    with mock.patch.object(pushed_gather, "MOST_RUNS", most_runs):
+    with mock.patch.object(runs, "MOST_RUNS", most_runs):
         for rank in range(RANKS):
             axis = SimpleNamespace(index=rank, size=RANKS)
             back, mine = pushed_gather._ways_back(axis, needed, others, len(shards[rank]), HERE)
@@ -75,8 +75,8 @@ def test_gradients_of_all_ranks_are_summed_at_the_owner(case, most_runs, me):
 
 
 def test_neighbouring_runs_are_one():
-    runs = Runs(np.array([0, 2, 7]), np.array([4, 6, 11]), np.array([2, 5, 1]))
-    assert runs.slices() == [(slice(0, 8), slice(4, 12))]
+    one = Runs(np.array([0, 2, 7]), np.array([4, 6, 11]), np.array([2, 5, 1]))
+    assert one.slices() == [(slice(0, 8), slice(4, 12))]
     apart = Runs(np.array([0, 2, 8]), np.array([4, 6, 11]), np.array([2, 5, 1]))
     assert apart.slices() == [(slice(0, 7), slice(4, 11)), (slice(8, 9), slice(11, 12))]
 

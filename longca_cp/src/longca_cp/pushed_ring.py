@@ -115,10 +115,7 @@ class PushedKeys:
         """Begins to push this rank's keys and values to the rank that needs them in the next turn."""
         turn = self._step + 1
         if self._box is not None and (use := self._turns.going(turn)) is not None:
-            mine = self._axis.index
-            self._box.put(
-                self._turns.reader(turn), use, lambda slot: zip(self._view(slot, mine), self._own, strict=True)
-            )
+            self._box.put(self._turns.reader(turn), use, self._places)
 
     def settle(self) -> None:
         """Nothing: the copy engines take no multiprocessors from a kernel."""
