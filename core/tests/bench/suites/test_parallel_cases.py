@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from longca.errors import RequestError, UnknownNameError
@@ -7,10 +9,10 @@ from longca_bench.suites.meshes import equal_mesh
 from longca_bench.suites.suite import load_suite
 
 
-def manifest(name, axes, placements=("contiguous", "zigzag", "zigzag_document", "balanced")):
+def manifest(name, axes, placements=("contiguous", "zigzag", "zigzag_document", "balanced"), **more):
     about = {"title": name, "upstream": "https://example.org", "license": "MIT"}
     where = {"layout": "somewhere:layout", "implementation": "somewhere:Strategy"}
-    return StrategyManifest(name=name, axes=axes, placements=placements, **about, **where)
+    return StrategyManifest(name=name, axes=axes, placements=placements, **about, **where, **more)
 
 
 STRATEGIES = {
@@ -96,6 +98,32 @@ def test_strategies_and_placements_narrow():
     cases = expand(suite, ["naive", "sdpa"], narrow, **FOUR)
     assert {(c.parallel.strategy, c.parallel.placement, c.seqlen) for c in cases} == {("ring_p2p", "zigzag", 256)}
     assert len(cases) == 2 * 2, "kernels and directions"
+
+
+def test_transports_multiply_the_cases_of_strategies_that_have_them(tmp_path):
+    both = {**STRATEGIES, "usp": manifest("usp", ("ring", "ulysses"), transports=("collectives", "copy_engine"))}
+    suite, known = (
+        load_suite(sweep(tmp_path, 'transports = ["auto", "copy_engine"]\n')),
+        {"strategies": both, "ranks": 4},
+    )
+    narrow = Selection(directions=("forward",))
+    cases = expand(suite, ["naive"], narrow, **known)
+    found = [(case.parallel.strategy, str(case.parallel.transport)) for case in cases]
+    assert found == [("usp", "auto"), ("usp", "copy_engine"), ("ulysses", "auto")]
+    chosen = expand(suite, ["naive"], Selection(directions=("forward",), transports=("collectives",)), **known)
+    assert [(c.parallel.strategy, str(c.parallel.transport)) for c in chosen] == [
+        ("usp", "collectives"),
+        ("ulysses", "collectives"),
+    ]
+    with pytest.raises(UnknownNameError, match="unknown transport 'copy_engines'"):
+        expand(suite, ["naive"], Selection(transports=("copy_engines",)), **known)
+
+
+def test_a_transport_that_the_strategy_chooses_leaves_digests_as_they_were(tmp_path):
+    narrow = Selection(directions=("forward",), strategies=("usp",))
+    (case,) = expand(load_suite(sweep(tmp_path)), ["naive"], narrow, **FOUR)
+    forced = replace(case, parallel=replace(case.parallel, transport="collectives"))
+    assert case.digest("cpu") == "0e4ed2e1ee396ac3" != forced.digest("cpu")
 
 
 def test_what_is_not_installed_is_named():
