@@ -44,6 +44,29 @@ def test_a_placement_is_one_line_whether_it_was_asked_for_or_taken_by_auto(tmp_p
     assert line(text, "`ring_p2p`", "`balanced`")[0] == "25.0 (0.25)"
 
 
+def test_transports_are_beside_each_other_and_a_forced_one_is_a_way_of_its_own(tmp_path):
+    runs = [
+        record("ring_p2p", 2.0, moved_by="ring=collectives", transport="collectives"),
+        record("ring_p2p", 1.25, moved_by="ring=copy_engine"),
+        record("usp", 2.5, moved_by="ring=collectives,ulysses=copy_engine"),
+        record("ulysses", 1.0),
+    ]
+    folder = write(tmp_path / "x", runs)
+    found = part("transports", folder)
+    assert "### fa3 forward, 32 K tokens on 4 ranks, 64:8 heads of 128" in found
+    ways = ["`collectives`", "`copy_engine`", "`ring=collectives,ulysses=copy_engine`"]
+    head = line(found, "mask", "strategy", "mesh", "placement")
+    assert [name.strip("`") for name in head] == [way.strip("`") for way in ways]
+    assert line(found, "`full`", "`ring_p2p`", "`ring=4`", "`zigzag`")[:2] == [
+        "2000 / 0.50 / 25%",
+        "**1250 / 0.80 / 25%**",
+    ]
+    assert "ulysses`" not in found.replace("ulysses=copy_engine`", ""), "earlier records do not say what moved them"
+    shares = part("strategy-shares", folder)
+    assert line(shares, "`ring_p2p by collectives`", "`zigzag`") == ["50.0 (0.50)"]
+    assert line(shares, "`ring_p2p`", "`zigzag`") == ["80.0 (0.80)"]
+
+
 def test_a_share_is_taken_in_one_record(tmp_path):
     faster = [record("ulysses", 2.5, alone_seconds=2.0)]
     text = part("strategy-shares", write(tmp_path / "x", matrix(), faster))
