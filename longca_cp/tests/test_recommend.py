@@ -96,6 +96,15 @@ def test_a_placement_that_the_mask_has_not_is_refused_by_its_name(strategy):
     assert "no documents" in reasons(found, f"{strategy} placed zigzag_document, whole_documents")
 
 
+@pytest.mark.parametrize(("pattern", "kernel"), [("block_causal_document", "fa4"), ("causal_document", "fa3")])
+def test_short_documents_are_kept_whole_where_that_is_faster(pattern, kernel):
+    mask = masks.sample(pattern, 131072, lengths="prolong64k", seed=3)
+    found = ask(mask, ranks=4, strategies=("ring_all_gather",), kernels=(kernel,))
+    times = {choice.placement: choice.seconds.total for choice in found.choices}
+    assert min(times, key=times.get) == "whole_documents"
+    assert times["whole_documents"] < 0.95 * times["zigzag"]
+
+
 def test_several_hosts_without_a_network_are_not_ranked():
     found = ask(ranks=16)
     assert (found.choices, found.best) == ((), None)
