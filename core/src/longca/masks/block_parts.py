@@ -34,7 +34,8 @@ def part_areas(mask: BlockSparseMask, parts: Sequence[Ints], heads: range) -> In
     queries, keys = (_tokens(bounds, parts).astype(kind) for bounds in (mask.q_bounds, mask.k_bounds))
     kept = sum((mask.kept(head).astype(np.int32) for head in heads), np.int32(0))
     areas = queries @ (np.asarray(kept).astype(kind) @ keys.T)
-    return np.rint(areas).astype(np.int64) if fits else areas
+    found: Ints = (np.rint(areas) if fits else areas).astype(np.int64)
+    return found
 
 
 def _tokens(bounds: Ints, parts: Sequence[Ints]) -> Ints:

@@ -38,10 +38,11 @@ class SharedChoice:
         mesh: The device mesh of its strategy.
 
     Raises:
-        RequestError: The mesh has other axes or sizes than the layout, or this process is not in it.
+        RequestError: One of the two is missing. The mesh has other axes or sizes than the layout, or this process is
+            not in it.
     """
 
-    def __init__(self, layout: Layout, mesh: DeviceMesh) -> None:
+    def __init__(self, layout: Layout | None, mesh: DeviceMesh | None) -> None:
         if not isinstance(layout, Layout) or not isinstance(mesh, DeviceMesh):
             raise RequestError(
                 f"layout is a {type(layout).__name__} and mesh a {type(mesh).__name__}; to choose blocks of tokens "
