@@ -6,7 +6,7 @@ from longca import masks, registry
 from longca.discovery.loading import load_object
 from longca.manifests import Device, Problem, Transport
 
-from .test_strategies import DOCUMENTS, EXACT, FACTORS, HEADS, SEQLEN, sizes, some_placement
+from .test_strategies import BLOCKS, DOCUMENTS, EXACT, FACTORS, HEADS, SEQLEN, sizes, some_placement
 
 #: Meshes by the number of ranks.
 MESHES = {
@@ -42,7 +42,7 @@ def meshes(*ranks):
 
 def check(world, strategy, mesh, kind, placement, heads, **more):
     """Runs a case, and says whether there is a layout for it. Rings add up in one order, and so have equal bits."""
-    seqlen, factors = more.pop("seqlen", SEQLEN), tuple(FACTORS.get(kind, {}).items())
+    seqlen, factors = more.pop("seqlen", SEQLEN), tuple(more.pop("factors", FACTORS.get(kind, {})).items())
     most = more.pop("most", EXACT if strategy == "ring_all_gather" else 0.0)
     case = (strategy, tuple(mesh.items()), kind, seqlen, factors, placement, heads)
     found = world.run("by_transports", *case, **more)
@@ -69,6 +69,13 @@ def test_ranks_with_nothing_to_see_and_fewer_tokens_than_ranks(world, strategy, 
     for kind, seqlen in (("gappy", SEQLEN), ("empty", 10), ("causal", 3), ("full", 1)):
         for placement in ("contiguous", some_placement(strategy)):
             assert check(world, strategy, mesh, kind, placement, (8, 2), seqlen=seqlen)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@meshes(2, 4)
+def test_block_sparse_masks(world, strategy, mesh, kind):
+    factors = {**BLOCKS[kind], "heads": 8}
+    assert check(world, strategy, mesh, kind, "contiguous", (8, 4), factors=factors)
 
 
 @pytest.mark.parametrize("most_runs", [1, 3])
