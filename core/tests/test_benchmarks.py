@@ -155,3 +155,15 @@ def test_host_cost_goes_on_after_a_kernel_that_fails(tmp_path):
     rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert [row["status"] for row in rows] == ["error"] * 3 + ["ok"] * 3
     assert "unknown kernel 'nobody'" in rows[0]["message"]
+
+
+def test_prefetch(tmp_path):
+    out = tmp_path / "prefetch.json"
+    printed = run("prefetch.py", "--seqlens", 256, "--steps", 5, "--device-ms", 2, "--out", out)
+    rows = {row["host"]: row for row in json.loads(out.read_text(encoding="utf-8"))["rows"]}
+    assert set(rows) == {"asleep", "awake"}
+    assert len(printed.splitlines()) == 3
+    for row in rows.values():
+        assert {len(samples) for samples in row["samples"].values()} == {5}
+        assert min(sum(row["samples"].values(), [])) >= 2e-3
+        assert row["fresh_over_fixed"] == pytest.approx(row["fresh"] / row["fixed"])

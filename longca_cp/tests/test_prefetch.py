@@ -16,10 +16,11 @@ def test_a_call_finds_the_plan_that_the_side_thread_made(world, strategy, placem
         assert all(done)
 
 
-@pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p"])
+@pytest.mark.parametrize("transport", ["auto", "copy_engine"])
+@pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "ring_all_gather"])
 @sizes(2)
-def test_any_transport_gives_right_results(world, strategy):
-    for found in world.run("prefetched", 2, strategy, "contiguous"):
+def test_any_transport_gives_right_results(world, strategy, transport):
+    for found in world.run("prefetched", 2, strategy, "contiguous", transport):
         assert max(error for _, error, _ in found) <= EXACT
 
 
