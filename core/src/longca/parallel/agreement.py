@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import Store, _get_default_store
 
 from longca.errors import RequestError
 from longca.plain_text import plain_text
@@ -79,12 +79,13 @@ class Ranks:
         name: A name that distinguishes meshes of the same ranks.
     """
 
-    def __init__(self, store: dist.Store, members: Sequence[int], rank: int, name: str = "") -> None:
+    def __init__(self, store: Store, members: Sequence[int], rank: int, name: str = "") -> None:
         self._store, self._members, self._rank = store, members, rank
         about = json.dumps([list(members), name]).encode()
         self._prefix = f"longca/{_digest(about)}"
         self._turn = _TURNS[self._prefix, rank]
         self._is_settled = len(members) == 1
+        self._timeout: float = store.timeout.total_seconds()  # type: ignore[attr-defined]  # PyTorch's stubs lack it
 
     @classmethod
     def of(cls, mesh: DeviceMesh) -> Ranks:
@@ -107,7 +108,7 @@ class Ranks:
         text = json.dumps(said)
         digest = _digest(text.encode())
         key = self._write(digest, text)
-        if not self._meet(key, digest, self._store.timeout.total_seconds()):
+        if not self._meet(key, digest, self._timeout):
             raise RequestError(self._absence(key))
         if self._count(key, digest) != len(self._members):
             told = {rank: json.loads(self._store.get(f"{key}/{rank}")) for rank in self._members}
@@ -165,7 +166,7 @@ class Ranks:
     def _absence(self, key: str) -> str:
         absent = [rank for rank in self._members if not self._store.check([f"{key}/{rank}"])]
         return (
-            f"{_named(absent)} made no new call on this mesh within {self._store.timeout.total_seconds():g} s, while "
+            f"{_named(absent)} made no new call on this mesh within {self._timeout:g} s, while "
             f"rank {self._rank} waited. All ranks of a mesh make the same calls in the same order, and reuse masks "
             "alike. The timeout of init_process_group says how long a rank waits"
         )

@@ -15,7 +15,9 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch._C._distributed_c10d import FileStore
+from torch.distributed import distributed_c10d as c10d
+from torch.multiprocessing.spawn import spawn
 
 from longca.plain_text import plain_text
 
@@ -71,7 +73,7 @@ def _symmetric(reaches: list[list[bool]]) -> str:
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         try:
-            mp.spawn(_trial, (pair, f"{folder}/store", folder), nprocs=2)  # type: ignore[no-untyped-call]
+            spawn(_trial, (pair, f"{folder}/store", folder), nprocs=2)
         except Exception as error:  # whatever a driver or a library says is the reason
             return plain_text(str(error).strip().splitlines()[-1], 300)
         said = [(Path(folder) / f"said{rank}").read_text("utf-8") for rank in range(2)]
@@ -83,9 +85,9 @@ def _trial(rank: int, pair: tuple[int, int], store: str, folder: str) -> None:
     from torch.distributed import _symmetric_memory as symmetric
 
     torch.cuda.set_device(pair[rank])
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    dist.init_process_group("gloo", store=FileStore(store, 2), rank=rank, world_size=2)
     memory = symmetric.empty(64, dtype=torch.int32, device=torch.device("cuda", pair[rank]))
-    handle = symmetric.rendezvous(memory, dist.group.WORLD)
+    handle = symmetric.rendezvous(memory, c10d._get_default_group())
     handle.get_buffer(1 - rank, (64,), torch.int32).fill_(1 + rank)
     torch.cuda.synchronize()
     dist.barrier()

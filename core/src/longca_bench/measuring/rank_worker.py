@@ -119,8 +119,8 @@ class RankWorker:
         facts = PlanFacts(form="", form_text="", backend="", metadata_bytes=0 if fault else nbytes, fault=fault)
         taken = getattr(strategy, "transports", manifest.transports * len(manifest.axes))
         moved_by = dict(zip(manifest.axes, taken, strict=True))
-        times = {"seconds": seconds, "layout_seconds": laid_out - start}
-        return Answer(**times, plan=facts, moved_by=moved_by, changed=before.changed())
+        changed, laid_out = before.changed(), laid_out - start
+        return Answer(seconds=seconds, layout_seconds=laid_out, plan=facts, moved_by=moved_by, changed=changed)
 
     def _call(self, asked: CallStrategy) -> Answer:
         planned = self._of(asked)

@@ -122,8 +122,9 @@ class RemoteStrategy:
 
         mine = agreed(self._world, made, lambda: self._announce("planned"))
         numbers, moved_by = zip(*self._world.everyone(mine), strict=True)
-        most = map(max, zip(*numbers, strict=True))
-        return StrategyFacts(problem, number, *most, "|".join(dict.fromkeys(moved_by)))
+        layout_seconds, plan_seconds, nbytes = (max(each) for each in zip(*numbers, strict=True))
+        moved = "|".join(dict.fromkeys(moved_by))
+        return StrategyFacts(problem, number, layout_seconds, plan_seconds, nbytes, moved)
 
     def call(
         self,
