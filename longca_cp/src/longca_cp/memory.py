@@ -104,7 +104,7 @@ def peak_bytes(
         problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
         nccl: Whether NCCL moves the tensors. If so, the heads of full masks are not split into chunks.
-        transport: The way to move tensors. `auto` is the way that takes more on GPUs, and collectives on CPUs.
+        transport: The way to move tensors. `auto` takes collectives.
 
     Returns:
         Bytes beyond q, k and v, the gradient of the output and the tensors that the forward kept. They do not count
@@ -115,8 +115,7 @@ def peak_bytes(
     """
     forward, backward = _of(strategy)
     formula = forward if problem.direction == "forward" else backward
-    pushes = {Transport.COLLECTIVES: {False}, Transport.COPY_ENGINE: {True}, Transport.AUTO: {False, nccl}}[transport]
-    return max(formula(Share.of(problem, axis_sizes, nccl, way), dict(axis_sizes)) for way in pushes)
+    return formula(Share.of(problem, axis_sizes, nccl, transport is Transport.COPY_ENGINE), dict(axis_sizes))
 
 
 def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -> int:

@@ -6,7 +6,7 @@ Bytes are the bytes of the rank that has most. A backward assumes that its forwa
 The copy engine is asked for by name. It moves the rows that a kernel reads straight to their places, so nothing is
 copied before, and a full mask's moves run beside the step too. A gather counts the needed rows, and every step of a
 ring counts. Rates are those of collectives, because none of pushes were measured yet. The rings of `loongtrain` count
-as collectives. `auto` is predicted with collectives.
+as collectives. `auto` takes collectives.
 """
 
 from __future__ import annotations
