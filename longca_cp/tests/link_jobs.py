@@ -122,7 +122,7 @@ def links_of_meshes(size):
 
 
 def refused_links(size, lack):
-    """The refusal of a forced link, what auto takes, and what it logged in two tries."""
+    """The refusal of a forced link, what auto takes where links are verified, and what it logged in two tries."""
     group, device = dist.group.WORLD, torch.device("cpu")
     cuda = mock.Mock(spec=torch.device, type="cuda")
     with (
@@ -130,6 +130,7 @@ def refused_links(size, lack):
         mock.patch.object(links, "_log") as log,
         mock.patch.object(links, "_LOGGED", set()),
         mock.patch.object(links, "_LINKS", {}),
+        mock.patch.object(links, "_VERIFIED_ON", {"cuda"}),
     ):
         forced = said(lambda: link_of(group, device, Transport.COPY_ENGINE))
         taken = [link_of(group, cuda, Transport.AUTO) for _ in range(2)]

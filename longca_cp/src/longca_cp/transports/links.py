@@ -1,4 +1,4 @@
-"""The choice of axes with a link: the copy engine was asked for, or `auto` finds GPUs that reach each other."""
+"""The choice of axes with a link: the copy engine was asked for, or `auto` takes it on devices where it is verified."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ _LINKS: weakref.WeakKeyDictionary[dist.ProcessGroup, _Links] = weakref.WeakKeyDi
 #: The reasons that were logged already.
 _LOGGED: set[str] = set()
 
+#: Types of devices whose link `auto` takes, because it is verified on them. It is not yet verified on GPUs.
+_VERIFIED_ON: frozenset[str] = frozenset()
+
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport) -> Link | None:
     """The link of a group, or None where collectives move the tensors. All ranks of the group call it together.
 
-    `auto` takes a link for GPUs that reach each other's memory. On CPUs it takes collectives.
+    `auto` takes a link on devices where it is verified and the ranks reach each other's memory, else collectives.
 
     Args:
         group: The process group of one axis.
@@ -46,7 +49,7 @@ def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport
         UnsupportedError: `copy_engine` was asked for, and the ranks cannot reach each other's memory.
     """
     is_forced = transport is Transport.COPY_ENGINE
-    if transport is Transport.COLLECTIVES or group.size() == 1 or not (is_forced or device.type == "cuda"):
+    if transport is Transport.COLLECTIVES or group.size() == 1 or not (is_forced or device.type in _VERIFIED_ON):
         return None
     known = _LINKS.setdefault(group, _Links())
     link = known.get(device)
