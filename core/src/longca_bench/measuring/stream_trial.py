@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from longca.kernels.base import torch_dtype
 from longca.manifests import Device, Direction, Layout, Problem, Step
 from longca_advice.nominal import imbalance
 from longca_bench.measuring.clocks import Clocks
@@ -35,8 +36,8 @@ from longca_bench.verification.verify import Finding, Verification
 
 __all__ = ["WINDOW", "StreamTrial"]
 
-#: Steps whose inputs and results are kept at a time.
-WINDOW = 10
+#: Steps whose inputs and results are kept at a time, at most, and their bytes on each rank. Two steps are kept anyway.
+WINDOW, WINDOW_BYTES = 10, 2**35
 _INPUTS = ("q", "k", "v", "dout")
 
 
@@ -73,8 +74,9 @@ class StreamTrial:
         """
         self._load()
         found: tuple[Finding, ...] = ()
-        for first in range(0, len(self._masks), WINDOW):
-            found = worst([found, self._window(range(first, min(first + WINDOW, len(self._masks))))])
+        window = self._window_size()
+        for first in range(0, len(self._masks), window):
+            found = worst([found, self._window(range(first, min(first + window, len(self._masks))))])
         verification = Verification(found)
         fields: dict[str, Any] = {"findings": tuple(map(asdict, found)), "verified_kv_heads": self._verified}
         if not verification.passed:
@@ -105,6 +107,13 @@ class StreamTrial:
             strategy.load()
             latency = strategy.latency
         self._clocks = {way: Clocks(self._world.device, latency) for way in Way}
+
+    def _window_size(self) -> int:
+        problem = self._problem
+        heads = 4 * (problem.heads_q + problem.num_heads_kv)  # q, dout, out and dq, and k, v, dk and dv
+        vector = problem.head_dim * torch_dtype(problem.dtype).itemsize
+        nbytes = problem.concrete_mask.seqlen_q // self._world.size * heads * vector
+        return max(2, min(WINDOW, WINDOW_BYTES // max(1, nbytes)))
 
     def _window(self, steps: range) -> tuple[Finding, ...]:
         """The worst findings of some steps, made in every way."""
