@@ -144,7 +144,7 @@ _SHARES = View(
     among="column",
     join=_joined,
 )
-_PLACEMENTS = ("contiguous", "zigzag", "zigzag_document", "balanced")
+_PLACEMENTS = ("contiguous", "zigzag", "zigzag_document", "balanced", "whole_documents")
 _LIMITS = {"one GPU alone": "alone_tflops", "all GPUs abreast": "abreast_tflops"}
 
 

@@ -72,7 +72,8 @@ WRONG = """
 @hookimpl
 def provide_kernel():
     takes = offer("row_intervals", backward="external")
-    return [kernel(name, takes, implementation=f"wrong_kernels:{name.title()}") for name in ("stale", "raises", "right")]
+    names = ("stale", "raises", "right")
+    return [kernel(name, takes, implementation=f"wrong_kernels:{name.title()}") for name in names]
 """
 WRONG_KERNELS = """
 from longca_builtin.naive import Naive

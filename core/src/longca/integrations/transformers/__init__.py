@@ -8,12 +8,6 @@
 Both interfaces of transformers are registered, that of attention and that of masks, so that no mask is lost. A layer
 gets its mask as slices (`LayerMask`): causal, sliding windows, chunks, packed sequences, padding, and any other mask
 function of a model, which is then evaluated. What LongCA cannot compute is refused by name before the first step.
-
-| module | |
-|---|---|
-| `mask_functions` | the mask that a mask function of transformers means |
-| `layer_masks` | the masks of a batch for one kind of layer |
-| `layers` | one layer's attention |
 """
 
 from __future__ import annotations
