@@ -12,6 +12,7 @@ from longca.masks import static_patterns as _static  # registers the static patt
 from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
 from longca.masks import dynamic_patterns as _dynamic
 from longca.masks.algebra import complement, intersection, union
+from longca.masks.block_masks import from_block_mask
 from longca.masks.block_sparse import BlockSparseMask
 from longca.masks.blocks import BlockRuns, Blocks
 from longca.masks.conversions import from_cu_seqlens, from_dense, from_position_ids
@@ -46,6 +47,7 @@ __all__ = [
     "Window",
     "build",
     "complement",
+    "from_block_mask",
     "from_cu_seqlens",
     "from_dense",
     "from_position_ids",
