@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from longca.errors import MaskError
 from longca.masks import BlockRuns, Mask
-from longca.metadata.block_lists import block_lists
+from longca.metadata.block_lists import BlockLists, block_lists
 from longca.metadata.interval_tables import interval_tables
 
 __all__ = ["to_block_mask"]
@@ -62,8 +62,7 @@ def to_block_mask(mask: Mask, device: torch.device | str, *, block_size: int = 1
     )
 
 
-def _lists(runs: BlockRuns, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+def _lists(runs: BlockRuns, device: torch.device) -> tuple[BlockLists, BlockLists]:
     """The partial and the full blocks of each row of blocks, as wide as there are columns."""
-    return tuple(
-        tuple(block_lists(found, runs.num_rows, device, width=runs.num_columns)) for found in (runs.partial, runs.full)
-    )  # type: ignore[misc]
+    rows, width = runs.num_rows, runs.num_columns
+    return block_lists(runs.partial, rows, device, width=width), block_lists(runs.full, rows, device, width=width)
