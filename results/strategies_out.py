@@ -13,6 +13,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from longca_advice.asked import Asked
 from longca_advice.costs import CostModel
 from longca_advice.devices import DEVICES
 from longca_advice.evidence import Row, shipped
-from longca_advice.from_records import layout_of
+from longca_advice.from_records import PlacementChangedError, layout_of
 from longca_advice.sources import Links, Sources
 from longca_advice.ways import Role, Way
 
@@ -62,6 +63,8 @@ class Left(NamedTuple):
 def leave_out(rows: Sequence[Row], runs: Path = RUNS) -> list[Left]:
     """Each verified call of a strategy, predicted without calls of as many ranks.
 
+    Calls of placements that have changed since they were measured are left out.
+
     Args:
         rows: The evidence.
         runs: The folder of runs.
@@ -73,7 +76,8 @@ def leave_out(rows: Sequence[Row], runs: Path = RUNS) -> list[Left]:
         if ranks not in links:
             others = [row for row in rows if row.strategy is None or row.ranks != ranks]
             links[ranks] = Sources(tuple(others)).links(DEVICE, 8)
-        found.append(_predicted(record, costs, links[ranks]))
+        with suppress(PlacementChangedError):
+            found.append(_predicted(record, costs, links[ranks]))
     return found
 
 

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from longca import registry
+from longca_advice.devices import DEVICES
+from longca_advice.from_records import PlacementChangedError, layout_of
+
 pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -42,3 +46,12 @@ def test_the_tables_that_are_shown_are_the_ones_that_are_found(found: dict[str, 
     for name, row in found["errors"].items():
         assert written["errors"][name] == pytest.approx(row, rel=0.02)
     assert written["placements"] == pytest.approx(found["placements"], abs=0.002)
+
+
+def test_a_record_of_a_placement_that_has_changed_is_no_evidence() -> None:
+    lines = (RESULTS / "h200" / "distributed" / "two-placed" / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    record = next(r for r in map(json.loads, lines) if r["placed"] == "zigzag" and r["strategy"] == "ring_p2p")
+    layout_of(registry(), record, DEVICES["h200"])
+    record["area_imbalance"] *= 1.001
+    with pytest.raises(PlacementChangedError, match="the placement zigzag has changed"):
+        layout_of(registry(), record, DEVICES["h200"])

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,21 @@ from longca.plugins import Registry
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected, Row, Run, said
 from longca_advice.network import Network, Topology, fit_links, transferred
+from longca_advice.nominal import imbalance
 from longca_advice.record_checks import check_times, check_verified
 from longca_advice.record_lines import LINK, MOST_OF_LINE, link_to, read_lines
 from longca_advice.work import work_of
 
-__all__ = ["half_of", "layout_of", "row_of", "rows_of_folder", "run_of", "verified", "with_observed"]
+__all__ = [
+    "PlacementChangedError",
+    "half_of",
+    "layout_of",
+    "row_of",
+    "rows_of_folder",
+    "run_of",
+    "verified",
+    "with_observed",
+]
 
 #: The device of problems that are laid out again. Layouts of a strategy do not depend on the device's model.
 _HOPPER = Device("cuda", (9, 0))
@@ -153,8 +164,14 @@ def half_of(record: Mapping[str, Any], name: str) -> str:
     return str(record[name].split("+")[0 if record["direction"] == "forward" else -1].strip())
 
 
+class PlacementChangedError(ValueError):
+    """A record's placement places tokens in another way today, so the record is no evidence of it."""
+
+
 def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> tuple[Problem, Layout]:
     """The problem and the layout of a strategy that a record measured, with its mask drawn again.
+
+    Two layouts count as the same if the busiest ranks have the same share of the visible pairs.
 
     Args:
         registry: Knows the strategy.
@@ -163,16 +180,23 @@ def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> 
 
     Raises:
         ValueError: The drawn mask differs from the measured one.
+        PlacementChangedError: The placement has changed since.
         UnknownNameError: Nobody provides the strategy.
     """
     about = {name: record[name] for name in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}
     problem = Problem(mask=_drawn(record, {}), device=device, **about)
     sizes = {axis: int(ranks) for axis, _, ranks in (part.partition("=") for part in record["mesh"].split(","))}
-    return problem, registry.layout(record["strategy"], problem, sizes, record["placed"])
+    layout = registry.layout(record["strategy"], problem, sizes, record["placed"])
+    measured = record.get("area_imbalance")
+    if measured is not None and not isclose(imbalance(problem, layout), measured, rel_tol=1e-9):
+        raise PlacementChangedError(f"the placement {record['placed']} has changed since it was measured")
+    return problem, layout
 
 
 def with_observed(found: Iterable[tuple[Row, Mapping[str, Any]]], registry: Registry) -> Iterator[Row]:
     """Rows. A row under a strategy gets the values of its timeline, to which `Rates` are fitted.
+
+    Rows of placements that have changed since are left out.
 
     Args:
         found: All rows of a device, since its network is fitted to them, each with its record.
@@ -183,7 +207,10 @@ def with_observed(found: Iterable[tuple[Row, Mapping[str, Any]]], registry: Regi
     network = Network(fit_links(list(chain.from_iterable(moved))))
     for row, record in kept:
         if row.strategy is not None:
-            problem, layout = layout_of(registry, record, _HOPPER)
+            try:
+                problem, layout = layout_of(registry, record, _HOPPER)
+            except PlacementChangedError:
+                continue
             if (schedule := schedule_of(registry, problem, layout, nccl=True)) is not None:
                 call = StrategyCall(problem, layout, schedule, Topology(layout.axis_sizes))
                 seen = call.observed(row.seconds, call.by_step(record["rank_compute_seconds"]), network)

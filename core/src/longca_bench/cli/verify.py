@@ -11,8 +11,6 @@ import typer
 
 from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
-from longca.manifests.mixes import is_mix, singles
-from longca.manifests.pairs import split
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
 from longca_bench.measuring.options import DEADLINE
 
@@ -78,6 +76,9 @@ def verify(
 
     Example: longca verify --kernel sdpa
     """
+    from longca.manifests.mixes import is_mix, singles
+    from longca.manifests.pairs import split
+
     registry = open_registry(context, no_plugin)
     where = chosen_device(device)
     names = list(dict.fromkeys(kernel or registry.kernels))
