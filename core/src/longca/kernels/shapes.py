@@ -1,6 +1,6 @@
 """Calls in the shapes of other libraries: [B, H, S, D] as in PyTorch, and documents by bounds as in flash-attn.
 
-Both call `longca.attention`. What LongCA cannot compute is refused by name.
+Both call `longca.attention`. They refuse by name what LongCA cannot compute.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Both interfaces of transformers are registered, that of attention and that of masks, so that no mask is lost. A layer
 gets its mask as slices (`LayerMask`): causal, sliding windows, chunks, packed sequences, padding, and any other mask
-function of a model, which is then evaluated. What LongCA cannot compute is refused by name before the first step.
+function of a model, which is then evaluated. LongCA refuses by name what it cannot compute, before the first step.
 """
 
 from __future__ import annotations
