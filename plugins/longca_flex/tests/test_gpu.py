@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 import torch
 
+import longca
 from longca import Device, Problem, masks
 from longca.manifests.devices import current_device
 from longca.masks import Slice, SliceMask
@@ -118,3 +119,18 @@ def _both_ways(kernel, mask, device: Device, dout, q, k, v):
     plan = kernel.plan(asked)
     out, lse = kernel.forward(q, k, v, plan)
     return out, *kernel.backward(dout, q, k, v, out, lse, plan)
+
+
+def test_a_plan_of_a_side_stream_is_right_on_another_stream():
+    ask = {"heads": (4, 2), "head_dim": 64, "dtype": torch.bfloat16, "device": "cuda", "kernel": "flex"}
+    x = {heads: torch.randn(1024, heads, 64, dtype=torch.bfloat16, device="cuda") for heads in (4, 2)}
+    user = torch.cuda.Stream()
+    for seed in range(200):  # more than the cache holds, so that plans are dropped and their memory is reused
+        mask = masks.sample("causal_document", 1024, lengths="auto", seed=seed)
+        handle = longca.prefetch(mask, training=False, **ask)
+        with torch.cuda.stream(user):
+            out = longca.attention(x[4], x[2], x[2], mask, kernel="flex")
+        expected = longca.attention(x[4], x[2], x[2], mask, kernel="sdpa")
+        user.synchronize()
+        assert handle.done()
+        torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 __all__ = ["GlobalState"]
 
 #: Where libraries note the folder of their cache, in their first call.
-_CACHES = "CACHE_DIR"
+_CACHES = b"CACHE_DIR"
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 
 
@@ -30,32 +30,48 @@ class GlobalState:
     def __init__(self) -> None:
         self._values, self._environment, self._threads = _look()
 
-    def changed(self, *, threads: bool = False) -> list[str]:
+    def changed(self, *, threads: bool = False, sets_up: bool = False) -> list[str]:
         """Looks again, and returns the names of what has changed since the last look.
 
         Args:
             threads: Whether threads that have begun since, and still run, count. Compilers start threads in a first
                 call.
+            sets_up: Whether libraries may be imported or compile in between. The filters of warnings, the limit of
+                recursion and the variables that they set are put back then, and do not count.
         """
+        if sets_up:
+            self._put_back()
         (values, environment, alive), before = _look(), self._environment
         names = [name for name, value in values.items() if value != self._values[name]]
         if environment != before:
-            names += [f"environment: {name}" for name in _changed_variables(before, environment)]
+            changed = _changed_variables(before, environment)
+            names += [f"environment: {name.decode('utf-8', 'replace')}" for name in changed]
         if threads and alive - self._threads:
             names.append("threads")
         self._values, self._environment, self._threads = values, environment, alive
         return names
+
+    def _put_back(self) -> None:
+        if warnings.filters != (filters := self._values["warnings filters"]):
+            warnings.filters[:] = filters  # type: ignore[index]  # a list, whatever its annotation says
+            warnings._filters_mutated()  # type: ignore[attr-defined]  # else warnings go by what was found before
+        if sys.getrecursionlimit() != (limit := self._values["recursion limit"]):
+            sys.setrecursionlimit(limit)
+        for name in list(_changed_variables(self._environment, dict(os.environb))):
+            if (value := self._environment.get(name)) is None:
+                del os.environb[name]
+            else:
+                os.environb[name] = value
 
 
 def _look() -> tuple[dict[str, Any], dict[bytes, bytes], set[threading.Thread]]:
     return {name: look() for name, look in _LOOKS.items()}, dict(os.environb), set(threading.enumerate())
 
 
-def _changed_variables(before: dict[bytes, bytes], now: dict[bytes, bytes]) -> Iterator[str]:
+def _changed_variables(before: dict[bytes, bytes], now: dict[bytes, bytes]) -> Iterator[bytes]:
     for name in sorted(before.keys() | now.keys()):
-        text = name.decode("utf-8", "replace")
-        if now.get(name) != before.get(name) and not text.endswith(_CACHES):
-            yield text
+        if now.get(name) != before.get(name) and not name.endswith(_CACHES):
+            yield name
 
 
 def _signal_handlers() -> list[Any]:
@@ -130,7 +146,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "umask": _umask,
     "locale": lambda: locale.setlocale(locale.LC_ALL),
     "recursion limit": sys.getrecursionlimit,
-    "warnings filters": lambda: len(warnings.filters),
+    "warnings filters": lambda: list(warnings.filters),
     "sys.path": lambda: list(sys.path),
     "garbage collector": gc.isenabled,
     "switch interval": sys.getswitchinterval,

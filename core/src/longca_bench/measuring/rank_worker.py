@@ -119,7 +119,7 @@ class RankWorker:
         facts = PlanFacts(form="", form_text="", backend="", metadata_bytes=0 if fault else nbytes, fault=fault)
         taken = getattr(strategy, "transports", manifest.transports * len(manifest.axes))
         moved_by = dict(zip(manifest.axes, taken, strict=True))
-        changed, laid_out = before.changed(), laid_out - start
+        changed, laid_out = before.changed(sets_up=True), laid_out - start
         return Answer(seconds=seconds, layout_seconds=laid_out, plan=facts, moved_by=moved_by, changed=changed)
 
     def _call(self, asked: CallStrategy) -> Answer:

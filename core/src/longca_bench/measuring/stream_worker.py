@@ -75,7 +75,7 @@ class StreamWorker:
             for name, there in landing.items():
                 there.copy_(named[name])
         world.synchronize()
-        return Answer(steps=_between(marks), changed=before.changed())
+        return Answer(steps=_between(marks), changed=before.changed(sets_up=True))
 
     def _steps(self) -> tuple[list[Any], list[_Results]]:
         assert self._taken is not None, "a stream is taken before it runs"

@@ -93,6 +93,7 @@ class Worker:
         self._kernels: dict[str, Kernel] = {}
         self._plans: dict[int, Plan] = {}
         self._state: GlobalState | None = None  # after the last call, if the last command was a call
+        self._called: set[tuple[type, int, Direction]] = set()  # plans, and directions in which they were called
         self._do: dict[type, Callable[[Any], Answer]] = {
             Share: self._share,
             Close: self._close,
@@ -196,7 +197,7 @@ class Worker:
         self._world.synchronize()
         seconds = time.perf_counter() - start
         self._plans[asked.number] = plan
-        return Answer(seconds=seconds, plan=_facts(plan, asked), changed=before.changed())
+        return Answer(seconds=seconds, plan=_facts(plan, asked), changed=before.changed(sets_up=True))
 
     def _run(self, run: Run) -> Answer:
         tensors, buffers, landing = map(self.tensors, (run.tensors, run.buffers, run.landing))
@@ -253,9 +254,16 @@ class Worker:
         return Answer(
             returned=[returned[name] for name in named],
             fault=plain_text(fault, _WORD),
-            changed=self._state.changed(threads=run.mode is Mode.TIMED),
+            changed=self._state.changed(threads=run.mode is Mode.TIMED, sets_up=self._is_first(run)),
             **measured,
         )
+
+    def _is_first(self, run: Run | CallStrategy) -> bool:
+        """Whether a plan is called in a direction for the first time, when libraries are imported and compile."""
+        called = (type(run), run.plan, run.direction)
+        is_first = called not in self._called
+        self._called.add(called)
+        return is_first and run.mode is not Mode.TIMED
 
     def tell_end(self) -> None:
         """Tells the judge that a timed call has ended."""

@@ -12,6 +12,7 @@ from longca.manifests import Device, Problem
 from longca.masks import build
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError, Workers
 from longca_bench.verification.inputs import draw_inputs
@@ -25,7 +26,7 @@ def provide_kernel():
     return [kernel(name, takes, implementation=f"odd_kernels:{name.title()}") for name in NAMES]
 """
 KERNELS = '''
-import os, signal, socket, subprocess, sys, time
+import os, signal, socket, subprocess, sys, time, warnings
 import torch
 from longca_builtin.naive import Naive
 
@@ -84,9 +85,27 @@ class Raiser(Naive):
         first = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         raise ValueError(f"found {first}")
+
+class Setter(Naive):
+    """Sets up what libraries set up when they are imported and compile, and raises if it was not put back."""
+    def plan(self, problem):
+        self.set_up("PLANNED")
+        return super().plan(problem)
+    def forward(self, *arguments, **buffers):
+        self.set_up("COMPILED")
+        return super().forward(*arguments, **buffers)
+    def set_up(self, variable):
+        if os.environ.get("PLANNED") or os.environ.get("COMPILED") or "HOME" not in os.environ:
+            raise ValueError("the environment was not put back")
+        if sys.getrecursionlimit() == 5000 or any(f[1] and f[1].match("longca setter") for f in warnings.filters):
+            raise ValueError("the limit of recursion or a filter was not put back")
+        os.environ[variable] = "1"
+        del os.environ["HOME"]
+        sys.setrecursionlimit(5000)
+        warnings.filterwarnings("ignore", message="longca setter")
 '''
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
-NAMES = ("daemon", "stopper", "liar", "flooder", "talker", "raiser", "killer")
+NAMES = ("daemon", "stopper", "liar", "flooder", "talker", "raiser", "killer", "setter")
 
 
 @pytest.fixture
@@ -180,6 +199,16 @@ def test_a_state_that_was_changed_before_an_error_ends_with_its_case(workers):
         kernel.load()
         with pytest.raises(CaseEndError, match=r"found torch\.float32"):
             call(workers, "raiser")
+
+
+def test_what_a_first_call_sets_up_is_put_back_and_what_a_later_one_changes_is_named(workers):
+    kernel, x = RemoteKernel(workers, "setter", ("odd",)), draw_inputs(PROBLEM, 0)
+    for _ in range(2):
+        plan = kernel.plan(PROBLEM)
+        kernel.forward(x.q, x.k, x.v, plan)
+    names = "recursion limit, warnings filters, environment: COMPILED, environment: HOME"
+    with pytest.raises(ContractError, match=f"changes global state: {names}"):
+        kernel.forward(x.q, x.k, x.v, plan)
 
 
 def test_a_worker_starts_in_a_folder_of_its_own(workers):
