@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
@@ -75,6 +76,8 @@ def _start(control: socket.socket, folder: str, setup: WorkerSetup, fds: list[in
             control.close()
             _be_worker(folder, setup, *fds)
             code = 0
+        except BaseException:
+            traceback.print_exc()  # the worker's last words
         finally:
             os._exit(code)
     for fd in fds:

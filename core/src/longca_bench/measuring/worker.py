@@ -6,6 +6,7 @@ nothing and writes no file, and nothing that it says is believed. A case can end
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import resource
@@ -111,11 +112,12 @@ class Worker:
         try:
             return self._do[type(command)](command)
         except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
-            # PyTorch has these words if a CPU's memory is out.
             text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
+            # PyTorch has these words if a CPU's memory is out.
             exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
-            del error
-            return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=self._changed())
+        # The error is gone now, and with it the tensors of the frames that it came through.
+        gc.collect()
+        return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=self._changed())
 
     def _changed(self) -> list[str]:
         """Names of the global state that a call changed before it raised."""

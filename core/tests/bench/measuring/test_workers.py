@@ -3,13 +3,17 @@
 import os
 import signal
 import time
+import weakref
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from longca.manifests import Device, Problem
 from longca.masks import build
+from longca_bench.measuring import worker
+from longca_bench.measuring.commands import Load, WorkerSetup
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
@@ -209,6 +213,22 @@ def test_what_a_first_call_sets_up_is_put_back_and_what_a_later_one_changes_is_n
     names = "recursion limit, warnings filters, environment: COMPILED, environment: HOME"
     with pytest.raises(ContractError, match=f"changes global state: {names}"):
         kernel.forward(x.q, x.k, x.v, plan)
+
+
+def test_what_an_error_held_is_gone_before_memory_is_given_back(monkeypatch):
+    held, gone = [], []
+
+    def raises(command):
+        tensor = torch.zeros(8)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("the device has no memory left")
+
+    monkeypatch.setattr(worker.Worker, "_poisoned", lambda _: bool(gone.append(held[0]() is None)))
+    served = worker.Worker(Mock(), WorkerSetup("cpu", frozenset(), None))
+    served._do[Load] = raises
+    answer = served.answer(Load("odd"))
+    assert answer.exhausted
+    assert gone == [True]
 
 
 def test_a_worker_starts_in_a_folder_of_its_own(workers):
