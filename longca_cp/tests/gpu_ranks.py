@@ -93,8 +93,9 @@ def waits():
         found = call()
         done.record()
         assert not done.query(), "the host did not wait for the device"
-        for mine, theirs in zip(found, wanted, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+        torch.testing.assert_close(found[0], wanted[0], rtol=0, atol=0)
+        for mine, theirs in zip(found, wanted, strict=True):  # the kernel adds gradients in any order
+            torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
 def layers():

@@ -40,8 +40,10 @@ _log = logging.getLogger("longca")
 
 #: cudaHostRegisterPortable and cudaHostRegisterMapped.
 _REGISTER = 1 | 2
-#: Seconds for filling windows after a failure.
-_FILL = 2.0
+#: Seconds for filling windows after a failure on one stream, and the most streams that try.
+_FILL, _FILLS = 0.2, 24
+#: A byte of which NaN consists.
+_NAN = 255
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
@@ -163,10 +165,13 @@ class CopyEngineLink(Link):
         make = _SymmetricMemory.empty_strided_p2p
         asked = torch.Size((nbytes,)), torch.Size((1,)), torch.uint8, self.device
         try:
-            return make(*asked)
+            made = make(*asked)
         except RuntimeError:
             torch.cuda.empty_cache()
-            return make(*asked)
+            made = make(*asked)
+        made.fill_(_NAN)  # loads the kernel, which may not be possible any more while a stream waits
+        torch.cuda.current_stream(self.device).synchronize()  # peers write to it from now on
+        return made
 
     def _registered(self, host: int, nbytes: int) -> int:
         """The address by which the GPU reaches memory of the host."""
@@ -184,19 +189,30 @@ class CopyEngineLink(Link):
         return not self._counters.missing(awaited.index, awaited.slot, awaited.count)
 
     def give_up(self, awaited: Awaited, others: list[Awaited]) -> None:
-        """Ends all waits, and makes their results NaN."""
+        """Ends all waits, and makes their results NaN. Ends the process if it cannot, because results would be old."""
         self._failure = self._late(awaited.index, awaited.what)
         _log.error("attention: %s", self._failure)
-        stream = torch.cuda.Stream(self.device, priority=-1)
-        with torch.cuda.device(self.device), torch.cuda.stream(stream):
-            for window in list(self._windows):
-                window.mine.view(torch.uint8).fill_(255)
-            done = stream.record_event()
-        end = time.monotonic() + _FILL
-        while not done.query() and time.monotonic() < end:
-            time.sleep(_FILL / 100)
+        if not any(self._filled(turn) for turn in range(_FILLS)):
+            _log.critical("attention: the results of the call cannot be made NaN, so this process ends")
+            os.abort()
         for each in others:
             self._counters.arrived[self.index][each.index, each.slot] = each.count
+
+    def _filled(self, turn: int) -> bool:
+        """Whether a stream has filled all windows with NaN. It may share a queue of the device with one that waits.
+
+        Args:
+            turn: Number of the try. Each takes another stream.
+        """
+        stream = torch.cuda.Stream(self.device, priority=-(turn % 2))
+        with torch.cuda.device(self.device), torch.cuda.stream(stream):
+            for window in list(self._windows):
+                window.mine.view(torch.uint8).fill_(_NAN)
+            done = stream.record_event()
+        end = time.monotonic() + _FILL
+        while not (is_done := done.query()) and time.monotonic() < end:
+            time.sleep(_FILL / 20)
+        return is_done
 
 
 def _unregister(device: torch.device, host: int, _counters: object) -> None:
