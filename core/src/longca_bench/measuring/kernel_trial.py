@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longca.manifests import Direction
-from longca_bench.measuring.clocks import BURSTS, Clocks
+from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan
@@ -160,7 +160,7 @@ class KernelTrial(Trial):
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """The clocks of the worker and of the judge, and the judge's own memory on the device."""
         if count := self._clocks.burst:
-            self._held = self._clocks.hold(count, [self._run(Mode.BURST, count).heard for _ in range(BURSTS)])
+            self._held = self._clocks.hold(count, lambda: self._run(Mode.BURST, count).heard)
         arena = self._instruments.workers.arena
         taken = torch.cuda.max_memory_reserved() + arena.nbytes if arena.device.type == "cuda" else None
         return {"clocks": self._clocks.fields(), "judge_bytes": taken}

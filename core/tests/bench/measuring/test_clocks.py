@@ -51,3 +51,14 @@ def test_neighbours_that_disturb_some_calls_accuse_nobody():
 def test_time_without_a_core_does_not_count():
     assert clocks([(0.010, 0.050, 0.051, 0.039)] * 5).fault() == ""
     assert clocks([(0.010, 0.050, 0.051, 0.020)] * 5).fault() != ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "made", "objection"), [((0.3, 0.2, 0.05), 3, ""), ((0.3,) * 9, 9, "10 calls took 300")]
+)
+def test_one_burst_as_fast_as_the_samples_is_enough(seconds, made, objection):
+    held, bursts = clocks([(0.004, 0.0045, 0.005)] * 5), list(seconds)
+    found = held.hold(10, lambda: Heard(Answer(), Moment(ended := bursts.pop(0)), Moment(ended)))
+    assert len(seconds) - len(bursts) == made
+    assert objection in found
+    assert bool(found) == bool(objection)
