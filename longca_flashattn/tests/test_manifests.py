@@ -86,14 +86,9 @@ UNEQUAL = masks.build("variable_block_sparse", 3000, boundaries=(0, 70, 900, 100
     ],
 )
 def test_fa3_sparse_is_a_forward_of_blocks(mask, changes, code):
-    asked = problem(mask, **{"heads_kv": 4, "direction": "forward", "allow_unverified": True, **changes})
+    asked = problem(mask, **{"heads_kv": 4, "direction": "forward", **changes})
     verdict = resolve_manifest(FA3_SPARSE, asked)
     assert [reason.code for reason in verdict.reasons] == ([] if code is None else [code])
-
-
-def test_fa3_sparse_is_expected_and_not_verified():
-    asked = problem(BLOCKS, heads_kv=4, direction="forward")
-    assert [reason.code for reason in resolve_manifest(FA3_SPARSE, asked).reasons] == ["unverified"]
 
 
 @pytest.mark.parametrize(
@@ -152,13 +147,12 @@ def test_deterministic_gradients():
 
 
 @pytest.mark.parametrize(("block", "layers"), [(1200, 3), (1024, 4), (33, 8), (32, 9)])
-def test_three_layers_are_verified_and_eight_are_expected(block, layers):
+def test_eight_layers_are_taken(block, layers):
     many = masks.build("block_causal_document", 8192, documents=[8192], block=block)
     assert many.count(Form.LAYERS) == layers
     for manifest in (FA2, FA3):
         manifest = manifest.model_copy(update={"requires": ()})
-        assert resolve_manifest(manifest, problem(many)).valid == (layers <= 3)
-        assert resolve_manifest(manifest, problem(many, allow_unverified=True)).valid == (layers <= 8)
+        assert resolve_manifest(manifest, problem(many)).valid == (layers <= 8)
     assert resolve_manifest(FA4, problem(many)).valid
 
 

@@ -60,9 +60,10 @@ def test_limits(options, codes):
     assert [reason.code for reason in reasons if reason.code != "unverified"] == codes
 
 
-def test_it_is_unverified():
-    (reason,) = resolve(asked(masks.build("causal", 4096), allow_unverified=False)).reasons
-    assert reason.code == "unverified"
+@pytest.mark.parametrize(("capability", "codes"), [((9, 0), []), ((10, 0), ["unverified"]), ((8, 0), ["device"])])
+def test_it_is_verified_on_hopper_alone(capability, codes):
+    problem = asked(masks.build("causal", 4096), allow_unverified=False, device=Device("cuda", capability))
+    assert [reason.code for reason in resolve(problem).reasons] == codes
 
 
 @pytest.mark.parametrize(("seqlen", "heads", "refused"), [(32768, 64, False), (65536, 64, True), (131072, 1, False)])

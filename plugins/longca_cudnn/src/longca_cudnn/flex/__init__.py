@@ -20,7 +20,8 @@ _COMMON: dict[str, Any] = {
     "unequal_lengths": True,
     "backward": Backward.EXTERNAL,
     "dtypes": ("bfloat16", "float16"),
-    "expected_on": ">=9.0,!=10.1,<10.4",
+    "verified_on": "==9.0",
+    "expected_on": ">=10.0,!=10.1,<10.4",
     "deterministic": True,
     "metadata": "O(blocks)",
 }
