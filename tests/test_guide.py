@@ -1,10 +1,9 @@
-"""The guide to writing a plugin: its two examples are on the page, and work when they are installed afresh."""
+"""The guide to writing a plugin: the files of the template are on the page, and work when they are installed afresh."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,48 +12,61 @@ import pytest
 
 from .imports import ROOT
 
-EXAMPLES = [ROOT / "docs" / "examples" / name for name in ("first-kernel", "first-strategy")]
 GUIDE = ROOT / "docs" / "writing-a-plugin.md"
 
-#: A block of the page with a file, or a part of it: the file's path beneath docs/, and the code.
+#: What the guide asks `longca new-plugin` for, and the folders that it gets.
+ASKED = {"longca-first": ("first",), "longca-gather-all": ("--strategy", "gather_all")}
+
+#: A block of the page with a file, or a part of it: the file's path, and the code.
 _SHOWN = re.compile(r"^<!-- file: (\S+) -->\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+#: A step of the CI file that needs no network.
+_STEP = re.compile(r"^ +- run: (?!pip install)(.*)$", re.MULTILINE)
 
 
 class Newcomer:
-    """Copies of the examples, the place where they are installed, and a shell that sees both."""
+    """The plugins of the guide, the place where they are installed, and a shell that sees both."""
 
     def __init__(self, root: Path) -> None:
-        self.folder, self._site = root / "first-kernel", root / "site"
-        ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
-        for example in EXAMPLES:
-            shutil.copytree(example, root / example.name, ignore=ignored)
+        self.root, self._site = root, root / "site"
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LONGCA_")},
             "LONGCA_CACHE_DIR": str(root / "cache"),
             "LONGCA_HISTORY": str(root / "history.jsonl"),
+            "MYPY_CACHE_DIR": str(root / "types"),
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             "PYTHONPATH": str(self._site),
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "100",
         }
-        offline = ("--no-deps", "--no-build-isolation", "--quiet", "--target", str(self._site))
-        self.python("-m", "pip", "install", *offline, *(str(root / example.name) for example in EXAMPLES))
+        for asked in ASKED.values():
+            self.longca("new-plugin", *asked)
 
-    def python(self, *arguments: str) -> str:
-        """Runs Python in the kernel's folder, and returns its output."""
-        ran = subprocess.run(
-            [sys.executable, *arguments], cwd=self.folder, env=self._env, capture_output=True, text=True, timeout=600
-        )
+    def install(self) -> None:
+        """Installs the plugins."""
+        offline = ("--no-deps", "--no-build-isolation", "--quiet", "--target", str(self._site))
+        self.run(sys.executable, "-m", "pip", "install", *offline, *(str(self.root / folder) for folder in ASKED))
+
+    def run(self, *command: str, folder: str = ".") -> str:
+        """Runs a command in a folder, and returns its output."""
+        where = self.root / folder
+        ran = subprocess.run(command, cwd=where, env=self._env, capture_output=True, text=True, timeout=600)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
 
     def longca(self, *arguments: str) -> str:
         """Runs the command line."""
-        return self.python("-m", "longca", *arguments)
+        return self.run(sys.executable, "-m", "longca", *arguments)
 
 
 @pytest.fixture(scope="module")
-def newcomer(tmp_path_factory):
+def plugins(tmp_path_factory):
     return Newcomer(tmp_path_factory.mktemp("guide"))
+
+
+@pytest.fixture(scope="module")
+def newcomer(plugins):
+    plugins.install()
+    return plugins
 
 
 @pytest.mark.slow
@@ -89,17 +101,13 @@ def test_it_is_ranked(newcomer):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("guide")
-def test_it_conforms(newcomer):
-    (said,) = re.findall(r"^(\d+ passed) in", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert re.search(rf"\b{said}", newcomer.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"))
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("guide")
-def test_the_strategy_is_right_on_two_ranks(newcomer):
-    one = ("causal_document", "--documents", "200,56,300,84", "--heads", "4:2", "--head-dim", "32")
-    where = ("--dtype", "float32", "--device", "cpu", "--kernel", "sdpa", "--strategy", "gather_all", "--nproc", "2")
-    assert "2 cases: 2 ok" in newcomer.longca("run", *one, *where)
+@pytest.mark.parametrize("folder", ASKED)
+def test_its_own_ci_is_green(newcomer, folder):
+    steps = _STEP.findall((newcomer.root / folder / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+    assert [step.split()[0] for step in steps] == ["ruff", "ruff", "mypy", "python"]
+    *_, tested = [newcomer.run(*step.split(), folder=folder) for step in steps]
+    said = re.findall(r"^(\d+ passed) in", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(rf"\b{said[list(ASKED).index(folder)]}", tested)
 
 
 @pytest.mark.slow
@@ -110,14 +118,14 @@ def test_the_layout_of_the_strategy_can_be_shown(newcomer):
     assert all(line.strip() in page for line in said.splitlines() if line[:1].isdigit())
 
 
-def test_the_page_shows_the_files_of_the_examples():
+@pytest.mark.xdist_group("guide")
+def test_the_page_shows_the_files_of_the_template(plugins):
     shown: dict[str, str] = {}
     for name, code in _SHOWN.findall(GUIDE.read_text(encoding="utf-8")):
         shown[name] = f"{shown.get(name, '')}\n{code}"
-    files = {path for example in EXAMPLES for path in (*example.rglob("*.py"), *example.rglob("*.toml"))}
-    assert {GUIDE.parent / name for name in shown} == files
+    assert {path.relative_to(plugins.root).as_posix() for path in plugins.root.glob("longca-*/**/*.py")} <= set(shown)
     for name, code in shown.items():
-        text = (GUIDE.parent / name).read_text(encoding="utf-8")
+        text = (plugins.root / name).read_text(encoding="utf-8")
         assert _lines(code) == _lines(text), f"{GUIDE.name} shows another {name}"
 
 

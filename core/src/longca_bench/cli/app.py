@@ -23,6 +23,7 @@ from longca_bench.cli import (
     compare,
     doctor,
     make_lengths,
+    new_plugin,
     plugins,
     recommend,
     report,
@@ -56,6 +57,7 @@ app.command("compare")(compare.compare)
 app.command("show-mask")(show_mask.show_mask)
 app.command("show-layout")(show_layout.show_layout)
 app.command("make-lengths")(make_lengths.make_lengths)
+app.command("new-plugin")(new_plugin.new_plugin)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,81 @@
+"""`longca new-plugin`, as it is called with names and in folders that it refuses: no folder is left behind."""
+
+import resource
+
+import pytest
+
+from longca_bench.cli.new_plugin import compatible_range
+
+from ...fake_plugins import STRATEGY, provides
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("My Kernel", "'My Kernel' cannot name a plugin; give at most 40 of a-z, 0-9, - and _"),
+        ("../up", "'../up' cannot name a plugin"),
+        ("ends-", "'ends-' cannot name a plugin"),
+        ("two__underscores", "'two__underscores' cannot name a plugin"),
+        ("k" * 41, "cannot name a plugin; give at most 40"),
+        ("größe", "cannot name a plugin"),
+        ("sdpa", "a kernel 'sdpa' is installed; choose another name"),
+        ("quick-one", "a kernel 'quick_one' is installed"),
+        ("round", "a strategy 'round' is installed"),
+        ("bench", "a package longca_bench is installed; choose another name than 'bench'"),
+        ("core", "a package longca_core is installed"),
+        ("renamed", "a package longca_renamed is installed"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused(fakes, name, said):
+    fakes.add("quick", provides("quick_one"))
+    fakes.add("rounds", STRATEGY)
+    fakes.add("longca-renamed", "", module="another_module")
+    before = set(fakes.root.iterdir())
+    assert said in fakes.refuses("new-plugin", name)
+    assert set(fakes.root.iterdir()) - before <= {fakes.root / "cache"}
+
+
+def test_a_strategy_has_a_layout_and_no_kernel(fakes):
+    assert "The strategy mine is in longca-mine." in fakes.says("new-plugin", "--strategy", "mine")
+    assert (fakes.root / "longca-mine" / "src" / "longca_mine" / "layout.py").is_file()
+    assert not (fakes.root / "longca-mine" / "src" / "longca_mine" / "kernel.py").exists()
+
+
+def test_a_folder_that_exists_is_left_as_it_is(fakes):
+    (fakes.root / "longca-mine").mkdir()
+    (fakes.root / "longca-mine" / "thesis.tex").write_text("years of work", "utf-8")
+    assert "longca-mine exists here; choose another name" in fakes.refuses("new-plugin", "mine")
+    assert [path.name for path in (fakes.root / "longca-mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_plugin(fakes):
+    code = (
+        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, {resource.RLIM_INFINITY}));"
+        "sys.argv = ['longca', 'new-plugin', 'mine']; runpy.run_module('longca', run_name='__main__')"
+    )
+    ran = fakes.python("-c", code, PATH="")  # copier calls git where it is installed, and git would stop first
+    assert ran.returncode == 2
+    assert "error: longca-mine cannot be written: File too large" in ran.stderr
+    assert not (fakes.root / "longca-mine").exists()
+
+
+def test_without_copier_the_extra_is_named(fakes):
+    code = (
+        "import runpy, sys; sys.modules['copier'] = None; sys.argv = ['longca', 'new-plugin', 'mine'];"
+        "runpy.run_module('longca', run_name='__main__')"
+    )
+    ran = fakes.python("-c", code)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert (
+        "new-plugin needs copier, which is not installed. Install it: pip install 'longca-core[new-plugin]'"
+        in ran.stderr
+    )
+    assert not (fakes.root / "longca-mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "allowed"),
+    [("0.1.0", ">=0.1,<0.2"), ("0.9.3", ">=0.9,<0.10"), ("1.2.3", ">=1.2,<2"), ("2.0.0rc1", ">=2.0,<3")],
+)
+def test_a_plugin_asks_for_the_versions_with_the_same_interface(version, allowed):
+    assert compatible_range(version) == allowed

@@ -1,3 +1,0 @@
-from longca.testing import conformance
-
-test_conformance = conformance("longca-first")
