@@ -55,7 +55,6 @@ def test_ranks_tell_each_other_numbers(world):
     assert world.run("numbers_of_ranks", world.size) == [[]] * world.size
 
 
-@pytest.mark.skip(reason="it hung once in five runs on a busy machine, and nobody knows yet in which call")
 @sizes(4)
 def test_each_axis_of_a_mesh_has_a_link_of_its_own(world):
     for rank, (has_link, shared, told) in enumerate(world.run("links_of_meshes", 4)):

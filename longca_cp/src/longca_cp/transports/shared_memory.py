@@ -68,10 +68,10 @@ class _Pusher:
     def wait(self) -> None:
         """Waits until all tasks are done."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or not (self._came or self._busy))
+            self._changed.wait_for(lambda: self.failure is not None or not (self._came or self._busy))
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends the thread once its tasks are done, because peers wait for them. After a failure it ends at once."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -91,7 +91,7 @@ class _Pusher:
     def _next(self) -> _Task | None:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._came)
-            if self._stopped:
+            if self.failure is not None or not self._came:
                 return None
             self._busy = True
             peer = self._random.choice(self._came)
