@@ -46,6 +46,7 @@ FLOORS = {
         "longca_bench.measuring",
         "longca_bench.ranks",
         "longca_bench.conformance",
+        "longca_bench.functions",
     ),
     "reports": ("longca_bench.reports",),
     "cli": ("longca_bench.cli",),

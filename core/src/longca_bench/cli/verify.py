@@ -11,6 +11,7 @@ import typer
 
 from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
+from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
 from longca_bench.measuring.options import DEADLINE
 
@@ -19,9 +20,17 @@ if TYPE_CHECKING:
     from longca.manifests.verified import Check
     from longca_bench.conformance.offers import OfferCheck
 
-__all__ = ["verify"]
+__all__ = ["finding_as_json", "verify"]
+
+_PANEL = "A function of yours"
 
 
+def _of_function(help: str, metavar: str | None = None) -> Any:
+    """An option that goes with --function."""
+    return typer.Option(help=help, metavar=metavar, rich_help_panel=_PANEL)
+
+
+@takes_mask()
 def verify(
     context: typer.Context,
     kernel: Annotated[
@@ -62,6 +71,44 @@ def verify(
             help="Verify only the offers that nobody verified on this device, and remember the result on this machine.",
         ),
     ] = False,
+    function: Annotated[
+        str | None,
+        _of_function("Verify this function of q, k and v, such as my_module:attention.", "MODULE:FUNCTION"),
+    ] = None,
+    shape: Annotated[
+        str | None, _of_function("The shape of its tensors: thd, bhsd or bshd. (default: thd)", "SHAPE")
+    ] = None,
+    mask: Annotated[
+        str | None,
+        _of_function(
+            "Only masks of this pattern, or the one mask that the options below describe. (default: all masks that "
+            "its parameters can describe)",
+            "PATTERN",
+        ),
+    ] = None,
+    equal_lengths: Annotated[
+        bool | None, typer.Option("--equal-lengths", help="Only as many queries as keys.", rich_help_panel=_PANEL)
+    ] = None,
+    direction: Annotated[
+        str | None, _of_function("forward, or backward for both. (default: backward)", "DIRECTION")
+    ] = None,
+    dtype: Annotated[str | None, _of_function("Data type of its tensors. (default: float32)", "DTYPE")] = None,
+    heads: Annotated[str | None, _of_function("Query heads and KV heads. (default: 4:2)", "Q:KV")] = None,
+    head_dim: Annotated[int | None, _of_function("Head dimension. (default: 64)")] = None,
+    scale: Annotated[float | None, _of_function("Factor on the scores. (default: 1/√head dim)")] = None,
+    rotary: Annotated[
+        float | None,
+        _of_function("Base of the rotary positions that it applies to q and k by itself. (default: no positions)"),
+    ] = None,
+    placement: Annotated[
+        str | None,
+        _of_function(
+            "The tokens of each rank under torchrun: contiguous, zigzag, another placement, or a function of the mask "
+            "and the number of ranks. (default: contiguous)",
+            "NAME|MODULE:FUNCTION",
+        ),
+    ] = None,
+    described: MaskOptions = MaskOptions(),
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
@@ -74,8 +121,34 @@ def verify(
     An offer that passed with --unverified counts as verified on this machine, until another version of the kernel, of a
     package that it requires or of PyTorch is installed.
 
+    With --function a function of yours is verified, in this process. The answer names what is wrong in known ways.
+    Under torchrun each rank's function gets the rank's own tokens.
+
     Example: longca verify --kernel sdpa
+
+    Example: longca verify --function my_module:attention --mask causal_document
     """
+    about = {
+        "shape": shape,
+        "mask": mask,
+        "equal_lengths": equal_lengths,
+        "direction": direction,
+        "dtype": dtype,
+        "heads": heads,
+        "head_dim": head_dim,
+        "scale": scale,
+        "rotary": rotary,
+        "placement": placement,
+    }
+    if function is not None:
+        own = {"kernel": kernel, "jobs": jobs > 1, "repeat": repeat, "unverified": unverified}
+        _refuse("--function is verified in this process, on its own", own)
+        from longca_bench.cli.verify_function import verify_function
+
+        given = {name: value for name, value in about.items() if value is not None}
+        verify_function(function, given, described, chosen_device(device), timeout, as_json=as_json)
+        return
+    _refuse("kernels are verified on every offer of their manifests", {**about, **described.given})
     from longca.manifests.mixes import is_mix, singles
     from longca.manifests.pairs import split
 
@@ -118,6 +191,16 @@ def verify(
     _refuse_nothing(found, kernel or ())
 
 
+def _refuse(why: str, options: Mapping[str, Any]) -> None:
+    """Refuses options that were given.
+
+    Raises:
+        RequestError: One was.
+    """
+    if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
+        raise RequestError(f"{why}; leave out {' and '.join(given)}")
+
+
 def _say_noted(kernel: str, device: Device, noted: Sequence[Check]) -> None:
     """Says on stderr how many of a kernel's offers count as verified from now on."""
     if passed := sum(check.passed for check in noted):
@@ -145,14 +228,14 @@ def _as_json(check: OfferCheck) -> dict[str, Any]:
         "skipped": check.skipped or None,
         "error": check.error or None,
         "masks": check.masks,
-        "worst": _finding(*check.worst) if check.worst else None,
+        "worst": finding_as_json(*check.worst) if check.worst else None,
         "calls": check.calls,
         "wrong_calls": check.wrong_calls,
-        "failures": [_finding(*failure) for failure in check.failures],
+        "failures": [finding_as_json(*failure) for failure in check.failures],
     }
 
 
-def _finding(label: str, finding: Any) -> dict[str, Any]:
+def finding_as_json(label: str, finding: Any) -> dict[str, Any]:
     """A finding as plain data. JSON has no NaN and no infinity, so null stands for both."""
     values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(finding).items()}
     return {"mask": label, **values}

@@ -1,0 +1,213 @@
+"""`longca verify --function`: a user's function, compared with float64 attention, alone or on the ranks of torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from longca.errors import LongCAError, RequestError
+from longca_bench.cli.options import chosen_directions, print_json
+from longca_bench.cli.verify import finding_as_json
+
+if TYPE_CHECKING:
+    from longca.manifests import Device
+    from longca.masks import Mask
+    from longca_bench.cli.mask_options import MaskOptions
+    from longca_bench.functions.check import FunctionCheck, MaskCheck
+    from longca_bench.functions.ranks import Ranks
+
+__all__ = ["verify_function"]
+
+_MOST_SHOWN = 3  # wrong masks
+
+
+def verify_function(
+    text: str, given: Mapping[str, Any], described: MaskOptions, device: Device, timeout: float, *, as_json: bool
+) -> None:
+    """Verifies a function and prints the answer, on the first rank.
+
+    Args:
+        text: The module and the function.
+        given: The given options that go with --function, by name.
+        described: The options of a mask.
+        device: The device.
+        timeout: Seconds that the function may take for each mask.
+        as_json: Whether to print JSON.
+
+    Raises:
+        RequestError: The function cannot be loaded or called, or an option does not fit.
+        VerificationError: The function raised on a rank.
+        typer.Exit: The function is wrong. The code is 1.
+    """
+    from longca_bench.functions.calling import read_function
+    from longca_bench.functions.check import examine
+    from longca_bench.functions.user_function import load
+
+    heads = _heads(given.get("heads", "4:2"))
+    mask = _mask(given.get("mask"), described, heads)
+    chosen_directions(given.get("direction"))
+    function = read_function(load(text), text)
+    with _job(device, given, timeout) as ranks, _deadline(text, timeout, ranks) as before:
+        placement = given.get("placement", "contiguous")
+        found = examine(
+            function,
+            mask,
+            device,
+            shape=given.get("shape", "thd"),
+            direction=given.get("direction", "backward"),
+            dtype=given.get("dtype", "float32"),
+            heads=heads,
+            head_dim=given.get("head_dim", 64),
+            softmax_scale=given.get("scale"),
+            rotary=given.get("rotary"),
+            equal_lengths=bool(given.get("equal_lengths")),
+            seed=described.seed,
+            ranks=ranks,
+            placement=load(placement) if ":" in placement else placement,
+            before=before,
+        )
+    if ranks is None or ranks.rank == 0:
+        print_json(_as_json(found)) if as_json else _print(found)
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _heads(text: str) -> tuple[int, int]:
+    query, _, kv = text.partition(":")
+    if not (query.isdecimal() and (kv or query).isdecimal()):
+        raise RequestError(f"--heads is {text!r}; give query heads and KV heads, such as 4:2")
+    return int(query), int(kv or query)
+
+
+def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int]) -> Mask | str | None:
+    """The one mask that options describe, or the pattern."""
+    lengths = {"seqlen": described.seqlen, "seqlen_k": described.seqlen_k}
+    given = [*described.given, *(name for name, value in lengths.items() if value is not None)]
+    if not given:
+        return pattern
+    if pattern is None:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise RequestError(f"{options} describe a mask without a pattern; name it, such as --mask causal_document")
+    return described.mask(pattern, heads[1])
+
+
+@contextmanager
+def _job(device: Device, given: Mapping[str, Any], timeout: float) -> Iterator[Ranks | None]:
+    """The process group of torchrun's ranks. None on one device."""
+    from longca_bench.ranks.job import current_job
+
+    job = current_job()
+    if job is None:
+        if "placement" in given:
+            raise RequestError(
+                "--placement shares tokens among ranks, and there are none; start it with `torchrun --nproc-per-node 2 "
+                "-m longca verify …`, or leave it out"
+            )
+        yield None
+        return
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from longca_bench.functions.ranks import Ranks
+
+    if device.kind == "cuda":
+        torch.cuda.set_device(job.local_rank)
+    backend = "cpu:gloo,cuda:nccl" if device.kind == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=max(timeout, 1.0)))
+    try:
+        yield Ranks.of()
+    finally:
+        if not isinstance(sys.exc_info()[1], LongCAError):  # the other ranks may wait, and torchrun ends them
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _deadline(name: str, timeout: float, ranks: Ranks | None) -> Iterator[Any]:
+    """A function that is called before each mask, and gives the function its seconds. The process ends after them."""
+    timers: list[threading.Timer] = []
+    where = "" if ranks is None else f"rank {ranks.rank}: "
+    advice = (
+        "raise --timeout if it is only slow" if ranks is None else "a rank may wait in a collective that others skip"
+    )
+
+    def late(label: str) -> None:
+        said = f"error: {where}{name} gave no answer on {label} within {timeout:g} s; {advice}\n"
+        os.write(2, said.encode())
+        os._exit(1)
+
+    def before(label: str) -> None:
+        for timer in timers:
+            timer.cancel()
+        timers[:] = [threading.Timer(timeout, late, (label,))]
+        timers[0].daemon = True
+        timers[0].start()
+
+    try:
+        yield before
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+def _print(found: FunctionCheck) -> None:
+    from longca_bench.reports.text import console, marks, safe
+
+    out, (yes, no, _) = console(), marks()
+    results = ", ".join(dict.fromkeys(finding.tensor for each in found.masks for finding in each.findings))
+    masks = f"{len(found.masks)} mask{'s' * (len(found.masks) != 1)}"
+    if found.passed:
+        nearest = max(found.masks, key=_closeness)
+        out.print(f"{yes} {safe(found.name)} is right on {masks}: {results} in {found.dtype}", soft_wrap=True)
+        out.print(f"nearest to its limit: {safe(_worst(nearest))}", soft_wrap=True)
+        return
+    out.print(f"{no} {safe(found.name)} is wrong on {len(found.failures)} of {masks} in {found.dtype}", soft_wrap=True)
+    for sentence in found.sentences:
+        out.print(f"[red]{safe(sentence)}[/]", soft_wrap=True)
+    rows = [each for each in found.failures if each.worst is not None]
+    for each in rows[:_MOST_SHOWN]:
+        out.print(f"worst row: {safe(_worst(each))}", soft_wrap=True)
+    if len(rows) > _MOST_SHOWN:
+        out.print(f"and {len(rows) - _MOST_SHOWN} more; --json lists all of them", soft_wrap=True)
+
+
+def _closeness(check: MaskCheck) -> float:
+    return 0.0 if check.worst is None else check.worst.closeness
+
+
+def _worst(check: MaskCheck) -> str:
+    return f"{check.label}: {check.worst}"
+
+
+def _as_json(found: FunctionCheck) -> dict[str, Any]:
+    return {
+        "function": found.name,
+        "dtype": found.dtype,
+        "passed": found.passed,
+        "sentences": found.sentences,
+        "mistakes": [
+            {
+                "mistake": str(mistake),
+                "says": mistake.says,
+                "detail": masks[0].mistakes[mistake] or None,
+                "masks": [each.label for each in masks],
+            }
+            for mistake, masks in found.mistakes.items()
+        ],
+        "masks": [
+            {
+                "mask": each.label,
+                "passed": each.passed,
+                "error": each.error or None,
+                "findings": [finding_as_json(each.label, finding) for finding in each.findings],
+            }
+            for each in found.masks
+        ],
+    }

@@ -1,0 +1,15 @@
+"""Functions of users: attention that has no manifest, held to float64 attention, and measured beside kernels.
+
+| module | |
+|---|---|
+| `user_function` | a function, its name, and the parameters that LongCA fills |
+| `arguments` | the parameters and their values |
+| `shapes` | the shapes of a function's tensors |
+| `ranks` | the tokens of each rank, cut and gathered |
+| `calling` | one call, with its gradients |
+| `oracle` | the right results, with rotary positions and with a part of the pairs |
+| `mistakes` | known mistakes, each with the results that it gives |
+| `mask_sets` | the masks on which a function is verified |
+| `check` | the verification of a function, and the mistake that explains it |
+| `as_kernel`, `distribution` | a function as a kernel of a run |
+"""

@@ -1,0 +1,161 @@
+"""The parameters that a function may ask for by name, each with its value for a mask.
+
+A parameter describes the mask of all tokens. Under context parallelism only `attn_mask` and `position_ids` are those of
+the rank's own queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.kernels.base import torch_device
+from longca.manifests import Problem
+from longca.masks import Mask, SliceMask
+
+__all__ = ["Argument", "Context", "document_bounds", "is_causal", "positions"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The call that a function's parameters describe.
+
+    Attributes:
+        problem: The problem of one sequence.
+        batch: Number of sequences, or None for packed tensors.
+        queries: The rank's own queries, as positions in the sequence. None for all.
+        group: The process group of the ranks, or None on one device.
+    """
+
+    problem: Problem
+    batch: int | None = None
+    queries: NDArray[np.int64] | None = None
+    group: dist.ProcessGroup | None = None
+
+    @property
+    def mask(self) -> Mask:
+        """The mask of all tokens of a sequence."""
+        return self.problem.concrete_mask
+
+    def tensor(self, values: Any, dtype: torch.dtype) -> Tensor:
+        """Values as a tensor on the problem's device."""
+        return torch.as_tensor(np.ascontiguousarray(values), dtype=dtype, device=torch_device(self.problem.device))
+
+    def own(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The entries of the rank's own queries, of an array of all."""
+        return values if self.queries is None else values[self.queries]
+
+
+def document_bounds(mask: Mask) -> NDArray[np.int64]:
+    """The bounds of the mask's documents: [documents + 1]. A mask without documents is one document."""
+    documents = mask.factors.get("documents")
+    return np.r_[0, np.cumsum(documents)] if documents is not None else np.array([0, mask.seqlen_q])
+
+
+def positions(mask: Mask) -> NDArray[np.int64]:
+    """The position of each query: in its document if no document sees another one, and else in the sequence."""
+    offset = mask.seqlen_k - mask.seqlen_q
+    tokens, bounds = np.arange(mask.seqlen_q), document_bounds(mask)
+    if offset or not isinstance(mask, SliceMask):
+        return tokens + offset
+    q0, q1, k0, k1 = mask.array[:, :4].T
+    first, last, *others = (np.searchsorted(bounds, edge, "right") for edge in (q0, q1 - 1, k0, k1 - 1))
+    apart = all(np.array_equal(first, other) for other in (last, *others))
+    return tokens - bounds[np.searchsorted(bounds, tokens, "right") - 1] if apart else tokens
+
+
+def is_causal(mask: Mask) -> bool:
+    """Whether no query sees a later key. The last query is aligned with the last key."""
+    if not isinstance(mask, SliceMask):
+        return False
+    return bool((mask.array[:, 5] <= mask.seqlen_k - mask.seqlen_q).all())
+
+
+def _attn_mask(call: Context) -> Tensor:
+    dense = call.mask.dense()
+    if dense.ndim == 3:  # one mask for each KV head or query head
+        dense = dense.repeat(call.problem.heads_q // len(dense), axis=0)
+        return call.tensor(dense if call.queries is None else dense[:, call.queries], torch.bool)
+    return call.tensor(call.own(dense), torch.bool)
+
+
+def _bounds_q(call: Context) -> Tensor:
+    return call.tensor(document_bounds(call.mask), torch.int32)
+
+
+def _bounds_k(call: Context) -> Tensor:
+    square = call.mask.is_square
+    return call.tensor(document_bounds(call.mask) if square else [0, call.mask.seqlen_k], torch.int32)
+
+
+def _longest(call: Context) -> int:
+    return int(np.diff(document_bounds(call.mask)).max(initial=0))
+
+
+def _longest_k(call: Context) -> int:
+    return _longest(call) if call.mask.is_square else call.mask.seqlen_k
+
+
+def _position_ids(call: Context) -> Tensor:
+    found = call.tensor(call.own(positions(call.mask)), torch.int64)
+    return found if call.batch is None else found.expand(call.batch, -1)
+
+
+def _window_size(call: Context) -> tuple[int, int]:
+    window = call.mask.factors.get("window", -1)
+    return window, 0 if is_causal(call.mask) else window
+
+
+class Argument(StrEnum):
+    """A parameter by its name.
+
+    Attributes:
+        meaning: Its value in words.
+        make: Makes the value for a call.
+        takes_any: Whether it describes every mask.
+    """
+
+    meaning: str
+    make: Callable[[Context], Any]
+    takes_any: bool
+
+    def __new__(cls, name: str, meaning: str, make: Callable[[Context], Any], takes_any: bool = False) -> Argument:
+        """A member, which is its name."""
+        member = str.__new__(cls, name)
+        member._value_, member.meaning, member.make, member.takes_any = name, meaning, make, takes_any
+        return member
+
+    MASK = "mask", "the LongCA mask of a sequence", lambda call: call.mask, True
+    ATTN_MASK = (
+        "attn_mask",
+        "bool [queries, keys], or [heads, queries, keys]. True where a query sees",
+        _attn_mask,
+        True,
+    )
+    CU_SEQLENS = "cu_seqlens", "int32 [documents + 1], the bounds of the documents", _bounds_q
+    CU_SEQLENS_Q = "cu_seqlens_q", "the same", _bounds_q
+    CU_SEQLENS_K = "cu_seqlens_k", "the same for keys", _bounds_k
+    MAX_SEQLEN = "max_seqlen", "tokens of the longest document", _longest
+    MAX_SEQLEN_Q = "max_seqlen_q", "the same", _longest
+    MAX_SEQLEN_K = "max_seqlen_k", "the same for keys", _longest_k
+    POSITION_IDS = (
+        "position_ids",
+        "int64 [tokens] or [batch, tokens]. A position counts in its document, if no document sees another one",
+        _position_ids,
+    )
+    IS_CAUSAL = "is_causal", "whether no query sees a later key", lambda call: is_causal(call.mask)
+    CAUSAL = "causal", "the same", lambda call: is_causal(call.mask)
+    SCALE = "scale", "the factor on the scores", lambda call: call.problem.scale
+    SOFTMAX_SCALE = "softmax_scale", "the same", lambda call: call.problem.scale
+    WINDOW = "window", "the mask's window in tokens, or None", lambda call: call.mask.factors.get("window")
+    WINDOW_SIZE = "window_size", "(left, right) in tokens, as flash-attn has it. −1 means no bound", _window_size
+    ENABLE_GQA = "enable_gqa", "whether there are fewer KV heads than query heads", lambda call: call.problem.is_gqa
+    GROUP = "group", "the process group of the ranks, or None on one device", lambda call: call.group

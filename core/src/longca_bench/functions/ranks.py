@@ -1,0 +1,127 @@
+"""The ranks of a function under its own context parallelism: the tokens of each, cut and gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests import Problem
+from longca.masks import Mask
+from longca.plugins import registry
+
+__all__ = ["Placing", "Ranks", "Tokens", "tokens_of_ranks"]
+
+#: The tokens of each rank: from the mask and the number of ranks to integers [tokens of the rank] for each.
+Placing = str | Callable[[Mask, int], Sequence[Any]]
+#: The tokens of each rank, in the order of its shard.
+Tokens = tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of a process group, one of which is this process.
+
+    Attributes:
+        rank: This process's rank.
+        size: Number of ranks.
+        group: The group that the function gets.
+        harness: A group on CPUs, in which results are gathered.
+    """
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup
+    harness: dist.ProcessGroup
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup | None = None) -> Ranks:
+        """The ranks of a group. None takes all processes. It is a collective call.
+
+        Raises:
+            RequestError: There is no process group.
+        """
+        if not dist.is_initialized():
+            raise RequestError("a placement was given without a process group; start with torchrun, or leave it out")
+        found = group or dist.group.WORLD
+        assert found is not None
+        return cls(
+            found.rank(), found.size(), found, dist.new_group(dist.get_process_group_ranks(found), backend="gloo")
+        )
+
+    def gather(self, parts: list[dict[str, Tensor]], tokens: Tokens) -> list[dict[str, Tensor]]:
+        """The results of all ranks in the order of tokens, at the first rank. An empty list at the others.
+
+        Args:
+            parts: This rank's results for each sequence: [tokens of the rank, heads, head dim].
+            tokens: The tokens of each rank.
+        """
+        device = next(iter(parts[0].values())).device
+        mine = [{name: x.cpu() for name, x in part.items()} for part in parts]
+        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(mine, found, dist.get_global_rank(self.harness, 0), self.harness)
+        if found is None:
+            return []
+        back = torch.from_numpy(np.argsort(np.concatenate(tokens)))
+        return [
+            {name: torch.cat([each[at][name] for each in found])[back].to(device) for name in mine[at]}
+            for at in range(len(parts))
+        ]
+
+    def share(self, value: Any) -> Any:
+        """The first rank's value, on every rank."""
+        said = [value]
+        dist.broadcast_object_list(said, dist.get_global_rank(self.harness, 0), self.harness)
+        return said[0]
+
+
+def tokens_of_ranks(placing: Placing, problem: Problem, size: int) -> Tokens:
+    """The tokens that each rank holds, in the order of its shard.
+
+    Args:
+        placing: `contiguous` or `zigzag`, another placement of an installed strategy, or a function of the mask and the
+            number of ranks.
+        problem: The problem of all ranks together.
+        size: Number of ranks.
+
+    Raises:
+        UnknownNameError: No installed strategy has this placement.
+        RequestError: The function returns something other than every token once.
+    """
+    mask = problem.concrete_mask
+    tokens = np.arange(mask.seqlen_q)
+    if callable(placing):
+        return _checked(placing(mask, size), size, mask.seqlen_q, getattr(placing, "__name__", "the shard function"))
+    if placing == "contiguous":
+        return tuple(np.array_split(tokens, size))
+    if placing == "zigzag":
+        parts = np.array_split(tokens, 2 * size)
+        return tuple(np.concatenate([parts[rank], parts[-1 - rank]]) for rank in range(size))
+    known = {"contiguous", "zigzag"}
+    for name, manifest in registry().strategies.items():
+        known |= set(manifest.placements)
+        if placing in manifest.placements and len(manifest.axes) == 1:
+            layout = registry().layout(name, problem, {manifest.axes[0]: size}, placing)
+            return tuple(np.concatenate([tokens[:0], *(tokens[a:b] for a, b in shard)]) for shard in layout.shards)
+    raise UnknownNameError("placement", placing, known)
+
+
+def _checked(found: Any, size: int, seqlen: int, name: str) -> Tokens:
+    try:
+        tokens = tuple(np.asarray(each, np.int64).reshape(-1) for each in found)
+    except (TypeError, ValueError):
+        tokens = ()
+    if len(tokens) != size or not np.array_equal(np.sort(np.concatenate(tokens)), np.arange(seqlen)):
+        held = f"{sum(map(len, tokens))} tokens on {len(tokens)} ranks" if tokens else f"a {type(found).__name__}"
+        raise RequestError(
+            f"{name} returned {held}; return the positions of each rank's tokens, {size} lists in which each of "
+            f"{seqlen} tokens is once"
+        )
+    return tokens
