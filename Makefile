@@ -6,6 +6,7 @@
 #   make lint      ruff and mypy alone
 #   make docs      the documentation, in docs/_build; a warning is an error
 #   make wheels    every distribution's wheel, in dist/
+#   make release   what a release of all distributions would change; VERSION=0.2.0, and WRITE=1 to change it
 #   make clean     remove what was built, and caches; .venv stays
 
 PYTHON ?= python3
@@ -22,7 +23,7 @@ OLDEST := transformers==4.56.2 huggingface_hub==0.36.2 tokenizers==0.22.2
 EDITABLE := $(patsubst ./core,$(CORE),$(DISTRIBUTIONS))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install bench test lint docs wheels clean
+.PHONY: install bench test lint docs wheels release clean
 
 install: $(STAMP)
 
@@ -57,6 +58,9 @@ wheels: install
 	for distribution in $(DISTRIBUTIONS); do \
 	  $(BIN)/python -m build --wheel --no-isolation --outdir dist "$$distribution" || exit 1; \
 	done
+
+release: install
+	$(BIN)/python docs/release.py $(VERSION) $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(WRITE),--write)
 
 clean:
 	rm -rf dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis

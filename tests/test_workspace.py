@@ -16,7 +16,6 @@ from .imports import DISTRIBUTIONS, ROOT, early_closure, imports, module_named, 
 
 CORE = ROOT / "core"
 PLUGINS = [path for path in DISTRIBUTIONS if path != CORE]
-LOCK_STEP = [path for path in PLUGINS if path.parent == ROOT]
 
 #: Kits: libraries for plugins, without an entry point. A plugin may import a kit.
 KITS = [path for path in PLUGINS if path.name == "longca_triton"]
@@ -46,6 +45,7 @@ FLOORS = {
         "longca_bench.measuring",
         "longca_bench.ranks",
         "longca_bench.conformance",
+        "longca_bench.clusters",
         "longca_bench.functions",
     ),
     "reports": ("longca_bench.reports",),
@@ -92,10 +92,22 @@ def test_a_distribution_says_what_it_is(distribution):
     entries = project.get("entry-points", {}).get("longca", {})
     assert bool(entries) == (distribution not in KITS), "a plugin has an entry point, and a kit has none"
     assert set(entries.values()) <= set(modules(distribution))
-    for key in ("description", "readme", "license", "requires-python"):
+    for key in ("description", "readme", "license", "license-files", "requires-python", "keywords", "urls"):
         assert project[key], key
+    assert project["authors"] == [{"name": "LongCA contributors"}]
+    assert not any(text.startswith("License ::") for text in project["classifiers"]), (
+        "the licence is an SPDX expression"
+    )
     assert project["requires-python"] == _pyproject(CORE)["project"]["requires-python"]
     assert "Typing :: Typed" in project["classifiers"]
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
+def test_the_readme_works_on_an_index_page(distribution):
+    readme = (distribution / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)]*)\)|<(?:img|a)[^>]*(?:src|href)=\"([^\"]*)", readme)
+    relative = [link for pair in targets for link in pair if link and not link.startswith(("https://", "#"))]
+    assert not relative, "an index page shows no other files: name them in words, or give their https address"
 
 
 @pytest.mark.parametrize("distribution", PLUGINS, ids=_id)
@@ -107,7 +119,7 @@ def test_a_plugin_asks_for_this_core(distribution):
 
 
 def test_versions_are_in_lock_step():
-    assert len({_pyproject(path)["project"]["version"] for path in (CORE, *LOCK_STEP)}) == 1
+    assert len({_pyproject(path)["project"]["version"] for path in DISTRIBUTIONS}) == 1
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=_id)
