@@ -244,6 +244,7 @@ def what_is_left(size):
     layout = longca.layout(mask, strategy="ulysses", mesh=mesh, heads=(8, 8), head_dim=8, dtype="float64")
     q, k, v, dout = (layout.shard(x, mesh.get_rank()) for x in inputs(60, (8, 8), "float64"))
     gc.collect()
+    until_threads_are(0)  # those of earlier jobs finish what they were given
     before = mappings(), link_threads()
     with mock.patch.object(exchange, "link_of", lambda group, *_: SharedMemoryLink(group, deadline=60)):
         made = longca.registry().load_strategy("ulysses")(mesh, transport=Transport.COPY_ENGINE)
@@ -256,11 +257,16 @@ def what_is_left(size):
     without_plan = mappings(), link_threads()
     del made
     gc.collect()
-    end = time.monotonic() + 5
-    while link_threads() > before[1] and time.monotonic() < end:
-        time.sleep(0.01)
+    until_threads_are(before[1])
     after = mappings(), link_threads()
     return [[now - then for now, then in zip(each, before, strict=True)] for each in (during, without_plan, after)]
+
+
+def until_threads_are(count):
+    """Waits a few seconds until no more threads of links are left."""
+    end = time.monotonic() + 5
+    while link_threads() > count and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def link_threads():
