@@ -32,7 +32,7 @@ from longca.integrations.transformers.mask_functions import (
 )
 from longca.masks import Mask, SliceMask, intersection
 
-__all__ = ["LayerMask", "make_layer_mask", "using"]
+__all__ = ["LayerMask", "fitting", "make_layer_mask", "own_masks", "same_object", "using"]
 
 _OWN: ContextVar[tuple[Mask, ...] | None] = ContextVar("longca_own_masks", default=None)
 #: The latest masks, each as its only key.
@@ -74,6 +74,11 @@ def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
         _OWN.reset(token)
 
 
+def own_masks() -> tuple[Mask, ...] | None:
+    """The masks of `using`, if the code runs within it."""
+    return _OWN.get()
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
 def make_layer_mask(
     batch_size: int,
@@ -109,7 +114,7 @@ def make_layer_mask(
     if q_length is None:
         assert cache_position is not None, "transformers gives one of the two"
         q_length, q_offset = len(cache_position), int(cache_position[0])
-    if (own := _OWN.get()) is not None:
+    if (own := own_masks()) is not None:
         return LayerMask(fitting(own, batch_size, q_length, kv_length), is_own=True)
     queries = range(int(q_offset), int(q_offset) + q_length)
     keys = range(kv_offset, kv_offset + kv_length)
@@ -122,7 +127,7 @@ def make_layer_mask(
             found = [
                 intersection(mask, padding(shown, q_length, kv_length)) for mask, shown in zip(found, seen, strict=True)
             ]
-    return LayerMask(tuple(_same_object(mask) for mask in found), has_documents=has_documents(mask_function))
+    return LayerMask(tuple(same_object(mask) for mask in found), has_documents=has_documents(mask_function))
 
 
 def fitting(masks: Sequence[Mask], batch: int, queries: int, keys: int) -> tuple[Mask, ...]:
@@ -173,7 +178,7 @@ def _shifted(function: MaskFunction, queries: int, keys: int) -> MaskFunction:
     return lambda batch, head, q, k: function(batch, head, q + queries, k + keys)
 
 
-def _same_object(mask: SliceMask) -> SliceMask:
+def same_object(mask: SliceMask) -> SliceMask:
     """The object by which an equal mask of an earlier batch is known."""
     if mask in _LATEST:
         _LATEST.move_to_end(mask)

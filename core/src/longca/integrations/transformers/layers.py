@@ -15,7 +15,7 @@ from longca.kernels.shapes import mask_of_bounds, sdpa
 from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
 from longca.plan_cache import PlanCache
 
-__all__ = ["attend"]
+__all__ = ["attend", "check_layer"]
 
 #: Arguments that change the scores or the weights, with what a user can do.
 _REFUSED = {
@@ -78,12 +78,7 @@ def attend(
         MaskError: A tensor that is no mask, or bounds that are none.
     """
     name = type(module).__name__
-    _refuse(name, {"dropout": dropout, **others})
-    if len({query.dtype, key.dtype, value.dtype}) > 1:
-        raise RequestError(
-            f"{name} gives query, key and value in {query.dtype}, {key.dtype} and {value.dtype}; load the model in one "
-            "dtype, or cast them in the model (torch.autocast leaves rotary embeddings in float32)"
-        )
+    check_layer(name, query, key, value, {"dropout": dropout, **others})
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
     masks, has_window = _masks(name, attention_mask, longca_mask, batch, queries, keys)
     has_documents = not isinstance(attention_mask, LayerMask) or attention_mask.is_own or attention_mask.has_documents
@@ -105,7 +100,20 @@ def attend(
     return out.transpose(1, 2), None
 
 
-def _refuse(name: str, arguments: dict[str, Any]) -> None:
+def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]) -> None:
+    """Checks that LongCA computes what a layer asks for.
+
+    Args:
+        name: The layer's name.
+        query: The layer's queries.
+        key: The layer's keys.
+        value: The layer's values.
+        arguments: Its other arguments, with `dropout`.
+
+    Raises:
+        RequestError: The tensors have different data types.
+        UnsupportedError: An argument changes the scores or the weights.
+    """
     if arguments["dropout"]:
         raise UnsupportedError(f"{name} has attention dropout {arguments['dropout']}; set attention_dropout=0.0")
     for argument, why in _REFUSED.items():
@@ -115,6 +123,11 @@ def _refuse(name: str, arguments: dict[str, Any]) -> None:
                 f"{name} asks for {argument}, and LongCA computes no {why}. Or load the model with another "
                 "attn_implementation"
             )
+    if len({query.dtype, key.dtype, value.dtype}) > 1:
+        raise RequestError(
+            f"{name} gives query, key and value in {query.dtype}, {key.dtype} and {value.dtype}; load the model in one "
+            "dtype, or cast them in the model (torch.autocast leaves rotary embeddings in float32)"
+        )
 
 
 def _masks(

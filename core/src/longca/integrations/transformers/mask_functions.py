@@ -35,6 +35,7 @@ __all__ = [
     "name_of",
     "padding",
     "signature",
+    "walk",
 ]
 
 #: From the indices of a batch, a head, a query and a key to whether the query sees the key.
@@ -115,7 +116,7 @@ def signature(function: MaskFunction) -> str:
 
 def has_documents(function: MaskFunction) -> bool:
     """Whether a function holds the boundaries of several packed documents."""
-    packed = [part for part in _walk(function) if name_of(part) == "packed_sequence_mask_function"]
+    packed = [part for part in walk(function) if name_of(part) == "packed_sequence_mask_function"]
     return any(bool(closure_of(part)["packed_sequence_mask"].any()) for part in packed)
 
 
@@ -135,11 +136,11 @@ def _parts(function: MaskFunction) -> tuple[MaskFunction, ...]:
     )
 
 
-def _walk(function: MaskFunction) -> Iterator[MaskFunction]:
+def walk(function: MaskFunction) -> Iterator[MaskFunction]:
     """A function and all that it combines."""
     yield function
     for part in _parts(function):
-        yield from _walk(part)
+        yield from walk(part)
 
 
 def padding(shown: NDArray[Any], queries: int, keys: int) -> SliceMask:
@@ -204,7 +205,7 @@ def _all_of(functions: tuple[MaskFunction, ...], batch: int, tokens: int) -> Sli
     packed = closure_of(functions[names.index("packed_sequence_mask_function")])
     remapped = closure_of(functions[names.index("remap_positions_for_packed_sequence")])
     inner, ids = remapped["mask_function"], _row(packed["packed_sequence_mask"], batch)
-    if {name_of(part) for part in _walk(inner)} <= SHIFTS:
+    if {name_of(part) for part in walk(inner)} <= SHIFTS:
         return intersection(_same(ids, tokens), known(inner, batch, tokens))
     positions = _row(remapped["position_ids"], batch)[:tokens]
     bounds = np.r_[0, np.flatnonzero(np.diff(ids[:tokens])) + 1, tokens]

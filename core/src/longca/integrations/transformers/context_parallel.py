@@ -1,0 +1,290 @@
+"""context_parallel: a transformers model whose batches are spread over the ranks of a device mesh.
+
+Every rank gives the same batch. A hook before the model's forward cuts it into this rank's tokens, and a hook after it
+adds the losses of all ranks. Layers attend across ranks by `longca.attention` under a strategy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca import plugins
+from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.sharded_batch import ShardedBatch, layer_windows
+from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
+from longca.kernels.attention import check_mesh, check_settings
+from longca.manifests import Layout
+from longca.masks import Mask, build
+from longca.parallel.layouts import layout
+from longca.parallel.meshes import check_member, groups_of, rank_in
+
+__all__ = ["ContextParallel", "Setup", "context_parallel"]
+
+NAME = "longca_context_parallel"
+#: Rotary embeddings whose frequencies depend on the longest position, which ranks would see differently.
+_DYNAMIC = {"dynamic", "longrope"}
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The ranks and the strategy of a model.
+
+    Attributes:
+        mesh: The device mesh.
+        strategy: Name of the strategy, or `auto`.
+        placement: Name of the placement, or `auto`.
+        kernel: Name of the kernel or pair, or `auto`.
+        heads: Query heads and KV heads.
+        head_dim: Head dimension.
+        model_dtype: Data type of the model's weights.
+        windows: The number of layers of each kind, by their sliding windows.
+        averaged: Whether DDP or FSDP averages gradients over the mesh.
+        require_documents: Whether a batch of one row must have boundaries of documents.
+    """
+
+    mesh: DeviceMesh
+    strategy: str
+    placement: str
+    kernel: str
+    heads: tuple[int, int]
+    head_dim: int
+    model_dtype: torch.dtype
+    windows: dict[int | None, int]
+    averaged: bool
+    require_documents: bool
+
+    def rank_in(self, placed: Layout) -> int:
+        """This process's rank in a layout."""
+        return rank_in(self.mesh, tuple(dict(placed.axis_sizes)))
+
+    @cached_property
+    def groups(self) -> Sequence[dist.ProcessGroup]:
+        """The process groups of the mesh."""
+        return groups_of(self.mesh)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything that a layout depends on, apart from the masks and the data type."""
+        where = plugins.registry(), self.mesh, self.groups
+        return *where, self.strategy, self.placement, self.kernel, self.heads, self.head_dim, *self.windows.items()
+
+    def dtype(self, device: str) -> torch.dtype:
+        """The data type of q, k and v on a device."""
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.model_dtype
+
+    def placed(self, weighed: Sequence[tuple[Mask, float]], dtype: torch.dtype) -> tuple[Layout, ...]:
+        """The layout of each mask. They have the same shards."""
+        return layout(
+            weighed,
+            strategy=self.strategy,
+            mesh=self.mesh,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            dtype=dtype,
+            kernel=self.kernel,
+            placement=self.placement,
+        )
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of a tensor over the ranks of the mesh, which holds no graph."""
+        summed = x.detach().clone()
+        for group in self.groups:
+            dist.all_reduce(summed, group=group)
+        return summed
+
+
+class ContextParallel:
+    """A model under context parallelism. `context_parallel` makes it.
+
+    Args:
+        model: The model.
+        setup: The ranks and the strategy.
+    """
+
+    def __init__(self, model: Any, setup: Setup) -> None:
+        self._model, self._setup = model, setup
+        self._latest: ShardedBatch | None = None
+        self._before = model.config._attn_implementation
+        self._signature = inspect.signature(model.forward)
+        model.set_attn_implementation(NAME)
+        self._hooks = (
+            model.register_forward_pre_hook(self._enter, with_kwargs=True),
+            model.register_forward_hook(self._leave, always_call=True),
+        )
+
+    def shard(self, x: Tensor) -> Tensor:
+        """This rank's tokens of a tensor of the latest batch, such as weights of a loss of your own.
+
+        Args:
+            x: A tensor of the whole batch: [rows, tokens, ...].
+
+        Returns:
+            [1, Tl, ...], in the order of this rank's logits.
+
+        Raises:
+            RequestError: The model was not called yet, or the tensor has another shape than the batch.
+        """
+        if self._latest is None:
+            raise RequestError("the model was not called yet, and each batch has its own layout; call the model first")
+        return self._latest.shard(x)
+
+    def sync_gradients(self) -> None:
+        """Sums the gradients of all parameters over the ranks of the mesh. Call it once before each optimizer step.
+
+        Call it before gradients are clipped. With FSDP2 on another dim of the mesh it sums this rank's shards.
+
+        Raises:
+            RequestError: DDP or FSDP averages the gradients already.
+        """
+        if self._setup.averaged:
+            raise RequestError(
+                "the gradients are averaged by DDP or FSDP, because averaged=True was given; leave sync_gradients away"
+            )
+        parameters = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        device = self._setup.mesh.device_type
+        # A rank whose tokens reach no expert has no gradient of it, and others may have one.
+        has = self._setup.total(torch.tensor([float(p.grad is not None) for p in parameters], device=device))
+        found = []
+        for parameter, ranks in zip(parameters, has.tolist(), strict=True):
+            if ranks and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if ranks:
+                found.append(getattr(parameter.grad, "_local_tensor", parameter.grad))
+        for group in self._setup.groups:
+            for work in [dist.all_reduce(grad, group=group, async_op=True) for grad in found]:
+                work.wait()
+
+    def remove(self) -> None:
+        """Gives the model back as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        self._model.set_attn_implementation(self._before)
+
+    def _enter(self, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+        """Cuts the batch of a call."""
+        bound = self._signature.bind_partial(*args)
+        given = {**bound.arguments, **kwargs}
+        self._latest = ShardedBatch.of(given, self._setup)
+        CURRENT.set(self._latest)
+        return (), self._latest.arguments
+
+    def _leave(self, _model: Any, _args: tuple[Any, ...], output: Any) -> Any:
+        """Adds the losses of all ranks. The gradient is that of this rank's part."""
+        batch = CURRENT.get()
+        CURRENT.set(None)
+        if output is None or batch is None or "labels" not in batch.arguments:
+            return output
+        mine = output["loss"] if isinstance(output, dict) else output[0]
+        part = mine * self._setup.mesh.size() if self._setup.averaged else mine
+        loss = part + (self._setup.total(mine) - part.detach())
+        if isinstance(output, dict):
+            output["loss"] = loss
+            return output
+        return (loss, *output[1:])
+
+
+def context_parallel(
+    model: Any,
+    mesh: DeviceMesh,
+    strategy: str = "auto",
+    *,
+    placement: str = "auto",
+    kernel: str = "auto",
+    averaged: bool = False,
+    require_documents: bool = False,
+) -> ContextParallel:
+    """Spreads the batches of a decoder-only model over the ranks of a device mesh. It is a collective call.
+
+    All ranks call the model with the same whole batch. The model returns the logits of this rank's tokens [1, Tl, V],
+    and the loss of the whole batch on every rank. Gradients are those of this rank's tokens, until `sync_gradients`
+    sums them.
+
+    Args:
+        model: A model of transformers with a head for causal language modelling.
+        mesh: A device mesh with dims named as the strategy's axes. One dim may have any name, and may be a part of a
+            larger mesh: `mesh["cp"]`.
+        strategy: Name of a context-parallel strategy. `auto` takes the one that is predicted fastest for the batch.
+        placement: The way to place tokens on ranks, as in `longca.layout`.
+        kernel: Name of the kernel or pair, as in `longca.attention`.
+        averaged: Whether DDP or FSDP averages the gradients over this mesh too. The gradient of the model's loss is
+            then multiplied by the number of ranks, so that the average is the sum, and `sync_gradients` is not needed.
+        require_documents: As in `register`.
+
+    Raises:
+        ImportError: transformers is missing or too old.
+        RequestError: No device mesh, one of other axes, or one without this process.
+        UnknownNameError: Nobody provides the strategy, the placement or the kernel.
+        UnsupportedError: The strategy cannot split the heads, or the model computes what ranks cannot compute together.
+    """
+    check_settings(kernel, None)
+    mesh = check_mesh(strategy, mesh)
+    check_member(mesh)
+    _check_model(model)
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionMaskInterface.register(NAME, take_sharded_mask)
+    AttentionInterface.register(NAME, attend_sharded)
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    setup = Setup(
+        mesh=mesh,
+        strategy=strategy,
+        placement=placement,
+        kernel=kernel,
+        heads=(heads, getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        model_dtype=model.dtype,
+        windows=layer_windows(config),
+        averaged=averaged,
+        require_documents=require_documents,
+    )
+    # Heads and axes that do not fit are refused at once.
+    replace(setup, kernel="auto").placed([(build("causal", 128 * mesh.size()), 1.0)], setup.model_dtype)
+    return ContextParallel(model, setup)
+
+
+def _check_model(model: Any) -> None:
+    """Checks that the tokens of a model meet in its attention alone.
+
+    Raises:
+        RequestError: It is no model of transformers.
+        UnsupportedError: Ranks cannot compute it together.
+    """
+    name = type(model).__name__
+    if not hasattr(model, "set_attn_implementation") or not hasattr(model, "loss_function"):
+        raise RequestError(
+            f"model is a {name}; give the model of transformers itself, before DDP wraps it, such as LlamaForCausalLM"
+        )
+    config = model.config.get_text_config()
+    rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = {str(part.get("rope_type")) for part in (rotary, *rotary.values()) if isinstance(part, dict)}
+    takes = inspect.signature(model.forward).parameters.values()
+    wrong = {
+        "is no decoder": model.config.is_encoder_decoder or model.get_output_embeddings() is None,
+        "takes no further arguments in its forward": all(each.kind is not each.VAR_KEYWORD for each in takes),
+        "does not take its attention from AttentionInterface": not getattr(model, "_supports_attention_backend", False),
+        "keeps a state from token to token": getattr(model, "_is_stateful", False)
+        or any(isinstance(part, (torch.nn.Conv1d, torch.nn.RNNBase)) for part in model.modules()),
+        f"has rotary embeddings ({', '.join(sorted(kinds))}) that depend on the longest position of a rank": bool(
+            kinds & _DYNAMIC
+        ),
+        "balances its experts by a loss of its own (output_router_logits)": getattr(
+            config, "output_router_logits", False
+        ),
+        "has a loss of its own": getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss",
+        "drops weights of attention (attention_dropout)": bool(getattr(config, "attention_dropout", 0.0)),
+    }
+    if reasons := [reason for reason, is_so in wrong.items() if is_so]:
+        raise UnsupportedError(
+            f"{name} {' and '.join(reasons)}, so context_parallel would not compute what one device does; change the "
+            "configuration, or train this model without context_parallel"
+        )

@@ -1,0 +1,131 @@
+"""Sharded layers: the masks and the attention of a model whose tokens are spread over ranks.
+
+A model under `context_parallel` sees the tokens of one rank, so the masks that it makes of them are wrong. Only the
+kind of a layer is read from its mask function. Its mask is that of the whole batch.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.layers import check_layer
+from longca.integrations.transformers.mask_functions import MaskFunction, closure_of, name_of, walk
+from longca.integrations.transformers.sharded_batch import ShardedBatch, ShardedMask
+from longca.kernels.attention import attention
+
+__all__ = ["CURRENT", "attend_sharded", "take_sharded_mask"]
+
+#: The batch of the forward that runs.
+CURRENT: ContextVar[ShardedBatch | None] = ContextVar("longca_sharded_batch", default=None)
+_WINDOW = "sliding_window_overlay"
+#: Mask functions whose masks are made from the whole batch.
+_KNOWN = {
+    "causal_mask_function",
+    "packed_sequence_mask_function",
+    "remap_positions_for_packed_sequence",
+    "and_masks",
+    _WINDOW,
+}
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
+def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) -> ShardedMask:
+    """The mask of the whole batch for one kind of layer. It is called as transformers' mask interface.
+
+    Args:
+        *_args: Other arguments of transformers, which belong to the tokens of one rank.
+        mask_function: Whether a query of this rank sees a key of this rank. Its parts name the kind of layer.
+        **_others: As `_args`.
+
+    Raises:
+        RequestError: No forward of a model under `context_parallel` runs.
+        UnsupportedError: The model combines a mask that the whole batch's masks do not have.
+    """
+    if (batch := CURRENT.get()) is None:
+        raise RequestError(
+            "this part of a model was called by itself, and context_parallel shards the batches of the whole model; "
+            "call the model that context_parallel was given, or remove() it first"
+        )
+    parts = {name_of(part): part for part in walk(mask_function)}
+    if unknown := sorted(set(parts) - _KNOWN):
+        raise UnsupportedError(
+            f"the model's masks have {', '.join(unknown)}, which context_parallel cannot make of the whole batch; give "
+            "the mask by longca.integrations.transformers.using(mask) with another model, or train on one device"
+        )
+    window = int(closure_of(parts[_WINDOW])["sliding_window"]) if _WINDOW in parts else None
+    if (found := batch.masks.get(window)) is None:
+        asked, known = _words(window), ", ".join(map(_words, batch.masks))
+        raise UnsupportedError(
+            f"the model has layers of {asked}, and its configuration lists {known}; set layer_types and sliding_window "
+            "of the configuration to what the layers compute"
+        )
+    return found
+
+
+def attend_sharded(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: ShardedMask,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """One layer's attention of all ranks' tokens. It communicates, so all ranks call it in the same order.
+
+    Args:
+        module: The layer.
+        query: This rank's queries: [1, Hq, Tl, D].
+        key: This rank's keys: [1, Hkv, Tl, D].
+        value: This rank's values: [1, Hkv, Tl, D].
+        attention_mask: The mask of the whole batch.
+        scaling: Factor on the scores. None for 1/√D.
+        dropout: Must be 0.
+        sliding_window: Keys that a query of this layer sees, itself included.
+        **others: Other arguments of transformers. Those that change the result are refused.
+
+    Returns:
+        out [1, Tl, Hq, D], and None for the weights.
+
+    Raises:
+        RequestError: No mask of the batch, another window than that of the mask, or different data types.
+        UnsupportedError: The layer asks for what LongCA cannot compute.
+    """
+    name = type(module).__name__
+    check_layer(name, query, key, value, {"dropout": dropout, **others})
+    if not isinstance(attention_mask, ShardedMask):
+        raise RequestError(
+            f"{name} gives no mask of context_parallel, so that its keys would be those of one rank; give layers that "
+            "are no part of the decoder another attn_implementation"
+        )
+    if sliding_window is not None and attention_mask.window != sliding_window:
+        raise RequestError(
+            f"{name} has {_words(sliding_window)}, and the model gave it the mask of {_words(attention_mask.window)}; "
+            "set layer_types and sliding_window of the configuration to what the layers compute"
+        )
+    setup = attention_mask.setup
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out = attention(
+        q,
+        k,
+        v,
+        attention_mask.mask,
+        softmax_scale=scaling,
+        kernel=setup.kernel,
+        strategy=setup.strategy,
+        mesh=setup.mesh,
+        placement=attention_mask.layout,
+    )
+    assert isinstance(out, Tensor), "no log-sum-exp was asked for"
+    return out[None], None
+
+
+def _words(window: int | None) -> str:
+    return "full attention" if window is None else f"a sliding window of {window} tokens"
