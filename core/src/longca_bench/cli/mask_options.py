@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import os.path
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cache, wraps
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from longca_bench.cli.options import takes_options
 
 if TYPE_CHECKING:
     from longca.masks import Mask
@@ -178,26 +179,7 @@ def takes_mask(*without: str) -> Callable[[Callable[..., None]], Callable[..., N
     Args:
         *without: Fields of `MaskOptions` that are no options of the command.
     """
-    hints = get_type_hints(MaskOptions, include_extras=True)
-    options = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
-        for each in fields(MaskOptions)
-        if each.name not in without
-    ]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def called(**values: Any) -> None:
-            mask = MaskOptions(**{option.name: values.pop(option.name) for option in options})
-            command(**values, described=mask)
-
-        signature = inspect.signature(command, eval_str=True)
-        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
-        place = list(signature.parameters).index("described")
-        called.__signature__ = signature.replace(parameters=[*own[:place], *options, *own[place + 1 :]])  # type: ignore[attr-defined]
-        return called
-
-    return decorate
+    return takes_options(MaskOptions, "described", without)
 
 
 @cache

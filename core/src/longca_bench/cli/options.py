@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -12,7 +15,7 @@ from typer.core import TyperGroup
 from longca.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from longca.manifests import Device
     from longca.manifests.problem import Direction
@@ -29,6 +32,7 @@ __all__ = [
     "open_registry",
     "print_json",
     "say_complaints",
+    "takes_options",
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -96,6 +100,38 @@ def _with_words(parameters: Sequence[Any], context: Any) -> Sequence[Any]:
 
 def _nothing(**about: Any) -> str:
     return ""
+
+
+def takes_options(
+    kind: type[Any], parameter: str, without: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator for commands with a parameter for several options: the fields of a dataclass take its place.
+
+    Args:
+        kind: The dataclass.
+        parameter: The command's parameter, whose value is one of them.
+        without: Fields that are no options of the command.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    options = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
+        for each in fields(kind)
+        if each.name not in without
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(**values: Any) -> None:
+            given = kind(**{option.name: values.pop(option.name) for option in options})
+            command(**values, **{parameter: given})
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
+        place = list(signature.parameters).index(parameter)
+        called.__signature__ = signature.replace(parameters=[*own[:place], *options, *own[place + 1 :]])  # type: ignore[attr-defined]
+        return called
+
+    return decorate
 
 
 def open_registry(context: typer.Context, no_plugin: list[str] | None = None, *, reprobe: bool = False) -> Registry:

@@ -21,6 +21,7 @@ from longca_bench.cli.options import (
     open_registry,
 )
 from longca_bench.cli.run_advised import advised, print_advised
+from longca_bench.cli.run_cluster import ClusterOptions, cluster_device, say_duration, start_job, takes_cluster
 from longca_bench.cli.run_request import Described, Request
 from longca_bench.measuring.options import DEADLINE, Options
 
@@ -37,6 +38,7 @@ __all__ = ["run"]
 _MANY_PAIRS = 100
 
 
+@takes_cluster
 @takes_mask("seqlen", "seqlen_k", "seed")
 def run(
     context: typer.Context,
@@ -133,6 +135,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cases that would be measured, and stop.")
     ] = False,
+    cluster: ClusterOptions = ClusterOptions(),
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
@@ -168,7 +171,7 @@ def run(
     options = Options(timeout, limit, fail_fast, disabled, interleave=ab is not None, wait_idle=wait_idle)
     about = device, nproc, out, resume, dry_run, as_json, ab, recommended, unverified
     problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
-    wanted = Request(suite, selection, problem, options, *about)
+    wanted = Request(suite, selection, problem, options, *about, cluster.chosen)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
@@ -207,14 +210,18 @@ def _in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> Non
 def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     from longca_bench.cli.run_suite import chosen_suite
     from longca_bench.suites.cases import absent, expand
+    from longca_bench.suites.duration import duration_of
     from longca_bench.suites.tasks import takes
 
-    ranks = wanted.nproc if leader is None else leader.size
-    (suite, selection), where = chosen_suite(wanted, ranks), chosen_device(wanted.device)
+    ranks, job = (wanted.nproc if leader is None else leader.size), wanted.cluster
+    if job is not None:
+        ranks = _ranks_of(job, ranks)
+    suite, selection = chosen_suite(wanted, ranks)
+    where = chosen_device(wanted.device) if job is None else cluster_device(wanted, job)
     _check(wanted, where, ranks)
     leads = wanted.dry_run or leader is not None or ranks is None
     outcomes: list[Outcome] = []
-    if wanted.recommended is not None and leads:
+    if wanted.recommended is not None and leads and job is None:
         suite, outcomes = advised(wanted, suite, where, registry, ranks)
     valid = takes(registry, where, allow_unverified=wanted.unverified)
     found = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks, takes=valid)
@@ -232,6 +239,10 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
         from longca_bench.cli.run_plan import print_plan
 
         print_plan(registry, cases, where, wanted.as_json)
+        if not wanted.as_json:
+            say_duration(duration_of(cases, where, registry), err=False)
+    elif job is not None:
+        start_job(wanted, job, suite.name, where, duration_of(cases, where, registry, anywhere=True))
     elif leader is None and ranks is not None:
         from longca_bench.ranks.launch import launch
 
@@ -243,6 +254,15 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
         measure(wanted, suite, cases, where, registry, leader, outcomes)
 
 
+def _ranks_of(job: ClusterOptions, per_node: int | None) -> int | None:
+    """The ranks of a job on all its nodes, or None without ranks."""
+    from longca.errors import RequestError
+
+    if per_node is None and (job.nodes or 1) > 1:
+        raise RequestError(f"--nodes {job.nodes} share each case by their ranks; give the ranks on each with --nproc")
+    return None if per_node is None else per_node * (job.nodes or 1)
+
+
 def _check(wanted: Request, where: Device, ranks: int | None) -> None:
     """Refuses options that do not go with ranks."""
     from longca.errors import RequestError
@@ -252,5 +272,5 @@ def _check(wanted: Request, where: Device, ranks: int | None) -> None:
     if wanted.ab:
         raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --nproc and torchrun")
     here = count_workers(where)
-    if wanted.nproc is not None and where.kind == "cuda" and wanted.nproc > here:
+    if wanted.nproc is not None and wanted.cluster is None and where.kind == "cuda" and wanted.nproc > here:
         raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from longca_bench.suites.cases import Case
     from longca_bench.suites.suite import Suite
 
-__all__ = ["measure"]
+__all__ = ["measure", "run_folder"]
 
 
 def measure(
@@ -63,7 +63,7 @@ def measure(
     surroundings = environment(registry, suite, where)
     if leader is not None:
         surroundings["ranks"] = leader.size
-    folder = RunFolder(_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)
+    folder = RunFolder(run_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)
     if outcomes:
         write_outcomes(folder.path, outcomes)
     records = _run(wanted, suite, cases, where, registry, leader, folder)
@@ -93,10 +93,14 @@ def _run(
 ) -> list[Record]:
     """Measures the cases without a record, and returns the records of all cases."""
     from longca_bench.cli.progress import Progress
+    from longca_bench.cli.run_cluster import say_duration
     from longca_bench.measuring.runner import run_cases
+    from longca_bench.suites.duration import duration_of
 
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
     _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
+    if left and not wanted.as_json:
+        say_duration(duration_of(left, where, registry), err=True)
     progress = Progress(len(left), quiet=wanted.as_json)
     options = replace(wanted.options, workers=count_workers(where))
 
@@ -117,7 +121,17 @@ def _run(
     return list({record.case: record for record in (*folder.earlier, *new)}.values())
 
 
-def _folder(out: Path | None, suite: str, resume: bool) -> Path:
+def run_folder(out: Path | None, suite: str, resume: bool) -> Path:
+    """The folder of a run.
+
+    Args:
+        out: The folder of --out, or None.
+        suite: Name of the suite.
+        resume: Whether the run continues another one.
+
+    Raises:
+        RequestError: The run to continue is not named.
+    """
     from longca.errors import RequestError
 
     if out is None and resume:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from longca_bench.cli.mask_options import MaskOptions
+    from longca_bench.cli.run_cluster import ClusterOptions
     from longca_bench.measuring.options import Options
     from longca_bench.suites.cases import Selection
 
@@ -54,6 +55,7 @@ class Request:
         ab: Two kernels that take turns.
         recommended: Number of recommended choices to measure, or None to measure every kernel.
         unverified: Whether offers run that nobody verified on the device.
+        cluster: The options of a job of Slurm, or None for a run in this process.
     """
 
     subject: str
@@ -69,3 +71,4 @@ class Request:
     ab: tuple[str, str] | None
     recommended: int | None = None
     unverified: bool = False
+    cluster: ClusterOptions | None = None

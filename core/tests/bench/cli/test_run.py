@@ -106,8 +106,10 @@ def test_a_forward_and_a_backward_kernel_that_are_chosen_apart(fakes, tmp_path):
         ("naive+sdpa", "backward"): ("ok", "row_intervals + causal", "longca-core"),
     }
     planned = fakes.longca("run", "quick", *kernels[:2], *narrow, "--direction", "backward", "--dry-run")
-    assert "naive+sdpa" in planned.stdout
-    assert planned.stdout.endswith("row_intervals + causal\n")
+    case, duration = planned.stdout.splitlines()
+    assert case.startswith("naive+sdpa")
+    assert case.endswith("row_intervals + causal")
+    assert duration.startswith("1 case: about "), "the run before is evidence"
 
 
 def test_nothing_measured_is_exit_code_1_with_the_reason(fakes, tmp_path):

@@ -1,0 +1,170 @@
+"""Durations: the time that a run will take, predicted before it starts and without torch.
+
+The cost model predicts one call of each case. Warm-up and samples repeat the call (`longca_bench.measuring.timing`).
+Verification takes about as long again. Each case and each kernel have fixed costs beside their calls: inputs,
+processes and compilation. The costs are fitted to the times between the records of `results`. Most runs there took
+between a third of the prediction and three times as long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from longca.errors import UnsupportedError
+from longca.manifests import Device, Direction
+from longca.manifests.mixes import is_mix
+from longca.manifests.pairs import split
+from longca.plugins import Registry
+from longca_advice.asked import Asked
+from longca_advice.auto_layout import AUTO
+from longca_advice.fit import Call
+from longca_advice.sources import sources
+from longca_advice.ways import Way
+from longca_advice.weighing import weigh
+from longca_advice.work import work_of
+from longca_bench.suites.cases import Case, Parallel
+
+__all__ = ["WITHIN", "Duration", "case_seconds", "duration_of"]
+
+#: The factor within which most runs of `results` are predicted.
+WITHIN = 3.0
+#: Seconds of each case and of each kernel beside the calls, and the factor on calls for their verification.
+_CASE, _KERNEL, _CHECKED = 0.5, 10.0, 2.0
+#: Calls of warm-up, the least and most samples, and the seconds of samples, as in `longca_bench.measuring.timing`.
+_WARM_UP, _LEAST, _SAMPLES, _BUDGET = 2, 3, 50, 0.25
+#: The most cases that are predicted, drawn at random, and the seconds after which no further case is.
+_MOST, _PATIENCE = 200, 10.0
+#: Kernels and reasons that a sentence names.
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Duration:
+    """The predicted duration of a run.
+
+    Attributes:
+        cases: Cases of the run.
+        calls: Predicted seconds of a call of each case that was looked at: None without a prediction.
+        kernels: Number of kernels of the run.
+        unpredicted: The kernels, and their strategies, that lack a prediction for a case.
+        refusals: Reasons against cases that are not valid on the device.
+    """
+
+    cases: int
+    calls: tuple[float | None, ...]
+    kernels: int
+    unpredicted: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+    @property
+    def predicted(self) -> int:
+        """Number of cases with a prediction, of those that were looked at."""
+        return sum(each is not None for each in self.calls)
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """Predicted seconds of the run. Cases without a prediction count like the others. None without any."""
+        known = [case_seconds(each) for each in self.calls if each is not None]
+        if not known:
+            return None
+        looked = len(self.calls) + len(self.refusals)
+        return sum(known) / len(known) * len(self.calls) / looked * self.cases + _KERNEL * self.kernels
+
+    @property
+    def sentence(self) -> str:
+        """The duration and the cases without a prediction, in a sentence or two."""
+        some = ", ".join(self.unpredicted[:_NAMED]) + ", …" * (len(self.unpredicted) > _NAMED)
+        if self.seconds is None:
+            return f"no measurement predicts the time of the run: {some}" if some else ""
+        count = f"{self.cases} cases" if self.cases > 1 else "1 case"
+        said = f"{count}: about {in_words(self.seconds)}, from {in_words(self.seconds / WITHIN)} to "
+        said += in_words(self.seconds * WITHIN)
+        if len(self.calls) + len(self.refusals) < self.cases:
+            said += f", by {len(self.calls) + len(self.refusals)} of them"
+        lacking = len(self.calls) - self.predicted
+        return said + (f". {lacking} without a prediction count like the others: {some}" if lacking else "")
+
+
+def in_words(seconds: float) -> str:
+    """A duration in words: `40 s`, `12 min` or `3 h 20 min`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def case_seconds(call: float) -> float:
+    """The seconds of a case, from those of one call."""
+    samples = min(_SAMPLES, max(_LEAST, math.ceil(_BUDGET / call)))
+    return _CASE + _CHECKED * call * (_WARM_UP + samples)
+
+
+def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, anywhere: bool = False) -> Duration:
+    """The predicted duration of cases. Links between hosts count like links within a host.
+
+    Args:
+        cases: The cases.
+        device: The device of each rank, which need not be this machine's.
+        registry: The registry of kernels and strategies.
+        anywhere: Whether a kernel stays valid when its packages are missing here.
+
+    Raises:
+        RequestError: The evidence cannot be read.
+    """
+    calls: list[float | None] = []
+    unpredicted, refusals = dict[str, None](), list[str]()
+    drawn = random.Random(0).sample(cases, min(_MOST, len(cases)))
+    end = time.monotonic() + _PATIENCE
+    for case in itertools.takewhile(lambda _: time.monotonic() < end, drawn):
+        try:
+            calls.append(_call(case, device, registry, anywhere))
+        except UnsupportedError as error:
+            refusals.append(str(error))
+            continue
+        if calls[-1] is None:
+            shared = f" with {case.parallel.strategy}" if case.parallel else ""
+            unpredicted.setdefault(case.kernel + shared)
+    kernels = len({case.kernel for case in cases})
+    return Duration(len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals))
+
+
+def _call(case: Case, device: Device, registry: Registry, anywhere: bool) -> float | None:
+    """The predicted seconds of a case's call, or None without evidence.
+
+    Raises:
+        UnsupportedError: The kernel or the strategy does not take the case.
+    """
+    problem, training = case.problem(device), case.direction == Direction.BACKWARD
+    if case.stream is not None:
+        return None
+    asked = Asked(problem, training, registry, sources().costs, None, (case.kernel,), anywhere)
+    halves = (case.kernel,) * 2 if is_mix(case.kernel) else split(case.kernel) or (case.kernel,) * 2
+    if case.parallel is not None:
+        return _shared(case.kernel, halves[: len(asked.directions)], case.parallel, asked)
+    verdict = asked.resolve(case.kernel, problem).check()
+    offer = (verdict.halves[-1] if verdict.halves else verdict).offer
+    if offer is None:
+        return None
+    call = Call(work_of(problem.concrete_mask, offer.form), problem.heads_q, problem.num_heads_kv)
+    found = asked.costs.estimate(asked.key(halves[training], case.direction), call)
+    return None if found is None else found.seconds
+
+
+def _shared(kernel: str, halves: Sequence[str], parallel: Parallel, asked: Asked) -> float | None:
+    """The seconds of a call on several ranks, by the tiles of the whole mask."""
+    manifest = asked.registry.strategy(parallel.strategy)
+    placement = manifest.placements[0] if parallel.placement == AUTO else parallel.placement
+    layout = asked.registry.layout(parallel.strategy, asked.problem, parallel.axis_sizes, placement)
+    asked.resolve(kernel, asked.problem, layout).check()
+    way = Way(asked, sources().links(asked.device_name, layout.world_size), layout)
+    try:
+        weighed = weigh(way, halves, exactly=False)
+    except UnsupportedError:  # the time of a collective is unknown
+        return None
+    return None if weighed is None else weighed.timelines[-1].seconds
