@@ -94,7 +94,9 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int]) -
     if pattern is None:
         options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise RequestError(f"{options} describe a mask without a pattern; name it, such as --mask causal_document")
-    return described.mask(pattern, heads[1])
+    from longca.masks import get_pattern
+
+    return described.mask(pattern, heads[1] if get_pattern(pattern).per_head else None)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from longca.kernels.base import torch_device
 from longca.manifests import Problem
 from longca.masks import Mask, SliceMask
 
-__all__ = ["Argument", "Context", "document_bounds", "is_causal", "positions"]
+__all__ = ["ARGUMENTS", "Argument", "Context", "document_bounds", "is_causal", "positions"]
 
 
 @dataclass(frozen=True)
@@ -159,3 +159,7 @@ class Argument(StrEnum):
     WINDOW_SIZE = "window_size", "(left, right) in tokens, as flash-attn has it. −1 means no bound", _window_size
     ENABLE_GQA = "enable_gqa", "whether there are fewer KV heads than query heads", lambda call: call.problem.is_gqa
     GROUP = "group", "the process group of the ranks, or None on one device", lambda call: call.group
+
+
+#: The parameters by their names.
+ARGUMENTS = {str(argument): argument for argument in Argument}

@@ -12,7 +12,7 @@ from torch import Tensor
 from longca.errors import LongCAError, RequestError, VerificationError
 from longca.manifests import Direction, Problem
 from longca.plain_text import plain_text
-from longca_bench.functions.arguments import Argument, Context
+from longca_bench.functions.arguments import ARGUMENTS, Context
 from longca_bench.functions.ranks import Ranks, Tokens
 from longca_bench.functions.shapes import Shape
 from longca_bench.functions.user_function import UserFunction
@@ -42,7 +42,7 @@ class Way:
 
 def read_function(function: Any, name: str | None = None) -> UserFunction:
     """A function with the parameters that LongCA fills. See `UserFunction.of`."""
-    return UserFunction.of(function, tuple(map(str, Argument)), name)
+    return UserFunction.of(function, tuple(ARGUMENTS), name)
 
 
 def called(function: UserFunction, problem: Problem, sequences: Sequence[Inputs], way: Way) -> list[dict[str, Tensor]]:
@@ -64,7 +64,7 @@ def called(function: UserFunction, problem: Problem, sequences: Sequence[Inputs]
     """
     own = None if way.ranks is None else way.tokens[way.ranks.rank]
     tensors = {
-        name: way.shape.join(_own(sequences, name, own), strided=way.strided) for name in ("q", "k", "v", "dout")
+        name: way.shape.laid_out(_own(sequences, name, own), strided=way.strided) for name in ("q", "k", "v", "dout")
     }
     before = {name: x.clone() for name, x in tensors.items()}
     is_backward = problem.direction is Direction.BACKWARD
@@ -78,7 +78,7 @@ def called(function: UserFunction, problem: Problem, sequences: Sequence[Inputs]
     for name, x in tensors.items():
         if not torch.equal(x.detach(), before[name]):
             raise VerificationError(f"{function.name} changes {name} in place; let it write to a tensor of its own")
-    apart = {name: way.shape.split(x) for name, x in results.items()}
+    apart = {name: way.shape.packed(x) for name, x in results.items()}
     parts = [{name: found[at] for name, found in apart.items()} for at in range(len(sequences))]
     return parts if way.ranks is None else way.ranks.gather(parts, way.tokens)
 
@@ -95,7 +95,7 @@ def output_of(function: UserFunction, leaves: dict[str, Tensor], context: Contex
     Raises:
         VerificationError: As in `called`.
     """
-    made = {name: Argument(name).make(context) for name in function.asks}
+    made = {name: ARGUMENTS[name].make(context) for name in function.asks}
     try:
         found = function.call(*leaves.values(), **made)
     except Exception as error:

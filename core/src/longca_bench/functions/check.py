@@ -227,7 +227,7 @@ def examine(
             function.name, function.asks, mask, heads, square=equal_lengths or rotary is not None, ranks=size
         )
     )
-    checks = []
+    checks = list[MaskCheck]()
     for label, each in labelled:
         problem = Problem(
             mask=each,
@@ -241,11 +241,11 @@ def examine(
         )
         before(label)
         tokens = () if ranks is None else tokens_of_ranks(placement or "contiguous", problem, size)
-        way = Way(Shape(shape), ranks=ranks, tokens=tokens)
+        way = Way(Shape(shape), ranks=ranks, tokens=tokens)  # type: ignore[call-arg]  # a member by its name
         to_explain = sum(not made.passed for made in checks) < _MOST_EXPLAINED
         checks.append(_on_mask(function, label, problem, way, rotary, seed, to_explain))
     found = FunctionCheck(function.name, dtype, tuple(checks))
-    return found if ranks is None else ranks.share(found)  # type: ignore[no-any-return]  # of the first rank
+    return found if ranks is None else ranks.share(found)
 
 
 def _on_mask(
@@ -272,16 +272,17 @@ def _compared(
     label: str, sequences: list[Asked], results: list[dict[str, Tensor]], *, strided: bool, to_explain: bool
 ) -> MaskCheck:
     """The findings of all sequences. Ranks other than the first have no results and no findings."""
-    findings, wrong = list[Finding](), list[int]()
+    findings, wrong, wrong_out = list[Finding](), list[int](), list[int]()
     for at, (asked, result) in enumerate(zip(sequences, results, strict=False)):
         verified = check_values(result, right(asked))
         findings += verified.findings
         wrong += [] if verified.passed else [at]
+        wrong_out += [] if verified.findings[0].passed else [at]
     mistakes: dict[Mistake, str] = {}
     if wrong and strided:
         mistakes = {Mistake.STRIDES: ""}
-    elif wrong and len(wrong) < len(results):
-        mistakes = {Mistake.BATCH: f"sequence {wrong[0]} is wrong"}
+    elif 0 < len(mixed := wrong_out or wrong) < len(results):
+        mistakes = {Mistake.BATCH: f"sequence {mixed[0]} is wrong"}
     elif wrong and to_explain:
         mistakes = explain(sequences[wrong[0]], results[wrong[0]])
     return MaskCheck(label, tuple(findings), "", mistakes, bool(wrong) and to_explain)

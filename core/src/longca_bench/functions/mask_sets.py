@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from longca.errors import RequestError
 from longca.masks import PATTERNS, Mask, get_pattern, sample
 from longca_bench.conformance.masks import small_masks, sparse_rows, uneven
-from longca_bench.functions.arguments import Argument
+from longca_bench.functions.arguments import ARGUMENTS, Argument
 
 __all__ = ["LENGTH_PER_RANK", "masks_for"]
 
@@ -57,12 +58,12 @@ def masks_for(
 
 
 def _takes_any(asks: Collection[str]) -> bool:
-    return any(Argument(name).takes_any for name in asks)
+    return any(ARGUMENTS[name].takes_any for name in asks)
 
 
 def _described(name: str, asks: Collection[str]) -> set[str]:
     """The patterns that a function's parameters tell apart."""
-    asked = set(map(Argument, asks))
+    asked = {ARGUMENTS[name] for name in asks}
     if not asked & _CAUSAL:
         raise RequestError(
             f"no parameter of {name} says which keys a query sees; name its mask, such as --mask causal, or let it ask "
@@ -80,7 +81,7 @@ def _for_ranks(ranks: int) -> dict[str, Mask]:
     """One mask of each static pattern, whose documents cross the ranks' shards."""
     seqlen = LENGTH_PER_RANK * ranks
     documents = (seqlen // 3, 1, 1, seqlen // 2 - 3, 1, seqlen - seqlen // 3 - seqlen // 2)
-    given = {"documents": documents, "window": 40, "block": 16, "prefix": 50, "global_tokens": 9}
+    given: dict[str, Any] = {"documents": documents, "window": 40, "block": 16, "prefix": 50, "global_tokens": 9}
     static = [kind for kind in PATTERNS.values() if not kind.per_head]
     factors = {kind.name: {each: given[each] for each in kind.factors if each in given} for kind in static}
     return {name: sample(name, seqlen, **chosen) for name, chosen in factors.items()}

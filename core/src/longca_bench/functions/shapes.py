@@ -39,7 +39,7 @@ class Shape(StrEnum):
         """Whether there is a dim of sequences."""
         return self is not Shape.THD
 
-    def join(self, sequences: Sequence[Tensor], *, strided: bool = False) -> Tensor:
+    def laid_out(self, sequences: Sequence[Tensor], *, strided: bool = False) -> Tensor:
         """One tensor of this shape in memory of its own.
 
         Args:
@@ -56,7 +56,7 @@ class Shape(StrEnum):
             )
         return ordered.clone(memory_format=torch.contiguous_format)
 
-    def split(self, x: Tensor) -> list[Tensor]:
+    def packed(self, x: Tensor) -> list[Tensor]:
         """The packed tensors [T, H, D] of the sequences."""
         if not self.is_batched:
             return [x]

@@ -44,7 +44,7 @@ class UserFunction:
         Raises:
             RequestError: It cannot be called with q, k and v, or it needs a parameter that LongCA does not know.
         """
-        name = name or getattr(function, "__qualname__", None) or type(function).__name__
+        name = name or getattr(function, "__name__", None) or type(function).__name__
         if not callable(function) or isinstance(function, type):
             kind = "a class" if isinstance(function, type) else f"of type {type(function).__name__}"
             raise RequestError(f"{name} is {kind}; give a function of q, k and v, or a module's instance")

@@ -1,0 +1,256 @@
+"""Attention functions that are wrong in one respect each, and one that is right. They take packed tensors."""
+
+import torch
+import torch.distributed as dist
+
+
+def right(q, k, v, attn_mask, scale):
+    """Attention by the book. A query that sees nothing gets 0."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    hidden = ~(attn_mask if attn_mask.dim() == 3 else attn_mask[None])
+    scores = (torch.einsum("ihd,jhd->hij", q, k) * scale).masked_fill(hidden, -torch.inf)
+    weights = scores.masked_fill(hidden.all(-1, keepdim=True), 0).softmax(-1).masked_fill(hidden, 0)
+    return torch.einsum("hij,jhd->ihd", weights, v)
+
+
+def joins_documents(q, k, v, scale):
+    return right(q, k, v, torch.ones(len(q), len(k), dtype=torch.bool).tril(), scale)
+
+
+def widens_window(q, k, v, window, scale):
+    ahead = torch.arange(len(k)) - torch.arange(len(q))[:, None] - (len(k) - len(q))
+    return right(q, k, v, (ahead <= 0) & (ahead >= -window - 1), scale)
+
+
+def aligns_top_left(q, k, v, scale):
+    return right(q, k, v, torch.ones(len(q), len(k), dtype=torch.bool).tril(), scale)
+
+
+def hides_own_key(q, k, v, scale):
+    return right(q, k, v, torch.ones(len(q), len(k), dtype=torch.bool).tril(-1), scale)
+
+
+def scales_by_width(q, k, v, attn_mask):
+    return right(q, k, v, attn_mask, 1 / q.shape[-1])
+
+
+def mixes_heads(q, k, v, attn_mask, scale):
+    groups = q.shape[1] // k.shape[1]
+    return right(q, k.repeat(1, groups, 1), v.repeat(1, groups, 1), attn_mask, scale)
+
+
+def leaves_nan(q, k, v, attn_mask, scale):
+    out = right(q, k, v, attn_mask, scale)
+    return torch.where(attn_mask.any(-1)[:, None, None], out, torch.nan)
+
+
+def averages_nothing(q, k, v, attn_mask, scale):
+    blind = ~attn_mask.any(-1, keepdim=True)
+    return right(q, k, v, attn_mask | blind, scale)
+
+
+def misreads_strides(q, k, v, attn_mask, scale):
+    def as_a_pointer(x):
+        return torch.as_strided(x, x.shape, (x.shape[1] * x.shape[2], x.shape[2], 1))
+
+    return right(*map(as_a_pointer, (q, k, v)), attn_mask, scale)
+
+
+def transposes_mask(q, k, v, attn_mask, scale):
+    return right(q, k, v, attn_mask.T, scale)
+
+
+def ignores_mask(q, k, v, attn_mask, scale):
+    return right(q, k, v, torch.ones_like(attn_mask), scale)
+
+
+def ignores_window(q, k, v, is_causal, scale):
+    return right(q, k, v, torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q)), scale)
+
+
+def computes_in_half(q, k, v, attn_mask, scale):
+    return right(q.bfloat16(), k.bfloat16(), v.bfloat16(), attn_mask, scale).float()
+
+
+def turned(x, at):
+    """Rotary positions as in Llama: the halves of a vector are pairs."""
+    half = x.shape[-1] // 2
+    angles = at[:, None, None] * 10000.0 ** -(torch.arange(half) / half)
+    first, second = x[..., :half], x[..., half:]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+
+
+def turns(q, k, v, attn_mask, scale, position_ids):
+    return right(turned(q, position_ids), turned(k, position_ids), v, attn_mask, scale)
+
+
+def turns_neighbours(q, k, v, attn_mask, scale, position_ids):
+    def apart(x):  # the even elements first
+        return turned(x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2), position_ids)
+
+    return right(apart(q), apart(k), v, attn_mask, scale)
+
+
+class _Gathered(torch.autograd.Function):
+    """The shards of all ranks, one after another. The backward sums the ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group, ctx.tokens = group, len(x)
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.contiguous(), group)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.contiguous()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad.split(ctx.tokens)[dist.get_rank(ctx.group)], None
+
+
+def _in_order(x, mask, group, tokens):
+    """Gathered keys in the order of the sequence."""
+    whole = _Gathered.apply(x, group)
+    return whole if tokens is None else whole[tokens.argsort()]
+
+
+def shares(q, k, v, attn_mask, scale, group, tokens=None):
+    return right(q, *(_in_order(x, attn_mask, group, tokens) for x in (k, v)), attn_mask, scale)
+
+
+def zigzag_tokens(size, tokens):
+    parts = torch.arange(tokens).chunk(2 * size)
+    return torch.cat([torch.cat((parts[rank], parts[-1 - rank])) for rank in range(size)])
+
+
+def shares_zigzag(q, k, v, attn_mask, scale, group):
+    size = dist.get_world_size(group)
+    return shares(q, k, v, attn_mask, scale, group, zigzag_tokens(size, size * len(q)))
+
+
+def striped(mask, ranks):
+    return [range(rank, mask.seqlen_q, ranks) for rank in range(ranks)]
+
+
+def shares_striped(q, k, v, attn_mask, scale, group):
+    ranks = dist.get_world_size(group)
+    tokens = torch.cat([torch.arange(rank, ranks * len(q), ranks) for rank in range(ranks)])
+    return shares(q, k, v, attn_mask, scale, group, tokens)
+
+
+def shares_turned(q, k, v, attn_mask, scale, group, position_ids):
+    return shares(turned(q, position_ids), turned(k, position_ids), v, attn_mask, scale, group)
+
+
+def turns_from_zero(q, k, v, attn_mask, scale, group):
+    at = torch.arange(len(q))
+    return shares(turned(q, at), turned(k, at), v, attn_mask, scale, group)
+
+
+def keeps_own_gradients(q, k, v, attn_mask, scale, group):
+    def gathered(x):
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.detach().contiguous(), group)
+        parts[dist.get_rank(group)] = x
+        return torch.cat(parts)
+
+    return right(q, gathered(k), gathered(v), attn_mask, scale)
+
+
+class _Averaged(_Gathered):
+    @staticmethod
+    def backward(ctx, grad):
+        return _Gathered.backward(ctx, grad / dist.get_world_size(ctx.group))
+
+
+def averages_gradients(q, k, v, attn_mask, scale, group):
+    return right(q, *(_Averaged.apply(x, group) for x in (k, v)), attn_mask, scale)
+
+
+def keeps_to_itself(q, k, v, attn_mask, scale, group):
+    first = dist.get_rank(group) * len(q)
+    return right(q, k, v, attn_mask[:, first : first + len(q)], scale)
+
+
+def takes_first_rows(q, k, v, mask, scale, group):
+    rows = torch.from_numpy(mask.dense())[: len(q)]
+    return shares(q, k, v, rows, scale, group)
+
+
+def raises_on_last(q, k, v, attn_mask, scale, group):
+    if dist.get_rank(group) == dist.get_world_size(group) - 1:
+        raise ValueError("an odd rank")
+    return shares(q, k, v, attn_mask, scale, group)
+
+
+def mixes_batch(q, k, v, attn_mask):
+    """[B, H, S, D]: every sequence gets the first one's keys."""
+    k, v = (x[:1].expand_as(x) for x in (k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, enable_gqa=True)
+
+
+def sdpa(q, k, v, attn_mask):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask, enable_gqa=True)
+
+
+def sdpa_bshd(q, k, v, attn_mask):
+    return sdpa(*(x.transpose(1, 2) for x in (q, k, v)), attn_mask).transpose(1, 2)
+
+
+def views_heads(q, k, v, attn_mask, scale):
+    """It raises on strided tensors."""
+    return right(q.view(-1).view(q.shape), k, v, attn_mask, scale)
+
+
+def hangs(q, k, v, attn_mask):
+    while True:
+        pass
+
+
+def detaches(q, k, v, attn_mask, scale):
+    return right(q.detach(), k, v, attn_mask, scale)
+
+
+def forward_only(q, k, v, attn_mask, scale):
+    with torch.no_grad():
+        return right(q, k, v, attn_mask, scale)
+
+
+def returns_list(q, k, v, attn_mask):
+    return [1, 2]
+
+
+def returns_flat(q, k, v, attn_mask, scale):
+    return right(q, k, v, attn_mask, scale).flatten(1)
+
+
+def returns_wide(q, k, v, attn_mask, scale):
+    return right(q, k, v, attn_mask, scale).double()
+
+
+def raises(q, k, v, attn_mask):
+    raise RuntimeError("no such device")
+
+
+def writes_to_q(q, k, v, attn_mask, scale):
+    out = right(q, k, v, attn_mask, scale)
+    with torch.no_grad():
+        q.mul_(2)
+    return out
+
+
+def needs_bias(q, k, v, bias):
+    return q
+
+
+def takes_two(q, k):
+    return q
+
+
+def says_nothing(q, k, v):
+    return q
+
+
+NUMBER = 3
