@@ -6,6 +6,7 @@
 #   make lint      ruff and mypy alone
 #   make docs      the documentation, in docs/_build; a warning is an error
 #   make wheels    every distribution's wheel, in dist/
+#   make index     install each distribution alone from a local index; TORCH=2.9.1 takes another PyTorch than the pinned
 #   make release   what a release of all distributions would change; VERSION=0.2.0, and WRITE=1 to change it
 #   make clean     remove what was built, and caches; .venv stays
 
@@ -20,10 +21,16 @@ DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
 CORE := ./core[corpus,html,new-plugin,parquet,slurm,transformers]
 # The oldest release of transformers that the core takes, with what only it needs. Its tests run in a process of their own.
 OLDEST := transformers==4.56.2 huggingface_hub==0.36.2 tokenizers==0.22.2
+# torchtitan and megatron-core with what their modules import. They have a folder of their own, because their pins would
+# replace packages of others. Where they do not install, their tests are skipped.
+TRAINERS := torchtitan==0.3.0 megatron-core==0.16.1 spmd_types==0.2.3 tyro==1.0.17 docstring_parser==0.18.0 \
+  typeguard==4.6.0 einops==0.8.2 torchdata==0.11.0 torch_checkpointing==0.1.1 datasets==4.7.0 dill==0.4.1 \
+  xxhash==4.1.0 multiprocess==0.70.19 tensorboard==2.21.0 protobuf==7.36.2 absl-py==2.5.1 grpcio==1.85.1 \
+  httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0 sniffio==1.3.1
 EDITABLE := $(patsubst ./core,$(CORE),$(DISTRIBUTIONS))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install bench test lint docs wheels release clean
+.PHONY: install bench test lint docs wheels index release clean
 
 install: $(STAMP)
 
@@ -35,6 +42,7 @@ $(STAMP): Makefile constraints.txt requirements-dev.txt $(PROJECTS)
 	$(PIP_INSTALL) --requirement requirements-dev.txt
 	$(PIP_INSTALL) --no-build-isolation $(foreach distribution,$(EDITABLE),--editable '$(distribution)')
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --target .venv/oldest-transformers $(OLDEST)
+	-$(BIN)/python -m pip install --disable-pip-version-check --no-deps --target .venv/trainers $(TRAINERS)
 	@touch $@
 
 bench: install
@@ -58,6 +66,9 @@ wheels: install
 	for distribution in $(DISTRIBUTIONS); do \
 	  $(BIN)/python -m build --wheel --no-isolation --outdir dist "$$distribution" || exit 1; \
 	done
+
+index: install
+	LONGCA_TEST_TORCH=$(or $(TORCH),2.13.0) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_wheels.py
 
 release: install
 	$(BIN)/python docs/release.py $(VERSION) $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(WRITE),--write)
