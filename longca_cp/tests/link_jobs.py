@@ -245,6 +245,7 @@ def what_is_left(size):
     q, k, v, dout = (layout.shard(x, mesh.get_rank()) for x in inputs(60, (8, 8), "float64"))
     gc.collect()
     until_threads_are(0)  # those of earlier jobs finish what they were given
+    gc.collect()
     before = mappings(), link_threads()
     with mock.patch.object(exchange, "link_of", lambda group, *_: SharedMemoryLink(group, deadline=60)):
         made = longca.registry().load_strategy("ulysses")(mesh, transport=Transport.COPY_ENGINE)
