@@ -75,9 +75,9 @@ def bounds_of(packed: Any) -> _Bounds:
     versions = [None if x is None else x._version for x in tensors]
     known = _READ.get(packed.cu_seqlens_q)
     if known is None or known[0] != versions or any(a is not of() for a, of in zip(tensors, known[1], strict=True)):
-        queries, keys, padded, padded_keys = (None if x is None else tuple(x.tolist()) for x in tensors)
-        padded = queries if padded is None else padded
-        if keys not in (None, queries) or padded_keys not in (None, padded) or len(padded) != len(queries):
+        queries, keys, padded, padded_keys = (() if x is None else tuple(x.tolist()) for x in tensors)
+        padded = padded or queries
+        if keys not in ((), queries) or padded_keys not in ((), padded) or len(padded) != len(queries):
             raise RequestError("packed_seq_params has other bounds for keys than for queries; self-attention has one")
         known = versions, [_weak(x) for x in tensors], (queries, padded)
         _READ[packed.cu_seqlens_q] = known

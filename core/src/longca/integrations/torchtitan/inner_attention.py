@@ -52,6 +52,8 @@ class LongCAAttention(Module):  # type: ignore[misc]  # torchtitan is not typed 
         strategy: str = "auto"
         placement: str = "auto"
 
+    _sharding_config: Any
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         check_settings(config.kernel, None)
