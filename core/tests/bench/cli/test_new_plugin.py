@@ -41,6 +41,14 @@ def test_a_strategy_has_a_layout_and_no_kernel(fakes):
     assert not (fakes.root / "longca-mine" / "src" / "longca_mine" / "kernel.py").exists()
 
 
+@pytest.mark.parametrize("kind", [(), ("--strategy",)], ids=["kernel", "strategy"])
+def test_the_longest_name_gives_clean_code(fakes, kind):
+    fakes.says("new-plugin", *kind, "k" * 40)
+    for command in ("check", "format --check"):
+        ran = fakes.python("-m", "ruff", *command.split(), "longca-" + "k" * 40)
+        assert ran.returncode == 0, ran.stdout
+
+
 def test_a_folder_that_exists_is_left_as_it_is(fakes):
     (fakes.root / "longca-mine").mkdir()
     (fakes.root / "longca-mine" / "thesis.tex").write_text("years of work", "utf-8")
