@@ -159,6 +159,20 @@ def constants() -> str:
     return _table(("constant", "value", "meaning"), [tuple(map(str, row)) for row in rows])
 
 
+def function_arguments() -> str:
+    """The parameters that a user's function may ask for."""
+    from longca_bench.functions.arguments import Argument
+
+    return _table(("parameter", "value"), [(f"`{each}`", each.meaning) for each in Argument])
+
+
+def mistakes() -> str:
+    """The mistakes of functions that are named."""
+    from longca_bench.functions.mistakes import Mistake
+
+    return _table(("mistake", "sentence"), [(f"`{each}`", each.says) for each in Mistake])
+
+
 def commands() -> str:
     """Every command, with its arguments and options."""
     from longca_bench.cli.app import app
@@ -271,6 +285,8 @@ GENERATED: dict[str, Callable[[], str]] = {
         statuses,
         finding_fields,
         constants,
+        function_arguments,
+        mistakes,
         commands,
     )
 }

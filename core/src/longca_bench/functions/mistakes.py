@@ -131,7 +131,7 @@ def _ignored(asked: Asked) -> Iterator[_Guess]:
 def _scale(asked: Asked) -> Iterator[_Guess]:
     scale, width = asked.problem.scale, asked.problem.head_dim
     others = {
-        1.0: "1",
+        1.0: "no factor",
         1 / width: "1/D",
         math.sqrt(scale): "the root of it",
         1 / math.sqrt(width * asked.problem.heads_q): "1/√(heads·D)",
