@@ -5,8 +5,7 @@ the current stream wait for a counter. None of the three launches a kernel. The 
 thread looks at the counters that a stream waits for. After the deadline it fills the windows with NaN, lets the waiting
 stream go on, and makes each later call on the link raise.
 
-Windows come from `torch.distributed._symmetric_memory`. NVLink multicast stays off. This file is not yet verified on
-GPUs.
+Windows come from `torch.distributed._symmetric_memory`. NVLink multicast stays off.
 """
 
 from __future__ import annotations
