@@ -46,4 +46,4 @@ def test_a_feature_that_longca_lacks_is_refused_by_name(said, name, words):
 
 
 def test_a_config_of_torchtitan_takes_longca_in_every_layer(said):
-    assert said["config"] == {"trainer": "LongCATrainer", "kernels": ["sdpa"]}
+    assert said["config"] == {"trainer": "LongCATrainer", "kernels": ["fa3"]}

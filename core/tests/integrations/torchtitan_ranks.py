@@ -20,13 +20,12 @@ from torchtitan.distributed import parallel_dims as dims_module
 from torchtitan.distributed import utils as dist_utils
 from torchtitan.models import llama3
 from torchtitan.models.common import attention as titan
-from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
 from longca.errors import LongCAError
 from longca.integrations.torchtitan import LongCAAttention, prepare_batch
 
 sys.path.append(str(Path(__file__).parents[3] / "docs" / "examples" / "torchtitan"))
-from longca_trainer import LongCATrainer, with_longca
+from longca_trainer import LongCATrainer, llama3_8b_longca
 
 WINDOWS = ((-1, 0), (4, 0))
 
@@ -180,7 +179,7 @@ def main():
         assert strategy == "auto" or taken == {strategy}, taken
     with_strategy(model, "ring_p2p")
     messages, every = refused(model, dims, parallelism), [None] * world
-    config = with_longca(llama3_debugmodel(), kernel="sdpa")
+    config = llama3_8b_longca()
     made = {layer.attention.inner_attention.kernel for layer in config.model_spec.model.layers}
     dist.all_gather_object(every, told)
     if dist.get_rank() == 0:

@@ -1,6 +1,6 @@
 """torchtitan's trainer with LongCA: its attention in every layer, exact masks, and shards by its layout.
 
-A function of a config registry returns `with_longca(llama3_8b(), kernel="fa3")`, and torchtitan runs it as any other.
+torchtitan runs `llama3_8b_longca` of your config registry as it runs its own functions.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed.spmd_types import annotate_input_spmd_types
+from torchtitan.models.llama3.config_registry import llama3_8b
 from torchtitan.trainer import Trainer
 
 from longca.integrations.torchtitan import LongCAAttention, prepare_batch
@@ -45,3 +46,8 @@ def with_longca(config: Trainer.Config, **settings: str) -> LongCATrainer.Config
     validator = replace(config.validator, enable=False)
     given = {field.name: getattr(config, field.name) for field in fields(config) if field.init}
     return LongCATrainer.Config(**{**given, "training": training, "validator": validator})
+
+
+def llama3_8b_longca() -> LongCATrainer.Config:
+    """torchtitan's Llama 3 of 8 billion parameters with LongCA."""
+    return with_longca(llama3_8b(), kernel="fa3", strategy="ring_p2p")
