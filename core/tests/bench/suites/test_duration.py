@@ -1,0 +1,58 @@
+"""The predicted duration of a run, held against runs that were made."""
+
+import pytest
+
+from longca import registry
+from longca.manifests import Device
+from longca_advice.devices import named_device
+from longca_bench.measuring import timing
+from longca_bench.suites import duration
+from longca_bench.suites.cases import expand
+from longca_bench.suites.duration import Duration, case_seconds, duration_of, in_words
+from longca_bench.suites.suite import Suite
+
+SWEEP = {
+    "patterns": ["causal"], "kernels": ["sdpa"], "seqlens": [8192], "heads": ["32:8"], "head_dims": [128],
+    "dtypes": ["bfloat16"],
+}  # fmt: skip
+
+
+def cases(**about):
+    suite = Suite.model_validate({"name": "one", "version": 1, "sweep": [{**SWEEP, **about}]})
+    return expand(suite, registry().kernels)
+
+
+def test_calls_are_those_of_timing():
+    assert (duration._LEAST, duration._SAMPLES, duration._BUDGET) == (timing.LEAST, timing.SAMPLES, timing.BUDGET)
+    assert case_seconds(1.0) == pytest.approx(0.5 + 2 * 5)
+    assert case_seconds(1e-3) == pytest.approx(0.5 + 2 * 0.052)
+
+
+def test_longer_sequences_take_longer():
+    seconds = [duration_of(cases(seqlens=[n]), named_device("h200"), registry()).seconds for n in (8192, 65536, 262144)]
+    assert seconds == sorted(seconds)
+    assert seconds[-1] > 2 * seconds[0]
+
+
+def test_cases_that_are_not_measured_take_no_time():
+    found = duration_of(cases(dtypes=["bfloat16", "float64"]), named_device("h200"), registry())
+    alone = duration_of(cases(), named_device("h200"), registry())
+    assert (found.cases, found.predicted, len(found.refusals)) == (4, 2, 2)
+    assert found.seconds == pytest.approx(alone.seconds)
+
+
+def test_cases_without_evidence_are_named(fakes, monkeypatch):
+    monkeypatch.setenv("LONGCA_HISTORY", fakes.env["LONGCA_HISTORY"])
+    found = duration_of(cases(), Device("cpu"), registry())
+    assert (found.seconds, found.sentence) == (None, "no measurement predicts the time of the run: sdpa")
+    some = Duration(10, (1.0, 1.0, None, None), 1, ("a", "b", "c", "d", "e"), ("no",))
+    assert some.seconds == pytest.approx(10.5 * 4 / 5 * 10 + 10)
+    assert some.sentence == (
+        "10 cases: about 2 min, from 31 s to 5 min, by 5 of them. 2 without a prediction count like the others: "
+        "a, b, c, d, …"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (89, "89 s"), (600, "10 min"), (7500, "2 h 5 min")])
+def test_words(seconds, said):
+    assert in_words(seconds) == said
