@@ -11,6 +11,7 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import sys
 import traceback
 from contextlib import nullcontext
@@ -30,6 +31,7 @@ from longca.errors import LongCAError
 from longca.integrations.transformers import context_parallel, register, using
 
 IGNORED = -100
+PAGE = Path(__file__).parents[3] / "docs" / "transformers.md"
 OLD = transformers.__version__.startswith("4.")
 STRATEGIES = ["ulysses", "ring_p2p", "ring_all_gather", "auto"]
 STEPS = 20
@@ -170,9 +172,9 @@ def check_checkpoints_recompute():
         close(gradient, wanted.gradients[name], MOST["gemma"], name)
 
 
-def training(model, batches, cp=None):
+def training(model, rate, batches, cp=None):
     """The losses of some steps."""
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=rate), []
     for batch in batches:
         optimizer.zero_grad()
         loss = model(**batch, labels=labels_of(batch), use_cache=False).loss
@@ -190,14 +192,14 @@ def drawn():
 
 
 def check_losses_of_20_steps():
-    """Losses are in float32, and AdamW makes small differences of gradients larger from step to step."""
-    for name, most in (("llama", 1e-5), ("gemma", 1e-4)):
+    # Gemma's gradients are large, and longer steps make its rounding errors larger from step to step.
+    for name, rate in (("llama", 2e-2), ("gemma", 1e-3)):
         alone = make(name)
         alone.set_attn_implementation("sdpa")
-        wanted, model = training(alone, drawn()), make(name)
-        losses = training(model, drawn(), context_parallel(model, line(dist.get_world_size())))
-        assert losses[-1] < losses[0] / 2
-        torch.testing.assert_close(losses, wanted, rtol=most, atol=0)
+        wanted, model = training(alone, rate, drawn()), make(name)
+        losses = training(model, rate, drawn(), context_parallel(model, line(dist.get_world_size())))
+        assert losses[-1] < losses[0] - 0.1
+        torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=0)
 
 
 def check_fsdp2_on_another_dim():
@@ -231,6 +233,7 @@ def trainer_losses(folder, mesh=None):
     """The losses and norms of gradients of a `Trainer`, whose ranks get the same batches."""
     features = [{"input_ids": tokens(1, 40)[0][start : start + 5 + start].tolist()} for start in range(1, 17)]
     model = make("llama", torch.float32)
+    model.config.use_cache = False  # transformers 4 gives a model with a cache no boundaries of documents
     if mesh is None:
         model.set_attn_implementation("sdpa")
     else:
@@ -337,6 +340,20 @@ def check_models_that_ranks_cannot_compute():
     cp.remove()
 
 
+def check_the_page():
+    """The code of the page's section runs, on CPUs."""
+    section = PAGE.read_text().partition("## Context parallelism")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 3
+    names = {}
+    for block in blocks:
+        code = block.replace('"cuda"', '"cpu"').replace(
+            'output_dir="out"', 'output_dir="out", use_cpu=True, report_to=[]'
+        )
+        exec(compile(code, str(PAGE), "exec"), names)
+    assert names["trainer"].state.global_step == 2
+
+
 CHECKS = {
     1: ["check_models_and_batches"],
     2: [
@@ -355,12 +372,14 @@ CHECKS = {
         "check_fsdp2_on_another_dim",
         "check_bad_input",
         "check_models_that_ranks_cannot_compute",
+        "check_the_page",
     ],
 }
 
 
 def work(rank, size, folder):
     """Runs the checks of one rank."""
+    os.chdir(folder)
     torch.set_num_threads(1)
     logging.getLogger("longca").setLevel(logging.ERROR)
     where = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}

@@ -48,3 +48,19 @@ def test_trainer_has_the_losses_and_norms_of_one_process(said):
     for rank in range(2):
         for found, step in zip(said[f"2-{rank}"]["trainer_on_ranks"], wanted, strict=True):
             assert found == pytest.approx(step, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_benchmark_has_the_same_losses_on_one_device_and_on_two_ranks(tmp_path):
+    script = str(RANKS.parents[2] / "benchmarks" / "transformers_step.py")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    losses = []
+    for command in ([script, "--subjects", "longca", "sdpa"], [*torchrun, script, "--strategy", "ring_p2p"]):
+        out = tmp_path / f"{len(losses)}.json"
+        asked = [sys.executable, *command, "--small", "--out", str(out)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_HISTORY": str(tmp_path / "history.jsonl")}
+        ran = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        losses += [row["losses"] for row in json.loads(out.read_text())["rows"]]
+    assert len(losses) == 3
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)

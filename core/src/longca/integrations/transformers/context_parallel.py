@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from longca import plugins
 from longca.errors import RequestError, UnsupportedError
@@ -66,9 +66,9 @@ class Setup:
         """This process's rank in a layout."""
         return rank_in(self.mesh, tuple(dict(placed.axis_sizes)))
 
-    @cached_property
+    @property
     def groups(self) -> Sequence[dist.ProcessGroup]:
-        """The process groups of the mesh."""
+        """The process groups of the mesh. They are not kept, because they must not outlive `torch.distributed`."""
         return groups_of(self.mesh)
 
     @property
@@ -158,7 +158,7 @@ class ContextParallel:
             if ranks and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             if ranks:
-                found.append(getattr(parameter.grad, "_local_tensor", parameter.grad))
+                found.append(parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad)
         for group in self._setup.groups:
             for work in [dist.all_reduce(grad, group=group, async_op=True) for grad in found]:
                 work.wait()
