@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import shutil
 import subprocess
 import tomllib
@@ -15,6 +16,7 @@ from .imports import DISTRIBUTIONS, ROOT
 
 release = docs_module("release")
 HOME = "https://example.org/longca"
+LOG = "# Changelog\n\n## [Unreleased]\n\nThe next release is 0.2.0.\n\n### Added\n\n- A thing.\n"
 
 
 def _git(folder, *arguments):
@@ -26,16 +28,20 @@ def _git(folder, *arguments):
 def workspace(tmp_path):
     """A repository with an empty core, the example plugin and all that a release changes."""
     small = ("LICENSE", "README.md", "pyproject.toml")
-    for name in ("CHANGELOG.md", "CITATION.cff", ".gitignore", "docs/writing-a-plugin.md"):
+    for name in ("CITATION.cff", ".gitignore", "docs/writing-a-plugin.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for folder in ("core", "plugins/example"):
         (tmp_path / folder).mkdir(parents=True)
         for name in small:
             shutil.copy(ROOT / folder / name, tmp_path / folder / name)
+        project = tmp_path / folder / "pyproject.toml"
+        text = re.sub(r"^(Repository|Issues|Changelog) = .*\n", "", project.read_text("utf-8"), flags=re.MULTILINE)
+        project.write_text(re.sub(r"^version = .*", 'version = "0.1.0"', text, flags=re.MULTILINE), "utf-8")
         for package in (ROOT / folder / "src").iterdir():
             (tmp_path / folder / "src" / package.name).mkdir(parents=True)
             (tmp_path / folder / "src" / package.name / "__init__.py").touch()
+    (tmp_path / "CHANGELOG.md").write_text(LOG, "utf-8")
     _git(tmp_path, "init", "--quiet")
     _git(tmp_path, "add", ".")
     _commit(tmp_path)
@@ -50,21 +56,28 @@ def _project(folder):
     return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_all_distributions_get_the_version_and_each_other_in_its_range():
-    day = datetime.date(2030, 1, 2)
-    found = release.edits(ROOT, "3.4.5", HOME, day)
+def test_all_distributions_get_the_version_and_each_other_in_its_range(tmp_path):
     for folder in DISTRIBUTIONS:
-        project = tomllib.loads(found[folder / "pyproject.toml"])["project"]
+        (tmp_path / folder.relative_to(ROOT)).mkdir(parents=True)
+        shutil.copy(folder / "pyproject.toml", tmp_path / folder.relative_to(ROOT))
+    (tmp_path / "docs").mkdir()
+    for name in ("CITATION.cff", "docs/writing-a-plugin.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(LOG, "utf-8")
+    found = release.edits(tmp_path, "99.4.5", HOME, datetime.date(2030, 1, 2))
+    for folder in DISTRIBUTIONS:
+        project = tomllib.loads(found[tmp_path / folder.relative_to(ROOT) / "pyproject.toml"])["project"]
         asked = [Requirement(text) for text in project["dependencies"]]
         ours = [requirement for requirement in asked if requirement.name.startswith("longca-")]
-        assert project["version"] == "3.4.5"
-        assert {str(requirement.specifier) for requirement in ours} <= {"<4,>=3.4"}
+        assert project["version"] == "99.4.5"
+        assert {str(requirement.specifier) for requirement in ours} <= {"<100,>=99.4"}
         assert project["urls"]["Repository"] == HOME
         others = {name: value for name, value in project.items() if name not in ("version", "dependencies", "urls")}
         assert others == {name: value for name, value in _project(folder).items() if name in others}
-    assert "\nversion: 3.4.5\ndate-released: 2030-01-02\n" in found[ROOT / "CITATION.cff"]
-    assert "## [Unreleased]\n\n## [3.4.5] - 2030-01-02\n\n### Changed\n" in found[ROOT / "CHANGELOG.md"]
-    assert '"longca-core>=3.4,<4"' in found[ROOT / "docs/writing-a-plugin.md"]
+    assert "\nversion: 99.4.5\ndate-released: 2030-01-02\n" in found[tmp_path / "CITATION.cff"]
+    dated = "## [Unreleased]\n\n## [99.4.5] - 2030-01-02\n\n### Added\n\n- A thing."
+    assert dated in found[tmp_path / "CHANGELOG.md"]
+    assert '"longca-core>=99.4,<100"' in found[tmp_path / "docs/writing-a-plugin.md"]
 
 
 @pytest.mark.slow
