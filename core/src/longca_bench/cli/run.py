@@ -132,6 +132,16 @@ def run(
             "--unverified", help="Measure offers too that nobody verified on this device. Each case is verified."
         ),
     ] = False,
+    function: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Measure this function of q, k and v beside the kernels, on one device. It returns (out, lse).",
+        ),
+    ] = None,
+    shape: Annotated[
+        str, typer.Option(metavar="SHAPE", help="The shape of the function's tensors: thd, bhsd or bshd.")
+    ] = "thd",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cases that would be measured, and stop.")
     ] = False,
@@ -154,6 +164,8 @@ def run(
     if pairs and (recommended is not None or ab is not None):
         other = "--ab names" if ab is not None else "--recommended chooses"
         raise RequestError(f"{other} the kernels, and --pairs adds pairs to them; leave out one of them")
+    if function is not None:
+        kernel = _with_function(function, shape, kernel, alone=not (nproc or strategy))
     selection = Selection(
         kernels=_kernels(tuple(kernel or ()), ab),
         patterns=tuple(mask or ()),
@@ -173,6 +185,21 @@ def run(
     problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
     wanted = Request(suite, selection, problem, options, *about, cluster.chosen)
     _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
+
+
+def _with_function(function: str, shape: str, kernels: list[str] | None, *, alone: bool) -> list[str] | None:
+    """The kernels of --kernel and a function, which becomes a kernel of this run."""
+    from longca.errors import RequestError
+
+    if not alone:
+        raise RequestError("--function is measured on one device; leave out --nproc and --strategy, or verify it there")
+    if shape not in ("thd", "bhsd", "bshd"):
+        raise RequestError(f"--shape is {shape!r}; give thd, bhsd or bshd")
+    from longca_bench.functions.distribution import install
+
+    name = install(function, shape)
+    typer.echo(f"{function} is the kernel {name}", err=True)
+    return [*kernels, name] if kernels else kernels
 
 
 def _kernels(selected: tuple[str, ...], ab: tuple[str, str] | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from longca_bench.functions.shapes import Shape
 from longca_bench.functions.user_function import UserFunction
 from longca_bench.verification.inputs import Inputs
 
-__all__ = ["Way", "called", "output_of", "read_function"]
+__all__ = ["Way", "arguments_of", "called", "output_of", "read_function"]
 
 _GRADIENTS = {"q": "dq", "k": "dk", "v": "dv"}
 
@@ -71,7 +71,12 @@ def called(function: UserFunction, problem: Problem, sequences: Sequence[Inputs]
     leaves = {name: tensors[name].requires_grad_(is_backward) for name in _GRADIENTS}
     batch = len(sequences) if way.shape.is_batched else None
     context = Context(problem, batch, own, None if way.ranks is None else way.ranks.group)
-    out = output_of(function, leaves, context, way.shape)
+    made = arguments_of(function, context)
+    try:
+        found = function.call(*leaves.values(), **made)
+    except Exception as error:
+        raise VerificationError(f"{function.name} raised {_said(error)}") from error
+    out = output_of(function, found, leaves["q"], way.shape)
     results = {"out": out.detach()}
     if is_backward:
         results |= _gradients(function, out, leaves, tensors["dout"])
@@ -89,21 +94,20 @@ def _own(sequences: Sequence[Inputs], name: str, own: Any) -> list[Tensor]:
     return whole if own is None else [x[torch.from_numpy(own).to(x.device)] for x in whole]
 
 
-def output_of(function: UserFunction, leaves: dict[str, Tensor], context: Context, shape: Shape) -> Tensor:
-    """The output of a call. A tuple's first tensor is the output.
+def arguments_of(function: UserFunction, context: Context) -> dict[str, Any]:
+    """The values of a function's parameters after q, k and v."""
+    return {name: ARGUMENTS[name].make(context) for name in function.asks}
+
+
+def output_of(function: UserFunction, found: Any, q: Tensor, shape: Shape) -> Tensor:
+    """The output in whatever a call returned. A tuple's first tensor is the output.
 
     Raises:
-        VerificationError: As in `called`.
+        VerificationError: It is no output of the queries. The message has the remedy.
     """
-    made = {name: ARGUMENTS[name].make(context) for name in function.asks}
-    try:
-        found = function.call(*leaves.values(), **made)
-    except Exception as error:
-        raise VerificationError(f"{function.name} raised {_said(error)}") from error
     out = found[0] if isinstance(found, (tuple, list)) and found else found
     if not isinstance(out, Tensor):
         raise VerificationError(f"{function.name} returned a {type(out).__name__}; return the output as a tensor")
-    q = leaves["q"]
     if out.shape != q.shape:
         swapped = q.transpose(shape.tokens, shape.heads).shape
         fits = ", whose heads and tokens have changed places" if out.shape == swapped else ""

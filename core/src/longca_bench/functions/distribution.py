@@ -1,0 +1,85 @@
+"""A temporary distribution around a user's function, so that runs find it as they find any kernel."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from longca.errors import RequestError
+from longca.manifests import Backward, KernelManifest, Offer
+from longca.masks import Form
+
+__all__ = ["install"]
+
+_MODULE = "longca_function_of_yours"
+_CODE = '''"""A function as a kernel."""
+
+from longca import KernelManifest, hookimpl
+
+
+@hookimpl
+def provide_kernel():
+    return KernelManifest.model_validate_json({manifest!r})
+
+
+def made():
+    from longca_bench.functions.as_kernel import FunctionKernel
+
+    return FunctionKernel({text!r}, {shape!r})
+'''
+
+
+def install(text: str, shape: str) -> str:
+    """Makes a function a kernel of this process and of the processes that it starts, until it ends.
+
+    Args:
+        text: The module and the function. The working folder is searched first.
+        shape: The shape of its tensors.
+
+    Returns:
+        The kernel's name: that of the function, in lower case, after `my_`.
+
+    Raises:
+        RequestError: The text names no function.
+    """
+    function = text.rpartition(":")[2].rpartition(".")[2]
+    name = f"my_{re.sub(r'[^a-z0-9_]', '_', function.lower())}"[:40]
+    if ":" not in text or not function:
+        raise RequestError(f"the function is {text!r}; give MODULE:FUNCTION, such as my_module:attention")
+    folder = Path(tempfile.mkdtemp(prefix="longca-function-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    info = folder / f"{_MODULE}-1.0.dist-info"
+    info.mkdir()
+    manifest = _manifest(name, text).model_dump_json(exclude_defaults=True)
+    (folder / f"{_MODULE}.py").write_text(_CODE.format(manifest=manifest, text=text, shape=shape), "utf-8")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_MODULE}\nVersion: 1.0\n", "utf-8")
+    (info / "entry_points.txt").write_text(f"[longca]\n{_MODULE} = {_MODULE}\n", "utf-8")
+    (info / "RECORD").write_text(f"{_MODULE}.py,,\n", "utf-8")
+    path = [str(folder), os.getcwd()]
+    sys.path[:0] = path
+    os.environ["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
+    if plugins := os.environ.get("LONGCA_PLUGINS"):
+        os.environ["LONGCA_PLUGINS"] = f"{plugins},{_MODULE}"
+    return name
+
+
+def _manifest(name: str, text: str) -> KernelManifest:
+    """A manifest that takes every problem. Verification says which problems the function computes."""
+    dtypes = ("float64", "float32", "bfloat16", "float16")
+    about = {"unequal_lengths": True, "backward": Backward.OWN, "dtypes": dtypes, "cpu": True, "verified_on": ">=5.0"}
+    blocks = {"variable_blocks": True, "mask_heads": "query", "form": Form.BLOCK_SPARSE}
+    offers = [{"form": Form.ROW_INTERVALS, **about}, {**blocks, **about}]
+    return KernelManifest(
+        name=name,
+        family="function",
+        title=text,
+        upstream="https://longca.invalid/function",
+        license="unknown",
+        implementation=f"{_MODULE}:made",
+        offers=tuple(Offer(metadata="O(S²)", fills_buffers=False, **offer) for offer in offers),  # type: ignore[arg-type]
+    )

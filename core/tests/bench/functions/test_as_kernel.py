@@ -1,0 +1,95 @@
+"""A function as a kernel: it is right like any kernel, and `longca run --function` measures it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from longca import masks
+from longca.errors import RequestError, VerificationError
+from longca.testing import verify
+from longca_bench.cli.app import app
+from longca_bench.functions.as_kernel import FunctionKernel
+from longca_bench.functions.distribution import install
+
+CODE = """
+import torch
+
+def packed(q, k, v, attn_mask, scale):
+    groups = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    scores = (torch.einsum("ihd,jhd->hij", q, k) * scale).masked_fill(~attn_mask, -torch.inf)
+    return torch.einsum("hij,jhd->ihd", scores.softmax(-1), v), scores.logsumexp(-1)
+
+def batched(q, k, v, attn_mask, scale):
+    out, lse = packed(*(x[0].transpose(0, 1) for x in (q, k, v)), attn_mask, scale)
+    return out.transpose(0, 1)[None], lse[None]
+
+def out_alone(q, k, v, attn_mask, scale):
+    return packed(q, k, v, attn_mask, scale)[0]
+
+def scales_wrong(q, k, v, attn_mask):
+    return packed(q, k, v, attn_mask, 1.0)
+"""
+MASK = masks.build("causal_document", 96, documents=(50, 1, 45))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "my_measured.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_measured", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "shape"), [("packed", "thd"), ("batched", "bhsd")])
+def test_a_function_is_a_right_kernel(folder, name, shape):
+    assert verify(FunctionKernel(f"my_measured:{name}", shape), MASK).passed
+
+
+def test_a_run_needs_a_log_sum_exp(folder):
+    with pytest.raises(VerificationError, match=r"my_measured:out_alone returned none; return \(out, lse\)"):
+        verify(FunctionKernel("my_measured:out_alone", "thd"), MASK)
+
+
+def test_names_are_those_of_kernels(folder, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    assert install("my_measured:Some.Thing", "thd") == "my_thing"
+    with pytest.raises(RequestError, match="the function is 'attention'; give MODULE:FUNCTION"):
+        install("attention", "thd")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--shape", "sbhd"), "--shape is 'sbhd'; give thd, bhsd or bshd"),
+        (("--nproc", "2"), "--function is measured on one device; leave out --nproc and --strategy"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, said):
+    ran = CliRunner().invoke(app, ["run", "causal", "--function", "my_measured:packed", *options])
+    assert said in str(ran.exception)
+
+
+@pytest.mark.slow
+def test_a_run_measures_functions_and_finds_wrong_ones(folder):
+    one = ("causal", "--seqlen", "96", "--heads", "4:2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu",
+           "--direction", "forward")  # fmt: skip
+    for name, code, said in (("packed", 0, "ok"), ("scales_wrong", 1, "wrong")):
+        ran = subprocess.run(
+            [
+                *(sys.executable, "-P", "-m", "longca", "run", *one, "--function", f"my_measured:{name}"),
+                *("--kernel", f"my_{name}", "--out", f"out-{name}"),
+            ],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_HISTORY": str(Path(folder) / "history.jsonl")},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        assert f"my_{name} causal 96 forward: {said}" in ran.stderr
