@@ -161,6 +161,7 @@ def test_trainer_learns_alike_with_longca_and_sdpa(tmp_path):
 
     def losses(implementation):
         model = make("llama", torch.float32)
+        model.config.use_cache = False  # `Trainer` of transformers 4 makes caches, which hide documents from masks
         model.set_attn_implementation(implementation)
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path),
@@ -192,6 +193,19 @@ def test_boundaries_of_documents_can_be_required():
     step(model, packed(20, 4), "longca_packed")
     step(model, {"input_ids": tokens(1, 24)}, "longca_packed", cu_seq_lens_q=torch.tensor([0, 20, 24]))
     step(model, {"input_ids": tokens(1, 24)}, "longca_packed", longca_mask=masks.build("causal", 24))
+
+
+@pytest.mark.parametrize(
+    "hides", [{"use_cache": True}, {"attention_mask": torch.ones(1, 24)}], ids=["cache", "padding"]
+)
+def test_documents_that_transformers_hides_from_masks_are_refused(hides):
+    register()
+    model = make("llama")
+    model.set_attn_implementation("longca")
+    with pytest.raises(RequestError, match=r"start again at token 20, .* give use_cache=False"):
+        model(**packed(20, 4), **hides)
+    with using(masks.build("causal", 24)):
+        model(**packed(20, 4), **hides)
 
 
 def test_a_kernel_by_name_is_that_kernel():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -31,6 +32,8 @@ _REFUSED = {
 _NARROWED: PlanCache[Mask] = PlanCache(256)
 #: The masks of a user's own tensors [rows, 1, queries, keys].
 _DENSE = WeakTensorKeyDictionary()
+#: Positions whose documents are in the masks, with the tensor's version.
+_CHECKED = WeakTensorKeyDictionary()
 
 
 def attend(
@@ -88,6 +91,8 @@ def attend(
             "collator that gives position_ids which start again in each document, such as "
             "DataCollatorWithFlattening, and no attention_mask"
         )
+    if queries == keys and not has_documents and longca_mask is cu_seq_lens_q is None:
+        _check_boundaries(others.get("position_ids"), masks)
     if cu_seq_lens_q is not None:
         masks = [_within_documents(masks, cu_seq_lens_q, queries, keys)]
     if sliding_window is not None:
@@ -154,6 +159,31 @@ def _of_tensor(tensor: Tensor, batch: int, keys: int) -> list[Mask]:
         known = _DENSE[tensor] = tensor._version, [from_dense(row[..., :keys]) for row in tensor]
     masks = known[1]
     return masks * batch if len(masks) == 1 else list(masks)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _check_boundaries(positions: Any, masks: list[Mask]) -> None:
+    """Checks that no token sees the token before it if its position does not follow. All layers give one tensor.
+
+    transformers 4 finds no documents in `position_ids` if the call makes a cache, or gives an attention_mask.
+
+    Raises:
+        RequestError: A mask has no boundary where the positions start again.
+    """
+    if not isinstance(positions, Tensor) or positions.ndim != 2 or _CHECKED.get(positions) == positions._version:
+        return
+    starts = positions.detach().cpu().diff(dim=1).ne(1).numpy()
+    for row, mask in enumerate(masks):
+        places = np.flatnonzero(starts[row % len(starts)]) + 1
+        if places.size and isinstance(mask, SliceMask):
+            first, stop = (edges[:, places] for edges in mask.row_intervals())
+            if ((first < places) & (places <= stop)).any():
+                raise RequestError(
+                    f"position_ids of row {row} start again at token {places[0]}, and transformers gave a mask without "
+                    "this boundary, so that documents would see each other; give use_cache=False (or set "
+                    "model.config.use_cache = False) and no attention_mask, or give the mask by using(mask)"
+                )
+    _CHECKED[positions] = positions._version
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
