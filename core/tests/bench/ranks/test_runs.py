@@ -122,7 +122,7 @@ def test_what_would_be_measured(toys):
     process = toys.start("--nproc", "3", "--seqlen", "80", "--kernel", "naive", "--direction", "forward", "--dry-run")
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
-    lines = [line for line in output.splitlines() if "naive" in line]
+    lines = [line for line in output.splitlines() if line.startswith("naive")]
     assert len(lines) == 4
     assert all("toy=3" in line for line in lines)
     assert sum("unsupported: nobody is ever placed so" in line for line in lines) == 1
