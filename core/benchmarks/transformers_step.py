@@ -41,20 +41,21 @@ ALONE = ("longca", "sdpa", "flash_attention_2", "flex_attention")
 def model_of(asked: argparse.Namespace, implementation: str, device: torch.device) -> Any:
     """A model with the weights that all subjects begin with."""
     heads, heads_kv = map(int, asked.heads.split(":"))
-    config = LlamaConfig(
-        hidden_size=asked.width,
-        intermediate_size=asked.inner,
-        num_hidden_layers=asked.layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads_kv,
-        head_dim=asked.head_dim,
-        vocab_size=asked.vocabulary,
-        max_position_embeddings=asked.seqlen,
-        attn_implementation=implementation,
-    )
+    sizes: dict[str, Any] = {
+        "hidden_size": asked.width,
+        "intermediate_size": asked.inner,
+        "num_hidden_layers": asked.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads_kv,
+        "head_dim": asked.head_dim,
+        "vocab_size": asked.vocabulary,
+        "max_position_embeddings": asked.seqlen,
+        "attn_implementation": implementation,
+    }
     torch.manual_seed(0)
     with device:
-        model = LlamaForCausalLM(config).to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+        model: Any = LlamaForCausalLM(LlamaConfig(**sizes))
+    model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
     if not asked.keep:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
