@@ -171,18 +171,20 @@ def verify(
 
     found: dict[str, list[OfferCheck]] = {}
     road = Road(timeout=timeout)
-    for name, checks in verify_kernels(
-        registry, names, where, jobs, road=road, repeat=repeat or 0, unverified=unverified
-    ):
-        if unverified and not checks:
-            continue
-        found[name] = checks
-        if unverified:
-            _say_noted(name, where, note(registry, name, where, checks))
-        if not as_json:
-            print_verification(console(), name, checks)
-    if as_json:
-        print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
+    try:
+        for name, checks in verify_kernels(
+            registry, names, where, jobs, road=road, repeat=repeat or 0, unverified=unverified
+        ):
+            if unverified and not checks:
+                continue
+            found[name] = checks
+            if unverified:
+                _say_noted(name, where, note(registry, name, where, checks))
+            if not as_json:
+                print_verification(console(), name, checks)
+    finally:  # of a command that was interrupted, the kernels that were verified are told
+        if as_json:
+            print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
     if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)
     if unverified and not found:

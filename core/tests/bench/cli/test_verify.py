@@ -294,3 +294,49 @@ def test_ctrl_c_ends_everything_without_a_traceback(ending, jobs):
     os.killpg(verifying.pid, signal.SIGINT)
     assert b"Traceback" not in verifying.communicate(timeout=60)[1]
     assert verifying.returncode == 130
+
+
+SLEEPS = """
+import pathlib, time
+from longca_builtin.naive import Naive
+
+class Sleeps(Naive):
+    def plan(self, problem):
+        pathlib.Path({marker!r}).touch()
+        time.sleep(600)
+"""
+
+
+def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path):
+    marker = tmp_path / "planning"
+    takes = 'offer("row_intervals", dtypes=("float32",), head_dims=(32,), gqa=False)'
+    names = {"fast": "longca_builtin.naive:Naive", "tired": "sleeps:Sleeps"}
+    both = ", ".join(f'kernel("{name}", {takes}, implementation="{path}")' for name, path in names.items())
+    fakes.add("tired", f"@hookimpl\ndef provide_kernel():\n    return [{both}]")
+    (fakes.folders[-1] / "sleeps.py").write_text(SLEEPS.format(marker=str(marker)), "utf-8")
+    env = {**fakes.env, "PYTHONPATH": os.pathsep.join(map(str, fakes.folders)), "LONGCA_PLUGINS": "tired"}
+    verifying = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "longca",
+            "verify",
+            "--kernel",
+            "fast",
+            "--kernel",
+            "tired",
+            "--device",
+            "cpu",
+            "--json",
+        ],
+        env={**env, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    _wait_until(marker.exists)
+    os.killpg(verifying.pid, signal.SIGINT)
+    told = json.loads(verifying.communicate(timeout=60)[0])
+    assert verifying.returncode == 130
+    assert list(told) == ["fast"]
+    assert all(row["passed"] for row in told["fast"])
