@@ -310,7 +310,7 @@ class Sleeps(Naive):
 def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path):
     marker = tmp_path / "planning"
     takes = 'offer("row_intervals", dtypes=("float32",), head_dims=(32,), gqa=False)'
-    names = {"fast": "longca_builtin.naive:Naive", "tired": "sleeps:Sleeps"}
+    names = {"fast": "longca_bench.conformance.misbehaving.honest:Honest", "tired": "sleeps:Sleeps"}
     both = ", ".join(f'kernel("{name}", {takes}, implementation="{path}")' for name, path in names.items())
     fakes.add("tired", f"@hookimpl\ndef provide_kernel():\n    return [{both}]")
     (fakes.folders[-1] / "sleeps.py").write_text(SLEEPS.format(marker=str(marker)), "utf-8")
