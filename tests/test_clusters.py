@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ class Slurm:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.out = folder, folder / "run"
+        self.jobs: list[subprocess.Popen[str]] = []
         (folder / "bin").mkdir()
         for name, body in PROGRAMS.items():
             text = f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\nfolder = Path({str(folder)!r})\n"
@@ -80,7 +82,7 @@ class Slurm:
         slurm = {"SLURM_JOB_ID": NUMBER, "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": str(nodes)}
         about = {"SLURM_NTASKS": str(nodes), "SLURM_LOCALID": "0", "SLURM_CPUS_ON_NODE": "2"}
         environment = {**self.environment, **slurm, **about}
-        return subprocess.Popen(
+        job = subprocess.Popen(
             ["bash", str(script)],
             env=environment,
             cwd=self.folder,
@@ -89,6 +91,15 @@ class Slurm:
             text=True,
             start_new_session=True,
         )
+        self.jobs.append(job)
+        return job
+
+    def end(self) -> None:
+        """Ends the jobs that still run."""
+        for job in self.jobs:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.communicate()
 
     def log(self, program: str) -> str:
         return (self.folder / f"{program}.log").read_text("utf-8")
@@ -101,7 +112,12 @@ class Slurm:
     def until_first(self) -> None:
         end = time.monotonic() + 300
         while not self.cases():
-            assert time.monotonic() < end, "no case was measured"
+            for job in self.jobs:
+                assert job.poll() is None, job.communicate()[0]
+            if time.monotonic() > end:
+                for job in self.jobs:
+                    os.killpg(job.pid, signal.SIGKILL)
+                pytest.fail("no case was measured. " + "".join(job.communicate()[0] for job in self.jobs))
             time.sleep(0.02)
 
 
@@ -109,8 +125,10 @@ BOTH = [("ok", "forward", 2), ("ok", "backward", 2)]
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Slurm:
-    return Slurm(tmp_path)
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    made = Slurm(tmp_path)
+    yield made
+    made.end()
 
 
 def finished(process: subprocess.Popen[str]) -> str:
