@@ -53,7 +53,7 @@ class Slurm:
     """A cluster of this machine alone, and the command line on it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.out = folder, folder / "run"
+        self.folder, self.out, self.output = folder, folder / "run", folder / "output.log"
         self.jobs: list[subprocess.Popen[str]] = []
         (folder / "bin").mkdir()
         for name, body in PROGRAMS.items():
@@ -82,24 +82,29 @@ class Slurm:
         slurm = {"SLURM_JOB_ID": NUMBER, "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": str(nodes)}
         about = {"SLURM_NTASKS": str(nodes), "SLURM_LOCALID": "0", "SLURM_CPUS_ON_NODE": "2"}
         environment = {**self.environment, **slurm, **about}
-        job = subprocess.Popen(
-            ["bash", str(script)],
-            env=environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        with self.output.open("a") as output:  # a pipe that nobody reads would stop the job when it is full
+            job = subprocess.Popen(
+                ["bash", str(script)],
+                env=environment,
+                cwd=self.folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         self.jobs.append(job)
         return job
+
+    def finish(self, job: subprocess.Popen[str], code: int = 0) -> None:
+        """Waits until a job has ended."""
+        assert job.wait(timeout=300) == code, self.output.read_text("utf-8")
 
     def end(self) -> None:
         """Ends the jobs that still run."""
         for job in self.jobs:
             if job.poll() is None:
                 os.killpg(job.pid, signal.SIGKILL)
-                job.communicate()
+                job.wait()
 
     def log(self, program: str) -> str:
         return (self.folder / f"{program}.log").read_text("utf-8")
@@ -112,12 +117,8 @@ class Slurm:
     def until_first(self) -> None:
         end = time.monotonic() + 300
         while not self.cases():
-            for job in self.jobs:
-                assert job.poll() is None, job.communicate()[0]
-            if time.monotonic() > end:
-                for job in self.jobs:
-                    os.killpg(job.pid, signal.SIGKILL)
-                pytest.fail("no case was measured. " + "".join(job.communicate()[0] for job in self.jobs))
+            is_well = time.monotonic() < end and all(job.poll() is None for job in self.jobs)
+            assert is_well, self.output.read_text("utf-8") if self.jobs else "no case was measured"
             time.sleep(0.02)
 
 
@@ -173,10 +174,10 @@ def test_a_script_runs_and_goes_on_after_its_time_limit(slurm: Slurm) -> None:
     job = slurm.start(script, nodes=2)
     slurm.until_first()
     job.send_signal(signal.SIGUSR1)
-    finished(job)
+    slurm.finish(job)
     assert slurm.log("scontrol").splitlines()[-1] == f"requeue {NUMBER}"
     kept = (slurm.out / "records.jsonl").read_text("utf-8")
-    finished(slurm.start(script, nodes=2))
+    slurm.finish(slurm.start(script, nodes=2))
     assert slurm.cases() == BOTH
     assert (slurm.out / "records.jsonl").read_text("utf-8").startswith(kept)
 
@@ -189,9 +190,8 @@ def test_a_job_that_measures_nothing_does_not_go_on(slurm: Slurm) -> None:
         time.sleep(0.02)
     time.sleep(0.5)
     job.send_signal(signal.SIGUSR1)
-    output, _ = job.communicate(timeout=300)
-    assert job.returncode == 1
-    assert "no case ended within the time limit; submit the job with a longer --time" in output
+    slurm.finish(job, code=1)
+    assert "no case ended within the time limit; submit the job with a longer --time" in slurm.output.read_text("utf-8")
     assert "requeue" not in slurm.log("scontrol")
 
 
@@ -203,7 +203,7 @@ def test_slurm_gets_the_job_through_submitit(slurm: Slurm) -> None:
     script = (slurm.folder / "script.sh").read_text("utf-8")
     for text in ("nodes=2", "time=30", "qos=high", "requeue", "exclusive", "ntasks-per-node=1", "signal=USR2@120"):
         assert f"#SBATCH --{text}\n" in script
-    finished(slurm.start(slurm.folder / "script.sh", nodes=2))
+    slurm.finish(slurm.start(slurm.folder / "script.sh", nodes=2))
     assert slurm.cases() == BOTH[:1]
 
 
