@@ -88,8 +88,12 @@ def recommend(
         print_recommendation(console(), found, everything=everything)
 
 
-def parse_heads(text: str) -> tuple[int, int]:
+def parse_heads(text: str, example: str = "64:8") -> tuple[int, int]:
     """Query heads and KV heads of a text such as `64:8`. A single number such as `32` stands for both.
+
+    Args:
+        text: The text.
+        example: An example for the message.
 
     Raises:
         RequestError: The text has another form.
@@ -98,7 +102,7 @@ def parse_heads(text: str) -> tuple[int, int]:
 
     query, colon, kv = text.partition(":")
     if not _is_count(query) or (colon and not _is_count(kv)):
-        raise RequestError(f"--heads is {text!r}; give query heads and KV heads, such as 64:8")
+        raise RequestError(f"--heads is {text!r}; give query heads and KV heads, such as {example}")
     return int(query), int(kv or query)
 
 

@@ -13,6 +13,7 @@ import typer
 
 from longca.errors import LongCAError, RequestError
 from longca_bench.cli.options import chosen_directions, print_json
+from longca_bench.cli.recommend import parse_heads
 from longca_bench.cli.verify import finding_as_json
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["verify_function"]
 
 _MOST_SHOWN = 3  # wrong masks
+_HEADS = "4:2"
 
 
 def verify_function(
@@ -49,7 +51,7 @@ def verify_function(
     from longca_bench.functions.check import examine
     from longca_bench.functions.user_function import load
 
-    heads = _heads(given.get("heads", "4:2"))
+    heads = parse_heads(given.get("heads", _HEADS), _HEADS)
     mask = _mask(given.get("mask"), described, heads)
     chosen_directions(given.get("direction"))
     function = read_function(load(text), text)
@@ -76,13 +78,6 @@ def verify_function(
         print_json(_as_json(found)) if as_json else _print(found)
     if not found.passed:
         raise typer.Exit(1)
-
-
-def _heads(text: str) -> tuple[int, int]:
-    query, _, kv = text.partition(":")
-    if not (query.isdecimal() and (kv or query).isdecimal()):
-        raise RequestError(f"--heads is {text!r}; give query heads and KV heads, such as 4:2")
-    return int(query), int(kv or query)
 
 
 def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int]) -> Mask | str | None:

@@ -103,14 +103,10 @@ def _diagonal(asked: Asked) -> Iterator[_Guess]:
 def _alignment(asked: Asked) -> Iterator[_Guess]:
     mask = asked.problem.concrete_mask
     if not mask.is_square and isinstance(mask, SliceMask) and mask.pattern in _BANDS:
-        moved = mask.array.copy()
-        moved[:, 4:] -= mask.seqlen_k - mask.seqlen_q
-        moved[:, :4] = 0, mask.seqlen_q, 0, mask.seqlen_k
-        if mask.pattern == "causal":
-            moved[:, 4] = -mask.seqlen_q
-        lo, hi = moved[0, 4:]
-        ahead = _beyond(mask) + (mask.seqlen_k - mask.seqlen_q)
-        yield from _with(asked, (ahead >= lo) & (ahead <= hi))
+        more = mask.seqlen_k - mask.seqlen_q
+        lo, hi = mask.array[0, 4:] - more
+        ahead = _beyond(mask) + more
+        yield from _with(asked, ((ahead >= lo) | (mask.pattern == "causal")) & (ahead <= hi))
 
 
 _BANDS = ("causal", "causal_sliding_window", "full_sliding_window")
@@ -257,9 +253,10 @@ def _averaged(asked: Asked) -> Iterator[_Guess]:
     ranks = len(asked.tokens)
     if ranks < 2 or asked.problem.direction == "forward":
         return
+    expected = right(asked)
     for factor, words in ((ranks, f"1/{ranks} of"), (1 / ranks, f"{ranks} times")):
         for names in (("dk", "dv"), ("dq", "dk", "dv")):
-            yield f"{' and '.join(names)} are {words} the right ones", _equals(right(asked), _times(factor, names))
+            yield f"{' and '.join(names)} are {words} the right ones", _equals(expected, _times(factor, names))
 
 
 def _times(factor: float, names: tuple[str, ...]) -> Callable[[_Results], _Results]:
