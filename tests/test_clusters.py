@@ -67,6 +67,8 @@ class Slurm:
             "LONGCA_HISTORY": str(folder / "history.jsonl"),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
+            "LOGLEVEL": "INFO",  # torchrun tells each step, so that a failure shows which one it was
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
         }
 
     def longca(self, *arguments: str) -> str:
