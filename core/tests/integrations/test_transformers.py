@@ -185,6 +185,20 @@ def test_trainer_learns_alike_with_longca_and_sdpa(tmp_path):
     assert mine == pytest.approx(theirs, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+def test_a_step_under_autocast_errs_as_that_of_sdpa(name):
+    def taken(implementation, is_cast):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+            found = step(make(name, torch.float32), BATCHES["packed"], implementation)
+        assert found.logits.dtype == (torch.bfloat16 if is_cast else torch.float32)
+        return {"logits": found.logits.float(), **found.gradients}
+
+    mine, theirs, exact = taken("longca", True), taken("sdpa", True), taken("sdpa", False)
+    for part, values in exact.items():
+        error, allowed = ((each[part] - values).abs().max().item() for each in (mine, theirs))
+        assert error <= 3 * allowed, part
+
+
 def test_boundaries_of_documents_can_be_required():
     register("longca_packed", require_documents=True)
     model = make("llama")
@@ -206,6 +220,27 @@ def test_documents_that_transformers_hides_from_masks_are_refused(hides):
         model(**packed(20, 4), **hides)
     with using(masks.build("causal", 24)):
         model(**packed(20, 4), **hides)
+
+
+def test_a_static_cache_is_refused():
+    model = make("llama", torch.float32).eval()
+    model.set_attn_implementation("longca")
+    with pytest.raises(UnsupportedError, match="leave cache_implementation away"):
+        model.generate(tokens(1, 9), max_new_tokens=2, do_sample=False, cache_implementation="static")
+
+
+def test_a_model_with_an_attention_of_its_own_is_refused():
+    config = transformers.BloomConfig(hidden_size=32, n_layer=1, n_head=4, vocab_size=61, attn_implementation="longca")
+    with pytest.raises(UnsupportedError, match="does not take its attention from AttentionInterface"):
+        transformers.BloomForCausalLM(config)(input_ids=tokens(1, 24), use_cache=False)
+
+
+@pytest.mark.parametrize("mask", ["causal", [], 3])
+def test_a_mask_that_is_none_is_refused(mask):
+    with pytest.raises(RequestError, match=r"give a mask of longca.masks"), using(mask):
+        pass
+    with pytest.raises(RequestError, match=r"give a mask of longca.masks"):
+        step(make("llama"), BATCHES["plain"], "longca", longca_mask=mask)
 
 
 def test_a_kernel_by_name_is_that_kernel():

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from longca.errors import RequestError
+from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers.mask_functions import (
     SHIFTS,
     MaskFunction,
@@ -32,7 +32,7 @@ from longca.integrations.transformers.mask_functions import (
 )
 from longca.masks import Mask, SliceMask, intersection
 
-__all__ = ["LayerMask", "fitting", "make_layer_mask", "own_masks", "same_object", "using"]
+__all__ = ["LayerMask", "fitting", "make_layer_mask", "own_masks", "own_of", "same_object", "using"]
 
 _OWN: ContextVar[tuple[Mask, ...] | None] = ContextVar("longca_own_masks", default=None)
 #: The latest masks, each as its only key.
@@ -56,6 +56,28 @@ class LayerMask:
     is_own: bool = False
     has_documents: bool = False
 
+    def __radd__(self, _scores: Any) -> NoReturn:
+        """Models that compute their own attention add a mask to scores. LongCA would not be called there.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "the model adds its mask to scores by itself, so it does not take its attention from AttentionInterface "
+            "and LongCA would compute nothing; load this model with attn_implementation='eager'"
+        )
+
+    def contiguous(self) -> NoReturn:
+        """`generate` asks for it with a static cache, whose forward it compiles.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "generate asks for the mask of a static cache as a tensor, and LongCA's masks are none; leave "
+            "cache_implementation away"
+        )
+
 
 @contextmanager
 def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
@@ -66,12 +88,33 @@ def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
 
     Args:
         mask: One mask for all rows of a batch, or one for each.
+
+    Raises:
+        RequestError: It is no mask.
     """
-    token = _OWN.set((mask,) if isinstance(mask, Mask) else tuple(mask))
+    token = _OWN.set(own_of(mask))
     try:
         yield
     finally:
         _OWN.reset(token)
+
+
+def own_of(given: Any) -> tuple[Mask, ...]:
+    """The masks that a user gave.
+
+    Args:
+        given: One mask, or a list of masks.
+
+    Raises:
+        RequestError: Something else, or an empty list.
+    """
+    masks = given if isinstance(given, (list, tuple)) else (given,)
+    if not masks or not all(isinstance(mask, Mask) for mask in masks):
+        raise RequestError(
+            f"your mask is {given!r}; give a mask of longca.masks, such as masks.build('causal', tokens), or a list "
+            "with one for each row of the batch"
+        )
+    return tuple(masks)
 
 
 def own_masks() -> tuple[Mask, ...] | None:

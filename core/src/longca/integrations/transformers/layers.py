@@ -11,12 +11,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.layer_masks import LayerMask, fitting
+from longca.integrations.transformers.layer_masks import LayerMask, fitting, own_of
 from longca.kernels.shapes import mask_of_bounds, sdpa
 from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
 from longca.plan_cache import PlanCache
 
-__all__ = ["attend", "check_layer"]
+__all__ = ["attend", "check_layer", "under_autocast"]
 
 #: Arguments that change the scores or the weights, with what a user can do.
 _REFUSED = {
@@ -25,7 +25,7 @@ _REFUSED = {
     "position_bias": "biases of scores",
     "alibi": "biases of scores",
     "head_mask": "masks of whole heads",
-    "output_attentions": "the weights of attention. Leave output_attentions away",
+    "output_attentions": "weights of attention. Leave output_attentions away",
 }
 
 #: Masks of bounds and of windows, combined with those of a layer.
@@ -81,6 +81,7 @@ def attend(
         MaskError: A tensor that is no mask, or bounds that are none.
     """
     name = type(module).__name__
+    query, key, value = under_autocast(query, key, value)
     check_layer(name, query, key, value, {"dropout": dropout, **others})
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
     masks, has_window = _masks(name, attention_mask, longca_mask, batch, queries, keys)
@@ -103,6 +104,19 @@ def attend(
     else:
         out = sdpa(query, key, value, masks, scale=scaling, kernel=kernel)  # type: ignore[assignment]
     return out.transpose(1, 2), None
+
+
+def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """A layer's tensors in the dtype of `torch.autocast`, if the code runs within it.
+
+    autocast leaves rotary embeddings in float32. It casts the inputs of PyTorch's own attention in the same way, and
+    leaves float64 as it is.
+    """
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
 
 
 def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]) -> None:
@@ -131,7 +145,7 @@ def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments:
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         raise RequestError(
             f"{name} gives query, key and value in {query.dtype}, {key.dtype} and {value.dtype}; load the model in one "
-            "dtype, or cast them in the model (torch.autocast leaves rotary embeddings in float32)"
+            "dtype, cast them in the model, or train under torch.autocast"
         )
 
 
@@ -140,7 +154,7 @@ def _masks(
 ) -> tuple[list[Mask], bool]:
     """The mask of each row, and whether a sliding window of the layer is in them."""
     if own is not None:
-        return list(fitting((own,) if isinstance(own, Mask) else own, batch, queries, keys)), False
+        return list(fitting(own_of(own), batch, queries, keys)), False
     if isinstance(given, LayerMask):
         return list(fitting(given.masks, batch, queries, keys)), not given.is_own
     if isinstance(given, Tensor):

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.layers import check_layer
+from longca.integrations.transformers.layers import check_layer, under_autocast
 from longca.integrations.transformers.mask_functions import MaskFunction, closure_of, name_of, walk
-from longca.integrations.transformers.sharded_batch import ShardedBatch, ShardedMask
+from longca.integrations.transformers.sharded_batch import ShardedBatch
+from longca.integrations.transformers.sharded_masks import ShardedMask
 from longca.kernels.attention import attention
 
 __all__ = ["CURRENT", "attend_sharded", "take_sharded_mask"]
@@ -99,6 +100,7 @@ def attend_sharded(
         UnsupportedError: The layer asks for what LongCA cannot compute.
     """
     name = type(module).__name__
+    query, key, value = under_autocast(query, key, value)
     check_layer(name, query, key, value, {"dropout": dropout, **others})
     if not isinstance(attention_mask, ShardedMask):
         raise RequestError(

@@ -1,0 +1,88 @@
+"""Setup: the ranks of a model under context parallelism, and how they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from longca import plugins
+from longca.manifests import Layout
+from longca.masks import Mask
+from longca.parallel.layouts import layout
+from longca.parallel.meshes import groups_of, rank_in
+
+__all__ = ["Setup"]
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The ranks and the strategy of a model.
+
+    Attributes:
+        mesh: The device mesh.
+        strategy: Name of the strategy, or `auto`.
+        placement: Name of the placement, or `auto`.
+        kernel: Name of the kernel or pair, or `auto`.
+        heads: Query heads and KV heads.
+        head_dim: Head dimension.
+        model_dtype: Data type of the model's weights.
+        windows: The number of layers of each kind, by their sliding windows.
+        averaged: Whether DDP or FSDP averages gradients over the mesh.
+        require_documents: Whether a batch of one row must have boundaries of documents.
+    """
+
+    mesh: DeviceMesh
+    strategy: str
+    placement: str
+    kernel: str
+    heads: tuple[int, int]
+    head_dim: int
+    model_dtype: torch.dtype
+    windows: dict[int | None, int]
+    averaged: bool
+    require_documents: bool
+
+    def rank_in(self, placed: Layout) -> int:
+        """This process's rank in a layout."""
+        return rank_in(self.mesh, tuple(dict(placed.axis_sizes)))
+
+    @property
+    def groups(self) -> Sequence[dist.ProcessGroup]:
+        """The process groups of the mesh. They are not kept, because they must not outlive `torch.distributed`."""
+        return groups_of(self.mesh)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything that a layout depends on, apart from the masks and the data type."""
+        where = plugins.registry(), self.mesh, self.groups
+        return *where, self.strategy, self.placement, self.kernel, self.heads, self.head_dim, *self.windows.items()
+
+    def dtype(self, device: str) -> torch.dtype:
+        """The data type of q, k and v on a device."""
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.model_dtype
+
+    def placed(self, weighed: Sequence[tuple[Mask, float]], dtype: torch.dtype) -> tuple[Layout, ...]:
+        """The layout of each mask. They have the same shards."""
+        return layout(
+            weighed,
+            strategy=self.strategy,
+            mesh=self.mesh,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            dtype=dtype,
+            kernel=self.kernel,
+            placement=self.placement,
+        )
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of a tensor over the ranks of the mesh, which holds no graph."""
+        summed = x.detach().clone()
+        for group in self.groups:
+            dist.all_reduce(summed, group=group)
+        return summed

@@ -1,0 +1,159 @@
+"""Sharded masks: the masks of the whole batch, one for each kind of layer, with one layout of its tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.layer_masks import fitting, own_masks, own_of, same_object
+from longca.integrations.transformers.mask_functions import padding
+from longca.integrations.transformers.parallel_setup import Setup
+from longca.kernels.shapes import mask_of_bounds
+from longca.manifests import Layout
+from longca.masks import Mask, Slice, SliceMask, from_cu_seqlens, intersection, pack
+from longca.plan_cache import PlanCache
+
+__all__ = ["ShardedMask", "layer_windows", "sharded_masks"]
+
+#: The masks of the windows of layers, and the layouts of a batch's masks. Ranks make them together.
+_WINDOWS: PlanCache[Mask] = PlanCache(64)
+_LAYOUTS: PlanCache[tuple[Layout, ...]] = PlanCache(64)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedMask:
+    """The mask of all ranks' tokens for one kind of layer. A layer gets it as its attention mask.
+
+    Attributes:
+        mask: The mask of the whole sequence: T × T.
+        window: The sliding window of these layers. None for full attention.
+        layout: The tokens of each rank.
+        setup: The ranks and the strategy.
+    """
+
+    mask: Mask
+    window: int | None
+    layout: Layout
+    setup: Setup
+
+
+def layer_windows(config: Any) -> dict[int | None, int]:
+    """The number of layers of each kind, by their sliding windows. None is full attention.
+
+    Args:
+        config: The configuration of a decoder.
+
+    Raises:
+        UnsupportedError: Layers of a kind that needs the tokens of other ranks in another way.
+    """
+    window: Any = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+    if unknown := sorted(set(kinds) - {"sliding_attention", "full_attention"}):
+        raise UnsupportedError(
+            f"the model has layers of {', '.join(unknown)}, and context_parallel knows full_attention and "
+            "sliding_attention; train this model on one device, or its other layers need tokens of other ranks"
+        )
+    return dict(Counter(int(window) if kind == "sliding_attention" else None for kind in kinds))
+
+
+def sharded_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> dict[int | None, ShardedMask]:
+    """The mask of each kind of layer, by its sliding window. It is a collective call.
+
+    Args:
+        given: The arguments of a model's call, without those that are None.
+        tokens: The tokens of the whole batch: [rows, tokens, ...].
+        setup: The ranks and the strategy.
+
+    Raises:
+        RequestError: The user's own masks or the batch's bounds do not fit, or there are no documents.
+    """
+    base = _base_mask(given, (tokens.shape[0], tokens.shape[1]), setup.require_documents)
+    return _of_layers(base, setup, tokens)
+
+
+def _base_mask(given: Mapping[str, Any], shape: tuple[int, int], require_documents: bool) -> Mask:
+    """The mask of layers of full attention: the user's own, or causal within documents and without padding."""
+    rows, length = shape
+    own = given.get("longca_mask", own_masks())
+    if own is not None:
+        return _packed(fitting(own_of(own), rows, length, length))
+    shown = given["attention_mask"].bool().cpu().numpy() if "attention_mask" in given else None
+    starts = _starts(given.get("position_ids"), shape, shown)
+    bounds = given.get("cu_seq_lens_q")
+    if require_documents and rows == 1 and not starts[:, 1:].any() and bounds is None:
+        raise RequestError(
+            "this batch has no boundaries of documents, and context_parallel(require_documents=True) asks for them. "
+            "Use a collator that gives position_ids which start again in each document, such as "
+            "DataCollatorWithFlattening, and no attention_mask"
+        )
+    mask = from_cu_seqlens([*np.flatnonzero(starts.reshape(-1)).tolist(), rows * length], causal=True)
+    if bounds is not None:
+        if rows != 1:
+            raise RequestError(
+                f"cu_seq_lens_q packs all documents into one row, and the batch has {rows} rows; flatten the batch, as "
+                "DataCollatorWithFlattening does"
+            )
+        mask = intersection(mask, mask_of_bounds(bounds, None, False, (-1, -1), length, length))
+    if shown is not None and not shown.all():
+        mask = intersection(mask, padding(shown.reshape(-1), rows * length, rows * length))
+    return same_object(mask)
+
+
+def _packed(masks: tuple[Mask, ...]) -> Mask:
+    """The masks of rows side by side. The same masks give the same object."""
+    return _WINDOWS.get(masks[0], tuple(mask.key for mask in masks), lambda: pack(masks))
+
+
+def _starts(positions: Tensor | None, shape: tuple[int, int], shown: Any) -> Any:
+    """Whether a document starts at each token: [rows, tokens]. Every row starts one.
+
+    Raises:
+        RequestError: Padding on the left without positions, or documents that transformers would not see.
+    """
+    starts = np.zeros(shape, bool)
+    starts[:, 0] = True
+    if positions is None:
+        if shown is not None and (left := np.flatnonzero(~shown[:, 0] & shown.any(1))).size:
+            raise RequestError(
+                f"row {left[0]} begins with padding, and its positions would count the padding; pad on the right "
+                "(tokenizer.padding_side = 'right'), or give position_ids"
+            )
+        return starts
+    steps = np.diff(np.broadcast_to(positions.cpu().numpy(), shape), axis=1) != 1
+    if shown is None:
+        starts[:, 1:] |= steps
+    elif (steps & shown[:, 1:] & shown[:, :-1]).any():
+        raise RequestError(
+            "position_ids start again within a row, and transformers ignores these documents because the call gives an "
+            "attention_mask too; leave attention_mask away, or give the mask by using(mask)"
+        )
+    return starts
+
+
+def _of_layers(base: Mask, setup: Setup, tokens: Tensor) -> dict[int | None, ShardedMask]:
+    """The mask and the layout of each kind of layer. Equal batches find both again."""
+    length = base.seqlen_q
+
+    def within(window: int | None) -> Mask:
+        if window is None:
+            return base
+        band = SliceMask([Slice(0, length, 0, length, 1 - window)], length, length)
+        return _WINDOWS.get(base, window, lambda: intersection(base, band))
+
+    each = {window: within(window) for window in setup.windows}
+    weighed = [(mask, float(setup.windows[window])) for window, mask in each.items()]
+    dtype = setup.dtype(tokens.device.type)
+    about = setup.key, dtype, tuple(mask.key for mask in each.values())
+    layouts = _LAYOUTS.get(base, about, lambda: setup.placed(weighed, dtype))
+    return {
+        window: ShardedMask(mask, window, found, setup)
+        for (window, mask), found in zip(each.items(), layouts, strict=True)
+    }
