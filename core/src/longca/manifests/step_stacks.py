@@ -148,7 +148,8 @@ def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
     assert isinstance(mask, SliceMask), "masks of blocks are cut one by one"
     if len(layout.table.table) * len(mask.array) > _KEPT:
         return cut_steps(mask, layout.table, composed)
-    return iter(_STACKS.get(mask, (composed, layout), lambda: _Kept(cut_steps(mask, layout.table, composed))))
+    kept = _STACKS.get(mask, layout, lambda: _Kept(cut_steps(mask, layout.table, False)))
+    return (replace(stack, whole_composed=True) for stack in kept) if composed else iter(kept)
 
 
 class _Kept:

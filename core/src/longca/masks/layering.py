@@ -89,7 +89,7 @@ class _Layer:
 
     def take(self, document: _Document, left: tuple[int, bool], right: tuple[int, bool]) -> bool:
         """Takes a document if it comes after all others and shares their window."""
-        if not self.free(document[0], document[2]):
+        if self.q > document[0] or self.k > document[2]:  # as `free`, without a call for each slice and layer
             return False
         new_left, new_right = self._left.joined(*left), self._right.joined(*right)
         if new_left is None or new_right is None:
@@ -131,9 +131,11 @@ def _windowed(slices: SliceArray) -> Iterable[tuple[_Document, tuple[int, bool],
 
 
 def _place(stacks: list[_Layer], document: _Document, left: tuple[int, bool], right: tuple[int, bool]) -> None:
-    if not any(layer.take(document, left, right) for layer in stacks):
-        stacks.append(_Layer())
-        stacks[-1].take(document, left, right)
+    for layer in stacks:
+        if layer.take(document, left, right):
+            return
+    stacks.append(_Layer())
+    stacks[-1].take(document, left, right)
 
 
 def _swept(rows: SliceArray, most: int | None) -> list[_Layer]:

@@ -118,12 +118,12 @@ def area(array: SliceArray) -> NDArray[np.int64]:
     """Exact number of visible pairs of each tight slice: its rectangle minus the two corners outside the band."""
     q0, q1, k0, k1, lo, hi = array.T
     loose_lo, loose_hi = corner_band(array)
-    below, above = lo - loose_lo, loose_hi - hi
-    return (q1 - q0) * (k1 - k0) - _corner(below, q1 - q0, k1 - k0) - _corner(above, q1 - q0, k1 - k0)
+    outside = np.stack([lo - loose_lo, loose_hi - hi])
+    return (q1 - q0) * (k1 - k0) - _corners(outside, q1 - q0, k1 - k0).sum(axis=0)
 
 
-def _corner(diagonals: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Cells on the `diagonals` outermost diagonals of one corner of a rows × columns rectangle."""
+def _corners(diagonals: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cells on the `diagonals` outermost diagonals of both corners of a rows × columns rectangle: [2, n]."""
 
     def triangle(n: NDArray[np.int64]) -> NDArray[np.int64]:
         n = np.maximum(n, 0)
@@ -138,12 +138,13 @@ def merge(array: SliceArray) -> SliceArray:
     Candidates are neighbours in an order by a shared edge or diagonal. Each round halves a chain, so a slice that
     was cut into n pieces is whole again after log n rounds. The result is ordered by (q0, k0).
     """
+    sized = np.column_stack([array, area(array)])
     while True:
-        before = len(array)
+        before = len(sized)
         for keys in _NEIGHBOUR_ORDERS:
-            array = _merge_adjacent(array[np.lexsort([array[:, column] for column in reversed(keys)])])
-        if len(array) == before:
-            return array[np.lexsort((array[:, 2], array[:, 0]))]
+            sized = _merge_adjacent(sized[np.lexsort([sized[:, column] for column in reversed(keys)])])
+        if len(sized) == before:
+            return np.ascontiguousarray(sized[np.lexsort((sized[:, 2], sized[:, 0])), :6])
 
 
 # The columns are q0, q1, k0, k1, lo, hi. Two slices side by side share q0 and q1. Two slices one above the other
@@ -151,20 +152,21 @@ def merge(array: SliceArray) -> SliceArray:
 _NEIGHBOUR_ORDERS = ((0, 1, 2, 4), (2, 0), (3, 0), (4, 0), (5, 0))
 
 
-def _merge_adjacent(array: SliceArray) -> SliceArray:
-    if len(array) < 2:
-        return array
-    a, b = array[:-1], array[1:]
+def _merge_adjacent(sized: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Merges neighbours in the order of the slices: [n, 7] with their areas in the last column."""
+    if len(sized) < 2:
+        return sized
+    a, b = sized[:-1], sized[1:]
     union = np.minimum(a, b)
-    union[:, [1, 3, 5]] = np.maximum(a, b)[:, [1, 3, 5]]
-    joint = area(array)
-    fits = area(union) == joint[:-1] + joint[1:]
+    union[:, [1, 3, 5]] = np.maximum(a[:, [1, 3, 5]], b[:, [1, 3, 5]])
+    union[:, 6] = a[:, 6] + b[:, 6]
+    fits = area(union[:, :6]) == union[:, 6]
     if not fits.any():
-        return array
+        return sized
     # Take every other pair in a run of pairs that fit: a slice joins at most one neighbour a round.
     index = np.arange(len(fits))
     run_start = np.maximum.accumulate(np.where(fits & ~np.r_[False, fits[:-1]], index, 0))
     take = fits & ((index - run_start) % 2 == 0)
-    merged = array.copy()
+    merged = sized.copy()
     merged[:-1][take] = union[take]
     return merged[~np.r_[False, take]]

@@ -7,6 +7,7 @@ interval pieces stores the intervals of all masks.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -22,11 +23,15 @@ from longca.masks.intervals import IntervalPieces, interval_pieces
 from longca.masks.mask import Mask
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import UNBOUNDED, SliceArray, area, merge, transpose, trim
+from longca.plan_cache import PlanCache
 
 __all__ = ["MaskStack"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+#: The latest answers of `MaskStack.has_layers`. A layout is cut again for each kernel and role that asks for it.
+_FEW_LAYERS: PlanCache[bool] = PlanCache(2**14)
 
 
 class MaskStack:
@@ -47,7 +52,6 @@ class MaskStack:
         self.seqlens_q, self.seqlens_k = seqlens_q, seqlens_k
         self._whole = whole
         self._first = np.searchsorted(owner, np.arange(len(seqlens_q) + 1))
-        self._layers: dict[tuple[int, bytes], bool] = {}
         self._admitted: dict[Form, Bools] = {}
         self._tiles: dict[int, Ints] = {}
 
@@ -140,12 +144,10 @@ class MaskStack:
         return few, ~few & (self.row_counts <= most) & (self.column_counts <= most)
 
     def has_layers(self, index: int, most: int) -> bool:
-        """Whether one mask takes at most `most` layers. Masks with the same slices share one answer."""
+        """Whether one mask takes at most `most` layers. Masks with the same slices share one answer, in any stack."""
         slices = self.slices(index)
-        key = most, slices.tobytes()
-        if key not in self._layers:
-            self._layers[key] = layering.fit_layers(merge(slices), most)
-        return self._layers[key]
+        digest = hashlib.blake2b(slices.tobytes(), digest_size=16).digest()
+        return _FEW_LAYERS.get(None, (most, digest), lambda: layering.fit_layers(merge(slices), most))
 
     @cached_property
     def varlen(self) -> Bools:
