@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from longca_cp.overlap import SLOTS
 
 if TYPE_CHECKING:
-    from longca_cp.memory import Share
+    from longca_cp.share import Share
 
 __all__ = [
     "exchange",

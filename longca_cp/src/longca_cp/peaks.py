@@ -1,0 +1,170 @@
+"""Peaks: the formulas of the bytes that a forward or a backward of each strategy allocates on a rank. Torch-free.
+
+`longca_cp.memory` says what they count, and has the symbols. An axis with a link has windows instead of buffers
+(`longca_cp.pushed_memory`).
+
+Source: the strategies beside this file. A test compares the formulas with their allocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from longca_cp import pushed_memory as pushed
+from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS
+from longca_cp.share import Share
+
+__all__ = ["PEAKS", "Formula"]
+
+#: From this number of partial results on, their sum is a tensor of its own.
+_SUMMED = 3
+
+
+def _ulysses(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    chunks, whole = mine.chunks(ULYSSES_CHUNKS), mine.q + mine.kv
+    if share.pushes and sizes["ulysses"] > 1:
+        return pushed.exchange(share, mine, mine.q)
+    # Either two chunks' q, k and v leave and arrive. Or one chunk is computed, one moves, and an output returns.
+    exchanging = min(2, chunks) * 2 * whole // chunks + _copies(share, mine)
+    computing = ((2 * chunks - 1) * whole + 2 * mine.q) // chunks
+    return share.q + max(exchanging, computing)
+
+
+def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    if share.pushes and sizes["ulysses"] > 1:
+        return pushed.exchange_backward(share, mine, 0)
+    gradients = 2 * (mine.q + mine.kv)  # by heads, and as they arrive by tokens
+    sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
+    return share.q + share.kv + mine.q // mine.chunks(ULYSSES_CHUNKS) + gradients + sums
+
+
+def _ring_of(share: Share, ranks: int) -> int:
+    """Two buffers of keys and values, and partial outputs, the first of which becomes the output."""
+    return _ring(share, ranks) + _parts(share, ranks)
+
+
+def _ring_backward_of(share: Share, ranks: int) -> int:
+    """The buffers of the forward, one step's gradients, and the sums of gradients that leave and arrive."""
+    return _gradient_ring(share, ranks) + _parts(share, ranks)
+
+
+def _parts(share: Share, steps: int) -> int:
+    """Partial results of queries: two of them, and from three on their sum."""
+    return min(2, steps) * share.q + (share.wide * share.q if steps >= _SUMMED else 0)
+
+
+def _ring(share: Share, ranks: int) -> int:
+    return pushed.ring(share, ranks) if share.pushes and ranks > 1 else min(2, ranks) * share.kv
+
+
+def _gradient_ring(share: Share, ranks: int) -> int:
+    if share.pushes and ranks > 1:
+        return pushed.gradient_ring(share, ranks)
+    return (min(2, ranks) + 1) * share.kv + min(2, ranks) * share.wide * share.kv
+
+
+def _all_gather(share: Share, sizes: dict[str, int]) -> int:
+    chunks = share.chunks(GATHER_CHUNKS)
+    if share.pushes and sizes["ring"] > 1:
+        return pushed.gather(share, sizes["ring"], chunks)
+    mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
+    # A chunk as received and in order, the next one on its way, and the last one until this one has arrived.
+    return share.q + min(chunks + 1, 4) * all_of + mine
+
+
+def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
+    chunks, wide = share.chunks(GATHER_CHUNKS), share.wide
+    if share.pushes and sizes["ring"] > 1:
+        return pushed.gather_backward(share, sizes["ring"], chunks)
+    mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
+    at_hand = 3 * all_of + wide * all_of  # a chunk, its gradients, these in their owners' order, and wide
+    coming = all_of + mine if chunks > 2 else 0
+    leaving = wide * (all_of + mine) if chunks > 1 else 0
+    return share.q + share.kv + at_hand + coming + leaving + wide * mine
+
+
+def _usp(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    standing = pushed.ring(mine, sizes["ring"]) if share.pushes else 0
+    return _around(share, mine, sizes["ulysses"], _ring_of(mine, sizes["ring"]), standing)
+
+
+def _usp_backward(share: Share, sizes: dict[str, int]) -> int:
+    mine = share.by_heads(sizes["ulysses"])
+    return _around_backward(share, mine, sizes["ulysses"], _ring_backward_of(mine, sizes["ring"]))
+
+
+def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
+    mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
+    window = _ring(mine, inner)
+    rings = _ring(mine, outer) + window
+    within = rings + _parts(mine, outer * inner)
+    # A window's ring is made before the ring of the window before it is freed. Pushes share one window of a link.
+    more = 0 if share.pushes and inner > 1 else window
+    between = rings + more + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+    standing = pushed.ring(mine, outer) + pushed.ring(mine, inner) if share.pushes else 0
+    return _around(share, mine, sizes["heads"], max(within, between), standing)
+
+
+def _loongtrain_backward(share: Share, sizes: dict[str, int]) -> int:
+    mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
+    if share.pushes and max(outer, inner) > 1:
+        return _around_backward(share, mine, sizes["heads"], _double_ring_backward(mine, outer, inner))
+    window = _gradient_ring(mine, inner)
+    rings = _gradient_ring(mine, outer) + window
+    last = mine.kv if outer > 1 else 0  # the gradients of a step of the window before
+    within = rings + last + _parts(mine, outer * inner)
+    between = rings + window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+    return _around_backward(share, mine, sizes["heads"], max(within, between))
+
+
+def _double_ring_backward(mine: Share, outer: int, inner: int) -> int:
+    """The rings of `_loongtrain_backward` if they push. A ring of one rank does not."""
+    if outer == 1:
+        around, before = _gradient_ring(mine, 1), 0
+    else:
+        around, before = pushed.outer_gradient_ring(mine, outer), mine.wide * mine.kv  # the window before's sum
+    if inner > 1:
+        return around + before + pushed.gradient_ring(mine, inner, inner=True) + _parts(mine, outer * inner)
+    window = _gradient_ring(mine, 1)
+    within = around + before + window + mine.kv + _parts(mine, outer)
+    return max(within, around + 2 * window + _parts(mine, outer - 1))
+
+
+def _around(share: Share, mine: Share, ranks: int, inside: int, standing: int) -> int:
+    """An exchange of heads in one chunk around the memory of rings, whose windows stand before and after them."""
+    whole = mine.q + mine.kv
+    if share.pushes and ranks > 1:
+        return pushed.exchange(share, mine, inside)
+    exchanging = max(3 * share.q + whole, share.q + 2 * whole + _copies(share, mine))
+    return max(share.q + whole + inside, standing + exchanging)
+
+
+def _around_backward(share: Share, mine: Share, ranks: int, inside: int) -> int:
+    if share.pushes and ranks > 1:
+        return pushed.exchange_backward(share, mine, inside)
+    gradients = mine.q + mine.kv  # where they lie side by side to be sent
+    sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
+    return share.q + share.kv + mine.q + gradients + max(inside, gradients + sums)
+
+
+def _copies(share: Share, mine: Share) -> int:
+    """Copies of KV heads for several ranks, before they are sent."""
+    return mine.kv if mine.kv > share.kv else 0
+
+
+#: From a share and the ranks along each axis to bytes.
+Formula = Callable[[Share, dict[str, int]], int]
+#: The formulas of the forward and of the backward.
+PEAKS: Mapping[str, tuple[Formula, Formula]] = {
+    "ulysses": (_ulysses, _ulysses_backward),
+    "ring_p2p": (
+        lambda share, sizes: _ring_of(share, sizes["ring"]),
+        lambda share, sizes: _ring_backward_of(share, sizes["ring"]),
+    ),
+    "ring_all_gather": (_all_gather, _all_gather_backward),
+    "usp": (_usp, _usp_backward),
+    "loongtrain": (_loongtrain, _loongtrain_backward),
+}
