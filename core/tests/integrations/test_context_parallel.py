@@ -55,7 +55,7 @@ def test_the_benchmark_has_the_same_losses_on_one_device_and_on_two_ranks(tmp_pa
     script = str(RANKS.parents[2] / "benchmarks" / "transformers_step.py")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     losses = []
-    for command in ([script, "--subjects", "longca", "sdpa"], [*torchrun, script, "--strategy", "ring_p2p"]):
+    for command in ([script, "longca@256", "sdpa@256"], [*torchrun, script, "ring_p2p@256"]):
         out = tmp_path / f"{len(losses)}.json"
         asked = [sys.executable, *command, "--small", "--out", str(out)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_HISTORY": str(tmp_path / "history.jsonl")}

@@ -1,0 +1,151 @@
+"""A Llama of transformers with one kind of attention, and its training steps, for `transformers_step.py`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from small_llama import Batch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from longca.integrations.transformers import ContextParallel, context_parallel
+
+TAKES_BOUNDS = ("flash_attention_4", "flash_attention_2", "torch_varlen")
+WARM_UP = 2
+PART = 8192  # tokens whose logits are in memory at once
+IGNORED = -100
+
+
+def torch_varlen(
+    module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, scaling: float, **others: Any
+) -> tuple[Tensor, None]:
+    """PyTorch's FlashAttention-2 with the bounds of the documents, as an attention implementation of transformers."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    taken = inspect.signature(varlen_attn).parameters
+    options: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in taken else {"is_causal": True}
+    if "enable_gqa" in taken:
+        options["enable_gqa"] = True
+    bounds, longest = others["cu_seq_lens_q"], others["max_length_q"]
+    packed = (x[0].transpose(0, 1) for x in (q, k, v))
+    out = varlen_attn(*packed, bounds, bounds, longest, longest, scale=scaling, **options)
+    return out[None], None
+
+
+def model_of(asked: argparse.Namespace, implementation: str, device: torch.device) -> Any:
+    """A model with the weights that all subjects begin with. Its logits are the hidden states of its last layer."""
+    heads, heads_kv = map(int, asked.heads.split(":"))
+    sizes: dict[str, Any] = {
+        "hidden_size": asked.width,
+        "intermediate_size": asked.inner,
+        "num_hidden_layers": asked.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads_kv,
+        "head_dim": asked.head_dim,
+        "vocab_size": asked.vocabulary,
+        "max_position_embeddings": asked.seqlen,
+        "attn_implementation": implementation,
+    }
+    torch.manual_seed(0)
+    with device:
+        model: Any = LlamaForCausalLM(LlamaConfig(**sizes))
+    model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    recompute = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)  # 4.56 has one
+    recompute({"use_reentrant": False})
+    model.lm_head.forward = lambda hidden: hidden
+    return model.train()
+
+
+def loss_in_parts(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the losses of hidden states [T, width], whose logits are made in parts and anew in the backward."""
+
+    def part(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        logits = linear(hidden, weight).float()
+        return cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+
+    parts = zip(hidden.split(PART), targets.split(PART), strict=True)
+    losses = [checkpoint(part, some, weight, their, use_reentrant=False) for some, their in parts]
+    return torch.stack(losses).sum()
+
+
+class Cell:
+    """A model with one kind of attention, and its steps on a number of tokens.
+
+    Args:
+        asked: The options, with the cell's `seqlen`.
+        subject: The attention implementation, or the strategy of a mesh.
+        device: The device.
+        mesh: The ranks, if there are several.
+    """
+
+    def __init__(self, asked: argparse.Namespace, subject: str, device: torch.device, mesh: DeviceMesh | None) -> None:
+        self.asked, self.subject, self.device, self.mesh = asked, subject, device, mesh
+        self.model = model_of(asked, "sdpa" if mesh else subject, device)
+        self.parallel: ContextParallel | None = None
+        if mesh:
+            self.parallel = context_parallel(self.model, mesh, subject, kernel=asked.kernel)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=asked.rate, fused=True)
+
+    def step(self, batch: Batch) -> Tensor:
+        """Takes a step, and gives the loss of the whole batch."""
+        ends = torch.cat([batch.positions[1:], batch.positions.new_zeros(1)]) == 0
+        targets = batch.targets.masked_fill(ends, IGNORED)
+        given = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
+        if self.subject in TAKES_BOUNDS:
+            bounds = torch.tensor([0, *batch.lengths], device=self.device).cumsum(0, dtype=torch.int32)
+            given |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+            given |= dict.fromkeys(("max_length_q", "max_length_k"), max(batch.lengths))  # type: ignore[arg-type]
+        hidden = self.model(**given, use_cache=False).logits[0]
+        mine = self.parallel.shard(targets[None])[0] if self.parallel else targets
+        loss = loss_in_parts(hidden, self.model.lm_head.weight, mine) / (targets != IGNORED).sum()
+        loss.backward()
+        if self.parallel:
+            self.parallel.sync_gradients()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        total = loss.detach().clone()
+        if self.mesh:
+            dist.all_reduce(total)
+        return total
+
+    def steps(self) -> tuple[list[float], list[float]]:
+        """The losses and the seconds of all steps, until the counted ones have taken the cell's time."""
+        losses: list[float] = []
+        samples: list[float] = []
+        for step in range(WARM_UP + self.asked.steps):
+            if step > WARM_UP and largest(sum(samples[WARM_UP:]), self.device, self.mesh) > self.asked.seconds:
+                break
+            batch = Batch.draw(step, self.asked, self.device)
+            if step == WARM_UP and self.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.device)
+            wait(self.device, self.mesh)
+            start = time.perf_counter()
+            loss = self.step(batch)
+            wait(self.device, self.mesh)
+            samples.append(time.perf_counter() - start)
+            losses.append(loss.item())
+        return losses, samples
+
+
+def wait(device: torch.device, mesh: DeviceMesh | None) -> None:
+    """Waits until the device, and those of all ranks, are done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    if mesh:
+        dist.barrier()
+
+
+def largest(value: float, device: torch.device, mesh: DeviceMesh | None) -> float:
+    """The largest value of all ranks."""
+    found = torch.tensor(float(value), device=device, dtype=torch.float64)
+    if mesh:
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+    return found.item()
