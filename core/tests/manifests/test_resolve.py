@@ -232,6 +232,19 @@ def test_a_verdict_knows_whether_an_lse_is_rough():
     assert not resolve_manifest(manifest({"gqa": False, "rough_lse": True}), problem()).rough_lse, "no offer, no lse"
 
 
+def test_a_kernel_that_may_give_no_lse_is_refused_where_one_is_needed():
+    kernel = manifest({"form": "row_intervals", "unequal_lengths": True, "optional_lse": True})
+    assert resolve_manifest(kernel, problem()).optional_lse
+    heads = (Step(((0, 64),), ((0, 64),), (4 * r, 4 * r + 4), (r, r + 1)) for r in range(2))
+    by_heads = Layout(tuple((step,) for step in heads), (((0, 32),), ((32, 64),)))
+    merged, moved = (
+        " ".join(map(str, resolve_manifest(kernel, problem(), layout).reasons))
+        for layout in (zigzag_ring(2, 64), by_heads)
+    )
+    assert "fake may give no log-sum-exp to merge by; one part of a larger softmax was asked." in merged
+    assert moved == "fake may give no log-sum-exp, and ranks return one with their outputs; 2 ranks were asked."
+
+
 def test_steps_that_show_nothing_ask_nothing():
     halves = (((0, 32),), ((32, 64),))
     steps = tuple(

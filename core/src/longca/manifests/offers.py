@@ -104,6 +104,8 @@ class Offer(BaseModel):
         fills_buffers: Whether it writes results straight into the caller's buffers, and does not copy them.
         rough_lse: Whether its log-sum-exp sums weights that were rounded to the data type. Its outputs are accurate,
             and outputs that are merged by this log-sum-exp are not.
+        optional_lse: Whether it may give no log-sum-exp, which is then NaN everywhere. A run measures it on one device
+            and records `without_lse`. Pairs, mixes, strategies and conformance need a log-sum-exp.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -130,6 +132,7 @@ class Offer(BaseModel):
     metadata: MetadataMemory
     fills_buffers: bool = True
     rough_lse: bool = False
+    optional_lse: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Offer:

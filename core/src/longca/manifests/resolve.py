@@ -205,6 +205,8 @@ def _about_composing(name: str, offer: Offer, problem: Problem) -> Iterator[Reas
     computes_lse = not problem.backward_only or offer.backward is Backward.LSE_GRAD
     if problem.composed and offer.rough_lse and computes_lse:
         yield Reason("composition", asked, f"{name}'s log-sum-exp is too rough to merge by")
+    if problem.composed and offer.optional_lse and computes_lse:
+        yield Reason("composition", asked, f"{name} may give no log-sum-exp to merge by")
 
 
 def _about_backward(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
@@ -250,6 +252,9 @@ def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) 
             where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
             return Verdict(manifest.name, None, (*verdict.reasons, where))
         unverified |= verdict.unverified
+        if verdict.optional_lse:
+            lacking = f"{manifest.name} may give no log-sum-exp, and ranks return one with their outputs"
+            return Verdict(manifest.name, None, (Reason("layout", f"{layout.world_size} ranks were asked", lacking),))
         if verdict.offer is not None:
             used[verdict.offer] = None
     only = next(iter(used)) if len(used) == 1 else None

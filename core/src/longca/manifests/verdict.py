@@ -65,6 +65,13 @@ class Verdict:
         return any(offer.rough_lse for offer in (self.offer, *self.offers) if offer is not None)
 
     @property
+    def optional_lse(self) -> bool:
+        """Whether the offer of its forward may give no log-sum-exp. The offers of a layout give one."""
+        if self.halves:
+            return self.halves[0].optional_lse
+        return self.offer is not None and self.offer.optional_lse
+
+    @property
     def form(self) -> str:
         """The forms of its offers as in records, such as `layers + row_intervals` for a pair. Empty without offers."""
         if self.halves:

@@ -16,19 +16,17 @@ from longca_bench.cli.options import (
     NoPlugin,
     chosen_device,
     chosen_directions,
-    count_workers,
     finite,
     open_registry,
 )
 from longca_bench.cli.run_advised import advised, print_advised
 from longca_bench.cli.run_cluster import ClusterOptions, cluster_device, say_duration, start_job, takes_cluster
+from longca_bench.cli.run_kernels import ChosenKernels
+from longca_bench.cli.run_ranks import check_ranks, in_its_place, ranks_of
 from longca_bench.cli.run_request import Described, Request
 from longca_bench.measuring.options import DEADLINE, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from longca.manifests import Device
     from longca.plugins import Registry
     from longca_bench.measuring.outcome import Outcome
     from longca_bench.ranks.leader import Leader
@@ -136,7 +134,7 @@ def run(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Measure this function of q, k and v beside the kernels, on one device. It returns (out, lse).",
+            help="Measure this function of q, k and v beside the kernels, on one device. It may return (out, lse).",
         ),
     ] = None,
     shape: Annotated[
@@ -154,20 +152,12 @@ def run(
     A mask pattern in place of a suite is one problem for every kernel. The options below describe the mask. Factors
     that are not given are drawn. A kernel that does not take the problem is listed as unsupported.
     """
-    from longca.errors import RequestError
     from longca_bench.suites.cases import Selection
 
-    if recommended is not None and ab is not None:
-        raise RequestError("--recommended chooses the kernels, and --ab names them; leave out one of them")
-    if unverified and recommended is not None:
-        raise RequestError("--recommended chooses among verified kernels; leave out --unverified")
-    if pairs and (recommended is not None or ab is not None):
-        other = "--ab names" if ab is not None else "--recommended chooses"
-        raise RequestError(f"{other} the kernels, and --pairs adds pairs to them; leave out one of them")
-    if function is not None:
-        kernel = _with_function(function, shape, kernel, alone=not (nproc or strategy))
+    chosen = ChosenKernels(tuple(kernel or ()), ab, recommended, pairs, unverified)
+    kernels = chosen.names(None if function is None else (function, shape), alone=not (nproc or strategy))
     selection = Selection(
-        kernels=_kernels(tuple(kernel or ()), ab),
+        kernels=kernels,
         patterns=tuple(mask or ()),
         seqlens=tuple(seqlen or ()),
         directions=chosen_directions(direction),
@@ -184,54 +174,7 @@ def run(
     about = device, nproc, out, resume, dry_run, as_json, ab, recommended, unverified
     problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
     wanted = Request(suite, selection, problem, options, *about, cluster.chosen)
-    _in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
-
-
-def _with_function(function: str, shape: str, kernels: list[str] | None, *, alone: bool) -> list[str] | None:
-    """The kernels of --kernel and a function, which becomes a kernel of this run."""
-    from longca.errors import RequestError
-
-    if not alone:
-        raise RequestError("--function is measured on one device; leave out --nproc and --strategy, or verify it there")
-    if shape not in ("thd", "bhsd", "bshd"):
-        raise RequestError(f"--shape is {shape!r}; give thd, bhsd or bshd")
-    from longca_bench.functions.distribution import install
-
-    name = install(function, shape)
-    typer.echo(f"{function} is the kernel {name}", err=True)
-    return [*kernels, name] if kernels else kernels
-
-
-def _kernels(selected: tuple[str, ...], ab: tuple[str, str] | None) -> tuple[str, ...]:
-    """The kernels of --kernel or of --ab."""
-    from longca.errors import RequestError
-
-    if ab is None:
-        return selected
-    if selected:
-        raise RequestError("--ab names the kernels; leave out --kernel, or --ab")
-    if ab[0] == ab[1]:
-        raise RequestError(f"--ab {ab[0]} {ab[1]} compares a kernel with itself; name two kernels")
-    return ab
-
-
-def _in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> None:
-    """Does the part of this process. In a job the first process leads, and the others supervise their ranks."""
-    from longca_bench.ranks.job import current_job
-
-    job = current_job()
-    if job is not None and job.rank > 0:
-        from longca_bench.ranks.member import follow
-
-        follow(job)
-        return
-    if job is None:
-        lead(None)
-        return
-    from longca_bench.ranks.leader import leading
-
-    with leading(job) as leader:
-        lead(leader)
+    in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
 def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
@@ -242,10 +185,10 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
 
     ranks, job = (wanted.nproc if leader is None else leader.size), wanted.cluster
     if job is not None:
-        ranks = _ranks_of(job, ranks)
+        ranks = ranks_of(job, ranks)
     suite, selection = chosen_suite(wanted, ranks)
     where = chosen_device(wanted.device) if job is None else cluster_device(wanted, job)
-    _check(wanted, where, ranks)
+    check_ranks(wanted, where, ranks)
     leads = wanted.dry_run or leader is not None or ranks is None
     outcomes: list[Outcome] = []
     if wanted.recommended is not None and leads and job is None:
@@ -279,25 +222,3 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
         from longca_bench.cli.run_measure import measure
 
         measure(wanted, suite, cases, where, registry, leader, outcomes)
-
-
-def _ranks_of(job: ClusterOptions, per_node: int | None) -> int | None:
-    """The ranks of a job on all its nodes, or None without ranks."""
-    from longca.errors import RequestError
-
-    if per_node is None and (job.nodes or 1) > 1:
-        raise RequestError(f"--nodes {job.nodes} share each case by their ranks; give the ranks on each with --nproc")
-    return None if per_node is None else per_node * (job.nodes or 1)
-
-
-def _check(wanted: Request, where: Device, ranks: int | None) -> None:
-    """Refuses options that do not go with ranks."""
-    from longca.errors import RequestError
-
-    if ranks is None:
-        return
-    if wanted.ab:
-        raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --nproc and torchrun")
-    here = count_workers(where)
-    if wanted.nproc is not None and wanted.cluster is None and where.kind == "cuda" and wanted.nproc > here:
-        raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")

@@ -70,6 +70,8 @@ def measure(
     if kernels := dict.fromkeys(record.kernel for record in records if record.unverified):
         advice = "`longca verify --unverified` verifies all their offers"
         typer.echo(f"nobody verified {', '.join(kernels)} on {where} before; {advice}", err=True)
+    if kernels := dict.fromkeys(record.kernel for record in records if record.without_lse):
+        typer.echo(f"{', '.join(kernels)} gave no log-sum-exp of [heads, tokens], so none was checked", err=True)
     if outcomes:
         outcomes = measured_outcomes(folder.path, outcomes, records)
     if wanted.as_json and outcomes:

@@ -81,5 +81,5 @@ def _manifest(name: str, text: str) -> KernelManifest:
         upstream="https://longca.invalid/function",
         license="unknown",
         implementation=f"{_MODULE}:made",
-        offers=tuple(Offer(metadata="O(S²)", fills_buffers=False, **offer) for offer in offers),  # type: ignore[arg-type]
+        offers=tuple(Offer(metadata="O(S²)", fills_buffers=False, optional_lse=True, **offer) for offer in offers),  # type: ignore[arg-type]
     )

@@ -67,6 +67,7 @@ class Record(BaseModel):
         form: Form of the mask for the kernel.
         backend: Function and library that ran.
         unverified: Whether nobody had verified an offer of the kernel on this device, so that it ran by `--unverified`.
+        without_lse: Whether the kernel gave no log-sum-exp, so that none was checked.
         device: Device of the run.
         pattern: The mask's pattern.
         seqlen: Tokens.
@@ -153,6 +154,7 @@ class Record(BaseModel):
     form: str | None = None
     backend: str | None = None
     unverified: bool = False
+    without_lse: bool = False
     device: str
     pattern: str
     seqlen: int

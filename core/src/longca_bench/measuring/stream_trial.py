@@ -32,7 +32,7 @@ from longca_bench.measuring.workers import CaseEndError, Heard
 from longca_bench.suites.streams import cold, masks_of
 from longca_bench.suites.tasks import Sharing, Task
 from longca_bench.verification.change import Change
-from longca_bench.verification.verify import Finding, Verification
+from longca_bench.verification.verify import Finding, Verification, given_results
 
 __all__ = ["WINDOW", "StreamTrial"]
 
@@ -65,6 +65,7 @@ class StreamTrial:
         self._clocks = {way: Clocks(self._world.device, 0.0) for way in Way}
         self._seconds: dict[str, list[float]] = {name: [] for name in ("plan", *Way)}
         self._verified: tuple[int, ...] | None = None
+        self._without_lse = False
 
     def measure(self) -> Result:
         """Makes all steps, verifies them, and returns their times.
@@ -79,6 +80,7 @@ class StreamTrial:
             found = worst([found, self._window(range(first, min(first + window, len(self._masks))))])
         verification = Verification(found)
         fields: dict[str, Any] = {"findings": tuple(map(asdict, found)), "verified_kv_heads": self._verified}
+        fields["without_lse"] = self._without_lse
         if not verification.passed:
             return Result(Status.WRONG, "; ".join(map(str, verification.failures)), fields)
         doubts = [
@@ -127,9 +129,11 @@ class StreamTrial:
             self._made(way, steps, shards, landings)
             self._instruments.announce("verify")
             for shard, landing in zip(shards, landings, strict=True):
-                mine = [*shard.check(landing), *shard.changed_inputs()]
+                results = given_results(landing, optional_lse=self._task.optional_lse)
+                self._without_lse |= "lse" not in results
+                mine = [*shard.check(results), *shard.changed_inputs()]
                 if shard.checksums.is_complete:
-                    mine += shard.check_rows(landing, self._random)
+                    mine += shard.check_rows(results, self._random)
                 shard.checksums.is_complete = True
                 named = tuple(each.named(f"{each.tensor} of {way} steps") for each in mine)
                 found += self._world.everyone(named)

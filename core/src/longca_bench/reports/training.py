@@ -91,5 +91,5 @@ def _composes(kernel: str, form: str, dtype: str, direction: Direction) -> bool:
     offers = [] if manifest is None else [each for each in manifest.offers if each.form == form]
     asked = [each for each in offers if dtype in each.dtypes and direction in each.directions]
     if direction is Direction.FORWARD:
-        return bool(asked) and not any(each.rough_lse for each in asked)
+        return bool(asked) and not any(each.rough_lse or each.optional_lse for each in asked)
     return bool(asked) and all(each.backward is Backward.EXTERNAL for each in asked)

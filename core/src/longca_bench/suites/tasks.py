@@ -49,6 +49,7 @@ class Task:
         sharing: How ranks share it, or None on one device.
         unverified: Whether nobody verified an offer that covers it on the device.
         steps: How ranks share each mask of a stream. Empty for cases of one mask, and on one device.
+        optional_lse: Whether the offer that covers it may give no log-sum-exp.
     """
 
     case: Case
@@ -59,6 +60,7 @@ class Task:
     sharing: Sharing | None = None
     unverified: bool = False
     steps: tuple[Sharing, ...] = ()
+    optional_lse: bool = False
 
 
 def task_of(registry: Registry, case: Case, device: Device) -> Task:
@@ -85,7 +87,8 @@ def _task_of(registry: Registry, case: Case, device: Device) -> Task:
     providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
     if parallel is None:
         verdict = registry.resolve(case.kernel, problem).check()
-        return Task(case, verdict.form, None, verdict.rough_lse, providers, unverified=verdict.unverified)
+        said = {"unverified": verdict.unverified, "optional_lse": verdict.optional_lse}
+        return Task(case, verdict.form, None, verdict.rough_lse, providers, **said)
     sizes, placement = parallel.axis_sizes, parallel.placement
     if placement == AUTO:
         placement = arranged(registry, problem, {parallel.strategy: sizes}, case.kernel).placement

@@ -141,6 +141,6 @@ def test_the_last_lines_name_the_winner_of_each_mask(fakes, tmp_path):
 @pytest.mark.parametrize(("options", "seconds"), [([], 0), (["--wait-idle", "7.5"], 7.5)])
 def test_a_run_may_wait_for_a_quiet_machine(monkeypatch, options, seconds):
     wanted = []
-    monkeypatch.setattr(command, "_in_its_place", lambda request, lead: wanted.append(request))
+    monkeypatch.setattr(command, "in_its_place", lambda request, lead: wanted.append(request))
     assert CliRunner().invoke(app, ["run", "quick", *options]).exit_code == 0
     assert wanted[0].options.wait_idle == seconds

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +13,7 @@ from longca.testing import verify
 from longca_bench.cli.app import app
 from longca_bench.functions.as_kernel import FunctionKernel
 from longca_bench.functions.distribution import install
+from longca_bench.measuring.records import read_records
 
 CODE = """
 import torch
@@ -32,7 +32,14 @@ def out_alone(q, k, v, attn_mask, scale):
     return packed(q, k, v, attn_mask, scale)[0]
 
 def scales_wrong(q, k, v, attn_mask):
-    return packed(q, k, v, attn_mask, 1.0)
+    return packed(q, k, v, attn_mask, 1.0)[0]
+
+calls = []
+
+def forgets_lse(q, k, v, attn_mask, scale):
+    calls.append(None)
+    out, lse = packed(q, k, v, attn_mask, scale)
+    return (out, lse) if len(calls) < 4 else out
 """
 MASK = masks.build("causal_document", 96, documents=(50, 1, 45))
 
@@ -51,8 +58,8 @@ def test_a_function_is_a_right_kernel(folder, name, shape):
     assert verify(FunctionKernel(f"my_measured:{name}", shape), MASK).passed
 
 
-def test_a_run_needs_a_log_sum_exp(folder):
-    with pytest.raises(VerificationError, match=r"my_measured:out_alone returned none; return \(out, lse\)"):
+def test_without_a_log_sum_exp_a_function_is_no_kernel_of_a_plugin(folder):
+    with pytest.raises(VerificationError, match="is wrong: lse: error inf of token 0, head 0"):
         verify(FunctionKernel("my_measured:out_alone", "thd"), MASK)
 
 
@@ -76,20 +83,33 @@ def test_options_that_do_not_fit_are_refused(options, said):
 
 
 @pytest.mark.slow
-def test_a_run_measures_functions_and_finds_wrong_ones(folder):
-    one = ("causal", "--seqlen", "96", "--heads", "4:2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu",
-           "--direction", "forward")  # fmt: skip
-    for name, code, said in (("packed", 0, "ok"), ("scales_wrong", 1, "wrong")):
-        ran = subprocess.run(
-            [
-                *(sys.executable, "-P", "-m", "longca", "run", *one, "--function", f"my_measured:{name}"),
-                *("--kernel", f"my_{name}", "--out", f"out-{name}"),
-            ],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_HISTORY": str(Path(folder) / "history.jsonl")},
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert ran.returncode == code, ran.stdout + ran.stderr
-        assert f"my_{name} causal 96 forward: {said}" in ran.stderr
+@pytest.mark.parametrize(
+    ("name", "direction", "said", "without_lse"),
+    [
+        ("packed", "forward", "ok", False),
+        ("out_alone", "forward", "ok", True),
+        ("out_alone", "backward", "ok", True),
+        ("scales_wrong", "forward", "wrong", False),
+        ("forgets_lse", "forward", "wrong", False),
+    ],
+)
+def test_a_run_measures_functions_and_finds_wrong_ones(folder, name, direction, said, without_lse):
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "longca", "run", "causal", "--seqlen", "96", "--heads", "4:2"),
+            *("--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--direction", direction),
+            *("--function", f"my_measured:{name}", "--kernel", f"my_{name}", "--out", "out"),
+        ],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_HISTORY": str(folder / "history.jsonl")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ran.returncode == (said != "ok"), ran.stdout + ran.stderr
+    assert f"my_{name} causal 96 {direction}: {said}" in ran.stderr
+    (record,) = read_records(folder / "out")
+    assert (record.status, record.without_lse) == (said, without_lse)
+    assert (f"my_{name} gave no log-sum-exp of [heads, tokens], so none was checked" in ran.stderr) == without_lse
+    tensors = {finding["tensor"].split()[0] for finding in record.findings}
+    assert not without_lse or not tensors & {"lse", "counts"}
