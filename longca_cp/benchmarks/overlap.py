@@ -1,10 +1,11 @@
 """Overlap: the gain of transfers that run while a kernel computes, by strategy and mask.
 
     torchrun --standalone --nproc-per-node 4 longca_cp/benchmarks/overlap.py [--seqlens 32768 131072]
-        [--masks full causal] [--chunks 1 2 4] [--out results/h200/distributed/overlap.json]
+        [--masks full causal] [--chunks 1 2 4] [--transport collectives] [--out results/h200/distributed/overlap.json]
 
 ulysses and ring_all_gather run with every number of chunks that divides a rank's KV heads. ring_p2p, usp and loongtrain
-run with the next step's keys beside a step's forward, and before it. All take turns (`peer_turns`) with the kernel on
+run with the next step's keys beside a step's forward, and before it. Rings that push do so beside every step, and are
+timed once. All take turns (`peer_turns`) with the kernel on
 one rank's share of the heads, on one GPU alone and on all abreast. The record is the evidence for `longca_cp.overlap`.
 """
 
@@ -27,6 +28,7 @@ from peers import case_of, draw
 from torch import Tensor
 
 import longca
+from longca import Transport
 from longca.manifests.devices import current_device
 from longca.parallel.meshes import rank_in
 from longca_advice.placing import place
@@ -73,16 +75,17 @@ class Varied:
     Args:
         way: The way.
         case: The case.
+        transport: The way to move tensors.
     """
 
-    def __init__(self, way: Way, case: Case) -> None:
+    def __init__(self, way: Way, case: Case, transport: Transport) -> None:
         self.way, self.name, self.around = way, way.name, way.taken
         registry, ranks, x = longca.registry(), case.ranks, case.inputs
         axes = registry.strategy(way.strategy).axes
         sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
         mesh = ranks.mesh(sizes)
         _, layout = place(registry, way.strategy, case.kernel, case.problem, dict(sizes))
-        self._made = registry.load_strategy(way.strategy)(mesh)
+        self._made = registry.load_strategy(way.strategy)(mesh, transport=transport)
         with way.taken():
             self._plan = self._made.plan(case.problem, layout, registry.load(case.kernel))
         rank = rank_in(mesh, axes)
@@ -102,19 +105,20 @@ class Varied:
         return grads
 
 
-def ways(case: Case, chunks: list[int]) -> list[Way]:
+def ways(case: Case, chunks: list[int], transport: Transport) -> list[Way]:
     """All that a case can go."""
     heads = case.problem.num_heads_kv
     of_rank = {"ulysses": max(1, heads // case.ranks.size), "ring_all_gather": heads}
     found = [Way(name, count) for name, each in of_rank.items() for count in chunks if each % count == 0]
-    return found + [Way(name, beside=beside) for name in ("ring_p2p", "usp", "loongtrain") for beside in (True, False)]
+    orders = (True,) if transport is Transport.COPY_ENGINE else (True, False)
+    return found + [Way(name, beside=beside) for name in ("ring_p2p", "usp", "loongtrain") for beside in orders]
 
 
 def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """All ways on one case, and the kernel without a strategy."""
     limits = [each for each in (alone(case), abreast(case)) if each is not None]
     assert limits, "heads divide among the ranks"
-    varied = [Varied(way, case) for way in ways(case, asked.chunks)]
+    varied = [Varied(way, case, asked.transport) for way in ways(case, asked.chunks, asked.transport)]
     everyone: list[Timed] = [*limits, *varied]
     turns = [Turns(each, case.ranks) for each in everyone]
     take_turns(turns, asked.seconds)
@@ -123,6 +127,7 @@ def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for direction in DIRECTIONS:
         about = {"seqlen": case.problem.concrete_mask.seqlen_q, "mask": case.pattern, "direction": direction}
+        about["transport"] = str(asked.transport)
         for way, each in zip(fields, turns, strict=True):
             assert each.failure is None, each.failure
             took, reached = each.median(direction), turns[0].median(direction)
@@ -144,6 +149,7 @@ def main() -> None:
     parser.add_argument("--seqlens", nargs="+", type=int, default=[2**15, 2**17], help="tokens in all")
     parser.add_argument("--masks", nargs="+", default=["full", "causal"], choices=["full", "causal"])
     parser.add_argument("--chunks", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--transport", default=Transport.COLLECTIVES, type=Transport, choices=list(Transport))
     parser.add_argument("--heads", default="64:8", help="query heads and KV heads")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=0.45, help="of samples for each direction, about")

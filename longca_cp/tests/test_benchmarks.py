@@ -50,6 +50,16 @@ def test_every_way_of_overlapping_is_timed(tmp_path):
     ordered = [f"{name} {order}" for name in ("ring_p2p", "usp", "loongtrain") for order in ("beside", "before")]
     assert forward == ["alone", "abreast", *chunked, *ordered]
     assert all(row["milliseconds"] > 0 and row["of_alone"] > 0 for row in found)
+    assert {row["transport"] for row in found} == {"collectives"}
+
+
+@pytest.mark.slow
+def test_rings_that_push_are_timed_once(tmp_path):
+    found = rows(tmp_path, "overlap", "--chunks", "1", "--transport", "copy_engine")
+    forward = [row["name"] for row in found if row["direction"] == "forward"]
+    rings = [f"{name} beside" for name in ("ring_p2p", "usp", "loongtrain")]
+    assert forward == ["alone", "abreast", "ulysses in 1", "ring_all_gather in 1", *rings]
+    assert {row["transport"] for row in found} == {"copy_engine"}
 
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200" / "distributed"
