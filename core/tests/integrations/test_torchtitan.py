@@ -26,6 +26,18 @@ def test_two_ranks_have_the_oracles_loss_and_gradients(said, strategy):
     assert all(each["shape"] == [1, each["tokens"]] for each in found)
 
 
+def test_losses_of_20_steps_are_those_of_one_device(said):
+    for rank in said["off"]:
+        alone, sharded = rank["losses"]
+        assert len(alone) == 20
+        assert min(alone[-2:]) < alone[0] - 0.1
+        assert sharded == pytest.approx(alone, rel=1e-5)
+
+
+def test_fsdp2_shards_over_another_dim_of_the_mesh(tmp_path):
+    assert said_by_ranks("torchtitan_ranks.py", tmp_path, "fsdp", ranks=4)["fsdp"] < 1e-6
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

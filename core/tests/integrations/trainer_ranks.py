@@ -14,11 +14,12 @@ needs_trainers = pytest.mark.skipif(
 )
 
 
-def said_by_ranks(script, folder, *arguments):
-    """What two ranks of a script beside this file print, as JSON."""
+def said_by_ranks(script, folder, *arguments, ranks=2):
+    """What the ranks of a script beside this file print, as JSON."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TRAINERS)}
     environment["LONGCA_HISTORY"] = str(folder / "history.jsonl")
-    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc-per-node", str(ranks)]
     command = [*torchrun, str(Path(__file__).with_name(script)), *arguments]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]

@@ -6,8 +6,8 @@
 `Trainer.post_dataloading_process` calls it (docs/torchtitan.md has the trainer). LongCA refuses by name what it cannot
 compute.
 
-Source: torchtitan 0.3.0, models/common/attention.py (`VarlenAttention`, whose windows these are),
-protocols/module.py (`Module.parallelize`) and trainer.py (`Trainer.post_dataloading_process`).
+Source: torchtitan 0.3.0 and its main of August 2026 (b5bcd76), models/common/attention.py (`VarlenAttention`, whose
+windows these are), protocols/module.py (`Module.parallelize`) and trainer.py (`Trainer.post_dataloading_process`).
 """
 
 from longca.integrations.torchtitan.batches import prepare_batch

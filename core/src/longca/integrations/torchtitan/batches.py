@@ -31,12 +31,12 @@ def prepare_batch(
 
     A document begins where a position is 0, as for torchtitan's own masks, and at the start of a row. Positions are
     read on the host. Under context parallelism all rows are packed into one, and a rank gets the tokens, labels and
-    positions of its shard: [1, tokens of the rank].
+    positions of its shard: [1, tokens of the rank], or [tokens of the rank] where torchtitan gives [tokens].
 
     Args:
         models: The parts of the model that this process holds, parallelized.
-        inputs: The batch of torchtitan's dataloader, with `input` and `positions`: [rows, tokens] each.
-        labels: [rows, tokens].
+        inputs: The batch of torchtitan's dataloader, with `input` and `positions`: [rows, tokens] or [tokens] each.
+        labels: As the tokens.
         dtype: The dtype of queries, keys and values, for the choice of a kernel and a strategy.
 
     Returns:
@@ -66,8 +66,9 @@ def prepare_batch(
     weighed = [(mask, windows[window]) for window, mask in masks.items()]
     layouts = dict(zip(masks, _layouts(models, layers, weighed, mesh, dtype), strict=True))
     first, rank = next(iter(layouts.values())), mesh.get_local_rank()
-    tokens, labels, positions = (first.shard(x.flatten(0, 1), rank)[None] for x in (tokens, labels, positions))
-    return tokens, labels, {"positions": positions, "attention_masks": BatchMasks(masks, layouts)}
+    mine = [first.shard(x.flatten(), rank) for x in (tokens, labels, positions)]
+    shaped = mine if tokens.ndim == 1 else [x[None] for x in mine]
+    return shaped[0], shaped[1], {"positions": shaped[2], "attention_masks": BatchMasks(masks, layouts)}
 
 
 def _check(models: Sequence[torch.nn.Module], layers: Sequence[LongCAAttention], inputs: dict[str, Tensor]) -> None:
@@ -93,7 +94,7 @@ def _check(models: Sequence[torch.nn.Module], layers: Sequence[LongCAAttention],
 def _bounds(positions: Tensor) -> Tensor:
     """The bounds of the documents of all rows: integers [documents + 1]."""
     begins = positions.detach().cpu() == 0
-    begins[:, 0] = True
+    begins[..., 0] = True
     return torch.cat([begins.flatten().nonzero().flatten(), torch.tensor([begins.numel()])])
 
 

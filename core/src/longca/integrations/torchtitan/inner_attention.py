@@ -53,6 +53,7 @@ class LongCAAttention(Module):  # type: ignore[misc]  # torchtitan is not typed 
         placement: str = "auto"
 
     _sharding_config: Any
+    _pos_arg_list: list[str] | None
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -81,17 +82,20 @@ class LongCAAttention(Module):  # type: ignore[misc]  # torchtitan is not typed 
                     "torchtitan runs under spmd_types, which is the default; take that"
                 )
             self.mesh = parallel_dims.get_mesh("cp")
-            if (given := self._sharding_config) is not None:
-                query = given.in_src_shardings["q_BLNH"]
+        if (given := self._sharding_config) is not None:
+            # Releases of torchtitan name the arguments of an attention in their own ways.
+            self._pos_arg_list = list(given.in_src_shardings)
+            if self.mesh is not None:
+                query = given.in_src_shardings[self._pos_arg_list[0]]
                 local = replace(given.local_map, in_grad_placements=(query,) * 3)
                 self._sharding_config = replace(given, in_dst_shardings=given.in_src_shardings, local_map=local)
         super().parallelize(parallel_dims)
 
     def forward(
         self,
-        q_BLNH: Tensor,
-        k_BLNH: Tensor,
-        v_BLNH: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         *,
         attention_masks: BatchMasks | None = None,
         scale: float | None = None,
@@ -101,24 +105,24 @@ class LongCAAttention(Module):  # type: ignore[misc]  # torchtitan is not typed 
         """Attention of the tokens of a batch, or of this rank's tokens under context parallelism.
 
         Args:
-            q_BLNH: Queries: [rows, tokens, Hq, D].
-            k_BLNH: Keys: [rows, tokens, Hkv, D].
-            v_BLNH: Values: [rows, tokens, Hkv, D].
+            q: Queries: [rows, tokens, Hq, D], or [tokens, Hq, D].
+            k: Keys: [rows, tokens, Hkv, D], or [tokens, Hkv, D].
+            v: Values, as keys.
             attention_masks: The masks that `prepare_batch` made.
             scale: Factor on the scores. None for 1/√D.
             enable_gqa: Is not needed, and not read: LongCA takes fewer KV heads than query heads.
             **others: Arguments that change the scores or the output, which are refused.
 
         Returns:
-            out [rows, tokens, Hq, D].
+            out, in the shape of the queries.
 
         Raises:
             RequestError: No masks, or tensors that do not fit them.
             UnsupportedError: An argument that LongCA does not compute, or no kernel takes the problem.
         """
         refused = [f"{name}=" for name, value in others.items() if value is not None]
-        if v_BLNH.shape[-1] != q_BLNH.shape[-1]:
-            refused.append(f"values of head dim {v_BLNH.shape[-1]} for queries of {q_BLNH.shape[-1]}")
+        if v.shape[-1] != q.shape[-1]:
+            refused.append(f"values of head dim {v.shape[-1]} for queries of {q.shape[-1]}")
         if refused:
             raise UnsupportedError(
                 f"the model gives its inner attention {', '.join(refused)}. LongCA computes neither changed scores nor "
@@ -134,8 +138,8 @@ class LongCAAttention(Module):  # type: ignore[misc]  # torchtitan is not typed 
         if self.mesh is not None:
             placed = attention_masks.layouts[window]
             parallel = {"strategy": placed.strategy, "mesh": self.mesh, "placement": placed}
-        q, k, v = (x.flatten(0, 1) for x in (q_BLNH, k_BLNH, v_BLNH))
+        packed = (x.flatten(0, -3) for x in (q, k, v))
         kernel, mask = self.config.kernel, attention_masks.masks[window]
-        out = attention(q, k, v, mask, kernel=kernel, softmax_scale=scale, **parallel)
+        out = attention(*packed, mask, kernel=kernel, softmax_scale=scale, **parallel)
         assert isinstance(out, Tensor)
-        return out.unflatten(0, q_BLNH.shape[:2])
+        return out.view(q.shape)
