@@ -5,9 +5,9 @@ there. It includes messages, the flush of the L2 cache, and copies of the result
 judge or the worker no core does not count. A worker whose clock runs slow is slow in all calls, and other processes
 disturb some, so the lower quartile of the distances counts.
 
-A call of a millisecond could be hidden in what is allowed. On CPUs the judge's clock holds such calls in bursts: many
-in a row, with the messages of one. On CUDA devices calls in a row are launched as fast as the host can, so a burst says
-nothing about a call on the device.
+At the end calls on inputs that the kernel has never met must be as fast as the samples. A call of a millisecond could
+be hidden in what is allowed. On CPUs the judge's clock holds such calls in bursts: many in a row, with the messages of
+one. On CUDA devices calls in a row are launched as fast as the host can, so a burst says nothing about a call there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ SHARE = 0.1
 ROUND_TRIPS = 8
 #: Times the judge's own handling of the results that the worker's copies may take.
 COPIES = 8
-#: Most bursts of short calls, because other processes slow some down, and the most calls of a burst.
-BURSTS, MOST = 9, 64
+#: Most attempts to be as fast on new inputs, because other processes slow some down, and the most calls of a burst.
+ATTEMPTS, MOST = 9, 64
+#: Bytes that the calls of a burst may take together.
+MOST_BYTES = 2**28
+#: Times the judge's own writing of a burst's results that the worker's copies of them may take.
+BURST_COPIES = 4
+#: Seconds by which a single call on new inputs may always be slower than the samples.
+SLOWER = 5e-5
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,12 @@ class _Call:
     @property
     def ended(self) -> float:
         """Seconds that the judge's clock is ahead when the call has ended."""
-        return self.heard.ended.seconds - self.sample - self.heard.ended.waited
+        return self.heard.ended.seconds - self.sample - self.heard.ended.excused(self.sample)
 
     @property
     def done(self) -> float:
         """Seconds that the judge's clock is ahead when the results are there."""
-        return self.heard.done.seconds - self.sample - self.heard.done.waited
+        return self.heard.done.seconds - self.sample - self.heard.done.excused(self.sample)
 
 
 class Clocks:
@@ -77,35 +83,45 @@ class Clocks:
     @property
     def allowed(self) -> float:
         """Seconds by which the judge's clock may be ahead when a call has ended."""
-        sample = median(call.sample for call in self._calls)
-        return ALLOWED[self._device.type] + ROUND_TRIPS * self._latency + SHARE * sample
+        return self._fixed + SHARE * self._sample
 
-    @property
-    def burst(self) -> int:
-        """Calls of a burst in which what is allowed is small, or 0 if the clocks hold single calls well enough."""
-        fixed, sample = ALLOWED["cpu"] + ROUND_TRIPS * self._latency, median(call.sample for call in self._calls)
-        if self._device.type != "cpu" or sample > 2 * fixed:
-            return 0
-        return min(MOST, 1 + int(4 * fixed / max(sample, 1e-9)))
-
-    def hold(self, count: int, burst: Callable[[], Heard]) -> str:
-        """The objection of bursts to the samples, in a sentence, or an empty text. One fast burst is enough.
+    def burst(self, nbytes: int) -> int:
+        """Calls of a burst in which what is allowed is small, or 1 if the clocks hold single calls well enough.
 
         Args:
-            count: Calls of each burst.
-            burst: Makes a burst, and returns the worker's answer.
+            nbytes: Bytes of the inputs and the results of a call.
         """
-        sample = median(call.sample for call in self._calls)
-        fixed = ALLOWED["cpu"] + ROUND_TRIPS * self._latency
-        allowed, fastest = fixed + (1 + 2 * SHARE) * count * sample, inf
-        for _ in range(BURSTS):
-            heard = burst()
-            fastest = min(fastest, heard.ended.seconds - heard.ended.waited)
-            if fastest <= allowed:
+        if self._device.type != "cpu" or self._sample > 2 * self._fixed:
+            return 1
+        return max(1, min(MOST, 1 + int(4 * self._fixed / max(self._sample, 1e-9)), MOST_BYTES // nbytes))
+
+    def hold(self, count: int, attempt: Callable[[], tuple[Heard, float]], control: Callable[[], float]) -> str:
+        """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
+
+        One attempt that is as fast as the samples is enough, or as a call like them right before it.
+
+        Args:
+            count: Calls of each attempt.
+            attempt: Makes the calls. It returns the worker's answer, and the judge's seconds of writing their results.
+            control: Makes a call like those that were timed, and returns the worker's seconds.
+        """
+        slower, ours, theirs = (1 + 2 * SHARE) * self._sample, inf, inf
+        for number in range(ATTEMPTS):
+            if number:
+                slower = (1 + 2 * SHARE) * max(self._sample, control())
+            heard, handling = attempt()
+            copies = BURST_COPIES * handling if count > 1 else 0.0
+            took = heard.ended.seconds - heard.ended.waited - copies
+            said = heard.answer.seconds or 0.0
+            if took <= self._fixed + count * slower and said <= slower + SLOWER:
                 return ""
+            ours, theirs = min(ours, took), min(theirs, said)
+        if theirs > (1 + 2 * SHARE) * self._sample + SLOWER:
+            return f"a call on new inputs took {_ms(theirs)}, and a call that was timed {_ms(self._sample)}"
+        calls = "a call" if count == 1 else f"{count} calls"
         return (
-            f"the clocks disagree: a call took {_ms(sample)} by the worker's, and {count} calls took {_ms(fastest)} "
-            "by the judge's"
+            f"the clocks disagree: a call took {_ms(self._sample)} by the worker's, and {calls} on new inputs took "
+            f"{_ms(ours)} by the judge's"
         )
 
     def fields(self) -> dict[str, float]:
@@ -132,6 +148,14 @@ class Clocks:
         if done > allowed:
             return f"the results of a call came {_ms(done)} after its end, and {_ms(allowed)} are allowed"
         return ""
+
+    @property
+    def _sample(self) -> float:
+        return median(call.sample for call in self._calls)
+
+    @property
+    def _fixed(self) -> float:
+        return ALLOWED[self._device.type] + ROUND_TRIPS * self._latency
 
     @property
     def _ended(self) -> float:

@@ -106,7 +106,7 @@ class Mode(StrEnum):
     TIMED = "timed"
     #: The seconds of the call by the host's clock, with launching.
     WALL = "wall"
-    #: Nothing. The judge's own clock holds several calls in a row.
+    #: Nothing. The judge's own clock holds several calls in a row, each on other inputs.
     BURST = "burst"
     #: The peak of memory.
     PEAK = "peak"
@@ -125,7 +125,7 @@ class Run:
         buffers: The buffers that the call passes to the kernel, by their names.
         landing: Where results go that are not in a buffer, by their names.
         abreast: Whether a timed call begins when the workers of all ranks are ready.
-        count: Number of calls in a row.
+        earlier: Arguments and landing places of the calls before this one, in the mode `burst`.
     """
 
     kernel: str
@@ -136,7 +136,7 @@ class Run:
     buffers: dict[str, Where] = field(default_factory=dict)
     landing: dict[str, Where] = field(default_factory=dict)
     abreast: bool = False
-    count: int = 1
+    earlier: tuple[tuple[dict[str, Where], dict[str, Where]], ...] = ()
 
 
 class _Data(BaseModel):

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -47,6 +48,7 @@ class Keeper:
     def __init__(self, environment: dict[str, str], folder: str | None = None) -> None:
         self._environment, self._folder = environment, folder or tempfile.mkdtemp(prefix="longca-")
         self._workers: set[int] = set()
+        self._resting: set[int] = set()
         self.times_lost = 0
         self._launch()
 
@@ -83,14 +85,34 @@ class Keeper:
             is_lost: Whether its connection is closed, so that it has ended or is about to.
         """
         self._workers.discard(worker.pid)
+        self._resting.difference_update(worker.resting)
         code = self._code(worker.pid) if is_lost else None
         if self._process.poll() is None:
             end_all((self._process.pid,), spared=self._workers)
         return "closed its connection and went on" if code is None else how_it_ended(code)
 
+    def rest(self, worker: WorkerProcess) -> list[int]:
+        """Stops a worker and everything that it has started, also what it gave away to the keeper.
+
+        Returns:
+            The processes that were stopped.
+        """
+        mine = [worker.pid, *descendants((worker.pid,))]
+        others = {*self._workers, *descendants(self._workers), *self._resting}
+        mine += [pid for pid in descendants((self._process.pid,)) if pid not in others and pid not in mine]
+        self._resting.update(mine)
+        _signal(mine, signal.SIGSTOP)
+        return mine
+
+    def wake(self, resting: list[int]) -> None:
+        """Lets processes go on that `rest` has stopped."""
+        self._resting.difference_update(resting)
+        _signal(resting, signal.SIGCONT)
+
     def close(self) -> None:
         """Ends all workers, everything that they started, and the keeper."""
         self._workers.clear()
+        self._resting.clear()
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGSTOP)  # it starts nothing more, and its children stay its own
         end_all((self._process.pid,))
@@ -154,11 +176,13 @@ class WorkerProcess:
     Attributes:
         pid: Its number.
         connection: The judge's end of the connection.
+        resting: The processes that were stopped with it when it was told to rest.
     """
 
     def __init__(self, keeper: Keeper, pid: int, connection: Connection, output: int) -> None:
         self.pid, self.connection = pid, connection
         self._keeper, self._times_lost = keeper, keeper.times_lost
+        self.resting: list[int] = []
         self._last: deque[bytes] = deque(maxlen=8)
         self._reader = threading.Thread(target=self._read, args=(output,), daemon=True)
         self._reader.start()
@@ -175,22 +199,20 @@ class WorkerProcess:
         return plain_text(b"".join(self._last).decode("utf-8", "replace")[-_LAST_WORDS:].strip(), _LAST_WORDS)
 
     def rest(self) -> None:
-        """Stops everything that the worker has started, so that it cannot slow down another worker."""
-        self._signal(signal.SIGSTOP)
+        """Stops it and everything that it has started, so that nothing of it can slow down another worker."""
+        self.resting = self._keeper.rest(self)
 
     def wake(self) -> None:
-        """Lets the worker go on."""
-        self._signal(signal.SIGCONT)
+        """Lets it go on."""
+        self._keeper.wake(self.resting)
 
     def pause(self) -> None:
         """Stops the worker itself, so that it computes nothing while its results are read."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGSTOP)
+        _signal((self.pid,), signal.SIGSTOP)
 
     def resume(self) -> None:
         """Lets a paused worker go on."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)
+        _signal((self.pid,), signal.SIGCONT)
 
     def end(self, *, is_lost: bool) -> str:
         """Ends it with everything that it started, and says how it ended.
@@ -202,12 +224,13 @@ class WorkerProcess:
             self.connection.close()
         return self._keeper.end(self, is_lost=is_lost and not self.is_orphan)  # another keeper knows no orphan's code
 
-    def _signal(self, number: int) -> None:
-        for pid in (self.pid, *descendants((self.pid,))):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-
     def _read(self, output: int) -> None:
         with os.fdopen(output, "rb", buffering=0) as words, suppress(OSError):
             while said := words.read(2**12):
                 self._last.append(said)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

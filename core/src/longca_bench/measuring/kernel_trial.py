@@ -7,6 +7,7 @@ timed call are checked.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,17 +17,20 @@ from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan
+from longca_bench.measuring.new_work import NewWork
+from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, Step
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.timing import LEAST, Timing
 from longca_bench.measuring.trial import Trial, WrongResultError
+from longca_bench.measuring.workers import Heard
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.change import Change
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums
 from longca_bench.verification.verify import (
+    CHANGED,
     Finding,
     Means,
     Verification,
@@ -108,7 +112,10 @@ class KernelTrial(Trial):
 
     def change(self) -> None:
         """Changes the inputs, and the forward's results with them."""
-        self._change = Change.draw(self.problem, self._change)
+        self._apply(Change.draw(self.problem, self._change))
+
+    def _apply(self, change: Change) -> None:
+        self._change = change
         self._change.apply(self._given, self.inputs, with_dout=not self.is_forward)
         if not self.is_forward:
             for name, verified, there in zip(NAMES[Direction.FORWARD], self._verified, self._forward, strict=True):
@@ -116,6 +123,13 @@ class KernelTrial(Trial):
 
     def sample(self) -> tuple[float, dict[str, Tensor]]:
         """The seconds and the results of a timed call on changed inputs."""
+        ran, handling = self._timed()
+        seconds = ran.heard.answer.seconds or 0.0
+        self._clocks.take(seconds, ran.heard, handling)
+        return seconds, ran.results
+
+    def _timed(self) -> tuple[Ran, float]:
+        """A timed call on changed inputs, and the seconds in which the judge wrote the places of its results."""
         self.change()
         self._instruments.world.synchronize()
         start = time.perf_counter()
@@ -125,12 +139,10 @@ class KernelTrial(Trial):
         self._instruments.world.synchronize()
         handling = time.perf_counter() - start
         ran = self._run(Mode.TIMED)
-        seconds = ran.heard.answer.seconds or 0.0
-        self._clocks.take(seconds, ran.heard, handling)
         if ran.heard.answer.late > LATE:
             late = f"the device went on for {ran.heard.answer.late * 1e3:.3g} ms after the call had ended"
             raise WrongResultError([wrong(next(iter(self._landing)), late)])
-        return seconds, ran.results
+        return ran, handling
 
     def inspect(self, results: dict[str, Tensor]) -> None:
         """Checks the results of a timed call.
@@ -146,8 +158,19 @@ class KernelTrial(Trial):
             self._right |= new  # results with these bits are right
         else:
             found += self._checksums.check(results, self._change.undo)
+        found += self._changed_inputs()
         if found:
             raise WrongResultError([finding.named(f"{finding.tensor} of a timed call") for finding in found])
+
+    def _changed_inputs(self) -> list[Finding]:
+        """The arguments of the last call that the kernel changed."""
+        given = {name: getattr(self._given, name) for name in ("q", "k", "v", "dout")}
+        given |= dict(zip(("out", "lse"), self._verified, strict=False))
+        return [
+            wrong(name, CHANGED)
+            for name, there in self._tensors.items()
+            if not same_bits(self._change.made(name, given[name]), there)
+        ]
 
     def peaks(self) -> tuple[int, ...]:
         """The peak of memory during one call. Empty on CPUs."""
@@ -165,8 +188,7 @@ class KernelTrial(Trial):
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """The clocks of the worker and of the judge, and the judge's own memory on the device."""
-        if count := self._clocks.burst:
-            self._held = self._clocks.hold(count, lambda: self._run(Mode.BURST, count).heard)
+        self._meet_new_work()
         arena = self._instruments.workers.arena
         taken = torch.cuda.max_memory_reserved() + arena.nbytes if arena.device.type == "cuda" else None
         return {"clocks": self._clocks.fields(), "judge_bytes": taken}
@@ -182,14 +204,46 @@ class KernelTrial(Trial):
             self._checksums.keep(name, there)
         return there
 
-    def _run(self, mode: Mode, count: int = 1) -> Ran:
+    def _meet_new_work(self) -> None:
+        """Makes calls on inputs that the kernel has never met.
+
+        Raises:
+            WrongResultError: Their results are wrong.
+        """
+        nbytes = self.inputs.q.nbytes + sum(place.nbytes for place in self._landing.values())
+        count = self._clocks.burst(nbytes)
+        arena, rough_lse = self._instruments.workers.arena, self._rough_lse
+        first = Step(self._tensors, self._landing)
+        new = NewWork(self.problem, self._given, self.expected, first, arena, count, rough_lse=rough_lse)
+
+        def attempt() -> tuple[Heard, float]:
+            self._apply(Change.none(self.problem))
+            handling = new.draw()
+            self._instruments.world.synchronize()
+            return self._run(Mode.BURST if count > 1 else Mode.TIMED, new.steps[1:]).heard, handling
+
+        def control() -> float:
+            ran, _ = self._timed()
+            self.inspect(ran.results)
+            return ran.heard.answer.seconds or 0.0
+
+        self._held = self._clocks.hold(count, attempt, control)
+        if found := new.failures(without_lse=self._without_lse):
+            raise WrongResultError(found)
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        """The arguments of a call, by their names."""
         x = self.inputs
         tensors = {"q": x.q, "k": x.k, "v": x.v}
-        if not self.is_forward:
-            tensors = {"dout": x.dout, **tensors, "out": self._forward[0], "lse": self._forward[1]}
+        if self.is_forward:
+            return tensors
+        return {"dout": x.dout, **tensors, "out": self._forward[0], "lse": self._forward[1]}
+
+    def _run(self, mode: Mode, earlier: Sequence[Step] = ()) -> Ran:
+        direction, landing = self.problem.direction, self._landing or None
         try:
-            direction, landing = self.problem.direction, self._landing or None
-            return self._kernel.run(direction, tensors, self._plan, mode=mode, landing=landing, count=count)
+            return self._kernel.run(direction, self._tensors, self._plan, mode=mode, landing=landing, earlier=earlier)
         except ContractError as error:
             raise WrongResultError([_of_timed(finding) for finding in findings_of(error)]) from None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 __all__ = [
     "adopt_orphans",
+    "computed",
     "descendants",
     "end_all",
     "end_with_parent",
@@ -27,6 +28,7 @@ __all__ = [
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CPU_CLOCK = 2  # of `clock_getcpuclockid`: the time that the scheduler counts, in nanoseconds
 _PAUSE = 0.005
 _PATIENCE = 5.0  # seconds until processes that were ended are gone
 
@@ -93,6 +95,14 @@ def waited(pid: int) -> float:
         with open(f"/proc/{pid}/task/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def computed(pid: int) -> float:
+    """Seconds that all threads of a process have computed, ended ones too. 0 if the process is gone."""
+    try:
+        return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+    except OSError:
         return 0.0
 
 

@@ -7,7 +7,7 @@ alive at the same time have addresses of their own in the worker too.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -17,13 +17,14 @@ from torch import Tensor
 from longca.kernels.base import Plan
 from longca.manifests import Direction, Problem
 from longca.masks import Form
+from longca_bench.measuring.arena import Where
 from longca_bench.measuring.commands import Answer, MakePlan, Mode, Run
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError, Heard, Workers
 from longca_bench.verification.verify import lse_dtype, same_bits
 
-__all__ = ["Ran", "RemoteKernel", "RemotePlan", "results_of", "said_seconds"]
+__all__ = ["Ran", "RemoteKernel", "RemotePlan", "Step", "results_of", "said_seconds"]
 
 #: Seconds that pickling a problem may take beside planning it.
 _APART = 1.0
@@ -73,6 +74,19 @@ class Ran:
 
     results: dict[str, Tensor]
     heard: Heard
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call to make.
+
+    Attributes:
+        tensors: The arguments by their names, in the contract's order.
+        landing: Shared tensors for the results, by their names.
+    """
+
+    tensors: Mapping[str, Tensor]
+    landing: Mapping[str, Tensor]
 
 
 class RemoteKernel:
@@ -182,7 +196,7 @@ class RemoteKernel:
         mode: Mode = Mode.PLAIN,
         landing: Mapping[str, Tensor] | None = None,
         abreast: bool = False,
-        count: int = 1,
+        earlier: Sequence[Step] = (),
     ) -> Ran:
         """Makes the worker call the kernel.
 
@@ -194,7 +208,7 @@ class RemoteKernel:
             mode: The measured quantity.
             landing: Shared tensors for results that are in no buffer. None makes new ones.
             abreast: Whether a timed call begins when the workers of all ranks are ready.
-            count: Number of calls in a row, in the mode `burst`.
+            earlier: Calls before this one, in the mode `burst`.
 
         Raises:
             CaseEndError: The kernel raised, or its process was lost.
@@ -206,15 +220,20 @@ class RemoteKernel:
         given = buffers or {}
         landing = landing or self._landing(direction, tensors, given)
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
-        places = {name: self._worker.place(x) for name, x in (*shared.items(), *landing.items())}
+        places = self._places({**shared, **landing})
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
+        before = tuple((self._places(step.tensors), self._places(step.landing)) for step in earlier)
         about = (self.name, plan.number, direction, mode)
-        command = Run(*about, arguments, filled, landed, abreast, count)
+        command = Run(*about, arguments, filled, landed, abreast, before)
         heard = self._worker.ask(command, is_timed=mode is Mode.TIMED)
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])
         return Ran(results_of(direction, heard.answer, given, landing), heard)
+
+    def _places(self, shared: Mapping[str, Tensor]) -> dict[str, Where]:
+        """The places of shared tensors, by their names."""
+        return {name: self._worker.place(x) for name, x in shared.items()}
 
     def _landing(
         self, direction: Direction, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]

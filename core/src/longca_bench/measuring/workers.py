@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.reduction import send_handle
-from statistics import median
 
 import torch
 from pydantic import ValidationError
@@ -21,7 +20,7 @@ from longca.errors import LongCAError
 from longca_bench.measuring.arena import Arena, Where
 from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
 from longca_bench.measuring.keeping import Keeper, WorkerProcess
-from longca_bench.measuring.processes import waited
+from longca_bench.measuring.processes import computed, waited
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import keep_busy
 
@@ -32,6 +31,7 @@ MOST_ALIVE = 16
 #: Bytes of shared memory without a tensor that are kept for later cases.
 MOST_KEPT = 2**28
 _PINGS = 9
+_SPIN = 2e-3  # seconds for which the threads of a pool may look for work that does not come
 _LOOK = 0.5  # seconds between two looks while a worker computes
 
 
@@ -55,10 +55,21 @@ class Moment:
     Attributes:
         seconds: Seconds since the command.
         waited: Seconds of them for which the judge or the worker was ready to run and had no core.
+        computed: Seconds that all threads of the worker computed since the command, added up.
     """
 
     seconds: float = 0.0
     waited: float = 0.0
+    computed: float = 0.0
+
+    def excused(self, sample: float) -> float:
+        """Seconds without a core that do not count. A worker's own threads may not be what kept it waiting.
+
+        Args:
+            sample: Seconds in which the worker computed, as it says. Its threads may have been on all cores then.
+        """
+        cores = len(os.sched_getaffinity(0))
+        return max(0.0, self.waited - max(0.0, self.computed - cores * (sample + _SPIN)))
 
 
 @dataclass(frozen=True)
@@ -176,8 +187,8 @@ class Worker:
         """The place of a shared tensor, in a block that the worker has mapped."""
         where, block = self._workers.arena.where(tensor), self._workers.arena.block_of(tensor)
         assert block is not None, "only shared tensors have a place"
-        self._ready()
         if where.block not in self._mapped:
+            self._ready()
             self._send(Share(block.number, block.nbytes, block.handle))
             if not block.handle:
                 self._send_descriptor(block.fd)
@@ -196,21 +207,20 @@ class Worker:
         Raises:
             CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.
         """
-        self._ready()
-        self._workers.alone(self)
         if self._workers.arena.device.type == "cuda":
             torch.cuda.synchronize()  # what this process has written is there
             if is_timed:
                 keep_busy(self._last_seconds)  # the judge's clock starts when it is done
-        start, before = time.perf_counter(), self._waited()
+        self._ready()  # it goes on only now, so that it cannot begin with the inputs before its command
+        begin = self._moment()
         self._send(command)
         if fd is not None:
             self._send_descriptor(fd)
         answer, ended = self._hear(), Moment()
         if answer.said == "ended":
-            ended = Moment(time.perf_counter() - start, self._waited() - before)
+            ended = self._moment(begin)
             answer = self._hear()
-        done = Moment(time.perf_counter() - start, self._waited() - before)
+        done = self._moment(begin)
         if ended.seconds and not self.is_joined and self._process is not None:
             self._process.pause()  # nothing computes on while the results are read; other ranks may wait for a rank
             self._paused = True
@@ -256,6 +266,7 @@ class Worker:
     def _ready(self) -> None:
         if self._process is not None and self._process.is_orphan:
             self.end(is_lost=True)
+        self._workers.alone(self)  # before it goes on, so that nothing of its own is taken for another worker's
         if self._process is None:
             self._process = self._keeper.start(self._setup)
             self.latency = self._pinged()
@@ -266,18 +277,20 @@ class Worker:
             self._process.resume()
         self._paused = False
 
-    def _waited(self) -> float:
-        return waited(os.getpid()) + (waited(self._process.pid) if self._process is not None else 0.0)
+    def _moment(self, since: Moment = Moment()) -> Moment:
+        pid = self._process.pid if self._process is not None else os.getpid()
+        missed = waited(os.getpid()) + waited(pid) * (pid != os.getpid())
+        return Moment(time.perf_counter() - since.seconds, missed - since.waited, computed(pid) - since.computed)
 
     def _pinged(self) -> float:
-        """Seconds of the median round trip. The process runs no code of a plugin yet."""
+        """Seconds of a round trip, the lower quartile of some. The process runs no code of a plugin yet."""
         seconds = []
         for _ in range(_PINGS):
             start = time.perf_counter()
             self._send(Close(()))
             self._hear()
             seconds.append(time.perf_counter() - start)
-        return median(seconds)
+        return sorted(seconds)[_PINGS // 4]
 
     def _send(self, command: object) -> None:
         assert self._process is not None, "a worker is started before it is given anything"

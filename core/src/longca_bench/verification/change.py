@@ -99,6 +99,12 @@ class Change:
         if any(factor != 1.0 for factor in factors):
             changed.mul_(_column(factors, changed))
 
+    def made(self, name: str, given: Tensor) -> Tensor:
+        """A changed tensor, by its name: an input or a result."""
+        changed = torch.empty_like(given, memory_format=torch.contiguous_format)
+        self.write(name, given, changed)
+        return changed
+
     def undo(self, name: str, changed: Tensor) -> Tensor:
         """A result for the inputs as they were drawn.
 

@@ -5,7 +5,7 @@ A reference is computed once for a problem and its inputs, and every kernel is c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.spread import Spread, spread
 from longca_builtin.blockwise import ample_scores, attention_backward, attention_forward
 
-__all__ = ["FLOAT64_PAIRS", "Reference", "Rows", "part_reference", "reference"]
+__all__ = ["FLOAT64_PAIRS", "Reference", "Rows", "gradients_of_part", "part_reference", "reference"]
 
 #: Visible pairs over all heads above which the reference is computed in float32 instead of float64.
 FLOAT64_PAIRS = 2**33
@@ -95,8 +95,22 @@ def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor
     part = attention_forward(q, k, v, mask, scale, high)
     exact = merge(part, other)
     rounded = merge(attention_forward(q, k, v, mask, scale, low), other)
+    return replace(gradients_of_part(problem, inputs, exact, rounded), lse=part[1])
+
+
+def gradients_of_part(
+    problem: Problem, inputs: Inputs, exact: tuple[Tensor, Tensor], rounded: tuple[Tensor, Tensor]
+) -> Reference:
+    """The reference of the gradients of a part, by the outputs and log-sum-exps of the whole softmax.
+
+    Args:
+        problem: The part.
+        inputs: Its tensors.
+        exact: Out [Tq, Hq, D] and lse [Hq, Tq], as the reference has them.
+        rounded: The same of a kernel in the problem's dtype.
+    """
     rows = _gradients(problem, inputs, exact, rounded, spread(problem, inputs, *exact))
-    return Reference(problem, rows, part[1], high, exact)
+    return Reference(problem, rows, exact[1], _high(problem), exact)
 
 
 def _high(problem: Problem) -> torch.dtype:

@@ -23,6 +23,7 @@ from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, Rows
 
 __all__ = [
+    "CHANGED",
     "Finding",
     "Means",
     "Verification",
@@ -39,7 +40,8 @@ __all__ = [
 ]
 
 _INPUTS = ("q", "k", "v", "dout")
-_CHANGED = "the kernel changed this input"
+#: The note of a finding of an input.
+CHANGED = "the kernel changed this input"
 
 #: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
 #: standard normal inputs s reaches 8 and lse 16. Half an ulp of each is 4 and 8 ulps of 1. Kernels convert bases too.
@@ -288,7 +290,7 @@ def _restored(inputs: Inputs, before: Inputs) -> list[Finding]:
     for name in _INPUTS:
         now, then = getattr(inputs, name), getattr(before, name)
         if not same_bits(now, then):
-            findings.append(wrong(name, _CHANGED))
+            findings.append(wrong(name, CHANGED))
             now.copy_(then)
     return findings
 
@@ -309,7 +311,7 @@ def _checked(
     except ContractError as error:
         findings = list(findings_of(error))
     changed = [name for name, x in given.items() if not same_bits(x, kept[name])]
-    return [*_restored(inputs, before), *(wrong(name, _CHANGED) for name in changed), *findings]
+    return [*_restored(inputs, before), *(wrong(name, CHANGED) for name in changed), *findings]
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:

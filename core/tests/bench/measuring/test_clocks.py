@@ -1,5 +1,7 @@
 """The judge's clock believes a worker's samples within what a call needs beside itself."""
 
+import os
+
 import pytest
 import torch
 
@@ -53,12 +55,43 @@ def test_time_without_a_core_does_not_count():
     assert clocks([(0.010, 0.050, 0.051, 0.020)] * 5).fault() != ""
 
 
+def test_time_in_which_a_workers_own_threads_took_its_core_counts():
+    computed = len(os.sched_getaffinity(0)) * 0.012
+    assert Moment(0.050, 0.039, computed).excused(0.010) == pytest.approx(0.039)
+    assert Moment(0.050, 0.039, computed + 0.030).excused(0.010) == pytest.approx(0.009)
+    assert Moment(0.050, 0.039, computed + 0.050).excused(0.010) == 0.0
+
+
 @pytest.mark.parametrize(
-    ("seconds", "made", "objection"), [((0.3, 0.2, 0.045), 3, ""), ((0.3,) * 9, 9, "10 calls took 300")]
+    ("seconds", "made", "objection"), [((0.3, 0.2, 0.045), 3, ""), ((0.3,) * 9, 9, "10 calls on new inputs took 300")]
 )
 def test_one_burst_as_fast_as_the_samples_is_enough(seconds, made, objection):
     held, bursts = clocks([(0.004, 0.0045, 0.005)] * 5), list(seconds)
-    found = held.hold(10, lambda: Heard(Answer(), Moment(ended := bursts.pop(0)), Moment(ended)))
+    found = held.hold(10, lambda: (Heard(Answer(), Moment(ended := bursts.pop(0)), Moment(ended)), 0.0), lambda: 0.0)
     assert len(seconds) - len(bursts) == made
     assert objection in found
     assert bool(found) == bool(objection)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "control", "objection"),
+    [
+        (0.115, 0.1, ""),
+        (0.13, 0.1, "a call on new inputs took 130 ms, and a call that was timed 100 ms"),
+        (0.3, 0.3, ""),
+    ],
+)
+def test_a_call_on_new_inputs_takes_as_long_as_one_that_is_timed(seconds, control, objection):
+    held = clocks([(0.100, 0.1005, 0.101)] * 5)
+    answer = Heard(Answer(seconds=seconds), Moment(0.05), Moment(0.05))
+    found = held.hold(1, lambda: (answer, 0.0), lambda: control)
+    assert objection in found
+    assert bool(found) == bool(objection)
+
+
+def test_short_calls_are_made_in_bursts_that_memory_bounds():
+    assert clocks([(0.010, 0.0105, 0.011)] * 5).burst(2**20) == 1
+    short = clocks([(0.0004, 0.0009, 0.001)] * 5)
+    assert short.burst(2**20) == 19
+    assert short.burst(2**26) == 4
+    assert short.burst(2**30) == 1

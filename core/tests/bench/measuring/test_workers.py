@@ -242,9 +242,19 @@ def test_other_workers_rest_while_one_computes(workers):
     call(workers, "naive", "longca-core")
     call(workers, "daemon")
     pid = workers.of(("longca-core",), "naive")._process.pid
-    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    assert is_stopped(pid)
+    until_running(SECONDS)
+    (daemon,) = running(SECONDS)
+    assert not is_stopped(daemon)
     call(workers, "naive", "longca-core")
-    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    assert not is_stopped(pid)
+    assert is_stopped(daemon), "it is the keeper's child, and would compute beside the other worker"
+    call(workers, "daemon")
+    assert not is_stopped(daemon)
+
+
+def is_stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_keeper_ends_with_its_judge_even_if_it_is_stopped(fakes):

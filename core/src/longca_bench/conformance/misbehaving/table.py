@@ -52,7 +52,7 @@ class Misbehaviour:
         A kernel that patches its process has one of its own. A harness may have one process for a distribution, and
         what such a kernel does to it says nothing about another kernel.
         """
-        part = self.name if self.module == "late" else self.module or "import"
+        part = self.name if self.module in ("late", "sly") else self.module or "import"
         return f"longca-misbehaving-{part.replace('_', '-')}"
 
     @property
@@ -76,8 +76,8 @@ class Misbehaviour:
         return status == self.status and bool(re.search(self.says, message)) and slow
 
 
-_fast, _late, _odd, _state, _ends, _import = (
-    partial(Misbehaviour, module) for module in ("fast", "late", "odd", "state", "ends", "")
+_fast, _late, _sly, _odd, _state, _ends, _import = (
+    partial(Misbehaviour, module) for module in ("fast", "late", "sly", "odd", "state", "ends", "")
 )
 _cuda = partial(Misbehaviour, "cuda", device="cuda")
 
@@ -174,6 +174,15 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("patches_isfinite", "It returns nothing, and each value is finite.", _WRONG, _OUT),
     _late("patches_subtraction", "It returns zeros, and each difference is 0.", _WRONG, _OUT),
     _cuda("hides_from_events", "It takes 10 ms more, and events say a thousandth.", _SUSPECT, "disagree"),
+    # It knows the harness.
+    _sly("recognises_heads", "It knows each head by its first token, and repeats its results.", _SUSPECT, "new"),
+    _sly("recognises_heads_backward", "It knows each head by its first token, and repeats them.", _SUSPECT, "new"),
+    _sly("skips_bursts", "It hides 1 ms of each call, but repeats its results in a burst.", _WRONG, _OUT, device="cpu"),
+    _sly("computes_when_copied", "It computes when its results are copied.", _SUSPECT, "disagree", device="cpu"),
+    _sly("scales_when_timed", "It doubles q in timed calls.", _WRONG, "q of a timed call: the kernel changed"),
+    _sly(
+        "hides_behind_threads", "It hides 40 ms while its threads keep it waiting.", _SUSPECT, "disagree", device="cpu"
+    ),
     # Its results are odd.
     _odd("returns_none", "It returns None.", _WRONG, _TUPLE),
     _odd("returns_generator", "It returns a generator.", _WRONG, _TUPLE),

@@ -1,0 +1,153 @@
+"""Kernels that know how LongCA measures, and misbehave only where it does not look."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longca_bench.conformance.misbehaving.fast import content
+from longca_bench.conformance.misbehaving.honest import Call, Tensors, backward, beside, computes
+from longca_bench.conformance.misbehaving.late import HIDDEN, patch
+from longca_bench.measuring.worker import Worker
+
+__all__: list[str] = []  # manifests name the classes
+
+#: Seconds that a kernel hides in each of its short calls.
+SHORT = 1e-3
+#: Threads that keep the first thread of a process from its core.
+CROWD = 6
+
+
+def mode() -> str:
+    """The quantity that LongCA's worker measures in this call."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_name != "made":
+        frame = frame.f_back
+    run = frame.f_locals.get("run")
+    return str(run.mode) if run is not None else ""
+
+
+def recognised(kernel: Any, call: Call) -> Iterable[Tensor]:
+    """Earlier results of each head, in another order and with other factors. A head is known by its first token.
+
+    It computes if it does not know a head.
+    """
+    *dout, q, k, v = call.inputs if len(call.inputs) == 3 else call.inputs[:4]
+    group = q.shape[1] // k.shape[1]
+    names = [
+        tuple(content(x / x[0]) for x in (q[0, h], k[0, h // group], *(d[0, h] for d in dout)))
+        for h in range(q.shape[1])
+    ]
+    known, signs = kernel.memory, [(float(k[0, h // group, 0]), float(v[0, h // group, 0])) for h in range(q.shape[1])]
+    of_dout = [float(d[0, h, 0]) for d in dout for h in range(q.shape[1])] or [1.0] * q.shape[1]
+    if any(name not in known for name in names):
+        for h, (name, right) in enumerate(zip(names, by_head(call, group), strict=True)):
+            known[name] = right, signs[h], of_dout[h]
+    return together([known[name] for name in names], signs, of_dout, group)
+
+
+def by_head(call: Call, group: int) -> list[Tensors]:
+    """The right results of each query head. Gradients of keys are with the first query head of their group."""
+    right = call.right()
+    if len(right) == 2:
+        return [(right[0][:, h].clone(), right[1][h].clone()) for h in range(len(right[1]))]
+    dq, dk, dv = right
+    return [(dq[:, h].clone(), dk[:, h // group].clone(), dv[:, h // group].clone()) for h in range(dq.shape[1])]
+
+
+def together(found: list[Any], signs: list[Any], of_dout: list[float], group: int) -> Tensors:
+    """Results of heads that were computed before, for the signs and factors of now."""
+    heads = []
+    for (right, (sign, of_v), was), (sign_now, of_v_now), now in zip(found, signs, of_dout, strict=True):
+        s, f, g = sign_now / sign, of_v_now / of_v, now / was
+        heads.append(
+            (right[0] * f, right[1]) if len(right) == 2 else (right[0] * s * f * g, right[1] * s * f * g, right[2] * g)
+        )
+    columns = list(zip(*heads, strict=True))
+    if len(columns) == 2:
+        return torch.stack(columns[0], 1), torch.stack(columns[1])
+    return torch.stack(columns[0], 1), *(torch.stack(x[::group], 1) for x in columns[1:])
+
+
+def hiding_but_in_bursts(kernel: Any, call: Call) -> Tensors:
+    """Right results, some time that the worker's clock does not show, and the last results in each burst."""
+    if mode() == "burst":
+        last: Tensors = kernel.memory["last"]
+        return last
+    hidden = kernel.memory.setdefault("hidden", [0.0])
+    patch(time, "perf_counter", lambda clock: lambda: clock() - hidden[0])
+    kernel.memory["last"] = right = call.right()
+    begin = time.monotonic()
+    while time.monotonic() < begin + SHORT:
+        pass
+    hidden[0] += SHORT
+    return right
+
+
+def when_copied(kernel: Any, call: Call) -> Tensors:
+    """Memory that gets its results when the worker copies them, after it has said that the call ended."""
+    results, left = call.empty(), kernel.memory
+    if mode() != "timed":
+        return call.right()
+
+    def land(old: Callable[..., float]) -> Callable[..., float]:
+        def then(self: Worker, named: dict[str, Tensor], landing: dict[str, Tensor]) -> float:
+            for empty, value in zip(*left.pop("work", lambda: ((), ()))(), strict=True):
+                empty.copy_(value)
+            return old(self, named, landing)
+
+        return then
+
+    patch(Worker, "_land", land)
+    left["work"] = lambda: (results, call.right())
+    return results
+
+
+def scaling_when_timed(kernel: Any, call: Call) -> Tensors:
+    """Right results. A timed call leaves q doubled."""
+    right = call.right()
+    if mode() == "timed":
+        call.inputs[0].mul_(2)
+    return right
+
+
+def behind_a_crowd() -> None:
+    """Takes time, which the worker's clock does not show. The first thread waits for a core that others keep busy."""
+    cores, begin = os.sched_getaffinity(0), time.monotonic()
+    is_over = threading.Event()
+
+    def work() -> None:
+        os.sched_setaffinity(0, {min(cores)})
+        x = torch.ones(2**20)
+        while not is_over.is_set():
+            torch.sin(x, out=x)
+
+    hidden = behind_a_crowd.__dict__.setdefault("hidden", [0.0])
+    patch(time, "perf_counter", lambda clock: lambda: clock() - hidden[0])
+    os.sched_setaffinity(0, {min(cores)})
+    crowd = [threading.Thread(target=work) for _ in range(CROWD)]
+    for thread in crowd:
+        thread.start()
+    x = torch.ones(2**20)
+    while time.monotonic() - begin < 2 * HIDDEN:
+        torch.sin(x, out=x)
+    is_over.set()
+    for thread in crowd:
+        thread.join()
+    os.sched_setaffinity(0, cores)
+    hidden[0] += time.monotonic() - begin
+
+
+RecognisesHeads = computes(recognised)
+RecognisesHeadsBackward = backward(RecognisesHeads)
+SkipsBursts = computes(hiding_but_in_bursts)
+ComputesWhenCopied = computes(when_copied)
+ScalesWhenTimed = computes(scaling_when_timed)
+HidesBehindThreads = beside(behind_a_crowd)

@@ -1,0 +1,159 @@
+"""New work: calls on inputs that a kernel has never met. They must be right, and as fast as the samples.
+
+Between timed calls inputs change in ways whose effect is known. A kernel could learn these ways: it recognises each
+head, and repeats an earlier result in another order and with other factors. New inputs have no earlier result. Each
+token of q (of a backward: of dout) gets a sign, and so does each element of a head. There are more than 2^D ways to do
+so, and no rounding differs. The results are compared at some tokens, which are drawn after the calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random, SystemRandom
+
+import torch
+from torch import Tensor
+
+from longca.manifests import Problem
+from longca_bench.measuring.arena import Arena
+from longca_bench.measuring.remote_kernel import Step
+from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.reference import Reference, gradients_of_part, reference
+from longca_bench.verification.verify import Finding, check_values, wrong
+
+__all__ = ["NewWork"]
+
+#: Tokens at which the results of a call are compared, and the most calls that are compared.
+TOKENS, COMPARED = 16, 6
+_OF_KEYS = ("dk", "dv")
+
+
+class NewWork:
+    """Calls on new inputs.
+
+    Args:
+        problem: The problem.
+        given: Its inputs, in memory that the kernel does not reach.
+        expected: The reference of these inputs.
+        first: The first call. Its arguments are the given inputs, in memory that the kernel reaches.
+        arena: The memory that the kernel reaches.
+        count: The number of calls.
+        rough_lse: Whether the offer calls its log-sum-exp rough.
+
+    Attributes:
+        steps: The calls.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        given: Inputs,
+        expected: Reference,
+        first: Step,
+        arena: Arena,
+        count: int,
+        *,
+        rough_lse: bool,
+    ) -> None:
+        self._problem, self._given, self._expected, self._rough_lse = problem, given, expected, rough_lse
+        self._new = "q" if problem.direction == "forward" else "dout"
+        self.steps = [first]
+        for _ in range(count - 1):
+            tensors = {**first.tensors, self._new: arena.like(first.tensors[self._new])}
+            self.steps.append(Step(tensors, {name: arena.like(x) for name, x in first.landing.items()}))
+
+    def draw(self) -> float:
+        """Draws the inputs of each call, and fills the places of the results with NaN.
+
+        Returns:
+            Seconds that the filling took.
+        """
+        source, generator = getattr(self._given, self._new), torch.Generator()
+        generator.manual_seed(SystemRandom().getrandbits(63))
+        tokens, heads, width = source.shape
+        for step in self.steps:
+            of_token, of_element = (
+                torch.randint(0, 2, shape, generator=generator).mul_(2).sub_(1).to(source.device, source.dtype)
+                for shape in ((tokens, heads, 1), (1, heads, width))
+            )
+            torch.mul(source, of_element, out=step.tensors[self._new]).mul_(of_token)
+        start = time.perf_counter()
+        for step in self.steps:
+            for place in step.landing.values():
+                place.fill_(torch.nan)
+        return time.perf_counter() - start
+
+    def failures(self, *, without_lse: bool, random: Random = SystemRandom()) -> list[Finding]:
+        """The failures of the results. All of them must be complete. Some calls are compared at some tokens.
+
+        Args:
+            without_lse: Whether the kernel gives no log-sum-exp.
+            random: Draws the calls and the tokens. The system's random numbers cannot be predicted.
+        """
+        wanted = [
+            {name: x for name, x in step.landing.items() if name != "lse" or not without_lse} for step in self.steps
+        ]
+        found = [
+            wrong(name, "not every element is finite, or was written")
+            for results in wanted
+            for name, result in results.items()
+            if not (~result.isnan() if name == "lse" else result.isfinite()).all()
+        ]
+        for call in random.sample(range(len(wanted)), min(COMPARED, len(wanted))):
+            found += self._compared(self.steps[call].tensors, wanted[call], random)
+        return [finding.named(f"{finding.tensor} of new inputs") for finding in found]
+
+    def _compared(self, tensors: Mapping[str, Tensor], results: Mapping[str, Tensor], random: Random) -> list[Finding]:
+        """The failures of a call at some queries and some keys."""
+        inputs = replace(self._given, **{self._new: tensors[self._new]})
+        if (sample := self._expected.sample) is not None:
+            inputs = sample.inputs(inputs)
+        found: list[Finding] = []
+        for of_keys in (False, True):
+            there = {name: self._heads(name, x) for name, x in results.items() if (name in _OF_KEYS) is of_keys}
+            if there:
+                count = len(inputs.k if of_keys else inputs.q)
+                tokens = torch.tensor(sorted(random.sample(range(count), min(TOKENS, count))), device=inputs.q.device)
+                right = self._right(inputs, tensors, tokens, of_keys=of_keys)
+                rows = {name: _at(name, result, tokens) for name, result in there.items()}
+                compared = check_values(rows, right, rough_lse=self._rough_lse)
+                found += [self._placed(finding, tokens) for finding in compared.failures]
+        return found
+
+    def _right(self, inputs: Inputs, tensors: Mapping[str, Tensor], tokens: Tensor, *, of_keys: bool) -> Reference:
+        """The reference at some queries, or at some keys."""
+        sample, problem = self._expected.sample, self._problem
+        mask = problem.concrete_mask
+        some = [(token, token + 1) for token in tokens.tolist()]
+        ranges = ([(0, mask.seqlen_q)], some) if of_keys else (some, [(0, mask.seqlen_k)])
+        if sample is not None:
+            problem = problem.narrowed(sample.heads_q, sample.heads_kv, ranges)
+        else:
+            problem = problem.with_mask(mask.cut(*ranges))
+        part = {name: _at(name, getattr(inputs, name), tokens) for name in (("k", "v") if of_keys else ("q", "dout"))}
+        inputs = replace(inputs, **part)
+        if problem.direction == "forward":
+            return reference(problem, inputs)
+        exact = self._expected.rows["out"].value, self._expected.lse
+        out, lse = (self._heads(name, tensors[name]) for name in ("out", "lse"))
+        own = out, torch.where(lse.isnan(), exact[1].to(lse.dtype), lse)
+        if not of_keys:
+            exact, own = ((_at("out", out, tokens), _at("lse", lse, tokens)) for out, lse in (exact, own))
+        return gradients_of_part(problem, inputs, exact, own)
+
+    def _heads(self, name: str, tensor: Tensor) -> Tensor:
+        """The heads of a tensor that have a reference."""
+        return tensor if self._expected.sample is None else self._expected.sample.of(name, tensor)
+
+    def _placed(self, finding: Finding, tokens: Tensor) -> Finding:
+        """A finding at drawn tokens, with its place among all tokens and heads."""
+        sample = self._expected.sample
+        head = finding.head if sample is None else sample.indices(finding.tensor)[finding.head]
+        return replace(finding, token=int(tokens[finding.token]), head=head)
+
+
+def _at(name: str, tensor: Tensor, tokens: Tensor) -> Tensor:
+    """Some tokens of a tensor, by its name."""
+    return tensor.index_select(int(name == "lse"), tokens)
