@@ -19,8 +19,9 @@ def test_a_call_finds_the_plan_that_the_side_thread_made(world, strategy, placem
 @pytest.mark.parametrize("transport", ["auto", "copy_engine"])
 @pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "ring_all_gather"])
 @sizes(2)
-def test_any_transport_gives_right_results(world, strategy, transport):
+def test_pushes_are_planned_ahead_too(world, strategy, transport):
     for found in world.run("prefetched", 2, strategy, "contiguous", transport):
+        assert {plans for plans, _, _ in found} == {0}
         assert max(error for _, error, _ in found) <= EXACT
 
 
