@@ -57,13 +57,14 @@ def compatible_range(version: str) -> str:
 
 
 def _checked(name: str, registry: Registry) -> str:
-    """The name with underscores.
+    """The name with underscores, and without the prefix that every distribution has.
 
     Raises:
         RequestError: The name has another form, or an installed plugin, kernel, strategy or package has it.
     """
     from longca.errors import RequestError
 
+    name = name.removeprefix("longca-").removeprefix("longca_")
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise RequestError(
             f"{name!r} cannot name a plugin; give at most {_LONGEST} of a-z, 0-9, - and _, with a letter first and"

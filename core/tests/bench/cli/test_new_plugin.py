@@ -18,6 +18,7 @@ from ...fake_plugins import STRATEGY, provides
         ("two__underscores", "'two__underscores' cannot name a plugin"),
         ("k" * 41, "cannot name a plugin; give at most 40"),
         ("größe", "cannot name a plugin"),
+        ("longca-", "'' cannot name a plugin"),
         ("sdpa", "a kernel 'sdpa' is installed; choose another name"),
         ("quick-one", "a kernel 'quick_one' is installed"),
         ("round", "a strategy 'round' is installed"),
@@ -33,6 +34,11 @@ def test_a_name_that_cannot_be_used_is_refused(fakes, name, said):
     before = set(fakes.root.iterdir())
     assert said in fakes.refuses("new-plugin", name)
     assert set(fakes.root.iterdir()) - before <= {fakes.root / "cache"}
+
+
+@pytest.mark.parametrize("asked", ["longca-my-kernel", "longca_my_kernel"])
+def test_the_prefix_of_distributions_is_not_doubled(fakes, asked):
+    assert "The kernel my_kernel is in longca-my-kernel." in fakes.says("new-plugin", asked)
 
 
 def test_a_strategy_has_a_layout_and_no_kernel(fakes):
