@@ -202,6 +202,43 @@ def check_losses_of_20_steps():
         torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=0)
 
 
+def own_loss(model, cp, batch):
+    """The mean loss of the next tokens, computed from the logits."""
+    targets = torch.nn.functional.pad(batch["input_ids"], (0, 1), value=IGNORED)[:, 1:]
+    logits = model(**batch).logits[0]
+    return cp.loss(cross_entropy(logits, cp.shard(targets)[0], reduction="sum") / (targets != IGNORED).sum())
+
+
+def check_a_loss_of_ones_own():
+    model, batch = make("llama"), packed(9, 6, 4)
+    wanted = model(**batch, labels=batch["input_ids"], use_cache=False).loss
+    cp = context_parallel(model, line(2), "ring_p2p")
+    close(own_loss(model, cp, batch).detach(), wanted.detach().double(), 1e-6, "loss")
+
+
+def check_as_few_tokens_as_ranks():
+    for strategy in STRATEGIES:
+        for lengths in ((1, 3), (2, 3)):
+            same("llama", packed(*lengths), line(dist.get_world_size()), strategy)
+
+
+def check_autocast():
+    """The error of bfloat16 is that of one device."""
+    batch = packed(9, 6, 4)
+
+    def computed(implementation, is_cast):
+        model = make("gemma", torch.float32)
+        model.set_attn_implementation("sdpa")
+        cp = context_parallel(model, line(2), "ulysses") if implementation == "cp" else None
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+            logits = model(**batch, use_cache=False).logits
+        return (whole(cp, batch["input_ids"].shape, logits, line(2).get_group()) if cp else logits.detach()).float()
+
+    exact, theirs = computed("sdpa", False), computed("sdpa", True)
+    mine = computed("cp", True)
+    assert 0 < (mine - exact).abs().max() <= 3 * (theirs - exact).abs().max()
+
+
 def check_fsdp2_on_another_dim():
     """Two halves of a batch on the ranks of `dp`, each sharded over `cp`, against both halves on one device."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
@@ -212,7 +249,7 @@ def check_fsdp2_on_another_dim():
         (alone(**half, labels=half["input_ids"], use_cache=False).loss / 2).backward()
     wanted = gradients(alone)
     batch = halves[mesh["dp"].get_local_rank()]
-    for averaged in (False, True):
+    for averaged, is_own in ((False, False), (True, False), (True, True)):
         model = make("llama")
         # FSDP over all ranks averages over `cp` too.
         over = init_device_mesh("cpu", (4,), mesh_dim_names=("all",)) if averaged else mesh["dp"]
@@ -220,7 +257,8 @@ def check_fsdp2_on_another_dim():
             fully_shard(layer, mesh=over)
         fully_shard(model, mesh=over)
         cp = context_parallel(model, mesh["cp"], "ring_all_gather", averaged=averaged)
-        model(**batch, labels=batch["input_ids"]).loss.backward()
+        loss = own_loss(model, cp, batch) if is_own else model(**batch, labels=batch["input_ids"]).loss
+        loss.backward()
         if not averaged:
             cp.sync_gradients()
         found = gradients(model)
@@ -344,7 +382,7 @@ def check_the_page():
     """The code of the page's section runs, on CPUs."""
     section = PAGE.read_text().partition("## Context parallelism")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         code = block.replace('"cuda"', '"cpu"').replace(
@@ -361,6 +399,8 @@ CHECKS = {
         "check_against_eager",
         "check_padding_on_the_left_with_positions",
         "check_own_masks",
+        "check_a_loss_of_ones_own",
+        "check_autocast",
         "check_checkpoints_recompute",
         "check_losses_of_20_steps",
         "trainer_on_ranks",
@@ -370,6 +410,7 @@ CHECKS = {
         "check_strategies",
         "check_a_mesh_of_two_dims",
         "check_fsdp2_on_another_dim",
+        "check_as_few_tokens_as_ranks",
         "check_bad_input",
         "check_models_that_ranks_cannot_compute",
         "check_the_page",

@@ -67,6 +67,17 @@ class ContextParallel:
             raise RequestError("the model was not called yet, and each batch has its own layout; call the model first")
         return self._latest.shard(x)
 
+    def loss(self, part: Tensor) -> Tensor:
+        """The loss of the whole batch, from this rank's part of a loss of your own. It is a collective call.
+
+        The gradient is that of this rank's part. With `averaged=True` it is multiplied by the number of ranks.
+
+        Args:
+            part: A scalar: the sum over this rank's tokens, divided by a number of the whole batch.
+        """
+        mine = part * self._setup.mesh.size() if self._setup.averaged else part
+        return mine + (self._setup.total(part) - mine.detach())
+
     def sync_gradients(self) -> None:
         """Sums the gradients of all parameters over the ranks of the mesh. Call it once before each optimizer step.
 
@@ -113,9 +124,7 @@ class ContextParallel:
         CURRENT.set(None)
         if output is None or batch is None or "labels" not in batch.arguments:
             return output
-        mine = output["loss"] if isinstance(output, dict) else output[0]
-        part = mine * self._setup.mesh.size() if self._setup.averaged else mine
-        loss = part + (self._setup.total(mine) - part.detach())
+        loss = self.loss(output["loss"] if isinstance(output, dict) else output[0])
         if isinstance(output, dict):
             output["loss"] = loss
             return output
@@ -147,6 +156,7 @@ def context_parallel(
         kernel: Name of the kernel or pair, as in `longca.attention`.
         averaged: Whether DDP or FSDP averages the gradients over this mesh too. The gradient of the model's loss is
             then multiplied by the number of ranks, so that the average is the sum, and `sync_gradients` is not needed.
+            Give a loss of your own to `ContextParallel.loss`, which does the same.
         require_documents: As in `register`.
 
     Raises:
