@@ -229,6 +229,7 @@ def test_a_static_cache_is_refused():
         model.generate(tokens(1, 9), max_new_tokens=2, do_sample=False, cache_implementation="static")
 
 
+@pytest.mark.skipif(transformers.__version__.startswith("4."), reason="transformers 4 asks for no mask of Bloom")
 def test_a_model_with_an_attention_of_its_own_is_refused():
     config = transformers.BloomConfig(hidden_size=32, n_layer=1, n_head=4, vocab_size=61, attn_implementation="longca")
     with pytest.raises(UnsupportedError, match="does not take its attention from AttentionInterface"):

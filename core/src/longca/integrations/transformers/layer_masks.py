@@ -68,7 +68,7 @@ class LayerMask:
         )
 
     def contiguous(self) -> NoReturn:
-        """`generate` asks for it with a static cache, whose forward it compiles.
+        """transformers 5 asks a mask for this, and transformers 4 for its dims, if a cache is static.
 
         Raises:
             UnsupportedError: Always.
@@ -77,6 +77,8 @@ class LayerMask:
             "generate asks for the mask of a static cache as a tensor, and LongCA's masks are none; leave "
             "cache_implementation away"
         )
+
+    ndim = property(contiguous)
 
 
 @contextmanager
