@@ -32,7 +32,7 @@ from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
 from longca_advice.auto_layout import AUTO, choose_kernel
 
-__all__ = ["parallel_attention", "plan_ahead"]
+__all__ = ["parallel_attention", "plan_ahead", "strategy_on"]
 
 
 class _Ready(NamedTuple):
@@ -132,7 +132,7 @@ def plan_ahead(
     """
     about = _about(problem, strategy, mesh, kernel, placement, transport)
     if strategy != AUTO:
-        _strategy(strategy, mesh, transport)
+        strategy_on(strategy, mesh, transport)
 
     def make() -> _Ready | None:
         if (found := _ready_of(mesh).find(problem.mask, about)) is not None:
@@ -238,7 +238,7 @@ def _make_ready(
         _check_lengths(layout, rank, lengths)
         provider = registry.strategy_provider(strategy)
         ranks.agree({"layout": said, provider.distribution: provider.version})
-    made = _strategy(strategy, mesh, transport, alone)
+    made = strategy_on(strategy, mesh, transport, alone)
     if made is None:
         return None
 
@@ -252,7 +252,7 @@ def _make_ready(
     return _PLANNED.get(problem.mask, (id(made), id(layout), problem.settings, kernel), plan)
 
 
-def _strategy(name: str, mesh: DeviceMesh, transport: Transport | str, alone: bool = False) -> Strategy | None:
+def strategy_on(name: str, mesh: DeviceMesh, transport: Transport | str, alone: bool = False) -> Strategy | None:
     """A strategy on a mesh, constructed at its first use by all ranks together. A rank that is alone may get None."""
     registry = plugins.registry()
     manifest = registry.strategy(name)

@@ -10,7 +10,7 @@ from longca.errors import RequestError
 from longca.manifests import StrategyManifest
 from longca.manifests.transport import Transport
 
-__all__ = ["Transport", "constructed", "transport_of"]
+__all__ = ["Transport", "constructed", "moved_by", "transport_of"]
 
 
 def transport_of(asked: Transport | str, manifest: StrategyManifest) -> Transport:
@@ -44,3 +44,14 @@ def constructed(made_by: Any, manifest: StrategyManifest, mesh: DeviceMesh, tran
         transport: The transport, as `transport_of` returns it.
     """
     return made_by(mesh, transport=transport) if len(manifest.transports) > 1 else made_by(mesh)
+
+
+def moved_by(strategy: Any, manifest: StrategyManifest) -> dict[str, Transport]:
+    """The transport that moves the tensors of each axis.
+
+    Args:
+        strategy: The strategy on a mesh, as `constructed` returns it.
+        manifest: Its manifest.
+    """
+    taken = getattr(strategy, "transports", manifest.transports * len(manifest.axes))
+    return dict(zip(manifest.axes, taken, strict=True))

@@ -20,7 +20,7 @@ from torch import Tensor
 from longca.manifests import Direction
 from longca.parallel.pushes import watched
 from longca.parallel.strategy import Strategy, StrategyPlan
-from longca.parallel.transport import constructed, transport_of
+from longca.parallel.transport import constructed, moved_by, transport_of
 from longca.plain_text import plain_text
 from longca_bench.measuring.commands import MOST_BYTES, Answer, Mode, PlanFacts, Traffic
 from longca_bench.measuring.communication import ALL
@@ -117,10 +117,8 @@ class RankWorker:
             fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
         self._planned = _Planned(asked.number, strategy, plan, kernel)
         facts = PlanFacts(form="", form_text="", backend="", metadata_bytes=0 if fault else nbytes, fault=fault)
-        taken = getattr(strategy, "transports", manifest.transports * len(manifest.axes))
-        moved_by = dict(zip(manifest.axes, taken, strict=True))
-        changed, laid_out = before.changed(sets_up=True), laid_out - start
-        return Answer(seconds=seconds, layout_seconds=laid_out, plan=facts, moved_by=moved_by, changed=changed)
+        moved, changed, laid_out = moved_by(strategy, manifest), before.changed(sets_up=True), laid_out - start
+        return Answer(seconds=seconds, layout_seconds=laid_out, plan=facts, moved_by=moved, changed=changed)
 
     def _call(self, asked: CallStrategy) -> Answer:
         planned = self._of(asked)

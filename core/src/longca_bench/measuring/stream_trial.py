@@ -7,6 +7,7 @@ ways of a window take turns, so that a drift of the machine's speed meets all of
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from longca_advice.nominal import imbalance
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import Result
+from longca_bench.measuring.noise import Noise
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shared_inputs import InputCache
@@ -64,6 +66,11 @@ class StreamTrial:
         self._worker = instruments.workers.of(task.distributions)
         self._clocks = {way: Clocks(self._world.device, 0.0) for way in Way}
         self._seconds: dict[str, list[float]] = {name: [] for name in ("plan", *Way)}
+        # The runner waits for this process.
+        self._ours = {pid for each in self._world.everyone((os.getpid(), os.getppid())) for pid in each}
+        self._noise: list[dict[str, Any]] = []
+        self._peak: int | None = None
+        self._moved_by = ""
         self._verified: tuple[int, ...] | None = None
         self._without_lse = False
 
@@ -159,6 +166,8 @@ class StreamTrial:
         taken = self._worker.ask(TakeStream(self._setting, way, masks, tensors))
         if way is Way.FIXED:
             self._note("plan", taken, len(steps))
+            self._peak = max(filter(None, (self._peak, taken.answer.peak)), default=None)
+            self._moved_by = ",".join(f"{axis}={transport}" for axis, transport in taken.answer.moved_by.items())
         self._world.synchronize()
         start = time.perf_counter()
         for landing in landings:
@@ -168,8 +177,12 @@ class StreamTrial:
         handling = time.perf_counter() - start
         self._world.everyone(None)  # all judges give their commands at once, so their clocks can be compared
         places = tuple({name: self._place(there) for name, there in landing.items()} for landing in landings)
+        watch = Noise(self._world.device.type, self._ours)
         heard = self._worker.ask(RunStream(places), is_timed=True)
         self._note(way, heard, len(steps))
+        # Steps of several masks differ. A drift of the machine shows in their ratios to the fixed steps.
+        pairs = zip(self._seconds[way], self._seconds[Way.FIXED], strict=True)
+        self._noise.append(watch.stop([mine / fixed for mine, fixed in pairs][-len(steps) :]))
         self._clocks[way].take(sum(heard.answer.steps), heard, handling)
 
     def _note(self, name: str, heard: Heard, count: int) -> None:
@@ -198,7 +211,14 @@ class StreamTrial:
         shared = [self._problem.with_mask(mask) for mask in self._masks]
         uneven = [imbalance(each, sharing.layout) for each, sharing in zip(shared, self._sharings, strict=True)]
         seconds = {str(name): tuple(found) for name, found in self._seconds.items()}
+        noise, peaks, moved = zip(*self._world.everyone((self._noise, self._peak, self._moved_by)), strict=True)
+        watched = [each for rank in noise for each in rank]
+        known = tuple(peak for peak in peaks if peak is not None)
         return {
+            "machine": next((each for each in watched if each["busy"]), watched[0]),
+            "peak_bytes": max(known, default=None),
+            "rank_peak_bytes": known if self._world.size > 1 else (),
+            "moved_by": "|".join(dict.fromkeys(moved)) or None,
             "samples": seconds[Way.PREFETCHED],
             "median": median(seconds[Way.PREFETCHED]),
             "plan_seconds": median(seconds["plan"]),

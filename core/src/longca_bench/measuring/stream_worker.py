@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import longca
+from longca.manifests import Transport
 from longca_bench.measuring.commands import Answer
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.stream_commands import RunStream, TakeStream, Way
@@ -51,7 +52,7 @@ class StreamWorker:
             self._asked |= {"placement": setting.placement, "transport": setting.transport}
         for tensor in (x for each in self._tensors for x in each.values()):
             tensor.sum()  # the judge wrote it on another core
-        seconds = []
+        seconds, peak = [], None
         if taken.way is Way.FIXED:
             for n in range(len(self._tensors)):
                 start = time.perf_counter()
@@ -59,10 +60,22 @@ class StreamWorker:
                 world.synchronize()
                 seconds.append(time.perf_counter() - start)
             self._steps()
+            peak, _ = self._worker.peak(lambda: self._step(0, self._tensors[0]))
         elif taken.way is Way.PREFETCHED:
             self._prefetch(0).wait()
         world.synchronize()
-        return Answer(steps=seconds)
+        return Answer(steps=seconds, peak=peak, moved_by=self._moved_by())
+
+    def _moved_by(self) -> dict[str, Transport]:
+        """The transport of each axis of the strategy. Empty without a strategy."""
+        if "strategy" not in self._asked:
+            return {}
+        # Only ranks import torch.distributed.
+        from longca.parallel.attention import strategy_on
+        from longca.parallel.transport import moved_by
+
+        name, mesh, transport = (self._asked[key] for key in ("strategy", "mesh", "transport"))
+        return moved_by(strategy_on(name, mesh, transport), longca.registry().strategy(name))
 
     def _run(self, run: RunStream) -> Answer:
         """Makes the steps, and times each of them."""

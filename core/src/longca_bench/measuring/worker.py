@@ -239,7 +239,7 @@ class Worker:
             measured["seconds"], results = wall_call(call, world)
             self.tell_end()
         elif run.mode is Mode.PEAK:
-            measured["peak"], results = self._peak(call)
+            measured["peak"], results = self.peak(call)
         elif run.mode is Mode.BURST:
             results = call()
             self._world.synchronize()
@@ -304,7 +304,7 @@ class Worker:
 
         return calls
 
-    def _peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
+    def peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
         """Bytes of the peak above the memory before a call, or None on CPUs, and the call's results."""
         if self._world.device.type == "cpu":
             return None, call()

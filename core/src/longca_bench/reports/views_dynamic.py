@@ -28,6 +28,7 @@ _ALONE = View(
         Value("fresh_ms"),
         Value("fresh_over_fixed"),
         Value("alone_plan_ms"),
+        Value("peak_gib"),
     ),
     failures=True,
 )
@@ -35,7 +36,7 @@ _ON_RANKS = replace(
     _ALONE,
     tables=("world_size", "seqlen"),
     title="{seqlen} tokens, {world_size}",
-    rows=("mask", "kernel", "strategy", "placed"),
+    rows=("mask", "kernel", "strategy", "placed", "moved_by"),
     values=(*_ALONE.values, Value("area_imbalance"), Value("least_even")),
 )
 

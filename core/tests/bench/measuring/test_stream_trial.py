@@ -61,6 +61,8 @@ def test_a_stream_has_the_steps_of_each_way(core, suite):
         assert record.samples == stream.prefetched
         assert record.median == statistics.median(record.samples)
         assert set(stream.imbalance) == {1.0}
+        assert record.machine.keys() >= {"other_cores", "drift", "busy", "why"}
+        assert (record.peak_bytes, record.moved_by) == (None, None)
         found = {finding["tensor"] for finding in record.findings}
         assert {f"{name} of {way} steps" for name in ("out", "dq") for way in ("fixed", "fresh", "prefetched")} <= found
     assert not history().rows

@@ -157,5 +157,7 @@ def test_a_stream_of_masks_on_two_ranks(toys):
     assert (honest["direction"], honest["placed"], honest["stream"]["layers"]) == ("step", "lazily", 2)
     assert {len(honest["stream"][name]) for name in ("fixed", "fresh", "prefetched", "plan", "imbalance")} == {12}
     assert honest["samples"] == honest["stream"]["prefetched"]
+    assert honest["moved_by"] == "toy=collectives"
+    assert "busy" in honest["machine"]
     assert min(honest["stream"]["imbalance"]) > 1.9
     assert "of fixed steps" in wrong["message"]
