@@ -31,6 +31,7 @@ from longca.errors import LongCAError
 from longca.integrations.megatron import zigzag_layout
 
 sys.path.append(str(Path(__file__).parents[3] / "docs" / "examples" / "megatron"))
+import megatron_training
 from longca_layer_spec import with_longca
 
 WIDTH, HEAD_DIM = 32, 8
@@ -47,6 +48,7 @@ def without_cuda():
     ones = lambda s: torch.ones(s, s, dtype=torch.bool)  # noqa: E731
     fused_softmax.get_default_causal_mask = lambda s: ones(s).triu(1)
     fused_softmax.get_sliding_window_causal_mask = lambda s, _, w: ~ones(s).triu(-w[0]).tril(w[1])
+    megatron_training.without_cuda()
 
 
 def layer(params, ranks, groups, window=None, comm="p2p", **settings):
@@ -200,7 +202,7 @@ def main(size):
     dist.init_process_group("gloo")
     without_cuda()
     parallel_state.initialize_model_parallel(context_parallel_size=size)
-    groups = ProcessGroupCollection.use_mpu_process_groups(["tp", "cp"])
+    groups = ProcessGroupCollection.use_mpu_process_groups(["tp", "cp", "pp", "embd"])
     group, told = groups.cp, {}
     for ranks, comm in ((1, "p2p"), (size, "p2p"), (size, "all_gather")):
         for window in (None, (5, 0)):
@@ -210,8 +212,13 @@ def main(size):
             told[f"padded documents, {about}"] = documents(group, groups, ranks, window, comm, REAL)
     every = [None] * dist.get_world_size()
     dist.all_gather_object(every, told)
+    losses = {
+        "own": megatron_training.losses(groups, 1, is_own=True),
+        "one rank": megatron_training.losses(groups, 1),
+        "ranks": megatron_training.losses(groups, size),
+    }
     if dist.get_rank() == 0:
-        print(json.dumps({"off": every, "refused": refused(groups)}))
+        print(json.dumps({"off": every, "losses": losses, "refused": refused(groups)}))
     dist.destroy_process_group()
 
 

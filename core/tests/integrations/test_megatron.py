@@ -36,6 +36,12 @@ class TestLayer:
     def test_its_output_and_gradients_are_megatrons(self, said, batch, about):
         assert max(rank[f"{batch}, {about}"] for rank in said["off"]) < 1e-12
 
+    def test_20_steps_of_a_model_have_megatrons_losses(self, said):
+        losses = said["losses"]
+        assert losses["own"][-1] < losses["own"][0] - 0.5
+        assert losses["one rank"] == pytest.approx(losses["own"], rel=1e-12)
+        assert losses["ranks"] == pytest.approx(losses["own"], rel=1e-5), "Megatron's losses are in float32"
+
     @pytest.mark.parametrize(
         ("name", "words"),
         [
