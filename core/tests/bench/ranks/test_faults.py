@@ -14,9 +14,9 @@ FAULTS = {
     "takes_all_memory": ("oom", "rank 1 of 2: "),
     "wrong": ("wrong", "out on rank 1: "),
     "wrong_later": ("wrong", "out of a timed call on rank 1: "),
-    "hangs": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 25 s, and the others wait"),
-    "hangs_later": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 25 s, and the others wait"),
-    "hangs_planning": ("timeout", "rank 1 of 2 is still in phase 'plan' after 25 s, and the others wait"),
+    "hangs": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 12 s, and the others wait"),
+    "hangs_later": ("timeout", "rank 1 of 2 is still in phase 'kernel forward' after 12 s, and the others wait"),
+    "hangs_planning": ("timeout", "rank 1 of 2 is still in phase 'plan' after 12 s, and the others wait"),
 }
 
 
@@ -30,7 +30,7 @@ def wait_until(is_so, seconds=600):
 @pytest.mark.slow
 def test_the_culprit_is_named_and_the_next_case_is_unaffected(toys):
     options = [option for name in FAULTS for option in ("--kernel", name)]
-    options += ["--placement", "evenly", "--nproc", "2", "--timeout", "25", "--memory", "16"]
+    options += ["--placement", "evenly", "--nproc", "2", "--timeout", "12", "--memory", "16"]
     process = toys.start(*options)
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 1, output + errors
