@@ -97,11 +97,11 @@ def _run(
     from longca_bench.cli.progress import Progress
     from longca_bench.cli.run_cluster import say_duration
     from longca_bench.measuring.runner import run_cases
-    from longca_bench.suites.duration import duration_of
+    from longca_bench.suites.duration import duration_of, is_measured
 
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
     _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
-    if left and not wanted.as_json:
+    if left and not wanted.as_json and is_measured(left, where):
         say_duration(duration_of(left, where, registry), err=True)
     progress = Progress(len(left), quiet=wanted.as_json)
     options = replace(wanted.options, workers=count_workers(where))
@@ -138,7 +138,11 @@ def run_folder(out: Path | None, suite: str, resume: bool) -> Path:
 
     if out is None and resume:
         raise RequestError("--resume continues a run; name its folder with --out")
-    return out or Path("runs") / f"{suite}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    if out is not None:
+        return out
+    name = f"{suite}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))  # for runs that begin in the same second
+    return next(path for each in names if not (path := Path("runs") / each).exists())
 
 
 def _say_resumed(folder: RunFolder, done: int, *, quiet: bool) -> None:

@@ -12,17 +12,20 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Direction
-from longca.manifests.mixes import is_mix
+from longca.manifests.mixes import is_mix, singles
 from longca.manifests.pairs import split
+from longca.masks import PATTERNS
 from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.auto_layout import AUTO
+from longca_advice.devices import evidence_name
 from longca_advice.fit import Call
 from longca_advice.sources import sources
 from longca_advice.ways import Way
@@ -30,7 +33,7 @@ from longca_advice.weighing import weigh
 from longca_advice.work import work_of
 from longca_bench.suites.cases import Case, Parallel
 
-__all__ = ["WITHIN", "Duration", "case_seconds", "duration_of"]
+__all__ = ["WITHIN", "Duration", "case_seconds", "duration_of", "is_measured"]
 
 #: The factor within which most runs of `results` are predicted.
 WITHIN = 3.0
@@ -38,7 +41,7 @@ WITHIN = 3.0
 _CASE, _KERNEL, _CHECKED = 0.5, 10.0, 2.0
 #: Calls of warm-up, the least and most samples, and the seconds of samples, as in `longca_bench.measuring.timing`.
 _WARM_UP, _LEAST, _SAMPLES, _BUDGET = 2, 3, 50, 0.25
-#: The most cases that are predicted, drawn at random, and the seconds after which no further case is.
+#: The most cases that are predicted, unless one mask has more, and the seconds after which no further case is.
 _MOST, _PATIENCE = 200, 10.0
 #: Kernels and reasons that a sentence names.
 _NAMED = 4
@@ -119,9 +122,8 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
     """
     calls: list[float | None] = []
     unpredicted, refusals = dict[str, None](), list[str]()
-    drawn = random.Random(0).sample(cases, min(_MOST, len(cases)))
     end = time.monotonic() + _PATIENCE
-    for case in itertools.takewhile(lambda _: time.monotonic() < end, drawn):
+    for case in itertools.takewhile(lambda _: time.monotonic() < end, _some(cases)):
         try:
             calls.append(_call(case, device, registry, anywhere))
         except UnsupportedError as error:
@@ -134,15 +136,38 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
     return Duration(len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals))
 
 
+def is_measured(cases: Iterable[Case], device: Device) -> bool:
+    """Whether there is evidence of a kernel of some cases on a device. No mask is drawn for this."""
+    known = sources().costs.kernels_on(evidence_name(device))
+    return any(known.issuperset(singles(kernel)) for kernel in {case.kernel for case in cases})
+
+
+def _some(cases: Sequence[Case]) -> list[Case]:
+    """Cases of all lengths, in random order. Masks that differ by head take long to draw, and come with all cases."""
+    dice = random.Random(0)
+    groups = [list(group) for _, group in itertools.groupby(cases, _drawn_together)]
+    groups = sorted(dice.sample(groups, len(groups)), key=lambda group: group[0].seqlen)
+    count = min(len(groups), max(1, len(groups) * _MOST // max(1, len(cases))))
+    chosen = [groups[(2 * at + 1) * len(groups) // (2 * count)] for at in range(count)]
+    return list(itertools.chain.from_iterable(dice.sample(chosen, count)))
+
+
+def _drawn_together(case: Case) -> Any:
+    """What cases have in common that are predicted together: a mask, or nothing."""
+    if not PATTERNS[case.pattern].per_head:
+        return case
+    return case.pattern, case.seqlen, case.lengths, case.seed, case.heads_kv, case.factors
+
+
 def _call(case: Case, device: Device, registry: Registry, anywhere: bool) -> float | None:
     """The predicted seconds of a case's call, or None without evidence.
 
     Raises:
         UnsupportedError: The kernel or the strategy does not take the case.
     """
-    problem, training = case.problem(device), case.direction == Direction.BACKWARD
     if case.stream is not None:
         return None
+    problem, training = case.problem(device), case.direction == Direction.BACKWARD
     asked = Asked(problem, training, registry, sources().costs, None, (case.kernel,), anywhere)
     halves = (case.kernel,) * 2 if is_mix(case.kernel) else split(case.kernel) or (case.kernel,) * 2
     if case.parallel is not None:

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from longca_bench.cli import run as command
 from longca_bench.cli.app import app
+from longca_bench.cli.run_measure import run_folder
 
 BRACKETS = """
 @hookimpl
@@ -136,6 +137,16 @@ def test_the_last_lines_name_the_winner_of_each_mask(fakes, tmp_path):
     *_, full, causal, where = ran.stdout.splitlines()
     assert (full.partition(":")[0], causal.partition(":")[0]) == ("full", "causal")
     assert where.startswith("records: ")
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    found = [run_folder(None, "quick", resume=False)]
+    for _ in range(3):
+        found[-1].mkdir(parents=True)
+        found.append(run_folder(None, "quick", resume=False))
+    assert not found[-1].exists()
+    assert len(set(found)) == 4
 
 
 @pytest.mark.parametrize(("options", "seconds"), [([], 0), (["--wait-idle", "7.5"], 7.5)])

@@ -7,8 +7,8 @@ from longca.manifests import Device
 from longca_advice.devices import named_device
 from longca_bench.measuring import timing
 from longca_bench.suites import duration
-from longca_bench.suites.cases import expand
-from longca_bench.suites.duration import Duration, case_seconds, duration_of, in_words
+from longca_bench.suites.cases import _mask, expand
+from longca_bench.suites.duration import Duration, case_seconds, duration_of, in_words, is_measured
 from longca_bench.suites.suite import Suite
 
 SWEEP = {
@@ -51,6 +51,25 @@ def test_cases_without_evidence_are_named(fakes, monkeypatch):
         "10 cases: about 2 min, from 31 s to 5 min, by 5 of them. 2 without a prediction count like the others: "
         "a, b, c, d, …"
     )
+
+
+def test_few_masks_are_drawn_for_many_cases():
+    grid = {"uniform_block_sparse": {"block": [64], "kept": [0.2, 0.5, 0.8]}}
+    about = {"patterns": ["uniform_block_sparse"], "seqlens": [1024, 2048], "head_dims": list(range(8, 512, 32))}
+    many = cases(**about, grid=grid, kernels=["naive", "sdpa"])
+    before = _mask.cache_info().misses
+    found = duration_of(many, named_device("h200"), registry())
+    assert (len(many), len(found.calls) + len(found.refusals)) == (384, 192)
+    assert _mask.cache_info().misses - before == 3
+
+
+def test_evidence_is_known_without_masks(fakes, monkeypatch):
+    monkeypatch.setenv("LONGCA_HISTORY", fakes.env["LONGCA_HISTORY"])
+    before = _mask.cache_info().misses
+    assert is_measured(cases(), named_device("h200"))
+    assert not is_measured(cases(), Device("cpu"))
+    assert not is_measured(cases(kernels=["naive"]), named_device("a100"))
+    assert _mask.cache_info().misses == before
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (89, "89 s"), (600, "10 min"), (7500, "2 h 5 min")])
