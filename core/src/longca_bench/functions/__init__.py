@@ -8,7 +8,7 @@
 | `ranks` | the tokens of each rank, cut and gathered |
 | `calling` | one call, with its gradients |
 | `oracle` | the right results, with rotary positions and with a part of the pairs |
-| `guesses`, `rank_guesses` | what a function with a known mistake returns |
+| `guesses`, `mask_guesses`, `rank_guesses` | what a function with a known mistake returns |
 | `mistakes` | the known mistakes, and the search for those that explain results |
 | `mask_sets` | the masks on which a function is verified |
 | `check` | the verification of a function, and the mistake that explains it |

@@ -74,7 +74,7 @@ def called(function: UserFunction, problem: Problem, sequences: Sequence[Inputs]
     made = arguments_of(function, context)
     try:
         found = function.call(*leaves.values(), **made)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise VerificationError(f"{function.name} raised {_said(error)}") from error
     out = output_of(function, found, leaves["q"], way.shape)
     results = {"out": out.detach()}
@@ -128,14 +128,18 @@ def _gradients(function: UserFunction, out: Tensor, leaves: dict[str, Tensor], d
         raise VerificationError(f"no gradient reaches the output of {function.name}; {remedy}")
     try:
         grads = torch.autograd.grad(out, tuple(leaves.values()), dout, allow_unused=True)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise VerificationError(f"the backward of {function.name} raised {_said(error)}") from error
     if missing := [name for name, grad in zip(leaves, grads, strict=True) if grad is None]:
         raise VerificationError(f"no gradient of {function.name} reaches {' and '.join(missing)}; {remedy}")
     return {_GRADIENTS[name]: grad for name, grad in zip(leaves, grads, strict=True)}
 
 
-def _said(error: Exception) -> str:
-    advice = ". Call .contiguous() or .reshape()" if "view" in str(error) and "stride" in str(error) else ""
+def _said(error: BaseException) -> str:
+    text, advice = plain_text(error, 500), ""
+    if "view" in text and "stride" in text:
+        advice = ". Call .contiguous() or .reshape()"
+    elif "in-place" in text:
+        advice = ". Let it write to a tensor of its own"
     name = type(error).__name__ if not isinstance(error, LongCAError) or isinstance(error, RequestError) else "an error"
-    return f"{name}: {plain_text(error, 500)}{advice}"
+    return f"{name}: {text}".rstrip(": .") + advice

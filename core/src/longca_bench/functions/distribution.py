@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from longca.errors import RequestError
 from longca.manifests import Backward, KernelManifest, Offer
 from longca.masks import Form
+from longca_bench.functions.user_function import check_module, names_of
 
 __all__ = ["install"]
 
@@ -45,12 +45,11 @@ def install(text: str, shape: str) -> str:
         The kernel's name: that of the function, in lower case, after `my_`.
 
     Raises:
-        RequestError: The text names no function.
+        RequestError: The text names no function, or its module is not there.
     """
-    function = text.rpartition(":")[2].rpartition(".")[2]
+    check_module(text)
+    function = names_of(text)[1].rpartition(".")[2]
     name = f"my_{re.sub(r'[^a-z0-9_]', '_', function.lower())}"[:40]
-    if ":" not in text or not function:
-        raise RequestError(f"the function is {text!r}; give MODULE:FUNCTION, such as my_module:attention")
     folder = Path(tempfile.mkdtemp(prefix="longca-function-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     info = folder / f"{_MODULE}-1.0.dist-info"

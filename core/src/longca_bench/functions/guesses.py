@@ -1,7 +1,7 @@
 """Guesses: what a function with a known mistake returns.
 
 A guess is the right result of another call, such as one with another mask, so it is compared within the same limits as
-a right result. `rank_guesses` has those of context parallelism.
+a right result. `mask_guesses` has those about masks, and `rank_guesses` those about context parallelism.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from torch import Tensor
 
 from longca.kernels.base import torch_dtype
 from longca.manifests.offers import DType
-from longca.masks import Mask, build, from_dense
-from longca.masks.slice_mask import SliceMask
-from longca_bench.functions.arguments import document_bounds, is_causal
+from longca.masks import from_dense
 from longca_bench.functions.oracle import Asked, right, turned_back
 from longca_bench.verification.reference import Reference, reference
 from longca_bench.verification.verify import check_values
@@ -28,21 +26,14 @@ __all__ = [
     "Dense",
     "Guess",
     "Results",
-    "alignment",
-    "diagonal",
-    "documents",
     "empty_rows",
     "equals",
     "heads",
-    "ignored",
     "no_turns",
-    "no_window",
     "nothing",
     "precision",
     "scale",
-    "transposed",
-    "window",
-    "with_mask",
+    "swapped",
 ]
 
 Results = dict[str, Tensor]
@@ -51,97 +42,13 @@ Dense = NDArray[np.bool_]
 Guess = tuple[str, Callable[[Results], bool]]
 _USUAL_BASE = 10000.0
 _LOG2_E = math.log2(math.e)
+#: Tokens that a guess takes for heads, at most.
+_MOST_HEADS = 512
 
 
 def equals(expected: Reference, read: Callable[[Results], Results] | None = None) -> Callable[[Results], bool]:
     """Compares results, read in another order if asked, with those of a mistake."""
     return lambda results: check_values(read(results) if read else results, expected).passed
-
-
-def with_mask(asked: Asked, dense: Dense, detail: str = "") -> Iterator[Guess]:
-    """A guess with another mask, if it is another one."""
-    mask = asked.problem.concrete_mask
-    if mask.heads == 1 and not np.array_equal(dense, mask.dense()):
-        yield detail, equals(right(replace(asked, problem=asked.problem.with_mask(from_dense(dense)))))
-
-
-def _beyond(mask: Mask) -> NDArray[np.int64]:
-    """The distance of each key beyond the diagonal: [queries, keys]. The last query is aligned with the last key."""
-    queries, keys = np.arange(mask.seqlen_q)[:, None], np.arange(mask.seqlen_k)
-    return np.asarray(keys - queries - (mask.seqlen_k - mask.seqlen_q))
-
-
-def _widest(mask: Mask) -> Dense:
-    """Every pair, or every pair that is not in the future."""
-    return _beyond(mask) <= 0 if is_causal(mask) else np.ones((mask.seqlen_q, mask.seqlen_k), np.bool_)
-
-
-def documents(asked: Asked) -> Iterator[Guess]:
-    """Queries that see all documents, up to themselves if the mask is causal."""
-    mask = asked.problem.concrete_mask
-    if len(mask.factors.get("documents", ())) > 1:
-        yield from with_mask(asked, _widest(mask))
-
-
-def window(asked: Asked) -> Iterator[Guess]:
-    """A window that is one token wider, or one token narrower."""
-    mask = asked.problem.concrete_mask
-    if mask.pattern is None or "window" not in mask.factors:
-        return
-    for change, detail in ((1, "one token too many"), (-1, "one token too few")):
-        window = mask.factors["window"] + change
-        if window >= 0:
-            lengths = {} if mask.is_square else {"seqlen_k": mask.seqlen_k}
-            other = build(mask.pattern, mask.seqlen_q, **lengths, **{**mask.factors, "window": window})
-            yield from with_mask(asked, other.dense(), detail)
-
-
-def no_window(asked: Asked) -> Iterator[Guess]:
-    """The mask without its window."""
-    mask = asked.problem.concrete_mask
-    if "window" in mask.factors:
-        yield from with_mask(asked, _widest(mask))
-
-
-def diagonal(asked: Asked) -> Iterator[Guess]:
-    """A causal diagonal that is one key earlier, or one key later."""
-    mask = asked.problem.concrete_mask
-    if not is_causal(mask):
-        return
-    beyond, shown = _beyond(mask), mask.dense()
-    together = np.ones_like(shown)
-    if mask.is_square:
-        document = np.searchsorted(document_bounds(mask), np.arange(mask.seqlen_q), "right")
-        together = document[:, None] == document
-    yield from with_mask(asked, shown & (beyond < 0), "a query does not see its own key")
-    yield from with_mask(asked, shown | ((beyond == 1) & together), "a query sees the next key")
-
-
-def alignment(asked: Asked) -> Iterator[Guess]:
-    """A diagonal that aligns the first query with the first key."""
-    mask = asked.problem.concrete_mask
-    if not mask.is_square and isinstance(mask, SliceMask) and mask.pattern in _BANDS:
-        more = mask.seqlen_k - mask.seqlen_q
-        lo, hi = mask.array[0, 4:] - more
-        ahead = _beyond(mask) + more
-        yield from with_mask(asked, ((ahead >= lo) | (mask.pattern == "causal")) & (ahead <= hi))
-
-
-_BANDS = ("causal", "causal_sliding_window", "full_sliding_window")
-
-
-def transposed(asked: Asked) -> Iterator[Guess]:
-    """The transposed mask."""
-    if asked.problem.concrete_mask.is_square and asked.problem.concrete_mask.heads == 1:
-        yield from with_mask(asked, asked.problem.concrete_mask.dense().T)
-
-
-def ignored(asked: Asked) -> Iterator[Guess]:
-    """A full or causal mask instead of this one."""
-    mask = asked.problem.concrete_mask
-    everything = np.ones((mask.seqlen_q, mask.seqlen_k), np.bool_)
-    yield from with_mask(asked, everything, "every query sees every key")
-    yield from with_mask(asked, _beyond(mask) <= 0, "every mask is causal")
 
 
 def scale(asked: Asked) -> Iterator[Guess]:
@@ -174,6 +81,22 @@ def heads(asked: Asked) -> Iterator[Guess]:
         return {name: r[:, order] if name in ("out", "dq") else r for name, r in results.items()}
 
     yield f"query head h reads KV head h mod {groups} instead of h div {heads // groups}", equals(right(mixed), read)
+
+
+def swapped(asked: Asked) -> Iterator[Guess]:
+    """Attention between the heads of each token."""
+    mask, x = asked.problem.concrete_mask, asked.inputs
+    if not mask.is_square or mask.seqlen_q > _MOST_HEADS or asked.rotary is not None:
+        return
+    turned = replace(x, **{name: getattr(x, name).transpose(0, 1).contiguous() for name in ("q", "k", "v", "dout")})
+    everything = np.ones((x.q.shape[1], x.k.shape[1]), np.bool_)
+    for dense, words in (
+        (everything, "each head sees all heads"),
+        (np.tril(everything), "each head sees earlier ones"),
+    ):
+        problem = replace(asked.problem.with_mask(from_dense(dense)), heads_q=mask.seqlen_q, heads_kv=mask.seqlen_q)
+        expected = right(replace(asked, problem=problem, inputs=turned))
+        yield words, equals(expected, lambda results: {name: r.transpose(0, 1) for name, r in results.items()})
 
 
 def empty_rows(asked: Asked) -> Iterator[Guess]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 from longca.errors import MaskError
-from longca_bench.functions import guesses, rank_guesses
+from longca_bench.functions import guesses, mask_guesses, rank_guesses
 from longca_bench.functions.guesses import Guess, Results
 from longca_bench.functions.oracle import Asked, right
 from longca_bench.verification.verify import check_values
@@ -66,17 +66,18 @@ class Mistake(StrEnum):
         "The mask is not sharded: each rank takes the mask of the first queries",
         rank_guesses.local_mask,
     )
-    DOCUMENTS = "documents", "Documents are not separated: queries see keys of other documents", guesses.documents
-    WINDOW = "window", "The window is off by one", guesses.window
-    NO_WINDOW = "no_window", "The window is ignored", guesses.no_window
+    DOCUMENTS = "documents", "Documents are not separated: queries see keys of other documents", mask_guesses.documents
+    WINDOW = "window", "The window is off by one", mask_guesses.window
+    NO_WINDOW = "no_window", "The window is ignored", mask_guesses.no_window
     ALIGNMENT = (
         "alignment",
         "The causal diagonal starts in the top left corner: LongCA aligns the last query with the last key",
-        guesses.alignment,
+        mask_guesses.alignment,
     )
-    DIAGONAL = "diagonal", "The causal diagonal is off by one", guesses.diagonal
-    TRANSPOSED = "transposed", "The mask is transposed: keys see queries", guesses.transposed
-    IGNORED = "ignored", "The mask is ignored", guesses.ignored
+    DIAGONAL = "diagonal", "The causal diagonal is off by one", mask_guesses.diagonal
+    TRANSPOSED = "transposed", "The mask is transposed: keys see queries", mask_guesses.transposed
+    IGNORED = "ignored", "The mask is ignored", mask_guesses.ignored
+    SWAPPED = "swapped", "Heads and tokens are taken for each other: --shape says which dim is which", guesses.swapped
     SCALE = "scale", "The softmax scale is wrong", guesses.scale
     HEADS = "heads", "Query heads read wrong KV heads: a KV head serves neighbouring query heads", guesses.heads
     PRECISION = "precision", "The precision is lower than that of the inputs", guesses.precision

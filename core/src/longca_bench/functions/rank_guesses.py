@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from longca.masks import from_dense
-from longca_bench.functions.guesses import Dense, Guess, Results, equals, with_mask
+from longca_bench.functions.guesses import Dense, Guess, Results, equals
+from longca_bench.functions.mask_guesses import with_mask
 from longca_bench.functions.oracle import Asked, right, turned_back
 from longca_bench.verification.reference import part_reference
 from longca_builtin.blockwise import attention_forward

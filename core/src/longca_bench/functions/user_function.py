@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import inspect
 import os
 import sys
@@ -13,9 +15,11 @@ from typing import Any
 from longca.errors import RequestError, UnknownNameError
 from longca.plain_text import plain_text
 
-__all__ = ["UserFunction", "load"]
+__all__ = ["UserFunction", "check_module", "load", "names_of"]
 
 _EXAMPLE = "MODULE:FUNCTION, such as my_module:attention"
+#: Functions whose call returns no result.
+_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,23 @@ class UserFunction:
         if not callable(function) or isinstance(function, type):
             kind = "a class" if isinstance(function, type) else f"of type {type(function).__name__}"
             raise RequestError(f"{name} is {kind}; give a function of q, k and v, or a module's instance")
-        try:
-            parameters = list(inspect.signature(function).parameters.values())
+        if any(is_one(function) for is_one in _LATER):
+            raise RequestError(f"{name} is a coroutine or a generator; wrap it in a function that returns a tensor")
+        own = getattr(function, "_orig_mod", function)  # of torch.compile
+        try:  # the call of a torch.nn.Module takes any parameters
+            parameters = list(inspect.signature(getattr(own, "forward", own)).parameters.values())
         except (TypeError, ValueError):
             raise RequestError(
                 f"the parameters of {name} are not known to Python; wrap it in a function of q, k and v"
             ) from None
         if not any(p.kind is p.VAR_POSITIONAL for p in parameters[:3]):
             positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+            if positional and positional[0].name == "self":
+                raise RequestError(f"{name} is a method without its object; make the object in the module, and name it")
             if len(positional) < 3:
-                raise RequestError(f"{name} takes {len(positional)} tensors; the first three parameters are q, k and v")
+                raise RequestError(
+                    f"{name} takes {len(positional)} tensors; wrap it, so that the first three parameters are q, k, v"
+                )
             parameters = [p for p in parameters if p not in positional[:3]]
         named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
         if unknown := [p.name for p in named if p.default is p.empty and p.name not in known]:
@@ -68,6 +79,55 @@ class UserFunction:
         return cls(name, function, tuple(p.name for p in named if p.name in known))
 
 
+def names_of(text: str) -> tuple[str, str]:
+    """The module and the name in it that a text such as `my_module:attention` has.
+
+    Raises:
+        RequestError: The text has another form.
+    """
+    module, _, path = text.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        raise RequestError(f"the function is {plain_text(repr(text))}; give {_EXAMPLE}")
+    if module.endswith(".py"):
+        raise RequestError(f"the function is {text!r}; give its module without .py: {module[:-3]}:{path}")
+    return module, path
+
+
+def check_module(text: str) -> None:
+    """Checks that the module of such a text is there and can be compiled, without running any of it.
+
+    Raises:
+        RequestError: It is not.
+    """
+    module, _ = names_of(text)
+    _search_here()
+    try:
+        found = importlib.util.find_spec(module.partition(".")[0])
+        if found is None:
+            raise _absent(module)
+        if isinstance(found.loader, importlib.machinery.SourceFileLoader):
+            found.loader.get_code(found.name)
+    except (SyntaxError, ValueError, OSError) as error:
+        raise _raised(module, error) from None
+
+
+def _search_here() -> None:
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _absent(module: str) -> RequestError:
+    return RequestError(
+        f"there is no module {module!r} in {plain_text(os.getcwd())} or among the installed packages; "
+        f"run longca in the folder of {module.replace('.', '/')}.py, or install it"
+    )
+
+
+def _raised(module: str, error: BaseException) -> RequestError:
+    said = f"{type(error).__name__}: {plain_text(error, 500)}".rstrip(": ")
+    return RequestError(f"the import of {module} raised {said}. Repair it, then ask again")
+
+
 def load(text: str) -> Any:
     """The object that a text such as `my_module:attention` names. The working folder is searched first.
 
@@ -75,23 +135,16 @@ def load(text: str) -> Any:
         RequestError: There is no such module, or its import raises.
         UnknownNameError: The module has no such name.
     """
-    module, _, path = text.partition(":")
-    if not (module and path):
-        raise RequestError(f"the function is {text!r}; give {_EXAMPLE}")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
+    module, path = names_of(text)
+    _search_here()
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise RequestError(f"the import of {module} needs {error.name}, which is not installed") from error
-        raise RequestError(
-            f"there is no module {module!r} in {plain_text(here)} or among the installed packages; "
-            f"run longca in the folder of {module.replace('.', '/')}.py, or install it"
-        ) from None
+        raise _absent(module) from None
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {plain_text(error, 500)}".rstrip(": ")
-        raise RequestError(f"the import of {module} raised {said}. Repair it, then ask again") from error
+        raise _raised(module, error) from error
     for part in path.split("."):
         if not hasattr(found, part):
             names = (name for name, value in vars(found).items() if callable(value) and not name.startswith("_"))

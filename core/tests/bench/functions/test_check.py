@@ -170,7 +170,7 @@ def test_heads_and_tokens_that_change_places_are_named():
     ("text", "kind", "said"),
     [
         ("needs_bias", RequestError, "needs bias, which LongCA does not give. Known parameters are mask, attn_mask"),
-        ("takes_two", RequestError, "takes_two takes 2 tensors; the first three parameters are q, k and v"),
+        ("takes_two", RequestError, "takes_two takes 2 tensors; wrap it, so that the first three parameters are q, k"),
         ("says_nothing", RequestError, "no parameter of says_nothing says which keys a query sees; name its mask"),
         ("NUMBER", RequestError, "of type int; give a function of q, k and v"),
         ("torch.nn.Linear", RequestError, "Linear is a class; give a function"),
