@@ -71,7 +71,7 @@ class ClusterOptions:
             if current_job() is not None:
                 raise RequestError("--slurm submits a job, and this process is a rank of one; leave out --slurm")
             return self
-        if given := [f"--{each.name}" for each in fields(self) if getattr(self, each.name)]:
+        if given := [f"--{each.name}" for each in fields(self) if getattr(self, each.name) not in (None, False)]:
             raise RequestError(
                 f"{', '.join(given)}: these options are for a job of Slurm; add --slurm or --slurm-script. On several "
                 "hosts without Slurm, start torchrun on each of them"
@@ -142,7 +142,7 @@ def _job(wanted: Request, options: ClusterOptions, suite: str, where: Device, fo
     from longca.errors import RequestError
     from longca_advice.record_lines import RECORDS
     from longca_bench.cli.run_measure import run_folder
-    from longca_bench.clusters.job import ClusterJob, minutes_of, sbatch_lines
+    from longca_bench.clusters.job import ClusterJob, minutes_of, named_option, sbatch_lines
 
     out = run_folder(wanted.out, suite, wanted.resume).absolute()
     if not wanted.resume and (out / RECORDS).exists():
@@ -153,7 +153,7 @@ def _job(wanted: Request, options: ClusterOptions, suite: str, where: Device, fo
     if options.time is None and found.seconds is None:
         raise RequestError(f"{found.sentence}. Give the job's time limit with --time, such as --time 2:00:00")
     gpus = 0 if where.kind == "cpu" else wanted.nproc or 1
-    named = {"partition": options.partition, "account": options.account}
+    named = named_option("partition", options.partition) | named_option("account", options.account)
     return ClusterJob(
         name=f"longca-{suite}",
         arguments=(*_arguments(sys.argv[1:]), "--out", str(out), "--resume"),
@@ -163,7 +163,7 @@ def _job(wanted: Request, options: ClusterOptions, suite: str, where: Device, fo
         ranks=wanted.nproc,
         gpus=gpus,
         minutes=minutes_of(options.time) if options.time is not None else _limit(found),
-        options={**{name: value for name, value in named.items() if value}, **sbatch_lines(options.sbatch or ())},
+        options={**named, **sbatch_lines(options.sbatch or ())},
     )
 
 

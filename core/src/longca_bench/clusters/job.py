@@ -11,12 +11,23 @@ from pathlib import Path
 from longca.errors import RequestError
 from longca_advice.record_lines import RECORDS
 
-__all__ = ["WARNING", "ClusterJob", "count_records", "minutes_of", "sbatch_lines", "slurm_time", "unseen_folder"]
+__all__ = [
+    "WARNING",
+    "ClusterJob",
+    "count_records",
+    "minutes_of",
+    "named_option",
+    "sbatch_lines",
+    "slurm_time",
+    "unseen_folder",
+]
 
 #: Seconds before the time limit at which a job is put back into the queue.
 WARNING = 120
 #: The shortest time limit, in minutes: the warning, the start of the ranks, and a case.
 _LEAST = 5
+#: The longest time limit, in minutes: a year.
+_MOST = 365 * 1440
 #: Options of sbatch that options of `longca run` or the job itself set.
 _OURS = {
     "nodes": "take --nodes",
@@ -25,6 +36,10 @@ _OURS = {
     "partition": "take --partition",
     "account": "take --account",
     "signal": "the job needs its own signal to go on after the time limit",
+    "no-requeue": "it goes back into the queue at its time limit",
+    "ntasks": "each node has one task, which starts its ranks",
+    "array": "it is one run, whose records have one folder",
+    "wrap": "it runs longca",
 }
 #: File systems that other hosts see. FUSE is counted among them.
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "panfs", "wekafs", "cifs", "smb", "afs", "gluster", "9p")
@@ -88,7 +103,7 @@ def minutes_of(text: str) -> int:
         text: Minutes, H:MM:SS or D-HH:MM:SS.
 
     Raises:
-        RequestError: Another form, or less than 5 minutes.
+        RequestError: Another form, less than 5 minutes, or more than a year.
     """
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)|(\d+)", text, re.ASCII)
     if found is None:
@@ -97,7 +112,26 @@ def minutes_of(text: str) -> int:
     total = alone + days * 1440 + hours * 60 + minutes + (seconds > 0)
     if total < _LEAST:
         raise RequestError(f"--time is {text}, and a job needs {_LEAST} minutes to start and to measure a case")
+    if total > _MOST:
+        raise RequestError(f"--time is {text}; give at most {_MOST // 1440} days")
     return total
+
+
+def named_option(name: str, value: str | None) -> dict[str, str | bool]:
+    """An option of sbatch whose value is a name. Empty without a value.
+
+    Args:
+        name: The option, such as `partition`.
+        value: The name, or None.
+
+    Raises:
+        RequestError: The value is empty, or has white space or control characters.
+    """
+    if value is None:
+        return {}
+    if not value.isprintable() or value.split() != [value]:
+        raise RequestError(f"--{name} is {value!r}; give the {name}'s name, or leave it out")
+    return {name: value}
 
 
 def slurm_time(minutes: int) -> str:

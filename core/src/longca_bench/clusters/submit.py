@@ -93,13 +93,17 @@ def submit(job: ClusterJob, cluster: Literal["slurm", "local"] = "slurm") -> sub
         cluster: `slurm`, or `local` for processes of this machine that know time limits too.
 
     Raises:
+        RequestError: The folder cannot be written.
         LongCAError: Slurm refused the job. The message has its reason.
     """
     from submitit import AutoExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     limits: dict[str, Any] = {f"{cluster}_max_num_timeout": _LIMITS}
-    executor = AutoExecutor(job.out / "slurm", cluster=cluster, **limits)
+    try:
+        executor = AutoExecutor(job.out / "slurm", cluster=cluster, **limits)
+    except OSError as error:
+        raise RequestError(f"cannot write to {job.out}: {error.strerror}. Choose another folder with --out") from None
     options = {name.replace("-", "_"): value for name, value in job.options.items()}
     executor.update_parameters(
         name=job.name,

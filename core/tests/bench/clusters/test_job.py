@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from longca.errors import RequestError
-from longca_bench.clusters.job import ClusterJob, minutes_of, sbatch_lines, slurm_time, unseen_folder
+from longca_bench.clusters.job import ClusterJob, minutes_of, named_option, sbatch_lines, slurm_time, unseen_folder
 from longca_bench.clusters.script import sbatch_script
+from longca_bench.clusters.submit import submit
 
 
 def job(**about):
@@ -30,7 +31,13 @@ def test_time_limits(text, minutes, again):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("1:30", "give minutes, such as 90, or H:MM:SS"), ("soon", "give minutes"), ("-5", "give"), ("4", "needs 5 min")],
+    [
+        ("1:30", "give minutes, such as 90, or H:MM:SS"),
+        ("soon", "give minutes"),
+        ("-5", "give"),
+        ("4", "needs 5 min"),
+        ("9" * 23, "give at most 365 days"),
+    ],
 )
 def test_time_limits_that_are_none(text, said):
     with pytest.raises(RequestError, match=said):
@@ -45,12 +52,28 @@ def test_time_limits_that_are_none(text, said):
         ("comment=a\n#SBATCH --uid=0", "give a long option"),
         ("--nodes=3", "contradicts the job: take --nodes"),
         ("signal=TERM@9", "contradicts the job"),
+        ("array=1-5", "it is one run, whose records have one folder"),
     ],
 )
 def test_options_of_sbatch_that_are_refused(text, said):
     with pytest.raises(RequestError, match=said):
         sbatch_lines([text])
     assert sbatch_lines(["--qos=high", "contiguous"]) == {"qos": "high", "contiguous": True}
+
+
+@pytest.mark.parametrize("name", ["", "a b", " a", "a\n#SBATCH --uid=0"])
+def test_names_that_are_none(name):
+    with pytest.raises(RequestError, match="give the partition's name, or leave it out"):
+        named_option("partition", name)
+    assert named_option("partition", None) == {}
+    assert named_option("account", "$(me)") == {"account": "$(me)"}
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    pytest.importorskip("submitit")
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match=r"file/run: Not a directory. Choose another folder with --out"):
+        submit(job(out=tmp_path / "file" / "run"), "local")
 
 
 def test_one_node_starts_its_ranks_and_several_meet():
