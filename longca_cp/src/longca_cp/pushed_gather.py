@@ -32,6 +32,9 @@ __all__ = ["GradientSum", "PushedRows"]
 
 _Ints = NDArray[np.int64]
 
+#: The most lengths of the windows of one mask length.
+_ROOMS = 8
+
 
 class GradientSum:
     """The sum of the gradients that ranks have for this rank's rows.
@@ -91,6 +94,12 @@ def _sum_into(into: Tensor, terms: Sequence[Tensor], wide: torch.dtype) -> None:
     torch.add(total, terms[-1], out=into)
 
 
+def _room(rows: int, most: int) -> int:
+    """Rows of a window, in steps, so that masks that need other rows at every step share few windows."""
+    step = max(1, -(-most // _ROOMS))
+    return min(most, -(-rows // step) * step)
+
+
 class PushedRows:
     """The way that pushes. It has the methods of `longca_cp.kv_gather.Collected`.
 
@@ -119,8 +128,11 @@ class PushedRows:
         self._sources = [np.flatnonzero(rows[:, me]).tolist()] * chunks
         self._senders = [np.flatnonzero(others[me]).tolist()] * chunks
         row = 2 * problem.num_heads_kv // chunks * problem.head_dim
-        self._keys = Request(link, "keys and values", max(self._needed) * row, dtype, chunks)
-        self._parts = Request(link, "gradients", max(self._returned) * row, dtype, chunks)
+        shard = max(map(layout.shard_size, range(axis.size)))
+        needed = _room(max(self._needed), layout.num_tokens)
+        returned = _room(max(self._returned), (axis.size - 1) * shard)
+        self._keys = Request(link, "keys and values", needed * row, dtype, chunks)
+        self._parts = Request(link, "gradients", returned * row, dtype, chunks)
         self._back, self._sum = _ways_back(axis, needs, others, layout.shard_size(me), device)
 
     def begin(self, *, backward: bool = False) -> None:
