@@ -53,7 +53,7 @@ from longca_bench.measuring.environment import surroundings
 
 ALONE = ("longca", "flash_attention_4", "flash_attention_2", "torch_varlen", "flex_attention", "sdpa")
 LENGTHS = (32768, 131072)
-COLLECTIVES = timedelta(seconds=60)  # a rank that waits longer than this has lost the others
+COLLECTIVES = timedelta(seconds=90)  # a rank that waits longer than this has lost the others
 
 
 def measured(asked: argparse.Namespace, subject: str, device: torch.device, mesh: DeviceMesh | None) -> dict[str, Any]:

@@ -138,8 +138,9 @@ class LongCAAttention(Module):  # type: ignore[misc]  # torchtitan is not typed 
         if self.mesh is not None:
             placed = attention_masks.layouts[window]
             parallel = {"strategy": placed.strategy, "mesh": self.mesh, "placement": placed}
-        packed = (x.flatten(0, -3) for x in (q, k, v))
+        shape = q.shape
+        q, k, v = (x.flatten(0, -3) for x in (q, k, v))
         kernel, mask = self.config.kernel, attention_masks.masks[window]
-        out = attention(*packed, mask, kernel=kernel, softmax_scale=scale, **parallel)
+        out = attention(q, k, v, mask, kernel=kernel, softmax_scale=scale, **parallel)
         assert isinstance(out, Tensor)
-        return out.view(q.shape)
+        return out.view(shape)

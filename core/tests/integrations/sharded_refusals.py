@@ -1,0 +1,87 @@
+"""Calls and models that `context_parallel` refuses. Every rank refuses them, and goes on."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from models import make, packed, padded, tokens, transformers
+from sharded_steps import line
+from torch.distributed.device_mesh import init_device_mesh
+
+from longca.errors import LongCAError
+from longca.integrations.transformers import context_parallel
+
+OLD = transformers.__version__.startswith("4.")
+
+
+def refused(words, call):
+    """Every rank refuses a call in these words, and goes on."""
+    with pytest.raises(LongCAError) as caught:
+        call()
+    assert words in str(caught.value)
+
+
+def check_bad_input():
+    mesh = line(dist.get_world_size())
+    model, ids = make("llama"), tokens(2, 24)
+    size = dist.get_world_size()
+    refused("before DDP wraps it", lambda: context_parallel(torch.nn.Linear(1, 1), mesh))
+    refused("runs on a device mesh", lambda: context_parallel(model, size))
+    refused("unknown strategy", lambda: context_parallel(model, mesh, "nobody"))
+    refused(
+        "the mesh is",
+        lambda: context_parallel(model, init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b")), "usp"),
+    )
+    assert model.config._attn_implementation != "longca_context_parallel"
+    cp = context_parallel(model, mesh, "ring_p2p")
+    refused("was not called yet", lambda: cp.shard(ids))
+    refused("use_cache", lambda: model(input_ids=ids, use_cache=True))
+    refused("logits_to_keep", lambda: model(input_ids=ids, logits_to_keep=1))
+    refused("the tensor pixel_values", lambda: model(input_ids=ids, pixel_values=torch.zeros(1)))
+    refused("give input_ids or inputs_embeds", lambda: model(labels=ids))
+    refused(f"the batch has {size - 1} tokens, and the mesh {size} ranks", lambda: model(input_ids=ids[:1, : size - 1]))
+    refused("begins with padding", lambda: model(**padded("left")))
+    refused("ignores these documents", lambda: model(**packed(5, 7), attention_mask=torch.ones(1, 12)))
+    refused("labels has the shape [2, 23]", lambda: model(input_ids=ids, labels=ids[:, 1:]))
+    refused("flatten the batch", lambda: model(input_ids=ids, cu_seq_lens_q=torch.tensor([0, 24])))
+    refused("different batches", lambda: model(input_ids=ids + dist.get_rank()))
+    refused("was called by itself", lambda: model.model(input_ids=ids, use_cache=False))
+    refused("[rows, tokens, ...] of the whole batch", lambda: (model(input_ids=ids), cp.shard(ids[:1])))
+    cp.remove()
+    needs = context_parallel(model, mesh, "ring_p2p", require_documents=True)
+    refused("no boundaries of documents", lambda: model(input_ids=ids[:1]))
+    model(**packed(5, 7))
+    model(input_ids=ids[:1], cu_seq_lens_q=torch.tensor([0, 20, 24]))
+    needs.remove()
+    averaged = context_parallel(model, mesh, "ring_p2p", averaged=True)
+    refused("leave sync_gradients away", averaged.sync_gradients)
+
+
+def check_models_that_ranks_cannot_compute():
+    mesh, sizes = line(dist.get_world_size()), {"hidden_size": 24, "intermediate_size": 24, "vocab_size": 11}
+
+    def of(**others):
+        heads = {"num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 2}
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**sizes, **heads, **others}))
+
+    refused("heads", lambda: context_parallel(of(), mesh, "ulysses"))
+    scaled = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    key = "rope_scaling" if OLD else "rope_parameters"
+    refused("longest position", lambda: context_parallel(of(**{key: scaled}), mesh))
+    refused("attention_dropout", lambda: context_parallel(of(attention_dropout=0.1), mesh))
+    refused("linear_attention", lambda: context_parallel(of(layer_types=["full_attention", "linear_attention"]), mesh))
+    own = of()
+    own.loss_function = lambda **_: None
+    refused("a loss of its own", lambda: context_parallel(own, mesh))
+    capped = transformers.Gemma2ForCausalLM(
+        transformers.Gemma2Config(
+            **sizes, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, head_dim=8
+        )
+    )
+    context_parallel(capped, mesh, "ring_p2p")
+    refused("caps of scores", lambda: capped(input_ids=tokens(1, 24) % 11))
+    chosen = of(layer_types=["full_attention"] * 2, num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+    cp = context_parallel(chosen, mesh, "ring_p2p")
+    chosen.config.is_causal = False
+    if not OLD:
+        refused("bidirectional_mask_function", lambda: chosen(input_ids=tokens(1, 24) % 11))
+    cp.remove()

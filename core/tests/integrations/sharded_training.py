@@ -1,0 +1,125 @@
+"""Training of models under `context_parallel`: 20 steps, losses of one's own, FSDP2 and `Trainer`."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from models import make, packed, tokens, transformers
+from sharded_steps import IGNORED, close, gradients, labels_of, line
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from longca.integrations.transformers import context_parallel
+
+STEPS = 20
+
+
+def training(model, rate, batches, cp=None):
+    """The losses of some steps."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=rate), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(**batch, labels=labels_of(batch), use_cache=False).loss
+        loss.backward()
+        if cp is not None:
+            cp.sync_gradients()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def drawn():
+    """The batches of all steps, whose documents differ."""
+    return [packed(3 + at % 7, 11, 20 - at % 7) for at in range(STEPS)]
+
+
+def check_losses_of_20_steps():
+    # Gemma's gradients are large, and longer steps make its rounding errors larger from step to step.
+    for name, rate in (("llama", 2e-2), ("gemma", 1e-3)):
+        alone = make(name)
+        alone.set_attn_implementation("sdpa")
+        wanted, model = training(alone, rate, drawn()), make(name)
+        losses = training(model, rate, drawn(), context_parallel(model, line(dist.get_world_size())))
+        assert losses[-1] < losses[0] - 0.1
+        torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=0)
+
+
+def own_loss(model, cp, batch):
+    """The mean loss of the next tokens, computed from the logits."""
+    targets = torch.nn.functional.pad(batch["input_ids"], (0, 1), value=IGNORED)[:, 1:]
+    logits = model(**batch).logits[0]
+    return cp.loss(cross_entropy(logits, cp.shard(targets)[0], reduction="sum") / (targets != IGNORED).sum())
+
+
+def check_a_loss_of_ones_own():
+    model, batch = make("llama"), packed(9, 6, 4)
+    wanted = model(**batch, labels=batch["input_ids"], use_cache=False).loss
+    cp = context_parallel(model, line(2), "ring_p2p")
+    close(own_loss(model, cp, batch).detach(), wanted.detach().double(), 1e-6, "loss")
+
+
+def check_fsdp2_on_another_dim():
+    """Two halves of a batch on the ranks of `dp`, each sharded over `cp`, against both halves on one device."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    halves = [packed(5, 1, 11, 7), packed(12, 12)]
+    alone = make("llama")
+    alone.set_attn_implementation("sdpa")
+    for half in halves:
+        (alone(**half, labels=half["input_ids"], use_cache=False).loss / 2).backward()
+    wanted = gradients(alone)
+    batch = halves[mesh["dp"].get_local_rank()]
+    for averaged, is_own in ((False, False), (True, False), (True, True)):
+        model = make("llama")
+        # FSDP over all ranks averages over `cp` too.
+        over = init_device_mesh("cpu", (4,), mesh_dim_names=("all",)) if averaged else mesh["dp"]
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=over)
+        fully_shard(model, mesh=over)
+        cp = context_parallel(model, mesh["cp"], "ring_all_gather", averaged=averaged)
+        loss = own_loss(model, cp, batch) if is_own else model(**batch, labels=batch["input_ids"]).loss
+        loss.backward()
+        if not averaged:
+            cp.sync_gradients()
+        found = gradients(model)
+        assert found.keys() == wanted.keys()
+        for name, gradient in wanted.items():
+            close(found[name], gradient, 1e-6, name)
+
+
+def trainer_losses(folder, mesh=None):
+    """The losses and norms of gradients of a `Trainer`, whose ranks get the same batches."""
+    features = [{"input_ids": tokens(1, 40)[0][start : start + 5 + start].tolist()} for start in range(1, 17)]
+    model = make("llama", torch.float32)
+    model.config.use_cache = False  # transformers 4 gives a model with a cache no boundaries of documents
+    if mesh is None:
+        model.set_attn_implementation("sdpa")
+    else:
+        context_parallel(model, mesh, "ulysses", averaged=True, require_documents=True)
+
+    class SameBatches(transformers.Trainer):
+        def get_train_dataloader(self):
+            return DataLoader(self.train_dataset, self.args.train_batch_size, collate_fn=self.data_collator)
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=STEPS // 2,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-2,
+        logging_steps=1,
+        average_tokens_across_devices=False,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    collator = transformers.DataCollatorWithFlattening()
+    trainer = SameBatches(model, arguments, data_collator=collator, train_dataset=features)
+    trainer.train()
+    return [(each["loss"], float(each["grad_norm"])) for each in trainer.state.log_history if "loss" in each]
+
+
+def trainer_on_ranks():
+    return trainer_losses(sys.argv[1], line(dist.get_world_size()))
