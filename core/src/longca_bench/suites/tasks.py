@@ -87,8 +87,8 @@ def _task_of(registry: Registry, case: Case, device: Device) -> Task:
     providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
     if parallel is None:
         verdict = registry.resolve(case.kernel, problem).check()
-        said = {"unverified": verdict.unverified, "optional_lse": verdict.optional_lse}
-        return Task(case, verdict.form, None, verdict.rough_lse, providers, **said)
+        found = Task(case, verdict.form, None, verdict.rough_lse, providers, optional_lse=verdict.optional_lse)
+        return replace(found, unverified=verdict.unverified)
     sizes, placement = parallel.axis_sizes, parallel.placement
     if placement == AUTO:
         placement = arranged(registry, problem, {parallel.strategy: sizes}, case.kernel).placement
