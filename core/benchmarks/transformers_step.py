@@ -74,6 +74,7 @@ def measured(asked: argparse.Namespace, subject: str, device: torch.device, mesh
         "seconds": seconds,
         "tokens_per_second": asked.seqlen / seconds,
         "peak_bytes": peak,
+        "peak_gib": None if peak is None else peak / 2**30,
         "held_bytes": held,
         "kernel": chosen(asked) if subject == "longca" and asked.kernel == "auto" else None,
         "parameters": sum(parameter.numel() for parameter in cell.model.parameters()),
