@@ -12,6 +12,7 @@ one. On CUDA devices calls in a row are launched as fast as the host can, so a b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -33,6 +34,8 @@ ROUND_TRIPS = 8
 COPIES = 8
 #: Most attempts to be as fast on new inputs, because other processes slow some down, and the most calls of a burst.
 ATTEMPTS, MOST = 9, 64
+#: Seconds by which each pause between two attempts is longer than the one before.
+PAUSE = 0.05
 #: Bytes that the calls of a burst may take together.
 MOST_BYTES = 2**28
 #: Times the judge's own writing of a burst's results that the worker's copies of them may take.
@@ -107,7 +110,8 @@ class Clocks:
         """
         slower, ours, theirs = (1 + 2 * SHARE) * self._sample, inf, inf
         busy = (1 + 2 * SHARE) * median(call.heard.ended.computed for call in self._calls)
-        for _ in range(ATTEMPTS):
+        for number in range(ATTEMPTS):
+            time.sleep(PAUSE * number)  # other processes come and go
             heard, handling = attempt()
             copies = BURST_COPIES * handling if count > 1 else 0.0
             took = heard.ended.seconds - heard.ended.waited - copies

@@ -220,11 +220,12 @@ class KernelTrial(Trial):
             self._apply(Change.none(self.problem))
             handling = new.draw()
             self._instruments.world.synchronize()
-            return self._run(Mode.BURST if count > 1 else Mode.TIMED, new.steps[1:]).heard, handling
+            heard = self._run(Mode.BURST if count > 1 else Mode.TIMED, new.steps[1:]).heard
+            if found := new.failures(without_lse=self._without_lse):
+                raise WrongResultError(found)
+            return heard, handling
 
         self._held = self._clocks.hold(count, attempt)
-        if found := new.failures(without_lse=self._without_lse):
-            raise WrongResultError(found)
 
     @property
     def _tensors(self) -> dict[str, Tensor]:

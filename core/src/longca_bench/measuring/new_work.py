@@ -26,7 +26,7 @@ from longca_bench.verification.verify import Finding, check_values, wrong
 __all__ = ["NewWork"]
 
 #: Tokens at which the results of a call are compared, and the most calls that are compared.
-TOKENS, COMPARED = 16, 6
+TOKENS, COMPARED = 16, 3
 _OF_KEYS = ("dk", "dv")
 
 

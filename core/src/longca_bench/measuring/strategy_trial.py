@@ -149,12 +149,12 @@ class StrategyTrial(Trial):
         return seconds, ran.results
 
     def inspect(self, results: Results) -> None:
-        """Compares rows that are drawn after a timed call, and the checksums of all heads if only some are verified.
+        """Compares rows that are drawn after a timed call, checksums of heads that are not verified, and the inputs.
 
         Raises:
             WrongResultError: They are wrong on some rank.
         """
-        self._raise(self._all(self._shard.check_rows(results, self._random)))
+        self._raise(self._all([*self._shard.check_rows(results, self._random), *self._shard.changed_inputs()]))
 
     def peaks(self) -> tuple[int, ...]:
         """Each rank's peak of memory. Empty on CPUs."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.reduction import send_handle
+from statistics import median
 
 import torch
 from pydantic import ValidationError
@@ -283,14 +284,14 @@ class Worker:
         return Moment(time.perf_counter() - since.seconds, missed - since.waited, computed(pid) - since.computed)
 
     def _pinged(self) -> float:
-        """Seconds of a round trip, the lower quartile of some. The process runs no code of a plugin yet."""
+        """Seconds of the median round trip. The process runs no code of a plugin yet."""
         seconds = []
         for _ in range(_PINGS):
             start = time.perf_counter()
             self._send(Close(()))
             self._hear()
             seconds.append(time.perf_counter() - start)
-        return sorted(seconds)[_PINGS // 4]
+        return median(seconds)
 
     def _send(self, command: object) -> None:
         assert self._process is not None, "a worker is started before it is given anything"

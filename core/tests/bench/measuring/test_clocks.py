@@ -12,6 +12,11 @@ from longca_bench.measuring.workers import Heard, Moment
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    monkeypatch.setattr("longca_bench.measuring.clocks.PAUSE", 0.0)
+
+
 def clocks(calls, latency=1e-4, computed=0.0):
     made = Clocks(CPU, latency)
     for sample, ended, done, *waited in calls:

@@ -18,6 +18,7 @@ KERNELS = {
 STRATEGIES = {
     "patches_time": "PatchesTime", "patches_torch": "PatchesTorch", "returns_list": "ReturnsList",
     "returns_other_shape": "ReturnsOtherShape", "changes_state": "ChangesState", "plans_with_state": "PlansWithState",
+    "changes_inputs_later": "ChangesInputsLater",
 }  # fmt: skip
 PLUGIN = f"""
 @hookimpl

@@ -55,6 +55,7 @@ STRATEGIES = {
     "returns_list": ("wrong", "out on rank 1: the strategy returned a list instead of a tuple of out, lse"),
     "returns_other_shape": ("wrong", "out on rank 1: (39, 4, 16) float32 on cpu was returned"),
     "changes_state": ("wrong", "state on rank 1: the strategy changes global state: default dtype"),
+    "changes_inputs_later": ("wrong", "v of a timed call on rank 1: the strategy changed this input"),
     "plans_with_state": ("wrong", "plan changes global state: working directory, on rank 1"),
 }
 

@@ -116,6 +116,19 @@ class ChangesState(Toy):
         return super().forward(*arguments, **buffers)
 
 
+class ChangesInputsLater(Toy):
+    """Doubles v in timed calls on one rank."""
+
+    calls = 0
+
+    def forward(self, q, k, v, plan, *, kept=None):
+        results = super().forward(q, k, v, plan, kept=kept)
+        self.calls += 1
+        if os.environ["RANK"] == "1" and self.calls > Later.first:
+            v.mul_(2)
+        return results
+
+
 class PlansWithState(Toy):
     """Changes the directory in a plan on one rank."""
 
