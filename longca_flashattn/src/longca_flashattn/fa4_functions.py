@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -24,6 +23,9 @@ def version() -> str:
 
 @cache
 def _interface() -> Any:
+    # The compiler warns about the unknown type of an unused argument. `warnings.catch_warnings` around each call would
+    # put back the filters of all threads.
+    warnings.filterwarnings("ignore", message="Argument aux_data")
     from flash_attn.cute import interface
 
     return interface
@@ -45,9 +47,7 @@ def flash_forward(
     Returns:
         out [Tq, Hq, D] and lse [Hq, Tq].
     """
-    results = _quietly(
-        _interface()._flash_attn_fwd, q, k, v, out=_plain(out), lse=_plain(lse), return_lse=True, **arguments
-    )
+    results = _interface()._flash_attn_fwd(q, k, v, out=_plain(out), lse=_plain(lse), return_lse=True, **arguments)
     first, second = (fill(given, result) for given, result in zip((out, lse), results[:2], strict=True))
     return first.view(first.shape[-3:]), second.view(second.shape[-2:])
 
@@ -71,18 +71,9 @@ def flash_backward(
     """
     given = (dq, dk, dv)
     plain = [_plain(buffer) for buffer in given]
-    results = _quietly(
-        _interface()._flash_attn_bwd, q, k, v, out, dout, lse, dq=plain[0], dk=plain[1], dv=plain[2], **arguments
-    )
+    results = _interface()._flash_attn_bwd(q, k, v, out, dout, lse, dq=plain[0], dk=plain[1], dv=plain[2], **arguments)
     first, second, third = (fill(buffer, result) for buffer, result in zip(given, results, strict=True))
     return first.view(first.shape[-3:]), second.view(second.shape[-3:]), third.view(third.shape[-3:])
-
-
-def _quietly(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor, **arguments: Any) -> tuple[Tensor, ...]:
-    """Calls a function and hides its compiler's warning about the unknown type of an unused argument."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Argument aux_data")
-        return tuple(function(*tensors, **arguments))
 
 
 def _plain(buffer: Tensor | None) -> Tensor | None:

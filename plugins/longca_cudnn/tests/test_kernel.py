@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from longca import Device, Problem, masks
+from longca.kernels.ahead import Prefetch
 from longca.masks import Form, Slice, SliceMask
 from longca.parallel.merge import merge
 from longca.testing import verify
@@ -133,3 +135,15 @@ def test_an_empty_mask_runs_nothing(lengths, specs):
     assert lse.shape == (8, lengths[0])
     assert (lse == -torch.inf).all()
     assert all((x == 0).all() for x in (out, *grads))
+
+
+def test_what_is_planned_ahead_is_built_by_its_call(monkeypatch):
+    built = []
+    monkeypatch.setattr(module, "built", lambda device, spec: built.append(spec.direction))
+    problem = Problem(mask=masks.build("full", 128), heads_q=2, direction="backward", device=Device("cuda", (9, 0)))
+    ahead = Prefetch(lambda: SimpleNamespace(plan=module.CuDNN().plan_as(problem, Form.FULL)), torch.device("cpu"))
+    ahead.wait()
+    assert built == []
+    assert ahead.taken().plan.batch == 1
+    module.CuDNN().plan_as(problem, Form.FULL)
+    assert built == ["forward", "backward"]

@@ -28,7 +28,7 @@ import torch
 
 from longca.errors import LongCAError
 
-__all__ = ["MOST_KEPT", "MOST_WAITING", "NotAheadError", "Prefetch", "ask", "check_not_ahead", "take"]
+__all__ = ["MOST_KEPT", "MOST_WAITING", "NotAheadError", "Prefetch", "ask", "check_not_ahead", "is_ahead", "take"]
 
 #: Requests that may wait for the side thread. A further request waits for room.
 MOST_WAITING = 16
@@ -46,6 +46,11 @@ class NotAheadError(LongCAError):
     """Work that is done ahead came to a collective, which belongs to the call."""
 
 
+def is_ahead() -> bool:
+    """Whether this thread plans ahead of a call, perhaps beside a thread that computes."""
+    return bool(getattr(_here, "is_ahead", False))
+
+
 def check_not_ahead(what: str) -> None:
     """Checks that a collective does not run ahead of its call.
 
@@ -55,7 +60,7 @@ def check_not_ahead(what: str) -> None:
     Raises:
         NotAheadError: It would.
     """
-    if getattr(_here, "is_ahead", False):
+    if is_ahead():
         raise NotAheadError(f"{what} is a collective call, and longca.prefetch leaves these to longca.attention")
 
 

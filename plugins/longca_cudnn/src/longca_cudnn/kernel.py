@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from longca import Problem
+from longca.kernels.ahead import is_ahead
 from longca.kernels.base import fill, torch_device
 from longca.manifests import resolve_manifest
 from longca.manifests.problem import Direction
@@ -43,7 +44,7 @@ class CuDNN:
     """cuDNN's fused attention."""
 
     def plan(self, problem: Problem) -> CuDNNPlan:
-        """Puts the mask's documents on the device, and builds the graphs for contiguous tensors.
+        """Puts the mask's documents on the device, and builds the graphs for contiguous tensors, unless it plans ahead.
 
         Raises:
             UnsupportedError: No offer covers the problem, or cuDNN refuses it.
@@ -59,7 +60,8 @@ class CuDNN:
             UnsupportedError: cuDNN refuses the problem.
         """
         plan = make_plan(problem, form)
-        if plan.batch:
+        # Threads must not share a handle, and the calls use it. So what is planned ahead is built by its first call.
+        if plan.batch and not is_ahead():
             device = torch_device(problem.device)
             built(device, plan.packed_spec(Direction.FORWARD))
             if problem.direction == "backward":

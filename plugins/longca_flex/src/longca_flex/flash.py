@@ -10,8 +10,7 @@ flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,6 +35,9 @@ class FlexFlash(Flex):
     """
 
     def __init__(self, backend: str | Callable[..., Any] = "inductor") -> None:
+        # The compiler warns about the unknown type of an unused argument. `warnings.catch_warnings` around each call
+        # would put back the filters of all threads.
+        warnings.filterwarnings("ignore", message="Argument aux_data")
         super().__init__(backend, compiled_flash.forward, compiled_flash.backward)
 
     def plan(self, problem: Problem) -> FlexPlan:
@@ -49,8 +51,7 @@ class FlexFlash(Flex):
         self, q: Tensor, k: Tensor, v: Tensor, plan: FlexPlan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
-        with _quietly():
-            return super().forward(_loadable(q), _loadable(k), _loadable(v), plan, out=out, lse=lse)
+        return super().forward(_loadable(q), _loadable(k), _loadable(v), plan, out=out, lse=lse)
 
     def backward(
         self,
@@ -68,8 +69,7 @@ class FlexFlash(Flex):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v. See `longca.kernels.base.Kernel.backward`."""
         dout, q, k, v, out = (_loadable(x) for x in (dout, q, k, v, out))
-        with _quietly():
-            return super().backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
+        return super().backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
 
     def _sums(self, lse: Tensor) -> Tensor:
         return lse.contiguous().unsqueeze(0)
@@ -80,11 +80,3 @@ def _loadable(x: Tensor) -> Tensor:
     apart = (x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:2]))
     in_place = x.stride(2) == 1 and all(place % _ALIGNMENT == 0 for place in apart)
     return x if in_place else x.clone(memory_format=torch.contiguous_format)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Hides the compiler's warning about the unknown type of an unused argument."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Argument aux_data")
-        yield
