@@ -143,6 +143,12 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_the_others(size):
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@sizes(4)
+def test_strategies_take_turns_on_sub_meshes_while_lengths_change(world, compiled):
+    assert all(error <= EXACT for error in world.run("strategies_together", 4, compiled))
+
+
 # Strided copies
 
 
