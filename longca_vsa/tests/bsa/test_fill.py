@@ -40,14 +40,14 @@ def fill():
     return load_script(SCRIPT)
 
 
-def one_by_one(kept, packed, block_rows, step, walks, align=1):
-    """Cells of tiles with rows of one block, and steps from the aligned beginning of each run of visible columns."""
+def one_by_one(kept, packed, block_rows, step, walks):
+    """Cells of tiles with rows of one block, and steps from the beginning of each run of visible columns."""
     cells = 0
     for head in kept:
         for (start, stop), row in zip(pairwise(BOUNDS), head, strict=True):
             columns = np.repeat(row, np.diff(BOUNDS))
             edges = np.flatnonzero(np.diff(np.r_[0, columns.astype(int), 0])).reshape(-1, 2)
-            steps = sum(-(-(last - first + first % align) // step) for first, last in edges)
+            steps = sum(-(-(last - first) // step) for first, last in edges)
             cells += -(-(stop - start) * packed // block_rows) * steps * block_rows * step * walks
     return cells
 
@@ -61,7 +61,7 @@ def test_cells_are_those_of_all_programs_and_steps(fill, mask_heads, heads_q, pa
     each = heads_q // mask_heads
     assert fill.computed(plan, "forward") == one_by_one(kept, packed, 32, 16, each // packed)
     assert fill.computed(plan, "dq") == one_by_one(kept, packed, 64, 32, each // packed)
-    assert fill.computed(plan, "dkdv") == one_by_one(kept.swapaxes(1, 2), 1, 32, 16, each, align=4)
+    assert fill.computed(plan, "dkdv") == one_by_one(kept.swapaxes(1, 2), 1, 32, 16, each)
 
 
 def test_cells_of_a_product_with_stored_gradients(fill):

@@ -39,8 +39,7 @@ def walked(lists, step, row):
         return [[c for block in blocks[i : i + many] for c in block] for i in range(0, len(blocks), many)]
     taken = []
     for start, stop in (entries * lists.unit).clamp_max(lists.length).tolist():
-        aligned = start - start % lists.align
-        taken += [list(range(max(c, start), min(c + step, stop))) for c in range(aligned, stop, step)]
+        taken += [list(range(c, min(c + step, stop))) for c in range(start, stop, step)]
     return taken
 
 
@@ -104,15 +103,6 @@ def test_heads_make_the_same_lists_together_and_apart(bounds, by_key, monkeypatc
     assert torch.equal(together.entries.int(), apart.entries.int())
     assert torch.equal(together.offsets, apart.offsets)
     assert torch.equal(together.steps[64], apart.steps[64])
-
-
-@pytest.mark.parametrize(
-    ("bounds", "align"), [(uniform(150, 64), 1), (uniform(150, 12), 1), (uniform(150, 50), 4), (np.array(UNEQUAL), 4)]
-)
-def test_only_steps_over_queries_begin_where_a_descriptor_of_a_vector_can(bounds, align):
-    mask = random_mask(bounds, bounds)
-    assert lists_of(mask, True, {48})[0].align == align
-    assert lists_of(mask, False, {48})[0].align == 1
 
 
 def test_kernels_of_one_kind_share_their_entries():

@@ -20,16 +20,14 @@ CONFIGS = Configs(
 BOUNDS = {"blocks of 16": np.r_[0:100:16, 100], "blocks of 64": np.r_[0:200:64, 200], "unequal": [0, 3, 40, 41, 90, 97]}
 
 
-def written(mask, head, tile_rows, key, align):
-    """The query of each row that a tile of keys writes, by row. Steps go on from the aligned begin of each run of
-    queries."""
+def written(mask, head, tile_rows, key):
+    """The query of each row that a tile of keys writes, by row. Steps go on from the begin of each run of queries."""
     sees = mask.dense().reshape(mask.heads, mask.seqlen_q, mask.seqlen_k)[head, :, key]
     edges = np.flatnonzero(np.diff(np.r_[0, sees.astype(int), 0])).reshape(-1, 2)
     rows, at = {}, tile_rows
     for start, stop in edges:
-        aligned = start - start % align
-        rows |= {at + q - aligned: q for q in range(start, stop)}
-        at += -(-(stop - aligned) // BLOCK_M) * BLOCK_M
+        rows |= {at + q - start: q for q in range(start, stop)}
+        at += -(-(stop - start) // BLOCK_M) * BLOCK_M
     return rows, at
 
 
@@ -52,7 +50,7 @@ def test_entries_name_the_rows_that_their_keys_write(bounds, mask_heads, packed)
         found = {}
         for (first, _, row, _), first_row in zip(tiles, first_rows, strict=True):
             assert first_row == at
-            rows, at = written(mask, head, at, first + row, plan.lists("dkdv").align)
+            rows, at = written(mask, head, at, first + row)
             found |= {(first + row, query): place for place, query in rows.items()}
         named = {}
         for block, (start, stop) in enumerate(pairwise(bounds)):

@@ -92,7 +92,6 @@ def gather_dkdv(
     ADDS: tl.constexpr,
     PACKED: tl.constexpr,
     WHOLE: tl.constexpr,
-    ALIGN: tl.constexpr,
 ):
     """One program: dk and dv of BLOCK_N keys of one block and one KV head, from some query heads of its group.
 
@@ -128,7 +127,6 @@ def gather_dkdv(
         EXACT: Whether every run is of whole steps.
         PACKED: Query heads of a row of stored gradients of scores, 0 if none are stored.
         WHOLE: Whether key blocks are of whole tiles.
-        ALIGN: The first query of a step is a multiple of this.
     """
     head_kv, tile = program_of(order, num_tiles)
     keys, zeros, inside, block = packed_rows(tiles, tile, 1, BLOCK_N)
@@ -162,7 +160,7 @@ def gather_dkdv(
             seqlen_q,
             padded_q,
             scale,
-            Walk(here, count, num_steps, unit, seqlen_q, BLOCK_M, PIECE, EXACT, ALIGN),
+            Walk(here, count, num_steps, unit, seqlen_q, BLOCK_M, PIECE, EXACT),
             num_steps * repeats,
             first_head_state,
             head_columns,

@@ -115,7 +115,7 @@ def attend(
         stride_vt,
         seqlen_k,
         scale,
-        Walk(entries, count, num_steps, unit, seqlen_k, BLOCK_N, PIECE, EXACT, 1),
+        Walk(entries, count, num_steps, unit, seqlen_k, BLOCK_N, PIECE, EXACT),
         num_steps,
         first_state,
         columns_of,

@@ -25,6 +25,8 @@ from longca_vsa.bsa.tables import Tiles
 
 __all__ = ["heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_heads", "launch_prepare"]
 
+_ALIGNMENT = 4  # float32 elements
+
 
 def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: BSAPlan) -> None:
     """Writes out and lse."""
@@ -91,11 +93,13 @@ def launch_heads(
     config, lists, tiles = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"]
     m, n = config.shape
     inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma and not lists.piece)
+    # A descriptor wants a block of a vector to begin at a multiple of 16 bytes. Runs of some units do not.
+    vectors = tma and lists.unit % _ALIGNMENT == 0
     passes, repeats = (1, len(heads)) if plan.passes == 1 else (len(heads), 1)
     scores = plan.scores
     gather_dkdv[(tiles.programs,)](
         *inputs,
-        *vector_sources(prepared, m, tma),
+        *vector_sources(prepared, m, vectors),
         *(sums or results),
         *results,
         TensorDescriptor(stored, list(stored.shape), list(stored.stride()), [m, n]) if stored is not None else None,
@@ -114,11 +118,10 @@ def launch_heads(
         q.shape[0],
         k.shape[0],
         prepared.shape[2],
-        VECTORS=tma,
+        VECTORS=vectors,
         ADDS=sums is not None,
         PACKED=plan.packed if scores else 0,
         WHOLE=scores is not None and scores.is_whole,
-        ALIGN=lists.align,
         **_constants(q, config, lists, m, tma),
     )
 

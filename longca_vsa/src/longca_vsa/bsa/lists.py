@@ -26,7 +26,6 @@ from longca_vsa.bsa.configs import piece_of, unit_of
 __all__ = ["Kept", "Lists", "make_lists"]
 
 _SHORT = 2**16  # numbers that 16 bits tell apart
-_ALIGNMENT = 4  # float32 elements: a descriptor wants a block to begin at a multiple of 16 bytes
 #: Blocks of several heads that are looked at together. Finding entries takes several times their memory.
 _TOGETHER = 2**22
 
@@ -68,7 +67,6 @@ class Lists:
         piece: Tokens a block if entries are blocks, 0 if they are runs.
         unit: Tokens a unit of a run's bounds.
         length: Columns of the mask.
-        align: The first column of a step is a multiple of this. So a run's first step may begin before the run.
     """
 
     entries: Tensor
@@ -77,7 +75,6 @@ class Lists:
     piece: int
     unit: int
     length: int
-    align: int = 1
 
     @property
     def num_rows(self) -> int:
@@ -90,7 +87,7 @@ class Lists:
 
 
 class _Found(NamedTuple):
-    """Entries of some rows, in their order: their stored form, their rows, and the tokens that their steps cover."""
+    """Entries of some rows, in their order: their stored form, their rows and their tokens."""
 
     entries: Tensor
     rows: Tensor
@@ -104,24 +101,19 @@ class _Columns:
     bounds: Tensor
     unit: int
     dtype: torch.dtype
-    align: int
 
     @staticmethod
-    def make(bounds: NDArray[np.int64], device: torch.device, aligned: bool) -> _Columns:
+    def make(bounds: NDArray[np.int64], device: torch.device) -> _Columns:
         unit = unit_of(bounds)
         is_short = unit is not None and len(bounds) <= _SHORT
-        dtype, align = torch.int16 if is_short else torch.int32, 1
-        if aligned and (unit or 1) % _ALIGNMENT:
-            align = _ALIGNMENT
-        return _Columns(torch.from_numpy(bounds).to(device), unit or 1, dtype, align)
+        return _Columns(torch.from_numpy(bounds).to(device), unit or 1, torch.int16 if is_short else torch.int32)
 
     def runs(self, kept: Tensor) -> _Found:
         """The runs of kept blocks of each row [rows, columns]."""
         edges = torch.diff(torch.nn.functional.pad(kept, (1, 1)).to(torch.int8))
         rows, first = (edges == 1).nonzero().unbind(1)
         last = (edges == -1).nonzero()[:, 1]
-        start = self.bounds[first]
-        tokens = self.bounds[last] - start + start % self.align
+        tokens = self.bounds[last] - self.bounds[first]
         pairs = torch.stack([first, last], dim=1)
         return _Found((pairs if self.unit > 1 else self.bounds[pairs]).to(self.dtype), rows, tokens)
 
@@ -133,7 +125,7 @@ class _Columns:
 
 
 def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int], *, gathers: bool = True) -> dict[int, Lists]:
-    """Lists of the columns that each row sees. Steps over queries are aligned for vectors of one number a query.
+    """Lists of the columns that each row sees.
 
     Args:
         kept: The mask's blocks.
@@ -144,7 +136,7 @@ def make_lists(kept: Kept, bounds: NDArray[np.int64], steps: set[int], *, gather
     Returns:
         The lists by their `piece`. Kernels with the same piece share one.
     """
-    columns = _Columns.make(bounds, kept.bits.device, kept.by_key)
+    columns = _Columns.make(bounds, kept.bits.device)
     by_piece: dict[int, set[int]] = {}
     for step in steps:
         by_piece.setdefault(piece_of(bounds, step) if gathers else 0, set()).add(step)
@@ -171,4 +163,4 @@ def _make(kept: Kept, columns: _Columns, piece: int, steps: list[int], length: i
     offsets = torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0))
     if entries.dtype == torch.int16:
         entries = entries.view(torch.uint16)
-    return Lists(entries, offsets, taken, piece, columns.unit, length, 1 if piece else columns.align)
+    return Lists(entries, offsets, taken, piece, columns.unit, length)

@@ -147,7 +147,7 @@ def _make_part(problem: Problem, configs: Configs) -> BSAPlan:
     steps, groups = lists[0].steps[m], problem.heads_q // packed
     keys = make_tiles(mask.k_bounds, 1, n, _of_kv_heads(steps, plan.passes), problem.num_heads_kv)
     blocks = kept.heads(slice(None)).view(mask.heads, kept.num_rows, kept.num_keys)
-    plan.scores = make_score_tables(blocks, mask, lists[0], keys, configs.dkdv.shape, groups)
+    plan.scores = make_score_tables(blocks, mask, steps, keys, configs.dkdv.shape, groups)
     queries = make_tiles(mask.q_bounds, packed, configs.dq.block_m, plan.scores.steps, groups)
     plan.tiles = {"dkdv": keys, "dq": queries}
     return plan

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from longca.masks import BlockSparseMask
-from longca_vsa.bsa.lists import Lists
 from longca_vsa.bsa.tables import Tiles
 
 __all__ = ["ScoreTables", "make_score_tables"]
@@ -47,26 +46,25 @@ class ScoreTables:
 
 
 def make_score_tables(
-    kept: Tensor, mask: BlockSparseMask, lists: Lists, tiles: Tiles, shape: tuple[int, int], groups: int
+    kept: Tensor, mask: BlockSparseMask, steps: Tensor, tiles: Tiles, shape: tuple[int, int], groups: int
 ) -> ScoreTables:
     """Places of the gradients of all programs of dk and dv.
 
     Args:
         kept: The blocks that each block of queries sees: bool [mask heads, query blocks, key blocks].
         mask: The mask.
-        lists: The lists of the blocks of keys.
+        steps: The steps of each key block's list: int32 [mask heads, key blocks].
         tiles: The tiles of keys.
         shape: Queries a step and keys a tile of the launch of dk and dv.
         groups: Groups of packed heads. A multiple of the mask heads.
     """
     owner, first_key = tiles.table[:, 3].long(), tiles.table[:, 0] + tiles.table[:, 2]
     block_m, block_n = shape
-    steps = lists.steps[block_m]
     rows = steps[:, owner].long() * block_m
     within, totals = _before(rows), rows.sum(1)
     group_rows = _before(totals.repeat_interleave(groups // len(kept)))
     bounds = torch.from_numpy(mask.q_bounds.copy()).to(kept.device)
-    places = _places(kept, bounds, _before(steps.flatten().long()), block_m, lists.align)
+    places = _places(kept, bounds, _before(steps.flatten().long()), block_m)
     head, block, tile = kept[..., owner].nonzero().unbind(1)
     entries = torch.stack([first_key[tile].long(), within[head, tile] + places[head, block, owner[tile]]], dim=1)
     counts = kept[..., owner].sum(2, dtype=torch.int32)
@@ -81,7 +79,7 @@ def make_score_tables(
     )
 
 
-def _places(kept: Tensor, bounds: Tensor, steps_before: Tensor, block_m: int, align: int) -> Tensor:
+def _places(kept: Tensor, bounds: Tensor, steps_before: Tensor, block_m: int) -> Tensor:
     """The row of each query block's first query, counted from the first row of a tile of each key block that it sees:
     int64 [mask heads, query blocks, key blocks].
 
@@ -90,7 +88,6 @@ def _places(kept: Tensor, bounds: Tensor, steps_before: Tensor, block_m: int, al
         bounds: Bounds of the query blocks.
         steps_before: The steps of all lists before each key block's: int64 [mask heads · key blocks].
         block_m: Queries a step.
-        align: The first query of a step is a multiple of this.
     """
     blocks, columns = kept.shape[1:]
     begins = kept & ~torch.nn.functional.pad(kept, (0, 0, 1, 0))[:, :blocks]
@@ -98,11 +95,11 @@ def _places(kept: Tensor, bounds: Tensor, steps_before: Tensor, block_m: int, al
     is_begin = begins[head, block, column]
     run = is_begin.cumsum(0) - 1
     start = bounds[block[is_begin]]
-    tokens = (start % align).index_add_(0, run, bounds.diff()[block])
+    tokens = torch.zeros_like(start).index_add_(0, run, bounds.diff()[block])
     steps = _before(-(-tokens // block_m))
     places = torch.zeros(kept.shape, dtype=torch.int64, device=kept.device)
     within = (steps[run] - steps_before[head * columns + column]) * block_m
-    places[head, block, column] = within + bounds[block] - start[run] + (start % align)[run]
+    places[head, block, column] = within + bounds[block] - start[run]
     return places
 
 

@@ -7,10 +7,7 @@ The columns of a block of rows come as a list (see `lists.py`), of one of two ki
 - blocks of PIECE tokens, fewer than the columns of a step. A step gathers several blocks, wherever they lie.
 
 `longca_triton.loops` calls the functions of a walk. Its state is the first column of the step, one past the last column
-of its run, the bounds of the run to come, that run's index, and the first column of its run. Blocks need no state.
-
-A descriptor of a vector wants blocks that begin at a multiple of ALIGN columns. So the first step of a run may begin up
-to ALIGN - 1 columns before the run.
+of its run, the bounds of the run to come, and that run's index. Blocks need no state.
 """
 
 from typing import Any, NamedTuple
@@ -43,7 +40,6 @@ class Walk(NamedTuple):
         BLOCK: Columns a step.
         PIECE: Tokens a block if entries are blocks, 0 if they are runs.
         EXACT: Whether every run is of whole steps.
-        ALIGN: The first column of a step is a multiple of this.
     """
 
     entries: Any
@@ -54,7 +50,6 @@ class Walk(NamedTuple):
     BLOCK: Any
     PIECE: Any
     EXACT: Any
-    ALIGN: Any
 
 
 @triton.jit
@@ -71,13 +66,13 @@ def first_state(walk):
     The run to come is loaded already, and its bounds stay as they are until it begins. So no step waits for a load. The
     first run follows the last.
     """
-    column, stop, next_start, next_stop, index, begin = 0, walk.length, 0, 0, 0, 0
+    column, stop, next_start, next_stop, index = 0, walk.length, 0, 0, 0
     if walk.PIECE == 0:
         start, stop = load_run(walk, 0)
-        column, begin, stop = run_columns(walk, start, stop)
+        column, stop = run_columns(walk, start, stop)
         index = (walk.count > 1).to(tl.int32)
         next_start, next_stop = load_run(walk, index)
-    return column, stop, next_start, next_stop, index, begin
+    return column, stop, next_start, next_stop, index
 
 
 @triton.jit
@@ -95,11 +90,8 @@ def columns_of(walk, state, step):
 
 @triton.jit
 def head_columns(walk, state, step):
-    """The same for a state of `advance_head`. Columns before the run become one past its last."""
-    column, columns, stop = columns_of(walk, state[1], state[0])
-    if walk.ALIGN > 1:
-        columns = tl.where(columns < state[1][5], stop, columns)
-    return column, columns, stop
+    """The same for a state of `advance_head`."""
+    return columns_of(walk, state[1], state[0])
 
 
 @triton.jit
@@ -144,27 +136,24 @@ def load_run(walk, index):
 
 @triton.jit
 def run_columns(walk, start, stop):
-    """First column of a run's first step, first column of the run, and one past its last, from its bounds as they are
-    stored."""
-    begin = start.to(tl.int32) * walk.unit
-    return begin // walk.ALIGN * walk.ALIGN, begin, tl.minimum(stop.to(tl.int32) * walk.unit, walk.length)
+    """First column of a run, and one past its last, from its bounds as they are stored."""
+    return start.to(tl.int32) * walk.unit, tl.minimum(stop.to(tl.int32) * walk.unit, walk.length)
 
 
 @triton.jit
 def next_run(walk, state):
     """The state after one more step over runs, and whether the list begins anew: 1 or 0."""
-    column, stop, next_start, next_stop, index, begin = state
+    column, stop, next_start, next_stop, index = state
     column += walk.BLOCK
     is_over = column >= stop
     is_last = is_over & (index == 0)
-    next_column, next_begin, last_column = run_columns(walk, next_start, next_stop)
+    next_column, last_column = run_columns(walk, next_start, next_stop)
     column = tl.where(is_over, next_column, column)
-    begin = tl.where(is_over, next_begin, begin)
     stop = tl.where(is_over, last_column, stop)
     index += is_over.to(tl.int32)
     index = tl.where(index == walk.count, 0, index)
     next_start, next_stop = load_run(walk, index)
-    return (column, stop, next_start, next_stop, index, begin), is_last.to(tl.int32)
+    return (column, stop, next_start, next_stop, index), is_last.to(tl.int32)
 
 
 @triton.jit
