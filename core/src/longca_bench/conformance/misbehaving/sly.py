@@ -68,7 +68,7 @@ def recognised(kernel: Any, call: Call) -> Iterable[Tensor]:
 
 def by_head(call: Call, group: int) -> list[Tensors]:
     """The right results of each query head. Gradients of keys are with the first query head of their group."""
-    right = call.right()
+    right = slowly(call)
     if len(right) == 2:
         return [(right[0][:, h].clone(), right[1][h].clone()) for h in range(len(right[1]))]
     dq, dk, dv = right
