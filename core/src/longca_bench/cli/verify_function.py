@@ -27,6 +27,8 @@ __all__ = ["verify_function"]
 
 _MOST_SHOWN = 3  # wrong masks
 _HEADS = "4:2"
+#: Visible pairs of the largest mask by device. float64 attention computes each of them, which takes minutes.
+_MOST_PAIRS = {"cpu": 2**33, "cuda": 2**40}
 
 
 def verify_function(
@@ -53,6 +55,7 @@ def verify_function(
 
     heads = parse_heads(given.get("heads", _HEADS), _HEADS)
     mask = _mask(given.get("mask"), described, heads)
+    _check_size(mask, device)
     chosen_directions(given.get("direction"))
     function = read_function(load(text), text)
     with _job(device, given, timeout) as ranks, _deadline(text, timeout, ranks) as before:
@@ -92,6 +95,15 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int]) -
     from longca.masks import get_pattern
 
     return described.mask(pattern, heads[1] if get_pattern(pattern).per_head else None)
+
+
+def _check_size(mask: Mask | str | None, device: Device) -> None:
+    most = _MOST_PAIRS[device.kind]
+    if mask is not None and not isinstance(mask, str) and mask.area > most:
+        raise RequestError(
+            f"{mask.label} has {mask.area:.2g} visible pairs, and float64 attention on {device.kind} takes at most "
+            f"{most:.2g} here; give a shorter --seqlen, because mistakes show at some hundred tokens too"
+        )
 
 
 @contextmanager

@@ -86,6 +86,13 @@ def test_options_that_do_not_fit_are_refused(verify, options, said):
     assert said in str(ran.exception)
 
 
+def test_a_mask_whose_float64_attention_would_take_hours_is_refused(verify):
+    ran = verify("right", "--mask", "causal", "--seqlen", "10000000")
+    assert isinstance(ran.exception, LongCAError)
+    assert "5e+13 visible pairs" in str(ran.exception)
+    assert "give a shorter --seqlen" in str(ran.exception)
+
+
 def test_options_of_a_function_need_one():
     ran = CliRunner().invoke(app, ["verify", "--kernel", "sdpa", "--shape", "bhsd", "--window", "3"])
     assert str(ran.exception).endswith("on every offer of their manifests; leave out --shape and --window")
