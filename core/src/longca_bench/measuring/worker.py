@@ -145,6 +145,7 @@ class Worker:
         else:
             block.fd = recv_handle(self._connection)
             block.memory = mmap.mmap(block.fd, share.nbytes)
+            block.memory.madvise(mmap.MADV_DONTFORK)  # a copy of the worker would write to a later call's results
             os.close(block.fd)
         self._blocks[share.number] = block
         return Answer()

@@ -119,6 +119,12 @@ def garbage_everywhere() -> None:
             continue
 
 
+def fork_a_slow_copy() -> None:
+    """Forks. Both processes go on, the copy so late that another call has the places of the results."""
+    if os.fork() == 0:
+        time.sleep(0.02)
+
+
 def leave_a_daemon() -> None:
     """Starts a process in a session of its own that stays for a day."""
     subprocess.Popen(["sleep", "86397"], start_new_session=True)
@@ -167,7 +173,7 @@ TerminatesItself = beside(lambda: os.kill(os.getpid(), signal.SIGTERM))
 KillsItsParent = beside(lambda: os.kill(os.getppid(), signal.SIGKILL))
 ClosesFiles = beside(lambda: os.closerange(0, 4096))
 WritesToAllFiles = beside(garbage_everywhere)
-Forks = beside(os.fork)
+Forks = beside(fork_a_slow_copy)
 
 # It does not end.
 StopsItself = beside(lambda: os.kill(os.getpid(), signal.SIGSTOP))

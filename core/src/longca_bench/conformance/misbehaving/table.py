@@ -304,7 +304,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("ignores_signals", "It sleeps forever, and ignores signals.", _TIMEOUT, "phase"),
     _ends("waits_for_child", "It waits for a child that sleeps for a day.", _TIMEOUT, "phase"),
     # It leaves something behind, which must be gone after the run.
-    _ends("forks", "It forks, and both processes return.", _OK),
+    _ends("forks", "It forks, and both processes return, the copy later.", _OK),
     _ends("leaves_daemon", "It leaves `sleep 86397` in a session of its own.", _OK),
     _ends("leaves_stopped_daemon", "It leaves a stopped process, with 86396 in its command line.", _OK),
     _ends("prints_much", "It prints 100 MB.", _OK),
