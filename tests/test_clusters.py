@@ -27,9 +27,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clusters")]
 #: Two cases of a strategy: a forward and a backward.
 ASKED = ("run", "distributed_quick", "--kernel", "naive", "--mask", "causal", "--strategy", "ring_all_gather")
 SMALL = (*ASKED, "--seqlen", "128", "--device", "cpu")
-NUMBER = "4242"
+#: The number of a job. It decides on a port, so two processes of pytest have two.
+NUMBER = str(os.getpid())
 PROGRAMS = {
-    "sbatch": "import shutil\nshutil.copy(sys.argv[1], folder / 'script.sh')\nprint('Submitted batch job 4242')\n",
+    "sbatch": f"import shutil\nshutil.copy(sys.argv[1], folder / 'script.sh')\nprint('Submitted batch job {NUMBER}')\n",
     "scontrol": "if sys.argv[1] == 'show':\n    print('localhost')\n",
     "srun": """
 import os, signal, subprocess

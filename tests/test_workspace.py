@@ -194,3 +194,11 @@ def test_no_file_names_a_folder_of_someones_machine():
     somewhere = re.compile(rb"(?<![\w.~-])/(?:home|root|work|Users)/\w")
     found = [_id(path) for path in _files() if somewhere.search(path.read_bytes())]
     assert not found
+
+
+@pytest.mark.xdist_group("kept together")
+def test_the_tests_of_a_group_share_a_process(request):
+    """Tests of a group share ports and costly fixtures. Some versions of pytest and pytest-xdist lose their groups."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("all tests run in one process")
+    assert request.node.nodeid.endswith("@kept together")
