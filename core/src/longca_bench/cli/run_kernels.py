@@ -10,8 +10,6 @@ from longca.errors import RequestError
 
 __all__ = ["ChosenKernels"]
 
-_SHAPES = ("thd", "bhsd", "bshd")
-
 
 @dataclass(frozen=True)
 class ChosenKernels:
@@ -66,10 +64,12 @@ def _install(text: str, shape: str, *, alone: bool) -> str:
     """Makes a function a kernel of this run, and returns the kernel's name."""
     if not alone:
         raise RequestError("--function is measured on one device; leave out --nproc and --strategy, or verify it there")
-    if shape not in _SHAPES:
-        raise RequestError(f"--shape is {shape!r}; give {', '.join(_SHAPES[:-1])} or {_SHAPES[-1]}")
     from longca_bench.functions.distribution import install
+    from longca_bench.functions.shapes import Shape
 
+    *others, last = Shape
+    if shape not in tuple(Shape):
+        raise RequestError(f"--shape is {shape!r}; give {', '.join(others)} or {last}")
     name = install(text, shape)
     typer.echo(f"{text} is the kernel {name}", err=True)
     return name

@@ -123,13 +123,6 @@ class KernelTrial(Trial):
 
     def sample(self) -> tuple[float, dict[str, Tensor]]:
         """The seconds and the results of a timed call on changed inputs."""
-        ran, handling = self._timed()
-        seconds = ran.heard.answer.seconds or 0.0
-        self._clocks.take(seconds, ran.heard, handling)
-        return seconds, ran.results
-
-    def _timed(self) -> tuple[Ran, float]:
-        """A timed call on changed inputs, and the seconds in which the judge wrote the places of its results."""
         self.change()
         self._instruments.world.synchronize()
         start = time.perf_counter()
@@ -139,10 +132,12 @@ class KernelTrial(Trial):
         self._instruments.world.synchronize()
         handling = time.perf_counter() - start
         ran = self._run(Mode.TIMED)
+        seconds = ran.heard.answer.seconds or 0.0
+        self._clocks.take(seconds, ran.heard, handling)
         if ran.heard.answer.late > LATE:
             late = f"the device went on for {ran.heard.answer.late * 1e3:.3g} ms after the call had ended"
             raise WrongResultError([wrong(next(iter(self._landing)), late)])
-        return ran, handling
+        return seconds, ran.results
 
     def inspect(self, results: dict[str, Tensor]) -> None:
         """Checks the results of a timed call.
