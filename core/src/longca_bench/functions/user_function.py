@@ -103,12 +103,12 @@ def check_module(text: str) -> None:
     _search_here()
     try:
         found = importlib.util.find_spec(module.partition(".")[0])
-        if found is None:
-            raise _absent(module)
-        if isinstance(found.loader, importlib.machinery.SourceFileLoader):
+        if found is not None and isinstance(found.loader, importlib.machinery.SourceFileLoader):
             found.loader.get_code(found.name)
     except (SyntaxError, ValueError, OSError) as error:
         raise _raised(module, error) from None
+    if found is None:
+        raise _absent(module)
 
 
 def _search_here() -> None:

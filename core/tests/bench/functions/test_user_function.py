@@ -102,7 +102,7 @@ def test_heads_and_tokens_that_change_places_are_named(pattern, sees):
         ("./odd_module:f", "give MODULE:FUNCTION, such as my_module:attention"),
         ("odd_module:a b", "give MODULE:FUNCTION"),
         ("odd_module.py:f", "give its module without .py: odd_module:f"),
-        ("absent_module:f", "there is no module 'absent_module' in"),
+        ("absent_module:f", "^there is no module 'absent_module' in"),
         ("torn_module:f", "the import of torn_module raised SyntaxError"),
         ("null_module:f", "source code string cannot contain null bytes"),
     ],
