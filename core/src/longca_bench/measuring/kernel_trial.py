@@ -167,6 +167,11 @@ class KernelTrial(Trial):
             if not same_bits(self._change.made(name, given[name]), there)
         ]
 
+    def before_timing(self) -> dict[str, Any]:
+        """Nothing is measured. The clocks begin anew."""
+        self._clocks, self._held = Clocks(self._instruments.workers.arena.device, self._kernel.latency), ""
+        return {}
+
     def peaks(self) -> tuple[int, ...]:
         """The peak of memory during one call. Empty on CPUs."""
         self._checksums.is_complete = True  # of the first verification

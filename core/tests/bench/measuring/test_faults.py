@@ -33,6 +33,26 @@ class Slow(Naive):
         return super().forward(*arguments, **buffers)
 """
 
+TIRING = """
+@hookimpl
+def provide_kernel():
+    return kernel("tiring", offer("row_intervals", backward="external"), implementation="tiring_kernel:Tiring")
+"""
+TIRING_KERNEL = """
+import time
+from longca_builtin.naive import Naive
+
+class Tiring(Naive):
+    calls = 0
+
+    def forward(self, *arguments, **buffers):
+        self.calls += 1
+        end = time.perf_counter() + (0.02 if self.calls <= 16 else 0.06)
+        while time.perf_counter() < end:
+            pass
+        return super().forward(*arguments, **buffers)
+"""
+
 
 @pytest.fixture
 def faulty(fakes, tmp_path):
@@ -265,6 +285,18 @@ def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
     last = {(r["kernel"], r["direction"]): r["status"] for r in records(out)}
     assert last["slow", "forward"] == last["slow", "backward"] == "ok"
     assert len(records(out)) == 7
+
+
+@pytest.mark.slow
+def test_samples_that_new_inputs_object_to_are_taken_again(faulty, tmp_path):
+    """A machine may become slower for good among the samples. This kernel does so in its 17th call."""
+    (faulty.add("tiring", TIRING) / "tiring_kernel.py").write_text(TIRING_KERNEL, "utf-8")
+    process = start(faulty, tmp_path / "run", "--kernel", "tiring", "--direction", "forward")
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, output + errors
+    (record,) = records(tmp_path / "run")
+    assert (record["status"], record["message"]) == ("ok", "")
+    assert min(record["samples"]) >= 0.06
 
 
 @pytest.mark.gpu
