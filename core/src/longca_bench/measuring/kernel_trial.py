@@ -75,7 +75,6 @@ class KernelTrial(Trial):
         self._kernel, self._plan, self._given = kernel, plan, given
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
         self._change = Change.none(plan.problem)
-        self._means = Means(arena.empty, arena.clone, self._read)
         self._checksums = Checksums()
         self._clocks = Clocks(arena.device, kernel.latency)
         self._held = ""
@@ -226,6 +225,12 @@ class KernelTrial(Trial):
             return heard, handling
 
         self._held = self._clocks.hold(count, attempt)
+
+    @property
+    def _means(self) -> Means:
+        """Kept nowhere: a trial that refers to itself would keep its tensors until the next collection of garbage."""
+        arena = self._instruments.workers.arena
+        return Means(arena.empty, arena.clone, self._read)
 
     @property
     def _tensors(self) -> dict[str, Tensor]:

@@ -1,5 +1,7 @@
 """The verification of a strategy's results, on the only rank of a world."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -85,6 +87,20 @@ def test_inputs_change_between_calls_and_results_with_them(setup, direction, kee
     assert torch.equal(made.inputs.v, given.v), "the trial has memory of its own"
     timed = strategy.calls.index((direction, "timed"))
     assert (("forward", "plain") in strategy.calls[timed:-2]) == (keeps and direction == "backward")
+
+
+def test_a_trial_that_is_over_keeps_no_memory(setup):
+    made = setup(direction="backward")
+    gc.disable()
+    try:
+        one = trial(made, Here(made))
+        assert one.verify().passed
+        one.inspect(one.sample()[1])
+        over = weakref.ref(one)
+        del one
+        assert over() is None, "a trial refers to itself, and keeps its tensors until the next collection of garbage"
+    finally:
+        gc.enable()
 
 
 def test_a_backward_with_tensors_that_an_earlier_forward_kept_is_wrong(setup):

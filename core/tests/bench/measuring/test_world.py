@@ -17,7 +17,7 @@ def test_a_world_of_one():
 
 
 CODE = """
-import os, sys, torch
+import gc, os, sys, torch
 from longca import plugins
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
@@ -34,8 +34,11 @@ registry, device = plugins.Registry(), Device("cpu")
 cases = expand(load_suite("quick"), ["sdpa"], Selection(patterns=("causal",), seqlens=(64,)))
 phases = []
 cpu, keeper = torch.device("cpu"), Keeper(dict(os.environ))
-bench = Bench(device, Instruments(World(cpu), Workers(keeper, cpu), Phases(phases.append), 0.0), {64})
+workers = Workers(keeper, cpu)
+bench = Bench(device, Instruments(World(cpu), workers, Phases(phases.append), 0.0), {64})
+gc.disable()  # a GPU is full long before it runs
 results = [bench.measure(task_of(registry, case, device)) for case in cases]
+assert 0 < workers.arena.unused_bytes == workers.arena.nbytes, "a case keeps shared memory"
 assert [result.status for result in results] == ["ok", "ok"]
 assert not results[0].fields.get("rank_samples"), "the fields of ranks are for ranks"
 assert phases == 2 * ["load", "plan", "inputs", "verify", "time", "verify again"]
