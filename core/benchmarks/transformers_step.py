@@ -17,8 +17,9 @@ each step, and start from the same weights. All cells recompute layers in the ba
 
 The first two steps warm up and are not counted. A step lasts from an idle device until the devices of all ranks are
 done, by the host's clock. Memory is the allocator's peak above the bytes that were held before the cell. Counted
-steps end when the cell's time is over, and each cell compiles anew. The record is written after each cell. Losses of a
-step must agree within 2 %; otherwise the exit code is 1.
+steps end when the cell's time is over, and each cell compiles anew. Times are means of the steps that all cells of a
+length have made, because each step has other documents. The record is written after each cell. Losses of a step must
+agree within 2 %; otherwise the exit code is 1.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ COLLECTIVES = timedelta(seconds=90)  # a rank that waits longer than this has lo
 
 
 def measured(asked: argparse.Namespace, subject: str, device: torch.device, mesh: DeviceMesh | None) -> dict[str, Any]:
-    """The row of a cell: medians and all samples of the counted steps, and the losses of all steps."""
+    """The row of a cell: the samples and the losses of all steps, and the memory. `over_shared_steps` adds times."""
     on_gpu, peak, held = device.type == "cuda", None, None
     gc.collect()
     torch.compiler.reset()  # a second length would be compiled for all lengths
@@ -68,11 +69,8 @@ def measured(asked: argparse.Namespace, subject: str, device: torch.device, mesh
     losses, samples = cell.steps()
     if held is not None:
         peak = int(largest(torch.cuda.max_memory_allocated(device) - held, device, mesh))
-    seconds = statistics.median(samples[WARM_UP:])
     return {
         "ranks": mesh.size() if mesh else 1,
-        "seconds": seconds,
-        "tokens_per_second": asked.seqlen / seconds,
         "peak_bytes": peak,
         "peak_gib": None if peak is None else peak / 2**30,
         "held_bytes": held,
@@ -88,6 +86,23 @@ def chosen(asked: argparse.Namespace) -> str:
     """The kernel that `auto` takes for the first counted step."""
     problem = training(drawn(WARM_UP, asked), asked.heads, current_device(), asked.head_dim)
     return choose(problem, registry()).kernel
+
+
+def over_shared_steps(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by length, with the times of the steps that all rows of their length have: others have other documents."""
+    timed = [row for row in rows if row["status"] == "ok"]
+    shared = {
+        tokens: min(len(row["samples"]) for row in timed if row["seqlen"] == tokens)
+        for tokens in {row["seqlen"] for row in timed}
+    }
+    found = []
+    for row in rows:
+        if row["status"] == "ok":
+            steps = shared[row["seqlen"]]
+            seconds = statistics.fmean(row["samples"][:steps])
+            row = row | {"steps": steps, "seconds": seconds, "tokens_per_second": row["seqlen"] / seconds}
+        found.append(row)
+    return sorted(found, key=lambda row: int(row["seqlen"]))
 
 
 def loss_difference(rows: Sequence[dict[str, Any]]) -> float:
@@ -108,7 +123,7 @@ def line(row: dict[str, Any]) -> str:
         return f"{about}  {row['status']}: {row['message'][:300]}"
     memory = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f}"
     numbers = f"{row['seconds'] * 1e3:>12.2f}{row['tokens_per_second']:>12.0f}{memory:>9}{row['losses'][-1]:>9.4f}"
-    return f"{about}{row['ranks']:>6}{numbers}{len(row['samples']):>7}"
+    return f"{about}{row['ranks']:>6}{numbers}{row['steps']:>7}"
 
 
 def arguments() -> argparse.Namespace:
@@ -164,10 +179,10 @@ def main() -> None:
         row = attempted(partial(measured, asked, subject, device, mesh), where)
         rows.append({"subject": subject, "seqlen": tokens, **row})
         if is_first:
-            print(line(rows[-1]), flush=True)
+            print(line(over_shared_steps(rows[-1:])[0]), flush=True)
         if is_first and asked.out:
             about = {"environment": environment, "settings": settings, "loss_difference": loss_difference(rows)}
-            write_rows(asked.out, about, rows)
+            write_rows(asked.out, about, over_shared_steps(rows))
     difference = loss_difference(rows)
     if is_first:
         print(f"losses differ by at most {difference:.2%}; {ALIKE:.0%} are allowed")
