@@ -69,7 +69,7 @@ def test_a_plans_form_is_that_of_the_offer(kernel, mask):
 def test_a_plans_form_and_operator_on_a_gpu_are_those_of_the_offer(kernel, mask, head_dim, dtype, monkeypatch):
     monkeypatch.setattr("longca_builtin.sdpa.torch_device", lambda device: "cpu")
     manifest, implementation = kernel
-    offer = verdict(manifest, mask, H200, dtype, head_dim=head_dim).offer
+    offer = verdict(manifest, mask, H200, dtype, head_dim=head_dim, direction="forward").offer
     problem = Problem(mask=mask, heads_q=8, heads_kv=2, head_dim=head_dim, dtype=dtype, device=H200)
     plan = implementation.plan(problem)
     assert plan.form is offer.form
@@ -106,6 +106,14 @@ def test_what_sdpa_refuses_on_a_gpu(device, dtype, head_dim, deterministic, code
     found = verdict(SDPA, pattern_mask("causal"), device, dtype, head_dim=head_dim, deterministic=deterministic)
     assert not found.valid
     assert [reason.code for reason in found.reasons] == [code]
+
+
+def test_sdpa_has_no_gradients_in_float32_of_a_mask_as_a_tensor_on_a_gpu():
+    mask = pattern_mask("shared_question")
+    assert verdict(SDPA, mask, H200, "float32", direction="forward").offer.backward is Backward.NONE
+    assert not verdict(SDPA, mask, H200, "float32")
+    assert verdict(SDPA, mask, H200, "bfloat16")
+    assert verdict(SDPA, pattern_mask("causal"), H200, "float32")
 
 
 def test_sdpa_refuses_a_dense_matrix_that_is_too_large():

@@ -22,7 +22,7 @@ _COMMON: dict[str, Any] = {
 _FORWARD: dict[str, Any] = {**_COMMON, "dtypes": ("bfloat16", "float16"), "deterministic": True}
 _BOTH: dict[str, Any] = {**_COMMON, "dtypes": ("bfloat16",), "backward": Backward.EXTERNAL, "gqa": False}
 
-_HOPPER: dict[str, Any] = {"expected_on": "==9.0"}
+_HOPPER: dict[str, Any] = {"verified_on": "==9.0"}
 _BLACKWELL: dict[str, Any] = {"expected_on": ">=10.0,!=10.1,<10.4"}
 _GEFORCE: dict[str, Any] = {"expected_on": ">=12.0,<13"}
 
