@@ -233,6 +233,7 @@ def _as_json(check: OfferCheck) -> dict[str, Any]:
         "worst": finding_as_json(*check.worst) if check.worst else None,
         "calls": check.calls,
         "wrong_calls": check.wrong_calls,
+        "seconds": round(check.seconds, 3),
         "failures": [finding_as_json(*failure) for failure in check.failures],
     }
 

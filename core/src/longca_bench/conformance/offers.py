@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -55,6 +56,7 @@ class OfferCheck:
         ended: The status of that event.
         calls: Calls on changed inputs.
         wrong_calls: Those of them that were wrong.
+        seconds: Time that the check took, with compiling and references.
     """
 
     kernel: str
@@ -69,6 +71,7 @@ class OfferCheck:
     ended: Status = Status.OK
     calls: int = 0
     wrong_calls: int = 0
+    seconds: float = 0.0
 
     @property
     def status(self) -> Status:
@@ -117,12 +120,17 @@ def verify_subject(subject: Subject, repeat: int = 0) -> OfferCheck:
         subject: The offer.
         repeat: Further calls for each problem, on changed inputs.
     """
-    check = OfferCheck(subject.name, subject.offer, subject.direction, subject.dtype)
+    check, start = OfferCheck(subject.name, subject.offer, subject.direction, subject.dtype), time.monotonic()
     try:
-        problems = subject.problems()
+        _verify_all(subject, subject.problems(), check, repeat)
     except NotApplicableError as reason:
         check.skipped = str(reason)
-        return check
+    check.seconds = time.monotonic() - start
+    return check
+
+
+def _verify_all(subject: Subject, problems: Sequence[tuple[str, Problem]], check: OfferCheck, repeat: int) -> None:
+    """Verifies the problems of an offer, until an event ends its check."""
     asked: list[tuple[str, Problem, _Verify]] = [(label, problem, verify_problem) for label, problem in problems]
     if subject.offer.deterministic:
         label, largest = max(problems, key=lambda labelled: labelled[1].area)
@@ -142,8 +150,7 @@ def verify_subject(subject: Subject, repeat: int = 0) -> OfferCheck:
             check.end(status, f"{label}: {message}")
             if isinstance(kernel, RemoteKernel):
                 kernel.end()  # the next offer gets a fresh worker
-            break
-    return check
+            return
 
 
 def _how(error: Exception, subject: Subject) -> tuple[Status, str]:

@@ -40,8 +40,11 @@ PAUSE = 0.05
 MOST_BYTES = 2**28
 #: Times the judge's own writing of a burst's results that the worker's copies of them may take.
 BURST_COPIES = 4
-#: Seconds by which a single call on new inputs may always be slower than the samples.
-SLOWER = 5e-5
+#: Seconds by which a single call on new inputs may always be slower than the samples. On CUDA devices a host launches
+#: the many small parts of a short call, and its pace varies.
+SLOWER = {"cpu": 5e-5, "cuda": 2e-4}
+#: Seconds of calls that make a CUDA device and its host as warm as among the samples, and the most such calls.
+WARMING, MOST_WARMING = 1e-2, 5
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,11 @@ class Clocks:
             return 1
         return max(1, min(MOST, 1 + int(4 * self._fixed / max(self._sample, 1e-9)), MOST_BYTES // nbytes))
 
+    @property
+    def warming(self) -> int:
+        """Calls to make before a call on new inputs, which comes after a pause. None if a call is long by itself."""
+        return 0 if self._device.type == "cpu" else min(MOST_WARMING, int(WARMING / max(self._sample, 1e-9)))
+
     def hold(self, count: int, attempt: Callable[[], tuple[Heard, float]]) -> str:
         """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
 
@@ -109,7 +117,7 @@ class Clocks:
             count: Calls of each attempt.
             attempt: Makes the calls. It returns the worker's answer, and the judge's seconds of writing their results.
         """
-        slower, ours, theirs = (1 + 2 * SHARE) * self._sample, inf, inf
+        slower, least, ours, theirs = (1 + 2 * SHARE) * self._sample, SLOWER[self._device.type], inf, inf
         busy = (1 + 2 * SHARE) * median(call.heard.ended.computed for call in self._calls)
         for number in range(ATTEMPTS):
             time.sleep(PAUSE * number)  # other processes come and go
@@ -117,12 +125,12 @@ class Clocks:
             copies = BURST_COPIES * handling if count > 1 else 0.0
             took = heard.ended.seconds - heard.ended.waited - copies
             said = heard.answer.seconds or 0.0
-            if took <= self._fixed + count * slower and said <= slower + SLOWER:
+            if took <= self._fixed + count * slower and said <= slower + least:
                 return ""
             if count == 1 and self._device.type == "cpu" and 0.0 < heard.ended.computed <= busy:
                 return ""
             ours, theirs = min(ours, took), min(theirs, said)
-        if theirs > slower + SLOWER:
+        if theirs > slower + least:
             return f"a call on new inputs took {_ms(theirs)}, and a call that was timed {_ms(self._sample)}"
         calls = "a call" if count == 1 else f"{count} calls"
         return (

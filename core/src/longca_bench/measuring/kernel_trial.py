@@ -216,6 +216,9 @@ class KernelTrial(Trial):
         new = NewWork(self.problem, self._given, self.expected, first, arena, count, rough_lse=rough_lse)
 
         def attempt() -> tuple[Heard, float]:
+            for _ in range(self._clocks.warming):
+                self.change()
+                self._run(Mode.TIMED)
             self._apply(Change.none(self.problem))
             handling = new.draw()
             self._instruments.world.synchronize()

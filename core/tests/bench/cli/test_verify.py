@@ -271,6 +271,7 @@ def test_a_kernel_that_is_wrong_now_and_then_is_found_with_how_often(ending, ker
     ((row,),) = json.loads(ran.stdout).values()
     masks = len(row["masks"])
     assert (row["calls"], row["wrong_calls"]) == (10 * masks, wrong * masks)
+    assert 0 < row["seconds"] < 600
     labels = {failure["mask"].rpartition(", ")[2] for failure in row["failures"] if ", call " in failure["mask"]}
     assert labels == ({first} if first else set())
     if wrong:
