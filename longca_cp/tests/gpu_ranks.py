@@ -1,6 +1,8 @@
-"""Two ranks on two GPUs that run one check of the copy engine. Run by `test_copy_engine`.
+"""Two ranks that run one check of the copy engine, on two GPUs or on the only one. Run by `test_copy_engine`.
 
 python gpu_ranks.py CHECK
+
+NCCL has no two ranks on one GPU. There gloo carries the words of the ranks.
 """
 
 import datetime
@@ -35,25 +37,48 @@ MESHES = {
 CLOSE = {"rtol": 2e-2, "atol": 2e-2}
 
 
+#: Whether both ranks are on one GPU.
+SHARED = torch.cuda.device_count() == 1
+
+
 def mesh_of(strategy):
     sizes = MESHES[strategy]
     return init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
-def prepared(strategy, mask, seqlen, transport, mesh, seed=0, apart=False):
+def drawn(seqlen, seed):
+    """q, k, v and dout of all ranks."""
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randn(seqlen, heads, 64, generator=random).bfloat16() for heads in (8, 4, 4, 8)]
+
+
+def settings(strategy, mask, mesh):
+    """The arguments of a parallel call, and its layout."""
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "sdpa", "placement": "contiguous"}
+    return about, longca.layout(mask, heads=(8, 4), head_dim=64, dtype="bfloat16", **about)
+
+
+def alone(strategy, mask, seqlen, mesh, seed=0):
+    """This rank's part of out, dq, dk and dv of one device."""
+    *qkv, dout = (x.cuda() for x in drawn(seqlen, seed))
+    qkv = [x.requires_grad_() for x in qkv]
+    out = longca.attention(*qkv, mask, kernel="sdpa")
+    _, layout = settings(strategy, mask, mesh)
+    results = [out.detach(), *torch.autograd.grad(out, qkv, dout)]
+    return [layout.shard(x, dist.get_rank()) for x in results]
+
+
+def prepared(strategy, mask, seqlen, mesh, seed=0, apart=False):
     """A function without arguments that gives out, dq, dk and dv of this rank, of inputs that a seed draws.
 
     If the directions are apart, it goes forward, and gives a function that goes backward.
     """
-    random = torch.Generator().manual_seed(seed)
-    about = {"strategy": strategy, "mesh": mesh, "kernel": "sdpa", "placement": "contiguous"}
-    layout = longca.layout(mask, heads=(8, 4), head_dim=64, dtype="bfloat16", **about)
-    drawn = (torch.randn(seqlen, heads, 64, generator=random).bfloat16() for heads in (8, 4, 4, 8))
-    *qkv, dout = (layout.shard(x, dist.get_rank()).cuda() for x in drawn)
+    about, layout = settings(strategy, mask, mesh)
+    *qkv, dout = (layout.shard(x, dist.get_rank()).cuda() for x in drawn(seqlen, seed))
     qkv = [x.requires_grad_() for x in qkv]
 
     def run():
-        out = longca.attention(*qkv, mask, transport=transport, **about)
+        out = longca.attention(*qkv, mask, transport="copy_engine", **about)
 
         def back():
             return [out.detach(), *torch.autograd.grad(out, qkv, dout)]
@@ -64,14 +89,14 @@ def prepared(strategy, mask, seqlen, transport, mesh, seed=0, apart=False):
 
 
 def agree():
-    """Strategies give what collectives give, in calls of changing lengths, beside collectives on another stream."""
-    noise, beside = torch.ones(1 << 24, device="cuda"), torch.cuda.Stream()
+    """Strategies give what one device gives, in calls of changing lengths, beside collectives on another stream."""
+    noise, beside = torch.ones(1 << (20 if SHARED else 24), device="cuda"), torch.cuda.Stream()
     for strategy in MESHES:
         mesh = mesh_of(strategy)
         for seqlen in (512, 2048, 512, 4096):
             for mask in (masks.build("causal", seqlen), masks.build("full", seqlen)):
-                wanted = prepared(strategy, mask, seqlen, "collectives", mesh, seqlen)()
-                pushed = prepared(strategy, mask, seqlen, "copy_engine", mesh, seqlen)
+                wanted = alone(strategy, mask, seqlen, mesh, seqlen)
+                pushed = prepared(strategy, mask, seqlen, mesh, seqlen)
                 for _ in range(5):
                     with torch.cuda.stream(beside):
                         dist.all_reduce(noise)
@@ -83,7 +108,7 @@ def agree():
 def waits():
     """A call returns to the host while the device of a peer is busy, and its results are right."""
     for strategy in MESHES:
-        call = prepared(strategy, masks.build("causal", 2048), 2048, "copy_engine", mesh_of(strategy))
+        call = prepared(strategy, masks.build("causal", 2048), 2048, mesh_of(strategy))
         wanted, done = call(), torch.cuda.Event()
         torch.cuda.synchronize()
         dist.barrier()
@@ -102,31 +127,33 @@ def layers():
     """Layers of several masks share windows: all go forward, and then all go backward from the last one on."""
     shapes = [("causal", 2048), ("full", 512), ("causal", 1024), ("causal", 2048)]
     for strategy in MESHES:
-        mesh, results = mesh_of(strategy), []
-        for transport in ("collectives", "copy_engine"):
-            calls = [
-                prepared(strategy, masks.build(kind, n), n, transport, mesh, seed, apart=True)
-                for seed, (kind, n) in enumerate(shapes)
-            ]
-            results.append([x for layer in reversed([call() for call in calls]) for x in layer()])
-        for mine, theirs in zip(*results, strict=True):
+        mesh = mesh_of(strategy)
+        about = [(strategy, masks.build(kind, n), n, mesh, seed) for seed, (kind, n) in enumerate(shapes)]
+        calls = [prepared(*each, apart=True) for each in about]
+        results = [x for layer in reversed([call() for call in calls]) for x in layer()]
+        wanted = [x for each in reversed(about) for x in alone(*each)]
+        for mine, theirs in zip(results, wanted, strict=True):
             torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
 def full_memory():
     """A window that does not fit on one rank is refused on both, memory is given back, and the next call is right."""
     mask, mesh = masks.build("causal", 8192), mesh_of("ulysses")
-    wanted = prepared("ulysses", mask, 8192, "collectives", mesh)()
-    prepared("ulysses", masks.build("causal", 512), 512, "copy_engine", mesh)()
-    call = prepared("ulysses", mask, 8192, "copy_engine", mesh)
-    torch.cuda.synchronize()
+    wanted = alone("ulysses", mask, 8192, mesh)
+    prepared("ulysses", masks.build("causal", 512), 512, mesh)()
+    call = prepared("ulysses", mask, 8192, mesh)
+    torch.cuda.empty_cache()
+    dist.barrier()
     free = torch.cuda.mem_get_info()[0]
+    dist.barrier()  # ranks that share a GPU share its memory
     hog = torch.empty((free >> 21 << 21) - (8 << 20), dtype=torch.uint8, device="cuda") if dist.get_rank() else None
+    dist.barrier()
     with mock.patch("torch.cuda.empty_cache"), pytest.raises(WindowMemoryError, match="rank 1: "):
         call()
     del hog
     gc.collect()
     torch.cuda.empty_cache()
+    dist.barrier()
     assert torch.cuda.mem_get_info()[0] > free - (64 << 20)
     for mine, theirs in zip(call(), wanted, strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE)
@@ -135,7 +162,7 @@ def full_memory():
 def killed():
     """A peer that is killed before it posts is named within the deadline, and results are no numbers."""
     mesh = mesh_of("ulysses")
-    call = prepared("ulysses", masks.build("causal", 2048), 2048, "copy_engine", mesh)
+    call = prepared("ulysses", masks.build("causal", 2048), 2048, mesh)
     with mock.patch.object(link, "_timeout", return_value=5.0):
         call()
     torch.cuda.synchronize()
@@ -158,9 +185,11 @@ CHECKS = {check.__name__: check for check in (agree, waits, layers, full_memory,
 
 def work(rank, check, store):
     """Runs a check on one rank."""
-    torch.cuda.set_device(rank)
+    device = torch.device("cuda", 0 if SHARED else rank)
+    torch.cuda.set_device(device)
     about = {"rank": rank, "world_size": SIZE, "timeout": datetime.timedelta(seconds=120)}
-    dist.init_process_group("nccl", store=dist.FileStore(store, SIZE), device_id=torch.device("cuda", rank), **about)
+    about |= {"backend": "gloo"} if SHARED else {"backend": "nccl", "device_id": device}
+    dist.init_process_group(store=dist.FileStore(store, SIZE), **about)
     CHECKS[check]()
     torch.cuda.synchronize()
     dist.barrier()
@@ -169,6 +198,8 @@ def work(rank, check, store):
 
 def main(check):
     """Exits with 1 if a rank fails or hangs. The killed rank does not count."""
+    if SHARED:
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     context = torch.multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         ranks = [context.Process(target=work, args=(rank, check, f"{folder}/store")) for rank in range(SIZE)]

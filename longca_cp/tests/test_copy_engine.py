@@ -1,4 +1,4 @@
-"""The copy engine on two GPUs. Each check runs in processes of its own, because one of them is killed."""
+"""The copy engine on two GPUs, or on one that two ranks share. Checks have processes of their own: one is killed."""
 
 import subprocess
 import sys
@@ -9,13 +9,13 @@ import torch
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+    pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA device"),
 ]
 
 RANKS = Path(__file__).parent / "gpu_ranks.py"
 
 
 @pytest.mark.parametrize("check", ["agree", "waits", "layers", "full_memory", "killed"])
-def test_on_two_gpus(check):
+def test_on_gpus(check):
     run = subprocess.run([sys.executable, str(RANKS), check], capture_output=True, text=True, timeout=400, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

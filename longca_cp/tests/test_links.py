@@ -103,6 +103,11 @@ def test_what_two_ranks_lack(peer, says):
     assert HERE.lacks(peer).format(mine=3, theirs=5) == says
 
 
+def test_pytorchs_variable_lets_ranks_share_a_gpu(monkeypatch):
+    monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
+    assert HERE.lacks(_Facts("boot", device="a")) == ""
+
+
 @sizes(2, 4)
 def test_a_window_that_does_not_fit_is_refused_on_all_ranks(world):
     for refusal, left, error in world.run("windows_that_do_not_fit", world.size):

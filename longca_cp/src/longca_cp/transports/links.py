@@ -33,6 +33,8 @@ _LOGGED: set[str] = set()
 _VERIFIED_ON: frozenset[str] = frozenset()
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+#: PyTorch's variable that lets ranks share a GPU, for tests. Else symmetric memory refuses it.
+_SHARED_GPU = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 
 
 def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport) -> Link | None:
@@ -126,7 +128,7 @@ class _Facts:
             return "ranks {mine} and {theirs} are on two hosts"
         if not self.device:
             return ""
-        if self.device == peer.device:
+        if self.device == peer.device and os.environ.get(_SHARED_GPU) != "1":
             return "ranks {mine} and {theirs} share one GPU"
         reach = dict(self.visible)
         if peer.device not in reach:
