@@ -184,7 +184,7 @@ def verify(
                 print_verification(console(), name, checks)
     finally:  # of a command that was interrupted, the kernels that were verified are told
         if as_json:
-            print_json({name: [_as_json(check) for check in checks] for name, checks in found.items()})
+            print_json({name: [_as_json(check) for check in found[name]] for name in names if name in found})
     if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)
     if unverified and not found:

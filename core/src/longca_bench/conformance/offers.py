@@ -9,8 +9,9 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -71,7 +72,7 @@ class OfferCheck:
     ended: Status = Status.OK
     calls: int = 0
     wrong_calls: int = 0
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def status(self) -> Status:
@@ -189,7 +190,7 @@ def verify_kernels(
         unverified: Whether to verify only the offers that nobody verified on the device, and to allow them.
 
     Yields:
-        Each kernel with its checks, as soon as it and all kernels before it are done.
+        Each kernel with its checks, as soon as all of them are done.
     """
     every = {kernel: subjects(source, kernel, device, road, allow_unverified=unverified) for kernel in kernels}
     asked = {
@@ -213,8 +214,13 @@ def verify_kernels(
             ]
             for name, some in asked.items()
         }
-        for kernel, checks in running.items():
-            yield kernel, [_result(*check) for check in checks]
+        owners = {check: name for name, checks in running.items() for _, check in checks}
+        left = Counter(owners.values())
+        yield from ((name, []) for name in running if not left[name])
+        for check in as_completed(owners):
+            left[name := owners[check]] -= 1
+            if not left[name]:
+                yield name, [_result(*each) for each in running[name]]
 
 
 _registry: Registry

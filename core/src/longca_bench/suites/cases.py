@@ -20,7 +20,7 @@ from longca.limits import check_tokens
 from longca.manifests import Device, Problem, StrategyManifest, Transport
 from longca.manifests.mixes import singles
 from longca.manifests.offers import DType
-from longca.manifests.pairs import join
+from longca.manifests.pairs import join, split
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, sample
 from longca_advice.auto_layout import AUTO
@@ -244,8 +244,15 @@ def _matrix(
 ) -> _Matrix:
     kernels = _kernels(sweep, known, selection.kernels)
     asks_pairs = takes is not None and (sweep.pairs or selection.pairs)
-    every = [join(*halves) for halves in permutations([name for name in kernels if singles(name) == (name,)], 2)]
-    added = [name for name in every if asks_pairs and name not in kernels]
+    alone = [name for name in kernels if singles(name) == (name,)]
+    named = {name: pair for name in kernels if name not in sweep.kernels and (pair := split(name))}
+    if asks_pairs and named and not selection.pairs:
+        # Named pairs are all that is wanted. The forward of a pair is a case of its first kernel.
+        added = [name for name, (first, _) in named.items() if first in alone]
+        kernels = [name for name in kernels if name not in added]
+    else:
+        every = [join(*halves) for halves in permutations(alone, 2)]
+        added = [name for name in every if asks_pairs and name not in kernels]
     parallels = [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection))
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
     if sweep.stream:  # the problem of a step is that of the backward, which has the forward's plan too
