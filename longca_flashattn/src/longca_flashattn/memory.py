@@ -31,7 +31,7 @@ __all__ = [
 _TILE = 128
 _ALIGNED = (16, 32, 64)
 _PROCESSORS = 132  # of an H100 or H200. A deterministic backward of FlashAttention-2 has sums for several of them.
-#: From this number of bytes on, PyTorch sums parts in float32 in separate memory.
+#: Beyond this number of bytes, PyTorch sums parts in float32 in separate memory.
 _LARGE = 2**31
 
 #: Function of a problem, its form and the documents of one call (None for a call without) to the backward's bytes.
@@ -105,7 +105,7 @@ def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bo
         return backward(problem, form, calls[0] if calls else None)
     gradients = tensors.q + 2 * tensors.k
     inside = max(backward(problem, form, call) for call in calls) - (0 if results else gradients)
-    summing = 0 if len(calls) * tensors.q < _LARGE else tensors.wide_q - 2 * tensors.k
+    summing = 0 if len(calls) * tensors.q <= _LARGE else tensors.wide_q - 2 * tensors.k
     return len(calls) * gradients + max(inside, summing, 0)
 
 

@@ -34,8 +34,10 @@ def test_bits_of_partly_visible_tiles(pattern, heads, queries):
         full, some = cells.all((1, 3)), cells.any((1, 3))
         return int(some.sum()) * index + int((some & ~full).sum()) * bits
 
-    copies = 2 if queries < 16 else 1
-    forward, backward = tiles(queries, 4, copies * queries * 16), tiles(64, 8, 1024)
+    copies, rows = 2 if queries < 16 else 1, 4096 // queries
+    queue = rows * (heads[0] if queries == 128 else heads[1]) * 16
+    forward = tiles(queries, 4, copies * queries * 16) + rows * 16 + 8 + queue
+    backward = tiles(64, 8, 1024) + 32 * 16 + 8
     assert plan_bytes(problem(mask, heads, direction="forward"), INTERVALS) == forward
     assert plan_bytes(problem(mask, heads), INTERVALS) == forward + backward
 
@@ -43,7 +45,8 @@ def test_bits_of_partly_visible_tiles(pattern, heads, queries):
 def test_masks_of_heads_are_bounded():
     mask = masks.build("uniform_block_sparse", 4096, block=128, kept=0.5, heads=8, seed=0)
     size = plan_bytes(problem(mask, (8, 8), direction="forward"), Form.BLOCK_SPARSE)
-    assert size == 8 * 32 * 16 * 4
+    lists, rows, queue = 8 * 32 * 16 * 4, 8 * 32 * 16 + 8, 32 * 8 * 16
+    assert size == lists + rows + queue
     odd = masks.build("uniform_block_sparse", 4096, block=96, kept=0.5, heads=8, seed=0)
     assert plan_bytes(problem(odd, (8, 8), direction="forward"), Form.BLOCK_SPARSE) > 100 * size
 
@@ -52,5 +55,6 @@ def test_queries_that_see_nothing_have_a_flag():
     seen, blind = masks.build("full", 256, seqlen_k=128), masks.build("causal", 256, seqlen_k=128)
     assert plan_bytes(problem(masks.SliceMask([], 256, 128)), INTERVALS) == 0
     size = plan_bytes(problem(blind, (8, 8), direction="forward"), INTERVALS)
-    assert size == 4 + 2048 + 256
-    assert plan_bytes(problem(seen, (8, 8), direction="forward"), INTERVALS) == 2 * 4
+    rows_and_queue = 2 * 16 + 8 + 2 * 8 * 16
+    assert size == 4 + 2048 + 256 + rows_and_queue
+    assert plan_bytes(problem(seen, (8, 8), direction="forward"), INTERVALS) == 2 * 4 + rows_and_queue

@@ -1,7 +1,8 @@
 """Bytes that cudnn_flex takes beside its tensors, for its manifest. Torch-free.
 
 A plan has the index of each visible tile. It also has bits for each partly visible tile, one for each score. The
-forward has them once for all heads of a group if it packs these heads into one tile.
+forward has them once for all heads of a group if it packs these heads into one tile. Each row of tiles has two counts
+and two offsets. The forward's queue has four numbers for each row of tiles of each head, or of each group.
 
 Source: sm90/fwd/forward_config.py, sm90/bwd/backward_config.py and dispatch.py in cudnn/flex_attention,
 nvidia-cudnn-frontend 1.32.0. The tiles are Hopper's.
@@ -20,6 +21,8 @@ __all__ = ["plan_bytes", "workspace"]
 
 #: Threads that hold the same queries in a tile of packed heads share their bits. There are no more than these.
 _ALIKE = 8
+#: Bytes of four numbers.
+_FOUR = 16
 
 
 class _Tiles(NamedTuple):
@@ -44,12 +47,25 @@ def plan_bytes(problem: Problem, form: Form) -> int:
     """Bytes of the lists of tiles and of their bits. For masks of several heads it is an upper bound."""
     if not problem.concrete_mask.area:
         return 0
-    tile, heads_together = _forward_tile(problem), _packed_heads(problem, form)
+    mask, tile, heads_together = problem.concrete_mask, _forward_tile(problem), _packed_heads(problem, form)
     copies = 2 if heads_together > _ALIKE else 1
-    size = _side(problem, form, _Tiles(tile.rows // heads_together, tile.columns), 4, copies)
+    tile = _Tiles(tile.rows // heads_together, tile.columns)
+    rows, masks = -(-mask.seqlen_q // tile.rows), problem.heads_q if form is Form.BLOCK_SPARSE else 1
+    size = (
+        _side(problem, form, tile, 4, copies)
+        + _row_bytes(masks * rows)
+        + _FOUR * rows * problem.heads_q // heads_together
+    )
     if problem.direction == "backward":
-        size += _side(problem, form, _backward_tile(problem), 8)  # tiles have a place in the order of dq's sums too
-    return size + empty_bytes(problem.concrete_mask) * _copies(problem, form)
+        tile = _backward_tile(problem)
+        size += _side(problem, form, tile, 8)  # tiles have a place in the order of dq's sums too
+        size += _row_bytes(masks * -(-mask.seqlen_k // tile.columns))
+    return size + empty_bytes(mask) * _copies(problem, form)
+
+
+def _row_bytes(rows: int) -> int:
+    """Bytes of the counts and offsets of rows of tiles. Both lists of offsets have an end too."""
+    return _FOUR * rows + 8
 
 
 def _side(problem: Problem, form: Form, tile: _Tiles, index: int, copies: int = 1) -> int:
