@@ -63,6 +63,8 @@ class KernelTrial(Trial):
     """
 
     expected: Reference
+    _clocks: Clocks
+    _held: str
 
     def __init__(
         self, kernel: RemoteKernel, plan: RemotePlan, task: Task, shared: SharedInputs, instruments: Instruments
@@ -76,8 +78,6 @@ class KernelTrial(Trial):
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
         self._change = Change.none(plan.problem)
         self._checksums = Checksums()
-        self._clocks = Clocks(arena.device, kernel.latency)
-        self._held = ""
         self._forward: tuple[Tensor, ...] = ()
         self._verified: tuple[Tensor, ...] = ()
         self._landing: dict[str, Tensor] = {}
@@ -167,7 +167,7 @@ class KernelTrial(Trial):
         ]
 
     def before_timing(self) -> dict[str, Any]:
-        """Nothing is measured. The clocks begin anew."""
+        """Nothing is measured. The clocks begin, or begin anew."""
         self._clocks, self._held = Clocks(self._instruments.workers.arena.device, self._kernel.latency), ""
         return {}
 

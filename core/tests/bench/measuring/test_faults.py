@@ -18,46 +18,41 @@ from longca_bench.measuring.status import Status
 #: Seconds in which a part of the table must be through on a GPU.
 GPU_SECONDS = 150
 
-SLOW = """
+#: Kernels that are right, and take their time before each forward.
+PROVIDES = """
 @hookimpl
 def provide_kernel():
-    return kernel("slow", offer("row_intervals", backward="external"), implementation="slow_kernel:Slow")
+    return kernel("{0}", offer("row_intervals", backward="external"), implementation="{0}_kernel:Late")
 """
-SLOW_KERNEL = """
+LATE = """
 import time
 from longca_builtin.naive import Naive
 
-class Slow(Naive):
-    def forward(self, *arguments, **buffers):
-        time.sleep(0.3)
-        return super().forward(*arguments, **buffers)
-"""
-
-TIRING = """
-@hookimpl
-def provide_kernel():
-    return kernel("tiring", offer("row_intervals", backward="external"), implementation="tiring_kernel:Tiring")
-"""
-TIRING_KERNEL = """
-import time
-from longca_builtin.naive import Naive
-
-class Tiring(Naive):
+class Late(Naive):
     calls = 0
 
     def forward(self, *arguments, **buffers):
         self.calls += 1
+        {0}
+        return super().forward(*arguments, **buffers)
+"""
+SLEEPS = "time.sleep(0.3)"
+TIRES = """
         end = time.perf_counter() + (0.02 if self.calls <= 16 else 0.06)
         while time.perf_counter() < end:
             pass
-        return super().forward(*arguments, **buffers)
 """
+
+
+def provide(fakes, name, before):
+    """Adds the distribution of a kernel that runs some code before each forward."""
+    (fakes.add(name, PROVIDES.format(name)) / f"{name}_kernel.py").write_text(LATE.format(before), "utf-8")
 
 
 @pytest.fixture
 def faulty(fakes, tmp_path):
     """Distributions of misbehaving kernels and of a slow one, and how to run the quick suite with them."""
-    (fakes.add("slow", SLOW) / "slow_kernel.py").write_text(SLOW_KERNEL, "utf-8")
+    provide(fakes, "slow", SLEEPS)
     fakes.folders.append(misbehaving_plugins(tmp_path / "misbehaving"))
     fakes.env |= {"LONGCA_HISTORY": str(tmp_path / "history.jsonl"), "OMP_NUM_THREADS": "1"}
     return fakes
@@ -290,7 +285,7 @@ def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
 @pytest.mark.slow
 def test_samples_that_new_inputs_object_to_are_taken_again(faulty, tmp_path):
     """A machine may become slower for good among the samples. This kernel does so in its 17th call."""
-    (faulty.add("tiring", TIRING) / "tiring_kernel.py").write_text(TIRING_KERNEL, "utf-8")
+    provide(faulty, "tiring", TIRES)
     process = start(faulty, tmp_path / "run", "--kernel", "tiring", "--direction", "forward")
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, output + errors
