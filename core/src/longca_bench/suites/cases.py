@@ -243,16 +243,8 @@ def _matrix(
     takes: Callable[[Case], bool] | None,
 ) -> _Matrix:
     kernels = _kernels(sweep, known, selection.kernels)
-    asks_pairs = takes is not None and (sweep.pairs or selection.pairs)
-    alone = [name for name in kernels if singles(name) == (name,)]
-    named = {name: pair for name in kernels if name not in sweep.kernels and (pair := split(name))}
-    if asks_pairs and named and not selection.pairs:
-        # Named pairs are all that is wanted. The forward of a pair is a case of its first kernel.
-        added = [name for name, (first, _) in named.items() if first in alone]
-        kernels = [name for name in kernels if name not in added]
-    else:
-        every = [join(*halves) for halves in permutations(alone, 2)]
-        added = [name for name in every if asks_pairs and name not in kernels]
+    added = [] if takes is None else _added_pairs(sweep, kernels, selection)
+    kernels = [name for name in kernels if name not in added]
     parallels = [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection))
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
     if sweep.stream:  # the problem of a step is that of the backward, which has the forward's plan too
@@ -299,6 +291,20 @@ def _kernels(sweep: Sweep, known: tuple[str, ...], selected: tuple[str, ...]) ->
     pairs = [name for name in selected if singles(name) != (name,) and set(singles(name)) <= set(listed)]
     names = dict.fromkeys(name for name in (*listed, *pairs) if set(halves([name])) <= set(known))
     return [name for name in names if not selected or name in selected]
+
+
+def _added_pairs(sweep: Sweep, kernels: list[str], selection: Selection) -> list[str]:
+    """The pairs of a sweep's kernels that have a backward alone: the selected ones, or all if none is selected.
+
+    The forward of a pair is a case of its first kernel. A selected pair without this case keeps its own forward.
+    """
+    alone = [name for name in kernels if singles(name) == (name,)]
+    named = {name: pair for name in kernels if name not in sweep.kernels and (pair := split(name))}
+    if sweep.pairs and named and not selection.pairs:
+        return [name for name, (first, _) in named.items() if first in alone]
+    if not (sweep.pairs or selection.pairs):
+        return []
+    return [name for halves in permutations(alone, 2) if (name := join(*halves)) not in kernels]
 
 
 def _picked(listed: tuple[str, ...], known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:

@@ -139,18 +139,21 @@ def test_pairs_are_of_the_selected_kernels_and_a_listed_pair_keeps_its_forward(c
         *((name, d) for name in ("naive", "sdpa", "naive+sdpa") for d in ("forward", "backward")),
         ("sdpa+naive", "backward"),
     ]
-    of_pairs = load_suite("quick").sweep[0].model_copy(update={"pairs": True})
-    suite, selection = load_suite("quick").model_copy(update={"sweep": (of_pairs,)}), replace(selection, pairs=False)
-    assert paired(suite, core, selection) == [
-        *((name, d) for name in ("naive", "sdpa") for d in ("forward", "backward")),
-        ("naive+sdpa", "backward"),
-    ], "a sweep of pairs has the pairs that are named, without their forwards"
-    alone = replace(selection, kernels=("naive+sdpa",))
-    assert paired(suite, core, alone) == [("naive+sdpa", "forward"), ("naive+sdpa", "backward")]
-    selection = replace(selection, pairs=True)
     sweep = load_suite("quick").sweep[0].model_copy(update={"factors": {"causal": {"window": 3}}})
     without_mask = load_suite("quick").model_copy(update={"sweep": (sweep,)})
     assert ("sdpa+naive", "backward") not in paired(without_mask, core, selection)
+
+
+def test_a_sweep_of_pairs_has_the_pairs_that_are_named_without_the_forwards_of_its_kernels(core):
+    quick = load_suite("quick")
+    suite = quick.model_copy(update={"sweep": (quick.sweep[0].model_copy(update={"pairs": True}),)})
+    selection = Selection(("naive", "sdpa", "naive+sdpa"), ("causal",), (64,))
+    assert paired(suite, core, selection) == [
+        *((name, d) for name in ("naive", "sdpa") for d in ("forward", "backward")),
+        ("naive+sdpa", "backward"),
+    ]
+    alone = replace(selection, kernels=("naive+sdpa",))
+    assert paired(suite, core, alone) == [("naive+sdpa", "forward"), ("naive+sdpa", "backward")]
 
 
 def test_pairs_without_a_backward_are_refused():
