@@ -185,6 +185,7 @@ def main() -> None:
             write_rows(asked.out, about, over_shared_steps(rows))
     difference = loss_difference(rows)
     if is_first:
+        print("\nover the steps that all cells of a length made:", *map(line, over_shared_steps(rows)), sep="\n")
         print(f"losses differ by at most {difference:.2%}; {ALIKE:.0%} are allowed")
     if mesh:
         dist.barrier()
