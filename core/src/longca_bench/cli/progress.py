@@ -20,9 +20,6 @@ class Progress:
     Args:
         total: Number of cases to come.
         quiet: Whether to show nothing.
-
-    Attributes:
-        done: Number of finished cases.
     """
 
     def __init__(self, total: int, *, quiet: bool) -> None:
@@ -30,7 +27,7 @@ class Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(stderr=True, highlight=False)
-        self._quiet, self._total, self.done = quiet, total, 0
+        self._quiet, self._total, self._done = quiet, total, 0
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
@@ -53,7 +50,7 @@ class Progress:
         from longca_bench.reports.text import safe
         from longca_bench.reports.words import mask_name
 
-        self.done += 1
+        self._done += 1
         shared = f" {record.strategy} {record.placed or record.placement}" if record.strategy else ""
         mask = mask_name(record.pattern, record.factors)
         what = f"{record.kernel} {mask} {record.seqlen} {record.direction}{shared}"
@@ -61,7 +58,7 @@ class Progress:
         if self._quiet or self._shown or record.status is Status.UNSUPPORTED:
             return
         time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
-        typer.echo(f"[{self.done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
+        typer.echo(f"[{self._done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
 
     def stop(self) -> None:
         """Clears the bar."""

@@ -115,7 +115,8 @@ def _run(
         new = run_cases(suite, left, where, registry, keep, options, together)
     except KeyboardInterrupt:
         progress.stop()
-        _say_interrupted(folder.path, len(cases) - len(left) + progress.done, len(cases))
+        folder.close()
+        _say_interrupted(folder.path, len(cases) - len(left) + folder.added, len(cases))
         raise
     finally:
         folder.close()

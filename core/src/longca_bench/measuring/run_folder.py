@@ -46,13 +46,16 @@ class RunFolder:
         records: The file of records.
         earlier: The records of the earlier run.
         torn: Whether the last line of the earlier run was torn, and so was dropped.
+        added: Number of records that were appended.
     """
 
     def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool = False) -> None:
         self.path, self.records = path, path / RECORDS
         self.earlier: list[Record] = []
         self.torn = False
+        self.added = 0
         self._count, self._size, self._last, self._link = 0, 0, b"", ""
+        self._coming = b""
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._file = open_regular(self.records, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -85,6 +88,7 @@ class RunFolder:
             raise RecordError(
                 f"{self.records} {change}: another process wrote to it. `longca report` says which lines are intact"
             )
+        self._coming = line
         try:
             write_all(self._file, line + b"\n")
         except OSError as error:
@@ -94,12 +98,14 @@ class RunFolder:
                 f"cannot write to {self.records}: {error.strerror}. The records before it are intact; "
                 "make room and continue with --resume"
             ) from None
-        self._follow(line)
+        self._count_coming()
 
     def close(self) -> None:
         """Seals the records, closes the file and gives the lock back."""
         if self._file < 0:
             return
+        if self._coming and os.fstat(self._file).st_size == self._size + len(self._coming) + 1:
+            self._count_coming()  # A Ctrl-C came between the writing of a line and its counting.
         if self._count:
             with suppress(OSError):
                 write_whole(self.path / SEAL, json.dumps({"last": self._link}).encode() + b"\n")
@@ -139,6 +145,12 @@ class RunFolder:
                 os.ftruncate(self._file, self._size)
         except OSError as error:
             raise self._unwritable(error) from None
+
+    def _count_coming(self) -> None:
+        """Counts the record that was written."""
+        self._follow(self._coming)
+        self.added += 1
+        self._coming = b""
 
     def _follow(self, line: bytes) -> None:
         """Takes a line as the last one."""

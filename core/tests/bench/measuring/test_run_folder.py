@@ -267,6 +267,24 @@ def test_a_write_that_ends_in_the_middle_leaves_the_records_before_it(run, small
     assert found(run) == ([0, 1, 2, 3, 4, 5], [])
 
 
+def test_a_ctrl_c_after_a_line_was_written_leaves_it_counted_and_sealed(run, monkeypatch):
+    def interrupted(file, data):
+        os.write(file, data)
+        raise KeyboardInterrupt
+
+    folder = RunFolder(run, SURROUNDINGS)
+    folder.append(record(case=f"{0:016x}"))
+    monkeypatch.setattr("longca_bench.measuring.run_folder.write_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        folder.append(record(case=f"{1:016x}"))
+    folder.close()
+    assert folder.added == 2
+    assert found(run) == ([0, 1], [])
+    monkeypatch.undo()
+    write(run, 1, resume=True)
+    assert found(run) == ([0, 1, 2], [])
+
+
 def test_a_seal_that_cannot_be_written_leaves_the_earlier_one(run, file, small_files):
     folder = RunFolder(run, SURROUNDINGS, resume=True)
     folder.append(record(case="f" * 16))
