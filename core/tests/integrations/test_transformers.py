@@ -199,6 +199,14 @@ def test_a_step_under_autocast_errs_as_that_of_sdpa(name):
         assert error <= 3 * allowed, part
 
 
+@pytest.mark.parametrize(("dtype", "computed"), [(torch.float32, torch.bfloat16), (torch.float64, torch.float64)])
+def test_autocast_leaves_float64_as_it_is(dtype, computed):
+    assert longca_layers.computing_dtype(dtype, "cpu") == dtype
+    with torch.autocast("cpu", torch.bfloat16):
+        assert longca_layers.computing_dtype(dtype, "cpu") == computed
+        assert longca_layers.under_autocast(torch.zeros(1, dtype=dtype))[0].dtype == computed
+
+
 def test_boundaries_of_documents_can_be_required():
     register("longca_packed", require_documents=True)
     model = make("llama")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.machinery
 import importlib.util
@@ -50,8 +51,7 @@ class UserFunction:
         """
         name = name or getattr(function, "__name__", None) or type(function).__name__
         if not callable(function) or isinstance(function, type):
-            kind = "a class" if isinstance(function, type) else f"of type {type(function).__name__}"
-            raise RequestError(f"{name} is {kind}; give a function of q, k and v, or a module's instance")
+            raise _no_function(name, "a class" if isinstance(function, type) else f"of type {type(function).__name__}")
         if any(is_one(function) for is_one in _LATER):
             raise RequestError(f"{name} is a coroutine or a generator; wrap it in a function that returns a tensor")
         own = getattr(function, "_orig_mod", function)  # of torch.compile
@@ -97,18 +97,27 @@ def check_module(text: str) -> None:
     """Checks that the module of such a text is there and can be compiled, without running any of it.
 
     Raises:
-        RequestError: It is not.
+        RequestError: It is not, or the text names a class of the module.
     """
-    module, _ = names_of(text)
+    module, name = names_of(text)
     _search_here()
+    classes: list[str] = []
     try:
         found = importlib.util.find_spec(module.partition(".")[0])
         if found is not None and isinstance(found.loader, importlib.machinery.SourceFileLoader):
             found.loader.get_code(found.name)
+            source = ast.parse(found.loader.get_data(found.loader.path))
+            classes = [line.name for line in source.body if isinstance(line, ast.ClassDef)]
     except (SyntaxError, ValueError, OSError) as error:
         raise _raised(module, error) from None
     if found is None:
         raise _absent(module)
+    if found.name == module and name in classes:
+        raise _no_function(name, "a class")
+
+
+def _no_function(name: str, kind: str) -> RequestError:
+    return RequestError(f"{name} is {kind}; give a function of q, k and v, or a module's instance")
 
 
 def _search_here() -> None:

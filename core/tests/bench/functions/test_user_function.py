@@ -9,7 +9,7 @@ from longca import masks
 from longca.errors import LongCAError, RequestError, VerificationError
 from longca.testing import check
 from longca_bench.functions.calling import read_function
-from longca_bench.functions.user_function import check_module, load
+from longca_bench.functions.user_function import UserFunction, check_module, load
 
 from .wrong_functions import right
 
@@ -105,6 +105,7 @@ def test_heads_and_tokens_that_change_places_are_named(pattern, sees):
         ("absent_module:f", "^there is no module 'absent_module' in"),
         ("torn_module:f", "the import of torn_module raised SyntaxError"),
         ("null_module:f", "source code string cannot contain null bytes"),
+        ("class_module:Attention", "Attention is a class; give a function of q, k and v, or a module's instance"),
     ],
 )
 def test_texts_are_refused_before_a_run_and_by_verify(tmp_path, monkeypatch, text, said):
@@ -113,7 +114,8 @@ def test_texts_are_refused_before_a_run_and_by_verify(tmp_path, monkeypatch, tex
     (tmp_path / "odd_module.py").write_text(CODE)
     (tmp_path / "torn_module.py").write_text("def f(:")
     (tmp_path / "null_module.py").write_text("x = 1\0")
-    for asked in (check_module, load):
+    (tmp_path / "class_module.py").write_text("class Attention: ...")
+    for asked in (check_module, lambda text: UserFunction.of(load(text), ())):
         with pytest.raises(LongCAError, match=said):
             asked(text)
     check_module("odd_module:f")

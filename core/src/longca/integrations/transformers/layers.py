@@ -16,7 +16,7 @@ from longca.kernels.shapes import mask_of_bounds, sdpa
 from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
 from longca.plan_cache import PlanCache
 
-__all__ = ["attend", "check_layer", "under_autocast"]
+__all__ = ["attend", "check_layer", "computing_dtype", "under_autocast"]
 
 #: Arguments that change the scores or the weights, with what a user can do.
 _REFUSED = {
@@ -112,11 +112,14 @@ def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     autocast leaves rotary embeddings in float32. It casts the inputs of PyTorch's own attention in the same way, and
     leaves float64 as it is.
     """
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
-    return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
+    return tuple(x.to(computing_dtype(x.dtype, x.device.type)) for x in tensors)
+
+
+def computing_dtype(dtype: torch.dtype, device: str) -> torch.dtype:
+    """The dtype in which a layer's tensors of a dtype are computed on a device: that of `torch.autocast` within it."""
+    if dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return dtype
+    return torch.get_autocast_dtype(device)
 
 
 def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
+from longca.integrations.transformers.layers import computing_dtype
 from longca.manifests import Layout
 from longca.masks import Mask
 from longca.parallel.layouts import layout
@@ -65,7 +66,7 @@ class Setup:
 
     def dtype(self, device: str) -> torch.dtype:
         """The data type of q, k and v on a device."""
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.model_dtype
+        return computing_dtype(self.model_dtype, device)
 
     def placed(self, weighed: Sequence[tuple[Mask, float]], dtype: torch.dtype) -> tuple[Layout, ...]:
         """The layout of each mask. They have the same shards."""
