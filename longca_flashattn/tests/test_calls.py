@@ -30,7 +30,10 @@ HOLES = SliceMask([Slice(40, 200, 30, 290, lo=-90, hi=60), Slice(210, 290, 100, 
 
 
 class ByTheBook(CallsKernel):
-    """FlashAttention's answers, computed document by document in float64. A query that sees nothing has lse +inf."""
+    """FlashAttention's answers, computed document by document in float64. A query that sees nothing has lse +inf.
+
+    Rows that a call does not compute keep their values in buffers, and are NaN elsewhere.
+    """
 
     def backend(self, problem):
         return "the book"
@@ -39,7 +42,10 @@ class ByTheBook(CallsKernel):
         slices = []
         bounds_q = [0, call.max_seqlen_q] if call.cu_seqlens_q is None else call.cu_seqlens_q.tolist()
         bounds_k = [0, call.max_seqlen_k] if call.cu_seqlens_k is None else call.cu_seqlens_k.tolist()
-        for (q0, q1), (k0, k1) in zip(pairwise(bounds_q), pairwise(bounds_k), strict=True):
+        used = [q1 - q0 for q0, q1 in pairwise(bounds_q)] if call.seqused_q is None else call.seqused_q.tolist()
+        for (q0, stop), (k0, k1), count in zip(pairwise(bounds_q), pairwise(bounds_k), used, strict=True):
+            q1 = q0 + count
+            assert q1 <= stop
             assert q1 - q0 <= call.max_seqlen_q
             assert k1 - k0 <= call.max_seqlen_k
             corner = k1 - q1
@@ -53,16 +59,34 @@ class ByTheBook(CallsKernel):
     def call_forward(self, q, k, v, call, plan, out, lse):
         result, sums = Naive().forward(q, k, v, Naive().plan(self._problem(call, plan)))
         sums = sums.masked_fill(sums == -torch.inf, torch.inf)
-        out = torch.empty_like(q) if out is None else out
-        lse = torch.empty_like(sums) if lse is None else lse
-        return out.copy_(result), lse.copy_(sums)
+        out = torch.full_like(q, torch.nan) if out is None else out
+        lse = torch.full_like(sums, torch.nan) if lse is None else lse
+        rows = computed_rows(call, q)
+        out[rows], lse[:, rows] = result[rows], sums[:, rows].to(lse.dtype)
+        return out, lse
 
     def call_backward(self, dout, q, k, v, out, lse, call, plan, dq, dk, dv):
         assert not lse.isinf().any()
         grads = Naive().backward(dout, q, k, v, out, lse, Naive().plan(self._problem(call, plan)))
-        return tuple(
-            grad if buffer is None else buffer.copy_(grad) for grad, buffer in zip(grads, (dq, dk, dv), strict=True)
-        )
+        dq, dk, dv = (torch.full_like(x, torch.nan) if b is None else b for x, b in ((q, dq), (k, dk), (v, dv)))
+        rows = computed_rows(call, q)
+        dq[rows] = grads[0][rows]
+        return dq, dk.copy_(grads[1]), dv.copy_(grads[2])
+
+
+class SkipsRows(ByTheBook):
+    """The same of functions that can leave rows alone."""
+
+    skips_rows = True
+
+
+def computed_rows(call, q):
+    """The rows that a call writes: bool [Tq]."""
+    if call.seqused_q is None:
+        return torch.ones(len(q), dtype=torch.bool)
+    lengths = call.cu_seqlens_q.diff()
+    assert set((call.seqused_q / lengths.clamp(min=1)).tolist()) <= {0.0, 1.0}
+    return torch.repeat_interleave(call.seqused_q > 0, lengths)
 
 
 def problem(mask):
@@ -78,18 +102,18 @@ def tensors(asked):
     return [torch.randn(shape, generator=random, dtype=torch.float64) for shape in (queries, keys, keys, queries)]
 
 
-def compare(mask, given_buffers):
+def compare(mask, given_buffers, kernel=ByTheBook()):
     asked = problem(mask)
     q, k, v, dout = tensors(asked)
-    plan, book = ByTheBook().plan(asked), Naive().plan(asked)
+    plan, book = kernel.plan(asked), Naive().plan(asked)
     expected_out, expected_lse = Naive().forward(q, k, v, book)
     expected = Naive().backward(dout, q, k, v, expected_out, expected_lse, book)
     buffers = {"out": torch.full_like(q, torch.nan), "lse": torch.full_like(expected_lse, torch.nan)}
     # A buffer whose last dimension is not contiguous, as a caller may pass it.
     grads = {"dq": torch.full((*q.shape[:2], 32), torch.nan, dtype=q.dtype)[..., ::2]}
     grads |= {"dk": torch.full_like(k, torch.nan), "dv": torch.full_like(v, torch.nan)}
-    out, lse = ByTheBook().forward(q, k, v, plan, **(buffers if given_buffers else {}))
-    found = ByTheBook().backward(dout, q, k, v, out, lse, plan, **(grads if given_buffers else {}))
+    out, lse = kernel.forward(q, k, v, plan, **(buffers if given_buffers else {}))
+    found = kernel.backward(dout, q, k, v, out, lse, plan, **(grads if given_buffers else {}))
     if given_buffers:
         assert out is buffers["out"]
         assert lse is buffers["lse"]
@@ -101,11 +125,12 @@ def compare(mask, given_buffers):
     return plan
 
 
+@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows()], ids=["all rows", "some rows"])
 @pytest.mark.parametrize("given_buffers", [False, True])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_calls_make_the_mask(pattern, given_buffers):
+def test_calls_make_the_mask(pattern, given_buffers, kernel):
     form, factors = PATTERNS[pattern]
-    plan = compare(masks.build(pattern, 300, **factors), given_buffers)
+    plan = compare(masks.build(pattern, 300, **factors), given_buffers, kernel)
     assert plan.form is form
     assert (len(plan.calls) > 1) == (form is Form.LAYERS)
     if form is Form.FULL:
@@ -122,8 +147,35 @@ def test_causal_is_the_causal_flag_and_no_window():
     assert (call.left, call.right) == (20, 0)
 
 
-def test_rows_that_see_nothing():
-    plan = compare(HOLES, given_buffers=True)
+@pytest.mark.parametrize(
+    ("pattern", "alone"),
+    [
+        ("prefix_lm_causal", [True, True]),
+        ("prefix_lm_document", [True, True]),
+        ("causal_blockwise", [True, True]),
+        ("shared_question", [False, False]),
+        ("global_sliding_window", [True, False, False]),
+    ],
+)
+def test_layers_that_are_alone_on_their_rows(pattern, alone):
+    asked = problem(masks.build(pattern, 300, **PATTERNS[pattern][1]))
+    calls = SkipsRows().plan(asked).calls
+    assert [call.rows is not None for call in calls] == alone
+    assert all(call.rows is None for call in ByTheBook().plan(asked).calls)
+
+
+@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows()], ids=["all rows", "some rows"])
+def test_layers_and_rows_that_see_nothing(kernel):
+    """Two layers are alone on their rows, two others share theirs, and 60 rows see nothing."""
+    slices = [Slice(0, 40, 0, 40), Slice(60, 100, 20, 90), Slice(60, 100, 200, 260), Slice(140, 200, 80, 200, hi=0)]
+    plan = compare(SliceMask(slices, 200, 300), given_buffers=True, kernel=kernel)
+    assert len(plan.calls) > 2
+    assert plan.empty.sum() == 60
+
+
+@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows()], ids=["all rows", "some rows"])
+def test_rows_that_see_nothing(kernel):
+    plan = compare(HOLES, given_buffers=True, kernel=kernel)
     assert plan.empty is not None
     assert plan.empty.sum() == 300 - 160 - 80
 

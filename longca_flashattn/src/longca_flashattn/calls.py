@@ -2,18 +2,24 @@
 
 FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seqlens`). One window applies to all
 documents and is aligned bottom-right in each. Any other mask is the union of a few such masks, called layers.
+
+A layer is alone on its rows if no other layer shows these queries anything. Where a function can leave rows as they
+are, such a layer writes its rows of the results, and needs no merging.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device
+from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device, writable
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
@@ -36,6 +42,9 @@ class Call:
         right: Number of keys that a query sees right of the bottom-right diagonal. −1 means all.
         cu_seqlens_q: Bounds of the documents' queries, int32 [documents + 1]. None if one document is everything.
         cu_seqlens_k: Bounds of the documents' keys, int32 [documents + 1]. None if one document is everything.
+        seqused_q: Queries of each document that are computed, all or none of them: int32 [documents]. None for all
+            queries of every document. The other rows of the results are not written.
+        rows: Whether each query is computed: bool [Tq]. None like `seqused_q`.
     """
 
     max_seqlen_q: int
@@ -44,6 +53,8 @@ class Call:
     right: int
     cu_seqlens_q: Tensor | None = None
     cu_seqlens_k: Tensor | None = None
+    seqused_q: Tensor | None = None
+    rows: Tensor | None = None
 
     @property
     def causal(self) -> bool:
@@ -69,7 +80,13 @@ class CallsPlan(Plan):
 
 
 class CallsKernel(ABC):
-    """The common code of FlashAttention 2, 3 and 4. Subclasses provide the functions that are called."""
+    """The common code of FlashAttention 2, 3 and 4. Subclasses provide the functions that are called.
+
+    Attributes:
+        skips_rows: Whether the functions take `Call.seqused_q`.
+    """
+
+    skips_rows: ClassVar[bool] = False
 
     def plan(self, problem: Problem) -> CallsPlan:
         """Turns the mask into calls."""
@@ -77,7 +94,9 @@ class CallsKernel(ABC):
         form = next(form for form in FORMS if mask.admits(form))
         device = torch_device(problem.device)
         if form in (Form.VARLEN, Form.LAYERS):
-            calls = tuple(_on(device, varlen) for varlen in _varlens(mask, form))
+            varlens = _varlens(mask, form)
+            alone = _alone(varlens) if self.skips_rows else [False] * len(varlens)
+            calls = tuple(_on(device, *each) for each in zip(varlens, alone, strict=True))
         else:
             calls = (_whole(mask, _window(mask, form)),)
         return CallsPlan(problem, form, self.backend(problem), calls, _empty_rows(mask, form, device))
@@ -100,9 +119,34 @@ class CallsKernel(ABC):
     def _forward_layers(
         self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        outs = torch.empty((len(plan.calls), *q.shape), dtype=q.dtype, device=q.device)
-        lses = torch.empty((len(plan.calls), q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
-        for call, part_out, part_lse in zip(plan.calls, outs, lses, strict=True):
+        merged, alone = _parted(plan.calls)
+        if not alone:
+            return self._merge_layers(q, k, v, merged, plan, out, lse)
+        result, sums = writable(out, q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+        if merged:
+            self._merge_layers(q, k, v, merged, plan, result, sums)
+        for call in alone:
+            _, found = self.call_forward(q, k, v, call, plan, result, None)
+            assert call.rows is not None, "the call has rows of its own"
+            sums = torch.where(call.rows, found, sums)
+        if plan.empty is not None:
+            result.masked_fill_(plan.empty[:, None, None], 0.0)
+            sums.masked_fill_(plan.empty, -torch.inf)
+        return fill(out, result), fill(lse, sums)
+
+    def _merge_layers(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        calls: Sequence[Call],
+        plan: CallsPlan,
+        out: Tensor | None,
+        lse: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        outs = torch.empty((len(calls), *q.shape), dtype=q.dtype, device=q.device)
+        lses = torch.empty((len(calls), q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
+        for call, part_out, part_lse in zip(calls, outs, lses, strict=True):
             self.call_forward(q, k, v, call, plan, part_out, part_lse)
         lses.masked_fill_(lses == torch.inf, -torch.inf)  # FlashAttention-2 returns +∞ for a query that sees nothing
         return merge_parts(outs, lses, out=out, lse=lse)
@@ -132,13 +176,20 @@ class CallsKernel(ABC):
         tensors = (dout, q, k, v, out, lse.contiguous())
         if len(plan.calls) == 1:
             return self.call_backward(*tensors, plan.calls[0], plan, dq, dk, dv)
-        parts = [torch.empty((len(plan.calls), *x.shape), dtype=x.dtype, device=x.device) for x in (q, k, v)]
-        for index, call in enumerate(plan.calls):
-            self.call_backward(*tensors, call, plan, *(part[index] for part in parts))
-        first, second, third = (
-            torch.sum(part, dim=0, out=torch.empty_like(part[0]) if buffer is None else buffer)
-            for part, buffer in zip(parts, buffers, strict=True)
-        )
+        merged, alone = _parted(plan.calls)
+        dq_parts = q.new_empty((len(merged), *q.shape))
+        dk_parts, dv_parts = (x.new_empty((len(plan.calls), *x.shape)) for x in (k, v))
+        for *part, call in zip(dq_parts, dk_parts, dv_parts, merged, strict=False):
+            self.call_backward(*tensors, call, plan, *part)
+        result = writable(dq, q)
+        if merged:
+            torch.sum(dq_parts, dim=0, out=result)
+        for *part, call in zip(dk_parts[len(merged) :], dv_parts[len(merged) :], alone, strict=True):
+            self.call_backward(*tensors, call, plan, result, *part)
+        if alone and plan.empty is not None:
+            result.masked_fill_(plan.empty[:, None, None], 0.0)
+        grads = (torch.sum(part, 0, out=writable(buffer, part[0])) for part, buffer in ((dk_parts, dk), (dv_parts, dv)))
+        first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, (result, *grads), strict=True))
         return first, second, third
 
     @abstractmethod
@@ -167,6 +218,11 @@ class CallsKernel(ABC):
         dv: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Computes one call's gradients, in the given buffers if there are any."""
+
+
+def _parted(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
+    """The layers whose results are merged, and those that are alone on their rows."""
+    return [call for call in calls if call.rows is None], [call for call in calls if call.rows is not None]
 
 
 def _varlens(mask: Mask, form: Form) -> list[Varlen]:
@@ -198,12 +254,39 @@ def _whole(mask: Mask, window: Window) -> Call:
     return Call(mask.seqlen_q, mask.seqlen_k, _reach(window.left), _reach(window.right))
 
 
-def _on(device: torch.device, varlen: Varlen) -> Call:
-    # Both bounds travel in one array and one copy.
-    bounds = torch.from_numpy(np.stack([varlen.cu_seqlens_q, varlen.cu_seqlens_k])).to(device)
+def _alone(layers: Sequence[Varlen]) -> list[bool]:
+    """Whether each of several layers is alone on its rows, which are those of its documents with keys."""
+    if len(layers) < 2:
+        return [False] * len(layers)
+    bounds = [np.c_[layer.cu_seqlens_q[:-1], layer.cu_seqlens_q[1:]][_has_keys(layer)].T for layer in layers]
+    change = np.zeros(layers[0].cu_seqlens_q[-1] + 1, dtype=np.int64)  # of the number of layers, from row to row
+    for starts, stops in bounds:
+        np.add.at(change, starts, 1)
+        np.add.at(change, stops, -1)
+    crowded = np.r_[0, np.cumsum(np.cumsum(change) > 1)]  # rows of several layers, up to each row
+    return [bool((crowded[starts] == crowded[stops]).all()) for starts, stops in bounds]
+
+
+def _has_keys(layer: Varlen) -> NDArray[np.bool_]:
+    return np.diff(layer.cu_seqlens_k) > 0
+
+
+def _on(device: torch.device, varlen: Varlen, alone: bool) -> Call:
+    used = np.where(_has_keys(varlen), np.diff(varlen.cu_seqlens_q), 0 if alone else np.diff(varlen.cu_seqlens_q))
+    count = len(varlen.cu_seqlens_q)
+    # All bounds travel in one array and one copy.
+    bounds = torch.from_numpy(np.concatenate([varlen.cu_seqlens_q, varlen.cu_seqlens_k, *([used] if alone else [])]))
+    cu_seqlens_q, cu_seqlens_k, *seqused = bounds.to(device).split(count)
     window = varlen.window
     return Call(
-        varlen.max_seqlen_q, varlen.max_seqlen_k, _reach(window.left), _reach(window.right), bounds[0], bounds[1]
+        int(used.max(initial=0)),
+        varlen.max_seqlen_k,
+        _reach(window.left),
+        _reach(window.right),
+        cu_seqlens_q,
+        cu_seqlens_k,
+        *seqused,
+        *([torch.from_numpy(np.repeat(used > 0, np.diff(varlen.cu_seqlens_q))).to(device)] if alone else []),
     )
 
 

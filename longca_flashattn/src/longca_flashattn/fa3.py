@@ -82,6 +82,7 @@ def _arguments(call: Call, plan: CallsPlan) -> dict[str, Any]:
     return {
         "cu_seqlens_q": call.cu_seqlens_q,
         "cu_seqlens_k": call.cu_seqlens_k,
+        "seqused_q": call.seqused_q,
         "max_seqlen_q": call.max_seqlen_q if varlen else None,
         "max_seqlen_k": call.max_seqlen_k if varlen else None,
         "softmax_scale": plan.problem.scale,
