@@ -1,7 +1,8 @@
 """Processes that run a plugin's hooks for LongCA: the side that asks, with deadlines. `hook_host` has the other side.
 
 A process ends when it does not answer in time, when the question of this side ends, and at the latest some seconds
-after its deadline by its own timer. It has its own process group, so no process that a plugin started outlives it.
+after its deadline by its own timer. Time for which it waits for a processor does not count, because no plugin can help
+it that a machine is busy. It has its own process group, so no process that a plugin started outlives it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from longca.discovery.probe_cache import MOST_BYTES
 from longca.discovery.starting import Process, end, how_it_ended, start
 from longca.discovery.wire import LENGTH, Writer
 from longca.plain_text import plain_text
+from longca.processor_time import waited
 
 __all__ = ["HookHost", "HostError"]
 
 _KEPT_OUTPUT = 4096
 #: Seconds beyond a deadline after which a process ends by itself, if this process is gone.
 _GRACE_S = 10.0
+#: Seconds of waiting for a processor that do not count, at most.
+_EXCUSED_S = 5.0
 #: Reads of output at a time. A plugin may print without end.
 _READS = 16
 
@@ -69,7 +73,7 @@ class HookHost:
 
     def _expect(self, seconds: float, doing: str, most: int) -> None:
         self._doing, self._seconds, self._most = doing, seconds, most
-        self._deadline, self._received = time.monotonic() + seconds, bytearray()
+        self._asked, self._waited, self._received = time.monotonic(), waited(self._process.pid), bytearray()
 
     def ask(self, request: tuple[str, tuple[Any, ...]], seconds: float, doing: str, most: int = 2**20) -> Any:
         """Asks, and returns the answer's JSON as data.
@@ -118,7 +122,7 @@ class HookHost:
                 return bytes(self._received[LENGTH.size : LENGTH.size + size])
         if over or closed:
             self._fail(self._ending())
-        if time.monotonic() > self._deadline:
+        if self._is_late():
             advice = "; if it is only slow, give LONGCA_PROBE_TIMEOUT more seconds and run `longca plugins --reprobe`"
             late = f"{self._doing} did not end within {self._seconds:g} s"
             self._fail(late + advice * self._doing.endswith("import"))
@@ -136,6 +140,10 @@ class HookHost:
         while not self._has_ended() and time.monotonic() < waited:
             time.sleep(0.005)
         return f"{self._doing} {how_it_ended(self._process.poll())}"
+
+    def _is_late(self) -> bool:
+        taken = time.monotonic() - self._asked
+        return taken > self._seconds + min(_EXCUSED_S, waited(self._process.pid) - self._waited)
 
     def _has_ended(self) -> bool:
         return self._process.poll() is not None

@@ -22,7 +22,6 @@ __all__ = [
     "end_all",
     "end_with_parent",
     "how_it_ended",
-    "waited",
     "wake_without_parent",
 ]
 
@@ -87,15 +86,6 @@ def end_all(roots: Iterable[int], spared: Collection[int] = ()) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_PAUSE)
-
-
-def waited(pid: int) -> float:
-    """Seconds for which a process's first thread was ready and had no core. 0 where the system does not count."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def computed(pid: int) -> float:

@@ -18,10 +18,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from longca.errors import LongCAError
+from longca.processor_time import waited
 from longca_bench.measuring.arena import Arena, Where
 from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
 from longca_bench.measuring.keeping import Keeper, WorkerProcess
-from longca_bench.measuring.processes import computed, waited
+from longca_bench.measuring.processes import computed
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import keep_busy
 

@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TOYS = Path(__file__).with_name("toys.py")
+FILES = [Path(__file__).with_name(name) for name in ("toys.py", "toy_layout.py")]
 KERNELS = {
     "raises": "Raises", "exits": "Exits", "hangs": "Hangs", "hangs_planning": "HangsPlanning",
     "takes_all_memory": "TakesAllMemory", "wrong": "Wrong", "wrong_later": "WrongLater", "hangs_later": "HangsLater",
@@ -34,7 +35,7 @@ def provide_cp_strategy():
     return [
         StrategyManifest(
             name=name, title="Toy", upstream="https://example.org", license="MIT", axes=("toy",),
-            placements=("evenly", "lazily", "never"), layout="toys:layout", implementation="toys:" + where,
+            placements=("evenly", "lazily", "never"), layout="toy_layout:layout", implementation="toys:" + where,
         )
         for name, where in {{"toy": "Toy", **{STRATEGIES!r}}}.items()
     ]
@@ -80,7 +81,8 @@ class Toys:
     def __init__(self, fakes, folder):
         self.fakes, self.folder = fakes, folder
         made = fakes.add("toy", PLUGIN)
-        (made / "toys.py").write_text(TOYS.read_text("utf-8"), "utf-8")
+        for file in FILES:
+            shutil.copy(file, made)
         (folder / "toys.toml").write_text(SUITE, "utf-8")
         self.out = folder / "run"
         self.environment = {

@@ -6,28 +6,12 @@ They do it in cases of forwards alone, so that the case after each, of a backwar
 import os
 import subprocess
 import time
-from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
-from longca.errors import UnsupportedError
-from longca.manifests import Layout, Step
 from longca.manifests.resolve import step_problems
 from longca_builtin.naive import Naive
-
-
-def layout(problem, axis_sizes, placement):
-    """Each rank its own queries, and all keys; `evenly` or a rank `lazily` left with next to nothing."""
-    ranks, tokens = axis_sizes["toy"], problem.concrete_mask.seqlen_q
-    if placement == "never":
-        raise UnsupportedError("nobody is ever placed so.")
-    first = tokens // ranks if placement == "evenly" else 1
-    bounds = [0, *(first + (tokens - first) * i // max(1, ranks - 1) for i in range(ranks))]
-    bounds[-1] = tokens
-    shards = tuple(((start, stop),) for start, stop in pairwise(bounds))
-    heads = (0, problem.heads_q), (0, problem.heads_kv)
-    return Layout(tuple((Step(shard, ((0, tokens),), *heads),) for shard in shards), shards)
 
 
 class Plan:
