@@ -1,6 +1,8 @@
 """Meshes by the names of their axes, with dims in any order."""
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -86,3 +88,41 @@ def test_ranks_of_a_part_of_a_larger_mesh_may_have_gaps():
 def test_a_process_outside_the_mesh():
     with pytest.raises(RequestError, match="this process is not in the mesh"):
         rank_in(Mesh(None, ring=2), ("ring",))
+
+
+#: A program that destroys its groups, and drops a mesh that holds one in a cycle.
+LEFT = """
+import atexit, os, sys
+from pathlib import Path
+
+def threads():
+    return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+
+atexit.register(lambda: print(*threads(), sep="\\n"))
+import torch.distributed as dist
+import torch.distributed.nn.functional  # its functions keep the default group, if it is imported after its making
+from torch.distributed.device_mesh import init_device_mesh
+import longca.parallel.meshes
+
+class Model:
+    pass
+
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+model = Model()
+model.itself, model.mesh = model, init_device_mesh("cpu", (1,), mesh_dim_names=("ring",))
+model.group = model.mesh.get_group()
+assert any("gloo" in name for name in threads())
+del model
+dist.destroy_process_group()
+"""
+
+
+def test_no_thread_of_a_group_is_left_when_the_interpreter_ends(tmp_path):
+    script = tmp_path / "left.py"
+    script.write_text(LEFT)
+    ran = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "store")], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout
+    assert "gloo" not in ran.stdout

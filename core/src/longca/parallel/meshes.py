@@ -6,6 +6,8 @@ order of its manifest.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -19,6 +21,9 @@ __all__ = ["axis_sizes", "check_member", "groups_of", "mesh_dims", "named_sizes"
 
 #: Ranks of a host if the environment does not give their number.
 _PER_HOST = 8
+
+# Models hold groups in cycles. Threads of a group that is left to the interpreter's end may abort the process.
+atexit.register(gc.collect)
 
 
 def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
