@@ -26,7 +26,8 @@ from longca.testing import MISBEHAVING, misbehaving_plugins
 from longca_bench.measuring.options import Options
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.runner import run_cases
-from longca_bench.suites.cases import Case, Selection, expand
+from longca_bench.suites.case import Case
+from longca_bench.suites.cases import Selection, expand
 from longca_bench.suites.suite import load_suite
 
 #: A misbehaving kernel that hangs is ended after this many seconds.

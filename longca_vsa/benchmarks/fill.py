@@ -24,7 +24,8 @@ from longca import Device, Problem, registry
 from longca.manifests import Direction
 from longca.masks import BlockSparseMask
 from longca_bench.measuring.environment import surroundings
-from longca_bench.suites.cases import Case, Selection, expand
+from longca_bench.suites.case import Case
+from longca_bench.suites.cases import Selection, expand
 from longca_bench.suites.suite import load_suite
 from longca_vsa.bsa.configs import choose
 from longca_vsa.bsa.plan import BSAPlan, make_plan

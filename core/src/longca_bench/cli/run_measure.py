@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
     from longca_bench.measuring.run_folder import RunFolder
     from longca_bench.ranks.leader import Leader
-    from longca_bench.suites.cases import Case
+    from longca_bench.suites.case import Case
     from longca_bench.suites.suite import Suite
 
 __all__ = ["measure", "run_folder"]

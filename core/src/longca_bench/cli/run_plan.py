@@ -12,7 +12,7 @@ from longca_bench.cli.options import print_json
 if TYPE_CHECKING:
     from longca.manifests import Device
     from longca.plugins import Registry
-    from longca_bench.suites.cases import Case
+    from longca_bench.suites.case import Case
 
 __all__ = ["print_plan"]
 

@@ -11,7 +11,8 @@ from longca.errors import RequestError
 from longca.manifests.mixes import singles
 from longca_advice.recommend import recommend
 from longca_bench.measuring.outcome import Outcome, Way
-from longca_bench.suites.cases import Case, expand
+from longca_bench.suites.case import Case
+from longca_bench.suites.cases import expand
 from longca_bench.suites.suite import Suite, Sweep
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from longca_bench.measuring.statistics import Interval, median_interval
 from longca_bench.measuring.strategy_commands import COMPUTE, WHOLE, Part
 from longca_bench.measuring.timing import Timing, take_samples, take_turns
 from longca_bench.measuring.world import World
-from longca_bench.suites.cases import Case
+from longca_bench.suites.case import Case
 from longca_bench.verification.verify import Finding
 
 __all__ = ["computing_and_communication", "kernel_alone"]

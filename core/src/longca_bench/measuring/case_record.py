@@ -16,7 +16,7 @@ from longca_advice.evidence import said
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
-from longca_bench.suites.cases import Case
+from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task
 

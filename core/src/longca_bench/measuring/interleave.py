@@ -14,7 +14,7 @@ from typing import Any
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.pool import Judge
 from longca_bench.measuring.status import Status
-from longca_bench.suites.cases import Case
+from longca_bench.suites.case import Case
 from longca_bench.suites.tasks import Task
 
 __all__ = ["ROUNDS", "Turns"]

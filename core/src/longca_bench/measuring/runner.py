@@ -28,7 +28,7 @@ from longca_bench.measuring.options import Options
 from longca_bench.measuring.pool import Judge
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
-from longca_bench.suites.cases import Case
+from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task, task_of
 

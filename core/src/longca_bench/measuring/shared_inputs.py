@@ -9,7 +9,7 @@ from typing import Any
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.shares import Share, shares
 from longca_bench.measuring.world import World
-from longca_bench.suites.cases import Case
+from longca_bench.suites.case import Case
 from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, reference
 

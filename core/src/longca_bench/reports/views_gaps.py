@@ -10,7 +10,7 @@ from longca_bench.reports.words import mask_name, tokens
 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
-    from longca_bench.suites.cases import Case
+    from longca_bench.suites.case import Case
 
 __all__ = ["gaps", "strategy_gaps"]
 

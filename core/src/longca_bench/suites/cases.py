@@ -1,15 +1,9 @@
-"""Cases: a suite expanded into one case for each kernel, mask, shape and direction, and strategy if it has any.
-
-The hash of a case identifies it. Its mask is drawn from the seed when it is needed.
-"""
+"""Cases: a suite expanded into one case for each kernel, mask, shape and direction, and strategy if it has any."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import chain, permutations, product
 from math import prod
 from types import MappingProxyType
@@ -17,130 +11,22 @@ from typing import Any
 
 from longca.errors import RequestError
 from longca.limits import check_tokens
-from longca.manifests import Device, Problem, StrategyManifest, Transport
+from longca.manifests import StrategyManifest, Transport
 from longca.manifests.mixes import singles
-from longca.manifests.offers import DType
 from longca.manifests.pairs import join, split
 from longca.manifests.problem import Direction
-from longca.masks import PATTERNS, Mask, sample
+from longca.masks import PATTERNS
 from longca_advice.auto_layout import AUTO
-from longca_bench.suites.meshes import MeshAxes, fitting_meshes
+from longca_bench.suites.case import Case, Parallel
+from longca_bench.suites.meshes import fitting_meshes
 from longca_bench.suites.selection import Selection, absent, check, halves, nothing_left, strategies_of
 from longca_bench.suites.streams import Stream
 from longca_bench.suites.suite import Suite, Sweep, Value
 
-__all__ = ["MOST_CASES", "Case", "Parallel", "Selection", "absent", "expand"]
+__all__ = ["MOST_CASES", "Selection", "absent", "expand"]
 
 #: More cases than anyone waits for. A suite with more has a mistake.
 MOST_CASES = 100_000
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """The way in which the ranks of a job share a case.
-
-    Attributes:
-        strategy: Name of the strategy.
-        placement: The placement of tokens on ranks, or `auto` for the one that is predicted to be fastest.
-        mesh: Ranks along each axis, as (axis, ranks) pairs, the outermost axis first.
-        transport: The way to move tensors, or `auto` for the strategy's own choice.
-    """
-
-    strategy: str
-    placement: str
-    mesh: MeshAxes
-    transport: Transport = Transport.AUTO
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the job."""
-        return prod(ranks for _, ranks in self.mesh)
-
-    @property
-    def axis_sizes(self) -> dict[str, int]:
-        """Ranks along each axis, by the axis's name."""
-        return dict(self.mesh)
-
-    @property
-    def mesh_text(self) -> str:
-        """The mesh as records have it: `ring=2,ulysses=2`."""
-        return ",".join(f"{axis}={ranks}" for axis, ranks in self.mesh)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One measurement.
-
-    Attributes:
-        kernel: Name of the kernel or of a pair.
-        pattern: The mask's pattern.
-        seqlen: Tokens.
-        lengths: The source of document lengths.
-        seed: Seed of the mask and the inputs.
-        heads_q: Query heads.
-        heads_kv: Key and value heads.
-        head_dim: Head dimension.
-        dtype: Data type.
-        direction: `forward` or `backward`.
-        factors: Mask factors of the suite, as sorted (name, value) pairs.
-        parallel: The way in which ranks share the case, or None on one device.
-        allow_unverified: Whether an offer may run that nobody verified on the device. The case is the same.
-        stream: The masks and the layers of training steps, or None for one mask. Steps have both directions.
-    """
-
-    kernel: str
-    pattern: str
-    seqlen: int
-    lengths: str
-    seed: int
-    heads_q: int
-    heads_kv: int
-    head_dim: int
-    dtype: DType
-    direction: Direction
-    factors: tuple[tuple[str, Any], ...] = ()
-    parallel: Parallel | None = None
-    allow_unverified: bool = False
-    stream: Stream | None = None
-
-    def digest(self, device: str) -> str:
-        """16 hex digits of the case on a device."""
-        about = asdict(self)
-        del about["allow_unverified"]
-        if self.parallel is None:  # the first records were made before cases had this field
-            del about["parallel"]
-        elif self.parallel.transport is Transport.AUTO:  # nor did they have this
-            del about["parallel"]["transport"]
-        if self.stream is None:
-            del about["stream"]
-        text = json.dumps([about, device], sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-    @property
-    def mask(self) -> Mask:
-        """The case's mask, drawn from its seed."""
-        same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, heads_q=1)
-        return _mask(replace(same, parallel=None, stream=None))
-
-    def problem(self, device: Device) -> Problem:
-        """The problem that the kernel gets."""
-        return Problem(
-            mask=self.mask,
-            heads_q=self.heads_q,
-            heads_kv=self.heads_kv,
-            head_dim=self.head_dim,
-            dtype=self.dtype,
-            device=device,
-            direction=self.direction,
-            allow_unverified=self.allow_unverified,
-        )
-
-
-@lru_cache(maxsize=4)
-def _mask(case: Case) -> Mask:
-    """Masks of block-sparse patterns differ by KV head."""
-    factors: dict[str, Any] = {"heads": case.heads_kv} if PATTERNS[case.pattern].per_head else {}
-    return sample(case.pattern, case.seqlen, lengths=case.lengths, seed=case.seed, **{**factors, **dict(case.factors)})
 
 
 def expand(

@@ -31,7 +31,7 @@ from longca_advice.sources import sources
 from longca_advice.ways import Way
 from longca_advice.weighing import weigh
 from longca_advice.work import work_of
-from longca_bench.suites.cases import Case, Parallel
+from longca_bench.suites.case import Case, Parallel
 
 __all__ = ["WITHIN", "Duration", "case_seconds", "duration_of", "is_measured"]
 

@@ -17,7 +17,7 @@ from longca.errors import MaskError
 from longca.masks import BlockSparseMask, Mask, SliceMask
 
 if TYPE_CHECKING:
-    from longca_bench.suites.cases import Case
+    from longca_bench.suites.case import Case
 
 __all__ = ["Stream", "cold", "masks_of"]
 

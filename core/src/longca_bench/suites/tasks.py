@@ -12,7 +12,7 @@ from longca.errors import LongCAError
 from longca.manifests import Device, Layout
 from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
-from longca_bench.suites.cases import Case
+from longca_bench.suites.case import Case
 from longca_bench.suites.meshes import MeshAxes
 from longca_bench.suites.streams import masks_of
 

@@ -9,7 +9,7 @@ import pytest
 from longca import registry
 from longca.manifests import Device
 from longca_bench.cli import run_plan
-from longca_bench.suites.cases import Case
+from longca_bench.suites.case import Case
 
 CASES = [
     Case(

@@ -12,7 +12,8 @@ from longca_bench.measuring.options import Options
 from longca_bench.measuring.runner import run_cases
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import LEAST
-from longca_bench.suites.cases import Case, Selection, expand
+from longca_bench.suites.case import Case
+from longca_bench.suites.cases import Selection, expand
 from longca_bench.suites.suite import load_suite
 
 CPU = Device("cpu")

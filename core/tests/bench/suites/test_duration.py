@@ -7,7 +7,8 @@ from longca.manifests import Device
 from longca_advice.devices import named_device
 from longca_bench.measuring import timing
 from longca_bench.suites import duration
-from longca_bench.suites.cases import _mask, expand
+from longca_bench.suites.case import _mask
+from longca_bench.suites.cases import expand
 from longca_bench.suites.duration import Duration, case_seconds, duration_of, in_words, is_measured
 from longca_bench.suites.suite import Suite
 

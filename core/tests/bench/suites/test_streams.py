@@ -5,7 +5,8 @@ import pytest
 
 from longca.errors import RequestError
 from longca.masks import Mask
-from longca_bench.suites.cases import Case, Selection, expand
+from longca_bench.suites.case import Case
+from longca_bench.suites.cases import Selection, expand
 from longca_bench.suites.streams import Stream, cold, masks_of
 from longca_bench.suites.suite import load_suite
 
