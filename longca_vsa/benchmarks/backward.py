@@ -35,7 +35,7 @@ from longca_vsa.bsa.configs import FromScores, choose
 from longca_vsa.bsa.kernel import BlockSparseAttention
 
 DENSE = "dense"
-STORED = ("2048,24,1", "2048,24,2", "512,24,2", "8192,48,1")
+STORED = ("2048,24,1", "2048,24,2", "2048,24,4", "4096,48,2")
 #: dq of stored gradients, beside the tile of dk and dv: rows, warps and stages.
 DQ = (128, 4, 3)
 
