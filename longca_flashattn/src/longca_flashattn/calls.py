@@ -272,22 +272,15 @@ def _has_keys(layer: Varlen) -> NDArray[np.bool_]:
 
 
 def _on(device: torch.device, varlen: Varlen, alone: bool) -> Call:
-    used = np.where(_has_keys(varlen), np.diff(varlen.cu_seqlens_q), 0 if alone else np.diff(varlen.cu_seqlens_q))
-    count = len(varlen.cu_seqlens_q)
+    lengths = np.diff(varlen.cu_seqlens_q)
+    used = lengths * _has_keys(varlen) if alone else lengths
     # All bounds travel in one array and one copy.
-    bounds = torch.from_numpy(np.concatenate([varlen.cu_seqlens_q, varlen.cu_seqlens_k, *([used] if alone else [])]))
-    cu_seqlens_q, cu_seqlens_k, *seqused = bounds.to(device).split(count)
-    window = varlen.window
-    return Call(
-        int(used.max(initial=0)),
-        varlen.max_seqlen_k,
-        _reach(window.left),
-        _reach(window.right),
-        cu_seqlens_q,
-        cu_seqlens_k,
-        *seqused,
-        *([torch.from_numpy(np.repeat(used > 0, np.diff(varlen.cu_seqlens_q))).to(device)] if alone else []),
-    )
+    bounds = np.concatenate([varlen.cu_seqlens_q, varlen.cu_seqlens_k, *([used] if alone else [])])
+    cu_seqlens_q, cu_seqlens_k, *seqused_q = torch.from_numpy(bounds).to(device).split(len(varlen.cu_seqlens_q))
+    rows = [torch.from_numpy(np.repeat(used > 0, lengths)).to(device)] if alone else []
+    left, right = _reach(varlen.window.left), _reach(varlen.window.right)
+    longest = int(used.max(initial=0)), varlen.max_seqlen_k
+    return Call(*longest, left, right, cu_seqlens_q, cu_seqlens_k, *seqused_q, *rows)
 
 
 def _empty_rows(mask: Mask, form: Form, device: torch.device) -> Tensor | None:
