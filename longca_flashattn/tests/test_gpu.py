@@ -1,4 +1,4 @@
-"""fa3_sparse on a GPU: block sizes, layouts and lengths that the conformance suite lacks."""
+"""fa3 and fa3_sparse on a GPU: what the conformance suite lacks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch
 
 from longca import Problem, masks
 from longca.manifests.devices import current_device
-from longca.masks import BlockSparseMask
+from longca.masks import BlockSparseMask, Slice, SliceMask
 from longca.testing import verify
 from longca_builtin.naive import Naive
+from longca_flashattn.fa3 import FlashAttention3
 from longca_flashattn.fa3_sparse import FlashAttention3Sparse
 
 pytestmark = [
@@ -103,3 +104,55 @@ def test_a_block_far_away_reads_its_own_keys(kernel, seqlen):
     assert (lse[:8, block:-block] == -torch.inf).all()
     assert (lse[:8, :block] > -torch.inf).all()
     assert (lse[8:, :block] == -torch.inf).all()
+
+
+class OwnRows(FlashAttention3):
+    """fa3 whose layers leave other layers' rows as they are. It is not in use before these tests passed on a GPU."""
+
+    skips_rows = True
+
+
+#: Masks of layers. In the last one some rows see nothing, and two of the layers share rows.
+LAYERS = {
+    "prefix_lm_causal": masks.build("prefix_lm_causal", 1100, prefix=300),
+    "prefix_lm_document": masks.build("prefix_lm_document", 1500, documents=[700, 1, 299, 500], prefix=130),
+    "causal_blockwise": masks.build("causal_blockwise", 1300, documents=[500, 130, 470, 200]),
+    "global_sliding_window": masks.build("global_sliding_window", 1000, window=100, global_tokens=70),
+    "holes": SliceMask(
+        [
+            Slice(0, 300, 0, 300),
+            Slice(500, 800, 200, 450),
+            Slice(500, 800, 900, 1300),
+            Slice(900, 1200, 800, 1100, hi=0),
+        ],
+        1200,
+        1300,
+    ),
+}
+
+
+@pytest.mark.parametrize("heads", [(8, 2), (4, 4)])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_are_alone_on_their_rows(name, head_dim, heads):
+    asked = problem(LAYERS[name], heads, head_dim=head_dim, direction="backward")
+    assert any(call.rows is not None for call in OwnRows().plan(asked).calls)
+    verify(OwnRows(), LAYERS[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
+
+
+def test_layers_write_all_of_their_buffers_and_nothing_else():
+    asked = problem(LAYERS["prefix_lm_document"], direction="backward")
+    kernel, plan = OwnRows(), OwnRows().plan(asked)
+    packed = torch.randn(1500, 12, 128, dtype=torch.bfloat16, device="cuda")
+    q, k, v = packed.split([8, 2, 2], dim=1)
+    dout = torch.randn_like(q)
+    out, lse = kernel.forward(q, k, v, plan)
+    wanted = (out, lse, *kernel.backward(dout, q, k, v, out, lse, plan))
+    wide = torch.full((1500, 24, 128), torch.nan, dtype=q.dtype, device="cuda")
+    outside, dq, dk, dv = wide[:, :12], *wide[:, 12:].split([8, 2, 2], dim=1)
+    buffer, sums = torch.full_like(out, torch.nan), torch.full_like(lse, torch.nan)
+    found = kernel.forward(q, k, v, plan, out=buffer, lse=sums)
+    found += kernel.backward(dout, q, k, v, *found, plan, dq=dq, dk=dk, dv=dv)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+    assert outside.isnan().all()
