@@ -142,8 +142,8 @@ class HookHost:
         return f"{self._doing} {how_it_ended(self._process.poll())}"
 
     def _is_late(self) -> bool:
-        taken = time.monotonic() - self._asked
-        return taken > self._seconds + min(_EXCUSED_S, waited(self._process.pid) - self._waited)
+        late = time.monotonic() - self._asked - self._seconds
+        return late > 0 and late > min(_EXCUSED_S, waited(self._process.pid) - self._waited)
 
     def _has_ended(self) -> bool:
         return self._process.poll() is not None

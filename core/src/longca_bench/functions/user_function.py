@@ -105,8 +105,8 @@ def check_module(text: str) -> None:
     try:
         found = importlib.util.find_spec(module.partition(".")[0])
         if found is not None and isinstance(found.loader, importlib.machinery.SourceFileLoader):
-            found.loader.get_code(found.name)
-            source = ast.parse(found.loader.get_data(found.loader.path))
+            source = ast.parse(found.loader.get_data(found.loader.path), found.loader.path)
+            compile(source, found.loader.path, "exec", dont_inherit=True)  # finds more mistakes than the parser
             classes = [line.name for line in source.body if isinstance(line, ast.ClassDef)]
     except (SyntaxError, ValueError, OSError) as error:
         raise _raised(module, error) from None
