@@ -1,6 +1,6 @@
 """What kernels state of their memory, held against every measurement on an H200 in results/h200.
 
-A call's peak is stated to 2 %, and a plan's bytes to 3 %. Three kinds of records are off by more, and have a function
+A call's peak is stated to 2 %, and a plan's bytes to 3 %. Four kinds of records are off by more, and have a function
 below that says why. Records of equal masks, shapes and directions count once. Over ranks, too much may be stated.
 """
 
@@ -100,10 +100,16 @@ def _function(name: str | None) -> Any:
     return getattr(import_module(module), function)
 
 
+def _merged_all_rows(record: dict[str, Any]) -> bool:
+    """fa3 wrote and merged all rows of each layer when this was measured. Layers may write only their own rows now."""
+    layers = ("fa3", "layers") in zip(record["kernel"].split("+"), record["form"].split(" + "), strict=False)
+    return layers and record["finished"] < "2026-11-23T12"
+
+
 @pytest.fixture(scope="module")
 def found() -> list[Found]:
-    """Everything that was measured."""
-    return [_compared(record) for record in _records()]
+    """Everything that was measured with the kernels as they are."""
+    return [_compared(record) for record in _records() if not _merged_all_rows(record)]
 
 
 def _is_small_sdpa(record: dict[str, Any]) -> bool:

@@ -106,12 +106,6 @@ def test_a_block_far_away_reads_its_own_keys(kernel, seqlen):
     assert (lse[8:, :block] == -torch.inf).all()
 
 
-class OwnRows(FlashAttention3):
-    """fa3 whose layers leave other layers' rows as they are. It is not in use before these tests passed on a GPU."""
-
-    skips_rows = True
-
-
 #: Masks of layers. In the last one some rows see nothing, and two of the layers share rows.
 LAYERS = {
     "prefix_lm_causal": masks.build("prefix_lm_causal", 1100, prefix=300),
@@ -136,13 +130,13 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_that_are_alone_on_their_rows(name, head_dim, heads):
     asked = problem(LAYERS[name], heads, head_dim=head_dim, direction="backward")
-    assert any(call.rows is not None for call in OwnRows().plan(asked).calls)
-    verify(OwnRows(), LAYERS[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
+    assert any(call.rows is not None for call in FlashAttention3().plan(asked).calls)
+    verify(FlashAttention3(), LAYERS[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
 
 
 def test_layers_write_all_of_their_buffers_and_nothing_else():
     asked = problem(LAYERS["prefix_lm_document"], direction="backward")
-    kernel, plan = OwnRows(), OwnRows().plan(asked)
+    kernel, plan = FlashAttention3(), FlashAttention3().plan(asked)
     packed = torch.randn(1500, 12, 128, dtype=torch.bfloat16, device="cuda")
     q, k, v = packed.split([8, 2, 2], dim=1)
     dout = torch.randn_like(q)

@@ -5,9 +5,10 @@ import pytest
 from longca import Device, Problem, masks
 from longca.masks import Form
 from longca_flashattn.fa2 import FlashAttention2
+from longca_flashattn.fa3 import FlashAttention3
 from longca_flashattn.fa4_blocks import plan_blocks
 from longca_flashattn.fa4_intervals import plan_intervals
-from longca_flashattn.memory import calls_plan, fa2_workspace, fa3_workspace, fa4_plan, fa4_workspace
+from longca_flashattn.memory import calls_plan, fa2_workspace, fa3_plan, fa3_workspace, fa4_plan, fa4_workspace
 
 CPU = Device("cpu")
 STATIC = [pattern for pattern in masks.PATTERNS if not pattern.endswith("block_sparse")]
@@ -20,10 +21,12 @@ def _problem(mask, direction="backward", **fields):
 
 
 @pytest.mark.parametrize("pattern", STATIC)
-def test_bounds_of_documents(pattern):
+def test_bounds_of_documents(pattern, monkeypatch):
+    monkeypatch.setattr(FlashAttention3, "backend", lambda kernel, problem: "")
     mask = masks.sample(pattern, seqlen=3000, seed=1)
-    plan = FlashAttention2().plan(_problem(mask))
-    assert calls_plan(_problem(mask), plan.form) == plan.metadata_bytes
+    for kernel, stated in ((FlashAttention2(), calls_plan), (FlashAttention3(), fa3_plan)):
+        plan = kernel.plan(_problem(mask))
+        assert stated(_problem(mask), plan.form) == plan.metadata_bytes
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -66,10 +69,20 @@ def test_fa4_sums_each_kv_head_in_float32():
     assert fa3_workspace(whole, Form.CAUSAL) == fa4_workspace(whole, Form.CAUSAL) + 4 * 64 * 64
 
 
-def test_layers_have_results_of_their_own():
-    mask = masks.build("prefix_lm_causal", seqlen=4096, prefix=1000)
+def test_layers_that_share_rows_have_results_of_their_own():
+    mask = masks.build("shared_question", seqlen=4096, documents=[1000, 2000, 1096])
     q, k, lse = 64 * MIB, 8 * MIB, MIB
     assert len(mask.layers) == 2
     assert fa3_workspace(_problem(mask, "forward"), Form.LAYERS) == 2 * (q + lse)
     assert fa3_workspace(_problem(mask), Form.LAYERS) > 2 * (q + 2 * k)
     assert fa2_workspace(_problem(mask), Form.LAYERS) > fa3_workspace(_problem(mask), Form.LAYERS)
+
+
+def test_layers_that_are_alone_on_their_rows_need_no_results_of_their_own():
+    mask = masks.build("prefix_lm_causal", seqlen=4096, prefix=1000)
+    q, k, lse = 64 * MIB, 8 * MIB, MIB
+    assert len(mask.layers) == 2
+    assert fa3_workspace(_problem(mask, "forward"), Form.LAYERS) == lse
+    assert fa2_workspace(_problem(mask, "forward"), Form.LAYERS) == 2 * (q + lse)
+    gradients, sums = 4 * k, fa3_workspace(_problem(mask), Form.LAYERS) - 2 * k
+    assert gradients < sums < gradients + 4 * q  # sums in float32 are twice as large as q, and rows are padded

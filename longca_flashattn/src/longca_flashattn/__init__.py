@@ -98,7 +98,7 @@ FA3 = KernelManifest(
     title="FlashAttention-3",
     implementation="longca_flashattn.fa3:FlashAttention3",
     workspace="longca_flashattn.memory:fa3_workspace",
-    plan_bytes="longca_flashattn.memory:calls_plan",
+    plan_bytes="longca_flashattn.memory:fa3_plan",
     offers=_with_layers(
         **_COMMON, verified_on="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
     ),

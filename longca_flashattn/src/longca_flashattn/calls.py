@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device, writable
@@ -24,6 +23,7 @@ from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
 from longca.parallel.merge import merge_parts
+from longca_flashattn.own_rows import alone_on_rows, has_keys
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 
@@ -95,7 +95,7 @@ class CallsKernel(ABC):
         device = torch_device(problem.device)
         if form in (Form.VARLEN, Form.LAYERS):
             varlens = _varlens(mask, form)
-            alone = _alone(varlens) if self.skips_rows else [False] * len(varlens)
+            alone = alone_on_rows(varlens) if self.skips_rows else [False] * len(varlens)
             calls = tuple(_on(device, *each) for each in zip(varlens, alone, strict=True))
         else:
             calls = (_whole(mask, _window(mask, form)),)
@@ -126,9 +126,10 @@ class CallsKernel(ABC):
         if merged:
             self._merge_layers(q, k, v, merged, plan, result, sums)
         for call in alone:
-            _, found = self.call_forward(q, k, v, call, plan, result, None)
             assert call.rows is not None, "the call has rows of its own"
-            sums = torch.where(call.rows, found, sums)
+            found = self.call_forward(q, k, v, call, plan, result, None)[1].float()
+            torch.where(call.rows, found, sums, out=sums)
+            del found  # before the next layer
         if plan.empty is not None:
             result.masked_fill_(plan.empty[:, None, None], 0.0)
             sums.masked_fill_(plan.empty, -torch.inf)
@@ -254,26 +255,9 @@ def _whole(mask: Mask, window: Window) -> Call:
     return Call(mask.seqlen_q, mask.seqlen_k, _reach(window.left), _reach(window.right))
 
 
-def _alone(layers: Sequence[Varlen]) -> list[bool]:
-    """Whether each of several layers is alone on its rows, which are those of its documents with keys."""
-    if len(layers) < 2:
-        return [False] * len(layers)
-    bounds = [np.c_[layer.cu_seqlens_q[:-1], layer.cu_seqlens_q[1:]][_has_keys(layer)].T for layer in layers]
-    change = np.zeros(layers[0].cu_seqlens_q[-1] + 1, dtype=np.int64)  # of the number of layers, from row to row
-    for starts, stops in bounds:
-        np.add.at(change, starts, 1)
-        np.add.at(change, stops, -1)
-    crowded = np.r_[0, np.cumsum(np.cumsum(change) > 1)]  # rows of several layers, up to each row
-    return [bool((crowded[starts] == crowded[stops]).all()) for starts, stops in bounds]
-
-
-def _has_keys(layer: Varlen) -> NDArray[np.bool_]:
-    return np.diff(layer.cu_seqlens_k) > 0
-
-
 def _on(device: torch.device, varlen: Varlen, alone: bool) -> Call:
     lengths = np.diff(varlen.cu_seqlens_q)
-    used = lengths * _has_keys(varlen) if alone else lengths
+    used = lengths * has_keys(varlen) if alone else lengths
     # All bounds travel in one array and one copy.
     bounds = np.concatenate([varlen.cu_seqlens_q, varlen.cu_seqlens_k, *([used] if alone else [])])
     cu_seqlens_q, cu_seqlens_k, *seqused_q = torch.from_numpy(bounds).to(device).split(len(varlen.cu_seqlens_q))

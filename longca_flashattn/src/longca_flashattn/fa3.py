@@ -28,6 +28,8 @@ __all__ = ["FlashAttention3", "operators"]
 class FlashAttention3(CallsKernel):
     """FlashAttention-3."""
 
+    skips_rows = True
+
     def backend(self, problem: Problem) -> str:
         """The distribution whose operators run."""
         return operators()[1]

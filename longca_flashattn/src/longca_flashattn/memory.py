@@ -16,11 +16,13 @@ from longca.kernels.sizes import Tensors, block_sparse, most_blocks, widths
 from longca.manifests import Problem
 from longca.masks import BlockSparseMask, Form, Varlen
 from longca.masks.intervals import IntervalPieces
+from longca_flashattn.own_rows import alone_on_rows
 from longca_flashattn.page_sizes import joint_lse_bytes, pages_a_row, runs_jointly, unit_size
 
 __all__ = [
     "calls_plan",
     "fa2_workspace",
+    "fa3_plan",
     "fa3_sparse_plan",
     "fa3_sparse_workspace",
     "fa3_workspace",
@@ -45,7 +47,7 @@ def fa2_workspace(problem: Problem, form: Form) -> int:
 
 def fa3_workspace(problem: Problem, form: Form) -> int:
     """Bytes that FlashAttention-3 allocates."""
-    return _workspace(problem, form, _fa3_backward, results=False)
+    return _workspace(problem, form, _fa3_backward, results=False, skips_rows=True)
 
 
 def fa3_sparse_workspace(problem: Problem, form: Form) -> int:
@@ -80,6 +82,15 @@ def calls_plan(problem: Problem, form: Form) -> int:
     return bounds + (0 if mask.head(0).row_pieces.empty_rows() is None else mask.seqlen_q)
 
 
+def fa3_plan(problem: Problem, form: Form) -> int:
+    """The same, and the documents and queries of each layer that is alone on its rows."""
+    calls = _documents(problem, form)
+    own = (call for call, is_alone in zip(calls, alone_on_rows(calls), strict=True) if is_alone)
+    return calls_plan(problem, form) + sum(
+        4 * (len(call.cu_seqlens_q) - 1) + problem.concrete_mask.seqlen_q for call in own
+    )
+
+
 def fa4_plan(problem: Problem, form: Form) -> int:
     """Bytes of tile lists and of the intervals or bits for partly visible tiles. Other forms take `calls_plan`."""
     if form not in (Form.BLOCK_SPARSE, Form.ROW_INTERVALS):
@@ -89,7 +100,7 @@ def fa4_plan(problem: Problem, form: Form) -> int:
     return sum(bytes_of(problem, by_key) for by_key in sides)
 
 
-def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bool) -> int:
+def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bool, skips_rows: bool = False) -> int:
     """Bytes of a call, or of several layers whose results are merged or summed.
 
     Args:
@@ -97,16 +108,23 @@ def _workspace(problem: Problem, form: Form, backward: _Backward, *, results: bo
         form: The form of its mask.
         backward: Function that returns the bytes of one call's backward.
         results: Whether each call has result tensors of its own, which are then copied.
+        skips_rows: Whether layers that are alone on their rows write them without merging.
     """
     tensors, calls = Tensors.of(problem), _documents(problem, form)
+    alone = alone_on_rows(calls) if skips_rows else [False] * len(calls)
+    merged = alone.count(False)
     if problem.direction == "forward":
-        return len(calls) * (tensors.q + tensors.lse) if len(calls) > 1 else 0
+        return max(merged * (tensors.q + tensors.lse), tensors.lse if any(alone) else 0) if len(calls) > 1 else 0
     if len(calls) < 2:
         return backward(problem, form, calls[0] if calls else None)
-    gradients = tensors.q + 2 * tensors.k
-    inside = max(backward(problem, form, call) for call in calls) - (0 if results else gradients)
-    summing = 0 if len(calls) * tensors.q <= _LARGE else tensors.wide_q - 2 * tensors.k
-    return len(calls) * gradients + max(inside, summing, 0)
+    # dk and dv come last. dq comes when the merged layers are done.
+    parts, later = merged * tensors.q + 2 * len(calls) * tensors.k, 2 * tensors.k
+    inside = [
+        backward(problem, form, call) - (0 if results else later if is_alone else tensors.q + later)
+        for call, is_alone in zip(calls, alone, strict=True)
+    ]
+    summing = 0 if merged * tensors.q <= _LARGE else tensors.wide_q - later
+    return parts + max(*inside, summing, 0)
 
 
 def _documents(problem: Problem, form: Form) -> list[Varlen]:
