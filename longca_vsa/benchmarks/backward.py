@@ -1,7 +1,7 @@
 """bsa's whole backward with and without stored gradients of scores, by turns, beside a dense kernel's full backward.
 
     python longca_vsa/benchmarks/backward.py --out results/h200/sparse/tuning/backward.json
-    python longca_vsa/benchmarks/backward.py --kept 0.5 --stored 2048,24,1 --stored 2048,24,2 --seqlen 131072
+    python longca_vsa/benchmarks/backward.py --kept 0.5 --stored 2048,32,1 --stored 2048,32,2 --seqlen 131072
     python longca_vsa/benchmarks/backward.py --variable 128 --heads 64 64
 
 `in use` is the backward of bsa's own choice. A line `stored MiB,MiB,n` stores gradients of so many MiB in a part, whose
@@ -35,9 +35,9 @@ from longca_vsa.bsa.configs import FromScores, choose
 from longca_vsa.bsa.kernel import BlockSparseAttention
 
 DENSE = "dense"
-STORED = ("2048,24,1", "2048,24,2", "2048,24,4", "4096,48,2")
+STORED = ("2048,32,1", "2048,32,2", "2048,64,2", "2048,128,2")
 #: dq of stored gradients, beside the tile of dk and dv: rows, warps and stages.
-DQ = (128, 4, 3)
+DQ = (128, 8, 3)
 
 
 def candidates(problem: Problem, stored: list[str], dq: tuple[int, int, int]) -> Iterator[tuple[str, Configs]]:

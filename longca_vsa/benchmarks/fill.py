@@ -51,8 +51,8 @@ def plan_for(problem: Problem, capability: tuple[int, int]) -> BSAPlan:
 
 def computed(plan: BSAPlan, kernel: str) -> int:
     """Pairs that all programs of `forward`, `dkdv` or `dq` compute, visible or not."""
-    if plan.parts and kernel != "forward":
-        return sum(computed(part.plan, kernel) for part in plan.parts)
+    if plan.ranges and kernel != "forward":
+        return sum(computed(each.plan, kernel) for each in plan.ranges)
     config: Config = getattr(plan.configs, kernel)
     step = config.block_m if kernel == "dkdv" else config.block_n
     stored = plan.scores if kernel == "dq" else None
@@ -65,7 +65,7 @@ def computed(plan: BSAPlan, kernel: str) -> int:
 
 def weights_of(plan: BSAPlan) -> dict[str, int]:
     """Operations on a pair and head dimension, by kernel of the backward."""
-    return {"dkdv": 8, "dq": 2 if plan.parts else 6}
+    return {"dkdv": 8, "dq": 2 if plan.ranges else 6}
 
 
 def row_of(case: Case, capability: tuple[int, int]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from longca.masks.bitmaps import seen_tokens
 from longca.plan_cache import PlanCache
 from longca_triton.config import Configs
 from longca_triton.memory import prepared_bytes
-from longca_vsa.bsa.configs import FromScores, choose, heads_in_cache, packed_heads, piece_of, tile_count
+from longca_vsa.bsa.configs import choose, from_scores, heads_in_cache, packed_heads, piece_of, tile_count
 from longca_vsa.bsa.parts import cut_into_parts, stored_bytes
 
 __all__ = [
@@ -50,14 +50,16 @@ def bsa_workspace_of(problem: Problem, configs: Configs) -> int:
         return 0
     tensors, group = Tensors.of(problem), problem.heads_q // problem.num_heads_kv
     prepared = prepared_bytes(problem, configs)
-    if not isinstance(configs.dq, FromScores):
+    config = from_scores(problem, configs)
+    if config is None:
         in_cache = heads_in_cache(_CACHE, group, tensors.q // problem.heads_q)
         return prepared + (2 * tensors.wide_k if in_cache < group else 0)
-    parts, stored = list(cut_into_parts(problem, configs)), stored_bytes(problem, configs.dkdv)
-    heads = max(part.stop - part.start for part, _ in parts)
-    store = max(int(stored[some, blocks].sum()) for some, blocks in parts)
-    sums = 2 * tensors.wide_k * heads // problem.num_heads_kv if any(blocks.start for _, blocks in parts) else 0
-    return configs.dq.streams * (store + sums + prepared * heads // problem.num_heads_kv)
+    cut, stored = cut_into_parts(problem, configs), stored_bytes(problem, configs.dkdv)
+    by_head = np.broadcast_to(stored, (problem.num_heads_kv, stored.shape[1]))
+    by_part = by_head.reshape(-1, cut.heads_kv, stored.shape[1]).sum(1)
+    store = max(int(by_part[:, blocks].sum(1).max()) for blocks in cut.ranges) * cut.heads // group
+    has_sums = len(cut.ranges) > 1 or cut.heads < group
+    return prepared + config.streams * store + (2 * tensors.wide_k if has_sums else 0)
 
 
 def bsa_plan(problem: Problem, form: Form) -> int:
@@ -66,9 +68,9 @@ def bsa_plan(problem: Problem, form: Form) -> int:
 
 
 def bsa_plan_of(problem: Problem, configs: Configs) -> int:
-    """The same for other configurations. The lists of parts are counted but for runs that lie in two parts."""
+    """The same for other configurations. The lists of ranges are counted but for runs that lie in two of them."""
     mask, packed = block_sparse(problem), packed_heads(problem)
-    has_parts = problem.direction == "backward" and isinstance(configs.dq, FromScores)
+    has_parts = problem.direction == "backward" and from_scores(problem, configs) is not None
     with_backward = problem.direction == "backward" and not has_parts
     by_query = (configs.forward, configs.dq) if with_backward else (configs.forward,)
     size = _lists_bytes(mask, {config.block_n for config in by_query}, by_key=False)
@@ -77,25 +79,23 @@ def bsa_plan_of(problem: Problem, configs: Configs) -> int:
     if with_backward:
         size += _lists_bytes(mask, {configs.dkdv.block_m}, by_key=True)
         size += _tiles_bytes(mask.k_bounds, 1, configs.dkdv.block_n, problem.num_heads_kv)
-    return size + (_parts_bytes(problem, configs) if has_parts else 0)
+    return size + (_ranges_bytes(problem, configs) if has_parts else 0)
 
 
-def _parts_bytes(problem: Problem, configs: Configs) -> int:
-    """Bytes of the tables of all parts of a backward that stores gradients of scores."""
-    mask, packed, block_n = block_sparse(problem), packed_heads(problem), configs.dkdv.block_n
+def _ranges_bytes(problem: Problem, configs: Configs) -> int:
+    """Bytes of the tables of all ranges of a backward that stores gradients of scores."""
+    mask, heads, block_n = block_sparse(problem), problem.num_heads_kv, configs.dkdv.block_n
     keys, number = len(mask.k_bounds) - 1, 2 if (mask.block_size or 0) > 1 and len(mask.q_bounds) <= _SHORT else 4
-    tiles, size = tile_count(mask.k_bounds, 1, block_n), 0
-    mask_rows = mask.heads * max(1, len(mask.q_bounds) - 1)
+    tiles, size, cut = tile_count(mask.k_bounds, 1, block_n), 0, cut_into_parts(problem, configs)
+    mask_rows = max(1, len(mask.q_bounds) - 1)
     entries = seen_tokens(mask.bits, -(-np.diff(mask.k_bounds) // block_n)).sum() / mask_rows
     runs = _ENTRIES.get(mask, (), lambda: _entries(mask))[1] / mask_rows
-    for heads, blocks in cut_into_parts(problem, configs):
-        heads_kv, rows = heads.stop - heads.start, blocks.stop - blocks.start
-        mask_heads = max(1, heads_kv * mask.heads // problem.num_heads_kv)
-        groups = heads_kv * problem.heads_q // problem.num_heads_kv // packed
-        size += int(mask_heads * rows * (2 * number * runs + 8 * entries)) + 2 * number + 8
-        size += 12 * mask_heads * (keys + rows) + 16 + 4 * groups * (tiles + 1)
-        size += _tiles_bytes(mask.k_bounds, 1, block_n, heads_kv)
-        size += _tiles_bytes(mask.q_bounds[blocks.start : blocks.stop + 1], packed, configs.dq.block_m, groups)
+    for blocks in cut.ranges:
+        rows = blocks.stop - blocks.start
+        size += int(rows * (2 * number * runs + 8 * entries)) + 2 * number + 8
+        size += 12 * mask.heads * (keys + rows) + 16 + 4 * heads * (tiles + 1)
+        size += _tiles_bytes(mask.k_bounds, 1, block_n, heads)
+        size += _tiles_bytes(mask.q_bounds[blocks.start : blocks.stop + 1], cut.heads, configs.dq.block_m, heads)
     return size
 
 

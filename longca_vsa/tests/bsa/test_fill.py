@@ -68,9 +68,9 @@ def test_cells_of_a_product_with_stored_gradients(fill):
     kept = np.random.default_rng(0).random((2, 5, 5)) < 0.5
     mask = longca.masks.BlockSparseMask(kept, BOUNDS, BOUNDS)
     problem = longca.Problem(mask=mask, heads_q=4, heads_kv=2, device=fill.CPU, direction="backward")
-    stored = Configs(CONFIGS.forward, CONFIGS.dkdv, FromScores(64, CONFIGS.dkdv.block_n, 4, 2, cache=2**15))
+    stored = Configs(CONFIGS.forward, CONFIGS.dkdv, FromScores(64, CONFIGS.dkdv.block_n, 4, 2, store=2**12))
     plan = make_plan(problem, stored)
-    assert len(plan.parts) > 1
+    assert len(plan.ranges) > 1
     sizes = np.diff(BOUNDS)
     tiles = -(-sizes * 2 // 64)[:, None] * -(-sizes // 32)  # of rows under two heads, and of keys
     assert fill.computed(plan, "dq") == (kept * tiles).sum() * 64 * 32

@@ -11,6 +11,7 @@ import longca
 from longca.masks import BlockSparseMask
 from longca_triton.config import Config, Configs
 from longca_vsa.bsa.configs import FromScores
+from longca_vsa.bsa.parts import cut_into_parts, stored_bytes
 from longca_vsa.bsa.plan import make_plan
 
 BLOCK_M, BLOCK_N = 32, 16
@@ -31,22 +32,24 @@ def written(mask, head, tile_rows, key):
     return rows, at
 
 
-@pytest.mark.parametrize(("mask_heads", "packed"), [(1, 2), (2, 2), (4, 1)])
+@pytest.mark.parametrize("mask_heads", [1, 4])
 @pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
-def test_entries_name_the_rows_that_their_keys_write(bounds, mask_heads, packed):
+def test_entries_name_the_rows_that_their_keys_write(bounds, mask_heads):
     blocks = len(bounds) - 1
     kept = np.random.default_rng(blocks).random((mask_heads, blocks, blocks)) < 0.5
     kept[0, 1], kept[0, :, 2] = False, False
     mask = BlockSparseMask(kept, bounds, bounds)
     problem = longca.Problem(
-        mask=mask, heads_q=4, heads_kv=2, head_dim=64, device=longca.Device("cpu"), direction="backward"
+        mask=mask, heads_q=8, heads_kv=4, head_dim=64, device=longca.Device("cpu"), direction="backward"
     )
-    (part,) = make_plan(problem, CONFIGS).parts
-    plan, scores = part.plan, part.plan.scores
-    assert plan.packed == packed
+    made = make_plan(problem, CONFIGS)
+    (plan,) = (each.plan for each in made.ranges)
+    scores, widest, at = plan.scores, 0, 0
     tiles = plan.tiles["dkdv"].table.tolist()
-    for group, first_rows in enumerate(scores.first_rows.tolist()):
-        head, at = group * packed // plan.heads_a_mask, int(scores.group_rows[group])
+    for head_kv, first_rows in enumerate(scores.first_rows.tolist()):
+        head = head_kv % mask_heads
+        at = 0 if head_kv % made.cut.heads_kv == 0 else at
+        assert int(scores.head_rows[head_kv]) == at
         found = {}
         for (first, _, row, _), first_row in zip(tiles, first_rows, strict=True):
             assert first_row == at
@@ -56,28 +59,54 @@ def test_entries_name_the_rows_that_their_keys_write(bounds, mask_heads, packed)
         for block, (start, stop) in enumerate(pairwise(bounds)):
             begin, end = scores.offsets[head * blocks + block :][:2].tolist()
             for key, row in scores.entries[begin:end].tolist():
-                named |= {(key, q): int(scores.group_rows[group]) + row + q - start for q in range(start, stop)}
+                named |= {(key, q): int(scores.head_rows[head_kv]) + row + q - start for q in range(start, stop)}
         assert named == found
-    assert at == scores.rows
+        widest = max(widest, at)
+    assert widest == scores.rows
 
 
-@pytest.mark.parametrize("mask_heads", [1, 2, 4])
-@pytest.mark.parametrize(("store", "cache"), [(2**30, 2**30), (2**14, 2**30), (2**16, 2**30), (2**30, 2**14), (1, 1)])
-def test_parts_have_each_query_block_of_each_head_once(mask_heads, store, cache):
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("mask_heads", [1, 4])
+@pytest.mark.parametrize(("store", "cache"), [(2**30, 2**30), (2**18, 2**30), (2**30, 2**15), (2**12, 2**30), (1, 1)])
+def test_parts_have_each_query_of_each_head_once(mask_heads, store, cache, streams):
     bounds = np.r_[0:1000:16, 1000]
     mask = BlockSparseMask(np.random.default_rng(0).random((mask_heads, 63, 63)) < 0.5, bounds, bounds)
+    problem = longca.Problem(mask=mask, heads_q=16, heads_kv=4, device=longca.Device("cpu"), direction="backward")
+    config = FromScores(64, BLOCK_N, 4, 2, store=store, cache=cache, streams=streams)
+    made = make_plan(problem, Configs(CONFIGS.forward, CONFIGS.dkdv, config))
+    cut, queries = made.cut, [each.queries for each in made.ranges]
+    assert [queries[0].start, *(each.stop for each in queries)] == [*(each.start for each in queries), 1000]
+    assert cut.heads == 4, "a block of 16 queries fills a tile of 64 rows under the heads of a group"
+    assert cut.heads_kv == (4 // streams if (store, cache) == (2**30, 2**30) else cut.heads_kv)
+    assert (len(queries) > 1) == (store <= 2**18)
+    assert made.has_sums == (len(queries) > 1)
+    widest = max(each.plan.scores.rows * each.plan.packed * BLOCK_N * 2 for each in made.ranges)
+    fullest_block = 4 * 16 * 1008 * 2 * 2  # a block's queries under a group, with a whole row's and a step's rows
+    assert widest <= store * 2 + cut.heads_kv * fullest_block
+
+
+@pytest.mark.parametrize(("seqlen", "kept"), [(8192, 0.1), (8192, 0.5), (32768, 0.1), (32768, 0.5), (131072, 0.1)])
+def test_parts_on_a_gpu(seqlen, kept):
+    """Parts have tiles for all multiprocessors, fill tiles of queries, and keep to the store and to the cache."""
+    blocks = seqlen // 64
+    bounds = 64 * np.arange(blocks + 1)
+    mask = BlockSparseMask(np.random.default_rng(0).random((1, blocks, blocks)) < kept, bounds, bounds)
+    problem = longca.Problem(
+        mask=mask, heads_q=64, heads_kv=8, head_dim=128, device=longca.Device("cpu"), direction="backward"
+    )
+    config = FromScores(128, 64, 8, 3, store=2**31, cache=2**26, streams=2)
+    configs = Configs(CONFIGS.forward, Config(64, 64, 4, 2), config)
+    cut = cut_into_parts(problem, configs)
+    assert cut.heads_kv * blocks >= 512
+    assert cut.heads * 64 >= 128
+    assert cut.heads_kv * 2 <= 8
+    whole = stored_bytes(problem, configs.dkdv)[0] // 8
+    assert all(whole[some].sum() * cut.heads * cut.heads_kv < 1.1 * 2**31 for some in cut.ranges)
+
+
+def test_nothing_is_stored_under_a_mask_of_each_query_head():
+    mask = BlockSparseMask(np.ones((4, 2, 2), bool), [0, 16, 32], [0, 16, 32])
     problem = longca.Problem(mask=mask, heads_q=4, heads_kv=2, device=longca.Device("cpu"), direction="backward")
-    config = FromScores(64, BLOCK_N, 4, 2, store=store, cache=cache)
-    parts = make_plan(problem, Configs(CONFIGS.forward, CONFIGS.dkdv, config)).parts
-    taken = np.zeros((2, 1000), int)
-    for part in parts:
-        taken[part.heads, part.queries] += 1
-    assert (taken == 1).all()
-    for one, following in pairwise(parts):
-        assert following.queries.start in (0, one.queries.stop)
-    assert (len(parts) == 1) == (min(store, cache) == 2**30)
-    widest = max(part.plan.scores.rows * part.plan.packed * BLOCK_N * 2 for part in parts)
-    fullest_block = (
-        2 * 16 * 1008 * 2 * 2
-    )  # the queries of a block under two heads, with a whole row's and a step's rows
-    assert widest <= store * 2 + 2 * fullest_block
+    plan = make_plan(problem, CONFIGS)
+    assert not plan.ranges
+    assert set(plan.tiles) == {"forward", "dkdv", "dq"}

@@ -19,6 +19,7 @@ __all__ = [
     "FromScores",
     "candidates",
     "choose",
+    "from_scores",
     "heads_in_cache",
     "packed_heads",
     "piece_of",
@@ -31,17 +32,17 @@ __all__ = [
 class FromScores(Config):
     """A configuration of dq as the product of keys and of gradients of scores, which the launch of dk and dv stores.
 
-    The backward goes part by part: some KV heads and some queries at a time. `block_n` is that of dk and dv. Blocks are
-    walked as runs, not gathered.
+    The backward goes part by part: some query heads of some KV heads at a time. `block_n` is that of dk and dv. Blocks
+    are walked as runs, not gathered. If the heads of a group do not share their mask, nothing is stored.
 
     Attributes:
         store: Bytes of gradients that a part stores, about.
-        cache: Bytes of q and dout under a group's heads that a part reads, at most.
+        cache: Bytes of q and dout that a part reads, about.
         streams: Parts that may run at the same time, each with a store of its own.
     """
 
     store: int = 2**31
-    cache: int = 24 * 2**20
+    cache: int = 2**25
     streams: int = 1
 
 
@@ -141,6 +142,12 @@ def choose(problem: Problem, capability: tuple[int, int] | None = None) -> Confi
         return min(candidates(kernel, problem.head_dim, capability or problem.device.capability), key=cost)
 
     return Configs(best("forward"), best("dkdv"), best("dq"))
+
+
+def from_scores(problem: Problem, configs: Configs) -> FromScores | None:
+    """The configuration of dq, if a backward stores gradients of scores. The heads of a group then walk one list."""
+    shared = problem.concrete_mask.heads in (1, problem.num_heads_kv)
+    return configs.dq if shared and isinstance(configs.dq, FromScores) else None
 
 
 def packed_heads(problem: Problem) -> int:

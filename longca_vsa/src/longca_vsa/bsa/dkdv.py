@@ -90,7 +90,7 @@ def gather_dkdv(
     TMA: tl.constexpr,
     VECTORS: tl.constexpr,
     ADDS: tl.constexpr,
-    PACKED: tl.constexpr,
+    STORED: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
     """One program: dk and dv of BLOCK_N keys of one block and one KV head, from some query heads of its group.
@@ -107,8 +107,8 @@ def gather_dkdv(
         dv_sums: The same for dv.
         dk: [Tk, Hkv, HEAD_DIM], written. The sums themselves, if other launches follow.
         dv: The same for dv.
-        dscores: The descriptor of stored gradients of scores, if PACKED is set.
-        first_rows: The first row of each tile there, as `score_tables.ScoreTables` has it, if PACKED is set.
+        dscores: The descriptor of stored gradients of scores, if STORED is set.
+        first_rows: The first row of each KV head's tiles there: int32 [Hkv, tiles], if STORED is set.
         order: The KV head and the tile of each program: int32 [programs].
         tiles: Tiles of keys, as `packed_rows` takes them: int32 [tiles, 4].
         entries: Lists of runs or blocks of queries, one after another.
@@ -125,7 +125,7 @@ def gather_dkdv(
         scale: Factor on the scores.
         PIECE: Tokens a block if a step gathers several blocks, 0 if lists are of runs.
         EXACT: Whether every run is of whole steps.
-        PACKED: Query heads of a row of stored gradients of scores, 0 if none are stored.
+        STORED: Whether gradients of scores are stored. All heads of the group then share one list.
         WHOLE: Whether key blocks are of whole tiles.
     """
     head_kv, tile = program_of(order, num_tiles)
@@ -142,7 +142,7 @@ def gather_dkdv(
         head = head_kv * group + first_head + n
         first, count, num_steps = list_of(offsets, steps, head // heads_a_mask * num_lists + block)
         here = entries + (first if PIECE else 2 * first)
-        first_row = tl.load(first_rows + head // PACKED * num_tiles + tile) if PACKED else 0
+        first_row = tl.load(first_rows + head_kv * num_tiles + tile) if STORED else 0
         dk_sum, dv_sum = gather_dkdv_columns(
             k_block,
             v_block,
@@ -169,8 +169,8 @@ def gather_dkdv(
             not EXACT or not VECTORS,
             TMA,
             VECTORS,
-            Place(dscores, first_row, head % PACKED, inside, WHOLE) if PACKED else None,
-            keep if PACKED else keep_nothing,
+            Place(dscores, first_row, inside, WHOLE) if STORED else None,
+            keep if STORED else keep_nothing,
         )
 
     heads = head_kv + zeros

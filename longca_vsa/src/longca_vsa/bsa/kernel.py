@@ -44,7 +44,7 @@ class BlockSparseAttention(FlashKernel[BSAPlan]):
         self, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], results: tuple[Tensor, ...], plan: BSAPlan
     ) -> None:
         """Writes dq, dk and dv, part by part if the plan stores gradients of scores."""
-        if not plan.parts:
+        if not plan.ranges:
             super().launch_backward(inputs, results, plan)
             return
         from longca_vsa.bsa.launches_by_part import launch_parts  # brings in Triton

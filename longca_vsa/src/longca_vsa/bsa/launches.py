@@ -81,6 +81,7 @@ def launch_heads(
     heads: range,
     sums: list[Tensor] | None,
     stored: Tensor | None = None,
+    heads_kv: slice | None = None,
 ) -> None:
     """Writes dk and dv, or sums of them, under some heads of each group.
 
@@ -88,9 +89,11 @@ def launch_heads(
         results: The tensors for dk and dv.
         heads: The heads, counted from the first of their group.
         sums: The sums of earlier launches, which are added: float32 [Tk, Hkv, D] each. None stands for zeros.
-        stored: The tensor for gradients of scores: [rows, packed heads · block_n]. None stores no gradients.
+        stored: The tensor for gradients of scores: [rows, heads · block_n]. None stores no gradients.
+        heads_kv: The KV heads, which are launched together. None stands for all.
     """
     config, lists, tiles = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"]
+    tiles = tiles.of_heads(heads_kv) if heads_kv else tiles
     m, n = config.shape
     inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma and not lists.piece)
     # A descriptor wants a block of a vector to begin at a multiple of 16 bytes. Runs of some units do not.
@@ -120,7 +123,7 @@ def launch_heads(
         prepared.shape[2],
         VECTORS=vectors,
         ADDS=sums is not None,
-        PACKED=plan.packed if scores else 0,
+        STORED=scores is not None,
         WHOLE=scores is not None and scores.is_whole,
         **_constants(q, config, lists, m, tma),
     )

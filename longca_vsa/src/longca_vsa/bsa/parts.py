@@ -1,12 +1,14 @@
-"""The parts of a backward that stores gradients of scores: some KV heads and some blocks of queries at a time.
+"""The parts of a backward that stores gradients of scores: some KV heads, and some query heads of each of their groups.
 
-The gradients of a part fit into a store of a limited size. The queries of a group of heads fit into the L2 cache.
+All parts walk the same lists. The gradients of a part fit into a store of a limited size, and its queries into the L2
+cache. A part has tiles of keys for all multiprocessors, and fills tiles of queries. Where even such a part has too many
+gradients, its queries are cut into ranges, each with lists of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,48 +17,75 @@ from longca import Problem
 from longca.kernels.sizes import Tensors, block_sparse
 from longca.masks.bitmaps import seen_tokens
 from longca_triton.config import Config, Configs
-from longca_vsa.bsa.configs import FromScores
+from longca_vsa.bsa.configs import FromScores, tile_count
 
-__all__ = ["cut_into_parts", "stored_bytes"]
+__all__ = ["Cut", "cut_into_parts", "stored_bytes"]
 
 _ELEMENT = 2  # bytes
+#: Tiles of keys that keep a device busy: two on each of the 132 multiprocessors of an H200, almost twice.
+_PROGRAMS = 512
 
 
-def cut_into_parts(problem: Problem, configs: Configs) -> Iterator[tuple[slice, slice]]:
-    """The KV heads and the blocks of queries of each part. The parts of some heads follow each other.
+class Cut(NamedTuple):
+    """The sizes of the parts.
+
+    Attributes:
+        heads_kv: KV heads of a part, a divisor of all.
+        heads: Query heads of each KV head of a part, a divisor of the group.
+        ranges: The blocks of queries of each range.
+    """
+
+    heads_kv: int
+    heads: int
+    ranges: tuple[slice, ...]
+
+
+def cut_into_parts(problem: Problem, configs: Configs) -> Cut:
+    """The parts of a backward.
 
     Args:
-        problem: The problem. Its mask is a block-sparse one.
+        problem: The problem. Its mask is a block-sparse one that the heads of each group share.
         configs: The configurations. That of dq is a `FromScores`.
     """
-    stored, config = stored_bytes(problem, configs.dkdv), configs.dq
+    mask, config = block_sparse(problem), configs.dq
     assert isinstance(config, FromScores)
-    heads, blocks = stored.shape
-    fullest, group = int(stored.sum(1).max(initial=0)), Tensors.of(problem).q // heads
-    ranges = min(max(-(-fullest // config.store), -(-2 * group // config.cache), 1), max(1, blocks))
-    many = -(-heads // min(heads, max(1, config.store * ranges // max(1, fullest))))  # slices of heads
-    last = np.searchsorted(stored.sum(0).cumsum(), stored.sum() * np.arange(1, ranges) / ranges, side="right")
+    stored = stored_bytes(problem, configs.dkdv)
+    group, blocks = problem.heads_q // problem.num_heads_kv, stored.shape[1]
+    a_head = int(stored.sum(1).max(initial=0)) // group
+    cached = 2 * Tensors.of(problem).q // problem.heads_q
+    widths = [n for n in _divisors(problem.num_heads_kv) if n == 1 or n * config.streams <= problem.num_heads_kv]
+    tiles = max(1, tile_count(mask.k_bounds, 1, config.block_n))
+    heads_kv = next((n for n in widths if n * tiles >= _PROGRAMS), widths[-1])
+    filling = -(-config.block_m * blocks // max(1, mask.seqlen_q))  # heads under which a block fills a tile
+    least = next((n for n in _divisors(group) if n >= filling), group)
+    pieces = min(max(1, -(-heads_kv * least * a_head // config.store)), max(1, blocks))
+
+    def fits(kv: int, heads: int) -> bool:
+        return kv * heads * a_head <= config.store * pieces and kv * heads * cached <= config.cache * pieces
+
+    heads = max((n for n in _divisors(group) if n >= least and fits(heads_kv, n)), default=least)
+    heads_kv = max((n for n in widths if n >= heads_kv and fits(n, heads)), default=heads_kv)
+    last = np.searchsorted(stored.sum(0).cumsum(), stored.sum() * np.arange(1, pieces) / pieces, side="right")
     ends = [0, *np.unique(last[(last > 0) & (last < blocks)]).tolist(), blocks]
-    for n in range(many):
-        some = slice(n * heads // many, (n + 1) * heads // many)
-        yield from ((some, slice(first, stop)) for first, stop in pairwise(ends))
+    return Cut(heads_kv, heads, tuple(slice(first, stop) for first, stop in pairwise(ends)))
 
 
 def stored_bytes(problem: Problem, config: Config) -> NDArray[np.int64]:
-    """Bytes that the queries of each block store under the heads of each KV head, at most: [KV heads, query blocks].
+    """Bytes that the queries of each block store under all heads of a group, at most: [mask heads, query blocks].
 
     A step that takes queries of several blocks is counted as a step for each block.
 
     Args:
-        problem: The problem.
+        problem: The problem. The heads of each group share their mask.
         config: The configuration of dk and dv.
     """
-    mask, heads = block_sparse(problem), problem.num_heads_kv
+    mask = block_sparse(problem)
     rows, columns = (
         -(-np.diff(bounds) // block) * block
         for bounds, block in zip((mask.q_bounds, mask.k_bounds), config.shape, strict=True)
     )
-    found = seen_tokens(mask.bits, columns) * rows * (problem.heads_q // mask.heads) * _ELEMENT
-    if mask.heads < heads:
-        return found.repeat(heads // mask.heads, axis=0) // (heads // mask.heads)
-    return found.reshape(heads, mask.heads // heads, -1).sum(1)
+    return seen_tokens(mask.bits, columns) * rows * (problem.heads_q // problem.num_heads_kv) * _ELEMENT
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

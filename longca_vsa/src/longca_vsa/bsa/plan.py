@@ -16,25 +16,23 @@ from longca.manifests import Direction
 from longca.masks import BlockSparseMask, Form
 from longca_triton.config import Configs
 from longca_triton.kernel import FlashPlan
-from longca_vsa.bsa.configs import FromScores, choose, packed_heads, piece_of
+from longca_vsa.bsa.configs import choose, from_scores, packed_heads, piece_of
 from longca_vsa.bsa.lists import Kept, Lists, make_lists
-from longca_vsa.bsa.parts import cut_into_parts
+from longca_vsa.bsa.parts import Cut, cut_into_parts
 from longca_vsa.bsa.score_tables import ScoreTables, make_score_tables
 from longca_vsa.bsa.tables import Tiles, make_tiles
 
-__all__ = ["BSAPlan", "Part", "make_plan"]
+__all__ = ["BSAPlan", "Range", "make_plan"]
 
 
-class Part(NamedTuple):
-    """A part of a backward that stores gradients of scores.
+class Range(NamedTuple):
+    """A range of queries in a backward that stores gradients of scores.
 
     Attributes:
-        heads: Its KV heads.
         queries: Its queries.
         plan: The plan of their backward, with `scores` and without a forward.
     """
 
-    heads: slice
     queries: slice
     plan: BSAPlan
 
@@ -49,8 +47,9 @@ class BSAPlan(FlashPlan):
         by_query: The lists of the blocks of queries, by their piece.
         by_key: The lists of the blocks of keys, by their piece. A plan of the forward alone has none.
         tiles: Tiles and programs by kernel: `forward`, and in a plan of both directions `dkdv` and `dq`.
-        parts: The parts of a backward that stores gradients of scores. The plan itself has then the forward alone.
-        scores: The places of a part's gradients of scores.
+        ranges: The ranges of a backward that stores gradients of scores. The plan itself has then the forward alone.
+        cut: The sizes of the parts of such a backward.
+        scores: The places of a range's gradients of scores.
     """
 
     packed: int
@@ -58,13 +57,19 @@ class BSAPlan(FlashPlan):
     by_query: dict[int, Lists]
     by_key: dict[int, Lists] = field(default_factory=dict)
     tiles: dict[str, Tiles] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
+    ranges: tuple[Range, ...] = ()
+    cut: Cut | None = None
     scores: ScoreTables | None = None
 
     @property
     def score_rows(self) -> int:
         """Rows of stored gradients of scores, at least one tile of them."""
         return max(self.configs.dkdv.block_m, self.scores.rows if self.scores else 0)
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether several parts add to dk and dv of a KV head."""
+        return self.cut is not None and (len(self.ranges) > 1 or self.cut.heads < self.group)
 
     @property
     def passes(self) -> int:
@@ -93,9 +98,9 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     mask, packed = problem.concrete_mask, packed_heads(problem)
     assert isinstance(mask, BlockSparseMask), f"{mask.label} is no block-sparse mask, and no other is offered"
     configs = configs or choose(problem)
-    if problem.direction == "backward" and isinstance(configs.dq, FromScores):
-        plan = make_plan(replace(problem, direction=Direction.FORWARD), configs)
-        return replace(plan, problem=problem, parts=tuple(_parts(problem, configs)))
+    if problem.direction == "backward" and from_scores(problem, configs):
+        plan, cut = make_plan(replace(problem, direction=Direction.FORWARD), configs), cut_into_parts(problem, configs)
+        return replace(plan, problem=problem, cut=cut, ranges=tuple(_ranges(problem, configs, cut)))
     with_backward = problem.direction == "backward"
     bits = torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device))  # PyTorch wants memory it may write to
     num_keys = len(mask.k_bounds) - 1
@@ -120,35 +125,29 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     return plan
 
 
-def _parts(problem: Problem, configs: Configs) -> Iterator[Part]:
+def _ranges(problem: Problem, configs: Configs, cut: Cut) -> Iterator[Range]:
     mask = block_sparse(problem)
-    for heads, blocks in cut_into_parts(problem, configs):
+    for blocks in cut.ranges:
         bounds = mask.q_bounds[blocks.start : blocks.stop + 1]
-        mask_heads = slice(
-            heads.start * mask.heads // problem.num_heads_kv, -(-heads.stop * mask.heads // problem.num_heads_kv)
-        )
-        bits = mask.bits[mask_heads, blocks]
-        part = replace(
-            problem,
-            mask=BlockSparseMask.from_bits(bits, bounds - bounds[0], mask.k_bounds),
-            heads_q=(heads.stop - heads.start) * (problem.heads_q // problem.num_heads_kv),
-            heads_kv=heads.stop - heads.start,
-        )
-        yield Part(heads, slice(int(bounds[0]), int(bounds[-1])), _make_part(part, configs))
+        part = BlockSparseMask.from_bits(mask.bits[:, blocks], bounds - bounds[0], mask.k_bounds)
+        queries = slice(int(bounds[0]), int(bounds[-1]))
+        yield Range(queries, _make_range(replace(problem, mask=part), configs, cut))
 
 
-def _make_part(problem: Problem, configs: Configs) -> BSAPlan:
-    """The plan of a part's backward."""
-    mask, packed, (m, n) = block_sparse(problem), packed_heads(problem), configs.dkdv.shape
+def _make_range(problem: Problem, configs: Configs, cut: Cut) -> BSAPlan:
+    """The plan of a range's backward."""
+    mask, heads, (m, n) = block_sparse(problem), problem.num_heads_kv, configs.dkdv.shape
     assert configs.dq.block_n == n, "dq reads the tiles that dk and dv stored"
     kept = Kept(torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device)), len(mask.k_bounds) - 1)
     lists = make_lists(replace(kept, by_key=True), mask.q_bounds, {m}, gathers=False)
-    plan = BSAPlan(problem, Form.BLOCK_SPARSE, "triton", configs, packed, problem.heads_q // mask.heads, {}, lists)
-    steps, groups = lists[0].steps[m], problem.heads_q // packed
-    keys = make_tiles(mask.k_bounds, 1, n, _of_kv_heads(steps, plan.passes), problem.num_heads_kv)
+    plan = BSAPlan(
+        problem, Form.BLOCK_SPARSE, "triton", configs, cut.heads, problem.heads_q // mask.heads, {}, lists, cut=cut
+    )
+    steps = lists[0].steps[m]
+    keys = make_tiles(mask.k_bounds, 1, n, steps, heads, cut.heads_kv)
     blocks = kept.heads(slice(None)).view(mask.heads, kept.num_rows, kept.num_keys)
-    plan.scores = make_score_tables(blocks, mask, steps, keys, configs.dkdv.shape, groups)
-    queries = make_tiles(mask.q_bounds, packed, configs.dq.block_m, plan.scores.steps, groups)
+    plan.scores = make_score_tables(blocks, mask, steps, keys, configs.dkdv.shape, heads, cut.heads_kv)
+    queries = make_tiles(mask.q_bounds, cut.heads, configs.dq.block_m, plan.scores.steps, heads, cut.heads_kv)
     plan.tiles = {"dkdv": keys, "dq": queries}
     return plan
 

@@ -1,10 +1,10 @@
 """The places of stored gradients of scores: the launch of dk and dv writes them, and the launch of dq finds them.
 
-The store is a matrix of rows: a query for one tile of keys, under the packed heads of one program of dq. Each step of a
-tile's list has BLOCK_M rows. The last step of a run may have rows of no query. Their gradients are 0.
+The store is a matrix of rows: a query for one tile of keys, under the heads of one program of dq. Each step of a tile's
+list has BLOCK_M rows. The last step of a run may have rows of no query. Their gradients are 0.
 
-The rows of a tile of keys lie one after another. The tiles of one group of packed heads follow each other, and so do
-the groups.
+The rows of a tile of keys lie one after another. The tiles of one KV head follow each other, and so do KV heads that
+are launched together. The next launch begins at the first row again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class ScoreTables:
     """Places of stored gradients.
 
     Attributes:
-        rows: All rows.
-        first_rows: The first row of each tile of keys: int32 [groups, tiles].
-        group_rows: The first row of each group: int32 [groups].
+        rows: The rows of a launch, at most.
+        first_rows: The first row of each tile of keys: int32 [KV heads, tiles].
+        head_rows: The first row of each KV head: int32 [KV heads].
         entries: For each query block and tile of keys that it sees, the tile's first key, and the row of the block's
-            first query, counted from the group's first row: int32 [entries + 1, 2]. The last entry belongs to no block.
+            first query, counted from the KV head's first row: int32 [entries + 1, 2]. The last entry belongs to no
+            block.
         offsets: The begin of each query block's entries: int64 [mask heads · blocks + 1].
         steps: The entries of each query block: int32 [mask heads, blocks].
         is_whole: Whether key blocks are of whole tiles.
@@ -38,7 +39,7 @@ class ScoreTables:
 
     rows: int
     first_rows: Tensor
-    group_rows: Tensor
+    head_rows: Tensor
     entries: Tensor
     offsets: Tensor
     steps: Tensor
@@ -46,7 +47,13 @@ class ScoreTables:
 
 
 def make_score_tables(
-    kept: Tensor, mask: BlockSparseMask, steps: Tensor, tiles: Tiles, shape: tuple[int, int], groups: int
+    kept: Tensor,
+    mask: BlockSparseMask,
+    steps: Tensor,
+    tiles: Tiles,
+    shape: tuple[int, int],
+    heads: int,
+    together: int,
 ) -> ScoreTables:
     """Places of the gradients of all programs of dk and dv.
 
@@ -56,22 +63,24 @@ def make_score_tables(
         steps: The steps of each key block's list: int32 [mask heads, key blocks].
         tiles: The tiles of keys.
         shape: Queries a step and keys a tile of the launch of dk and dv.
-        groups: Groups of packed heads. A multiple of the mask heads.
+        heads: KV heads. A multiple of the mask heads.
+        together: KV heads that are launched together, a divisor of all.
     """
     owner, first_key = tiles.table[:, 3].long(), tiles.table[:, 0] + tiles.table[:, 2]
     block_m, block_n = shape
     rows = steps[:, owner].long() * block_m
-    within, totals = _before(rows), rows.sum(1)
-    group_rows = _before(totals.repeat_interleave(groups // len(kept)))
+    within = _before(rows)
+    totals = rows.sum(1).repeat_interleave(heads // len(kept)).view(-1, together)
+    head_rows = _before(totals).view(-1)
     bounds = torch.from_numpy(mask.q_bounds.copy()).to(kept.device)
     places = _places(kept, bounds, _before(steps.flatten().long()), block_m)
     head, block, tile = kept[..., owner].nonzero().unbind(1)
     entries = torch.stack([first_key[tile].long(), within[head, tile] + places[head, block, owner[tile]]], dim=1)
     counts = kept[..., owner].sum(2, dtype=torch.int32)
     return ScoreTables(
-        int(totals.sum()) * (groups // len(kept)),
-        (group_rows[:, None] + within.repeat_interleave(groups // len(kept), dim=0)).int(),
-        group_rows.int(),
+        int(totals.sum(1).max()),
+        (head_rows[:, None] + within.repeat_interleave(heads // len(kept), dim=0)).int(),
+        head_rows.int(),
         torch.nn.functional.pad(entries, (0, 0, 0, 1)).int(),
         torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0)),
         counts,

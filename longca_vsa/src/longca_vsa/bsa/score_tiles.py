@@ -4,8 +4,9 @@ A backward by two kernels without stored gradients computes the scores and their
 products instead of five. Stored gradients take 2 bytes a pair, 4 times less than an addition to dq in float32, and no
 program adds to another program's results.
 
-The store is a matrix [rows · packed, BLOCK_N]. A row is a query under one head, for one tile of keys, and has a column
-for each key. The rows of a tile of keys are those of its list's steps, one after another. See `score_tables.py`.
+A launch of dk and dv stores the gradients of some heads of each group, and a launch of dq multiplies them with the
+keys. The store is a matrix [rows · heads, BLOCK_N]. A row is a query under one head, for one tile of keys, and has a
+column for each key. The rows of a tile of keys are those of its list's steps, one after another. See `score_tables.py`.
 """
 
 from typing import Any, NamedTuple
@@ -23,16 +24,14 @@ class Place(NamedTuple):
     """The place of the gradients that a program of dk and dv stores.
 
     Attributes:
-        target: Their descriptor: [rows, packed · BLOCK_N], with blocks of [BLOCK_M, BLOCK_N].
+        target: Their descriptor: [rows, heads · BLOCK_N], with blocks of [BLOCK_M, BLOCK_N].
         first_row: The row of the first step.
-        head: The head of the first step, within its row.
         inside: Whether the block has each key of the tile: [BLOCK_N].
         WHOLE: Whether it has all of them in every tile.
     """
 
     target: Any
     first_row: Any
-    head: Any
     inside: Any
     WHOLE: Any
 
@@ -44,10 +43,10 @@ def keep(place, walk, step, dscores):
         dscores = tl.where(place.inside[:, None], dscores, 0.0)
     repeat = step // walk.num_steps
     row = place.first_row + (step - repeat * walk.num_steps) * walk.BLOCK
-    place.target.store([row, (place.head + repeat) * dscores.shape[0]], tl.trans(dscores))
+    place.target.store([row, repeat * dscores.shape[0]], tl.trans(dscores))
 
 
-@triton.jit(do_not_specialize=["num_tiles", "num_lists", "group", "heads_a_mask", "scale", "seqlen_k"])
+@triton.jit(do_not_specialize=["num_tiles", "num_lists", "first_head", "group", "heads_a_mask", "scale", "seqlen_k"])
 def multiply_dscores(
     dscores,
     k,
@@ -63,6 +62,7 @@ def multiply_dscores(
     stride_dqh,
     num_tiles,
     num_lists,
+    first_head,
     group,
     heads_a_mask,
     scale,
@@ -73,32 +73,33 @@ def multiply_dscores(
     PACKED: tl.constexpr,
     TMA: tl.constexpr,
 ):
-    """One program: dq of a tile of BLOCK_M rows, queries of one block under PACKED heads that share a mask.
+    """One program: dq of a tile of BLOCK_M rows, queries of one block under PACKED heads of one KV head.
 
     Args:
         dscores: The descriptor of the store: [rows · PACKED, BLOCK_N], with blocks of [BLOCK_M, BLOCK_N].
         k: [Tk, Hkv, HEAD_DIM]. A descriptor if TMA is set, else a pointer.
         dq: [Tq, Hq, HEAD_DIM], written.
-        order: The heads and the tile of each program: int32 [programs].
+        order: The KV head and the tile of each program: int32 [programs].
         tiles: Tiles of queries, as `packed_rows` takes them: int32 [tiles, 4].
         entries: For each query block and tile of keys that it sees, the tile's first key, and the row of the block's
             first query there, counted from the head's first row: int32 [entries + 1, 2].
         offsets: The begin of each query block's entries, by mask head and block: int64 [mask heads · num_lists + 1].
-        first_rows: The first row of each group of packed heads: int32 [Hq / PACKED].
+        first_rows: The first row of each KV head: int32 [Hkv].
         num_tiles: Tiles of queries.
         num_lists: Query blocks.
+        first_head: The first head of its group that the program takes.
         group: Query heads a KV head.
         heads_a_mask: Query heads that share a mask.
         scale: Factor on the scores.
     """
-    program_head, tile = program_of(order, num_tiles)
-    head = program_head * PACKED
+    head_kv, tile = program_of(order, num_tiles)
+    head = head_kv * group + first_head
     block = tl.load(tiles + 4 * tile + 3)
     row_list = head // heads_a_mask * num_lists + block
     first = tl.load(offsets + row_list)
     count = (tl.load(offsets + row_list + 1) - first).to(tl.int32)
-    first_row = tl.load(first_rows + program_head) * PACKED + tl.load(tiles + 4 * tile + 2)
-    k_offset = head_offset(head // group, stride_kh, TMA)
+    first_row = tl.load(first_rows + head_kv) * PACKED + tl.load(tiles + 4 * tile + 2)
+    k_offset = head_offset(head_kv, stride_kh, TMA)
     entry = entries + 2 * first
     key, row = tl.load(entry), tl.load(entry + 1)
     dq_sum = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
