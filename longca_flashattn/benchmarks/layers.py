@@ -4,7 +4,8 @@
 
 The manifests offer as many layers as were measured here. More than three are offered as not verified. A ratio above 1
 means that layers are slower than fa4. `fa3 rows` is the kernel in use: a layer writes only its own rows of the results,
-where no other layer has them. `fa3` merges the results of all layers.
+where no other layer has them. `fa3` merges the results of all layers. `fa3 copies` and `fa4 copies` are one call over
+copies of keys, for layers that can be one. They are not in use before they were measured and verified.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from longca.masks import Form
 from longca_bench.measuring.environment import surroundings
 from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_flashattn.fa3 import FlashAttention3
+from longca_flashattn.fa4 import NativeMasks
+from longca_flashattn.joined_keys import join_keys
 
 
 class AllRows(FlashAttention3):
@@ -34,11 +37,24 @@ class AllRows(FlashAttention3):
     skips_rows = False
 
 
+class OneCall(FlashAttention3):
+    """fa3 with one call over copies of keys."""
+
+    joins_keys = True
+
+
+class OneCallOfFA4(NativeMasks):
+    """fa4 with one call over copies of keys."""
+
+    joins_keys = True
+
+
 KERNELS: dict[str, Callable[[], Any]] = {
     **{name: partial(registry().load, name) for name in ("fa4", "fa2")},
     "fa3": AllRows,
     "fa3 rows": partial(registry().load, "fa3"),
 }
+COPIES: dict[str, Callable[[], Any]] = {"fa3 copies": OneCall, "fa4 copies": OneCallOfFA4}
 PATTERNS = (
     "block_causal_document",
     "prefix_lm_causal",
@@ -65,7 +81,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 def measure(problem: Problem, name: str, x: Inputs) -> dict[str, Any]:
     """One kernel on one problem, both directions."""
-    kernel = KERNELS[name]()
+    kernel = (KERNELS | COPIES)[name]()
     plan = kernel.plan(problem)
     out, lse = kernel.forward(x.q, x.k, x.v, plan)
     return {
@@ -86,7 +102,10 @@ def main() -> None:
     heads_q, heads_kv = map(int, asked.heads.split(":"))
     rows: list[dict[str, Any]] = []
     inputs: Inputs | None = None  # one set for all masks of a length
-    print(f"{'mask':24}{'tokens':>8}{'layers':>8}" + "".join(f"{name + way:>12}" for name in KERNELS for way in "↑↓"))
+    print(
+        f"{'mask':24}{'tokens':>8}{'layers':>8}"
+        + "".join(f"{name + way:>14}" for name in KERNELS | COPIES for way in "↑↓")
+    )
     for seqlen in asked.seqlens:
         for pattern in PATTERNS:
             for seed in asked.seeds:
@@ -103,11 +122,12 @@ def main() -> None:
                 about = {"pattern": pattern, "seqlen": seqlen, "seed": seed, "layers": mask.count(Form.LAYERS)}
                 if inputs is None or len(inputs.q) != seqlen:
                     inputs = draw_inputs(problem, seed=0)
-                found = {name: measure(problem, name, inputs) for name in KERNELS}
+                names = KERNELS | COPIES if join_keys(mask.head(0).layers) else KERNELS
+                found = {name: measure(problem, name, inputs) for name in names}
                 rows.append({**about, "kernels": found})
-                cells = (found[name][way] for name in KERNELS for way in ("forward_ms", "backward_ms"))
+                cells = (found[name][way] for name in names for way in ("forward_ms", "backward_ms"))
                 print(
-                    f"{pattern:24}{seqlen:>8}{about['layers']:>8}" + "".join(f"{ms:>12.2f}" for ms in cells), flush=True
+                    f"{pattern:24}{seqlen:>8}{about['layers']:>8}" + "".join(f"{ms:>14.2f}" for ms in cells), flush=True
                 )
     if asked.out:
         asked.out.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,8 @@ PATTERNS = {
     "global_sliding_window": (Form.LAYERS, {"window": 40, "global_tokens": 30}),
     "causal_blockwise": (Form.LAYERS, {"documents": DOCUMENTS}),
 }
+#: Masks of layers that are one call over copies of keys.
+JOINED = {"shared_question", "block_causal_document", "causal_blockwise"}
 HOLES = SliceMask([Slice(40, 200, 30, 290, lo=-90, hi=60), Slice(210, 290, 100, 101)], 300, 300)
 
 
@@ -53,8 +55,7 @@ class ByTheBook(CallsKernel):
             hi = 2**40 if call.right < 0 else corner + call.right
             if q1 > q0 and k1 > k0:
                 slices.append(Slice(q0, q1, k0, k1, lo, hi))
-        mask = plan.problem.concrete_mask
-        return replace(plan.problem, mask=SliceMask(slices, mask.seqlen_q, mask.seqlen_k))
+        return replace(plan.problem, mask=SliceMask(slices, bounds_q[-1], bounds_k[-1]))
 
     def call_forward(self, q, k, v, call, plan, out, lse):
         result, sums = Naive().forward(q, k, v, Naive().plan(self._problem(call, plan)))
@@ -78,6 +79,12 @@ class SkipsRows(ByTheBook):
     """The same of functions that can leave rows alone."""
 
     skips_rows = True
+
+
+class JoinsKeys(SkipsRows):
+    """The same with copies of keys in place of merging, where layers allow it."""
+
+    joins_keys = True
 
 
 def computed_rows(call, q):
@@ -125,14 +132,15 @@ def compare(mask, given_buffers, kernel=ByTheBook()):
     return plan
 
 
-@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows()], ids=["all rows", "some rows"])
+@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows(), JoinsKeys()], ids=["all rows", "some rows", "copies"])
 @pytest.mark.parametrize("given_buffers", [False, True])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_calls_make_the_mask(pattern, given_buffers, kernel):
     form, factors = PATTERNS[pattern]
     plan = compare(masks.build(pattern, 300, **factors), given_buffers, kernel)
     assert plan.form is form
-    assert (len(plan.calls) > 1) == (form is Form.LAYERS)
+    is_joined = kernel.joins_keys and pattern in JOINED
+    assert (len(plan.calls) > 1) == (form is Form.LAYERS and not is_joined)
     if form is Form.FULL:
         assert plan.metadata_bytes == 0
     if form is Form.VARLEN:
@@ -164,7 +172,7 @@ def test_layers_that_are_alone_on_their_rows(pattern, alone):
     assert all(call.rows is None for call in ByTheBook().plan(asked).calls)
 
 
-@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows()], ids=["all rows", "some rows"])
+@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows(), JoinsKeys()], ids=["all rows", "some rows", "copies"])
 def test_layers_and_rows_that_see_nothing(kernel):
     """Two layers are alone on their rows, two others share theirs, and 60 rows see nothing."""
     slices = [Slice(0, 40, 0, 40), Slice(60, 100, 20, 90), Slice(60, 100, 200, 260), Slice(140, 200, 80, 200, hi=0)]
@@ -173,11 +181,38 @@ def test_layers_and_rows_that_see_nothing(kernel):
     assert plan.empty.sum() == 60
 
 
-@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows()], ids=["all rows", "some rows"])
+@pytest.mark.parametrize("kernel", [ByTheBook(), SkipsRows(), JoinsKeys()], ids=["all rows", "some rows", "copies"])
 def test_rows_that_see_nothing(kernel):
     plan = compare(HOLES, given_buffers=True, kernel=kernel)
     assert plan.empty is not None
     assert plan.empty.sum() == 300 - 160 - 80
+
+
+def test_copies_of_keys_lie_side_by_side():
+    """Two ranges of keys that all of some queries see, and causal keys after a range that all see."""
+    whole = [Slice(0, 30, 0, 10), Slice(0, 30, 50, 80), Slice(50, 70, 10, 11), Slice(50, 70, 30, 77)]
+    plan = compare(SliceMask(whole, 90, 90), given_buffers=True, kernel=JoinsKeys())
+    (call,) = plan.calls
+    assert call.copies.keys.tolist() == [*range(10), *range(50, 80), 10, *range(30, 77)]
+    assert call.cu_seqlens_k.diff().tolist() == [40, 0, 48, 0]
+    causal = [Slice(0, 30, 0, 30, hi=0), Slice(30, 60, 0, 20), Slice(30, 60, 30, 60, hi=0)]
+    (call,) = compare(SliceMask(causal, 60, 60), given_buffers=True, kernel=JoinsKeys()).calls
+    assert call.copies.keys.tolist() == [*range(30), *range(20), *range(30, 60)]
+    assert call.causal
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        pytest.param([Slice(0, 30, 0, 30), Slice(30, 60, 0, 60, hi=0)], id="whole keys alone beside causal ones"),
+        pytest.param([Slice(0, 30, 0, 30, hi=0), Slice(0, 30, 40, 70, hi=40)], id="two causal ranges"),
+        pytest.param([Slice(0, 30, 0, 5), Slice(0, 30, 10, 30, hi=0)], id="fewer causal keys than queries"),
+        pytest.param([Slice(10 * n, 10 * n + 10, 0, 30 + n) for n in range(6)], id="many numbers of copies"),
+    ],
+)
+def test_layers_that_are_no_one_call(slices):
+    plan = compare(SliceMask(slices, 60, 70), given_buffers=True, kernel=JoinsKeys())
+    assert all(call.copies is None for call in plan.calls)
 
 
 @pytest.mark.parametrize("pattern", ["full", "causal"])

@@ -4,14 +4,14 @@ FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seq
 documents and is aligned bottom-right in each. Any other mask is the union of a few such masks, called layers.
 
 A layer is alone on its rows if no other layer shows these queries anything. Where a function can leave rows as they
-are, such a layer writes its rows of the results, and needs no merging.
+are, such a layer writes its rows of the results, and needs no merging. Some layers become one call over copies of keys.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,8 @@ from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
 from longca.parallel.merge import merge_parts
+from longca_flashattn.copies import Copies, make_copies
+from longca_flashattn.joined_keys import join_keys
 from longca_flashattn.own_rows import alone_on_rows, has_keys
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
@@ -45,6 +47,7 @@ class Call:
         seqused_q: Queries of each document that are computed, all or none of them: int32 [documents]. None for all
             queries of every document. The other rows of the results are not written.
         rows: Whether each query is computed: bool [Tq]. None like `seqused_q`.
+        copies: The copies that the call takes as its keys. None for the keys themselves.
     """
 
     max_seqlen_q: int
@@ -55,6 +58,7 @@ class Call:
     cu_seqlens_k: Tensor | None = None
     seqused_q: Tensor | None = None
     rows: Tensor | None = None
+    copies: Copies | None = None
 
     @property
     def causal(self) -> bool:
@@ -84,22 +88,29 @@ class CallsKernel(ABC):
 
     Attributes:
         skips_rows: Whether the functions take `Call.seqused_q`.
+        joins_keys: Whether layers become one call over copies of keys, if they can.
     """
 
     skips_rows: ClassVar[bool] = False
+    joins_keys: ClassVar[bool] = False
 
     def plan(self, problem: Problem) -> CallsPlan:
         """Turns the mask into calls."""
         mask = problem.concrete_mask
         form = next(form for form in FORMS if mask.admits(form))
         device = torch_device(problem.device)
-        if form in (Form.VARLEN, Form.LAYERS):
-            varlens = _varlens(mask, form)
-            alone = alone_on_rows(varlens) if self.skips_rows else [False] * len(varlens)
-            calls = tuple(_on(device, *each) for each in zip(varlens, alone, strict=True))
-        else:
-            calls = (_whole(mask, _window(mask, form)),)
-        return CallsPlan(problem, form, self.backend(problem), calls, _empty_rows(mask, form, device))
+        calls = self._of_documents(problem, form) if form in (Form.VARLEN, Form.LAYERS) else [_whole(mask, form)]
+        return CallsPlan(problem, form, self.backend(problem), tuple(calls), _empty_rows(mask, form, device))
+
+    def _of_documents(self, problem: Problem, form: Form) -> list[Call]:
+        """The calls of documents or of layers."""
+        mask, device = problem.concrete_mask, torch_device(problem.device)
+        varlens = _varlens(mask, form)
+        if self.joins_keys and (joined := join_keys(varlens)):
+            copies = make_copies(joined.keys, mask.seqlen_k, device, with_sums=problem.direction == "backward")
+            return [replace(_on(device, joined.varlen, False), copies=copies)]
+        alone = alone_on_rows(varlens) if self.skips_rows else [False] * len(varlens)
+        return [_on(device, *each) for each in zip(varlens, alone, strict=True)]
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, *, out: Tensor | None = None, lse: Tensor | None = None
@@ -110,7 +121,10 @@ class CallsKernel(ABC):
         q, k, v = (readable(x) for x in (q, k, v))
         if len(plan.calls) > 1:
             return self._forward_layers(q, k, v, plan, out, lse)
-        out, lse = self.call_forward(q, k, v, plan.calls[0], plan, out, lse)
+        call = plan.calls[0]
+        if call.copies:
+            k, v = call.copies.made(k), call.copies.made(v)
+        out, lse = self.call_forward(q, k, v, call, plan, out, lse)
         if plan.empty is not None:
             out.masked_fill_(plan.empty[:, None, None], 0.0)
             lse.masked_fill_(plan.empty, -torch.inf)
@@ -176,7 +190,12 @@ class CallsKernel(ABC):
         dout, q, k, v, out = (readable(x) for x in (dout, q, k, v, out))
         tensors = (dout, q, k, v, out, lse.contiguous())
         if len(plan.calls) == 1:
-            return self.call_backward(*tensors, plan.calls[0], plan, dq, dk, dv)
+            call, copies = plan.calls[0], plan.calls[0].copies
+            if copies is None:
+                return self.call_backward(*tensors, call, plan, dq, dk, dv)
+            tensors = (dout, q, copies.made(k), copies.made(v), *tensors[4:])
+            first, second, third = self.call_backward(*tensors, call, plan, dq, None, None)
+            return first, fill(dk, copies.summed(second)), fill(dv, copies.summed(third))
         merged, alone = _parted(plan.calls)
         dq_parts = q.new_empty((len(merged), *q.shape))
         dk_parts, dv_parts = (x.new_empty((len(plan.calls), *x.shape)) for x in (k, v))
@@ -251,7 +270,8 @@ def _reach(bound: int | None) -> int:
     return -1 if bound is None else bound
 
 
-def _whole(mask: Mask, window: Window) -> Call:
+def _whole(mask: Mask, form: Form) -> Call:
+    window = _window(mask, form)
     return Call(mask.seqlen_q, mask.seqlen_k, _reach(window.left), _reach(window.right))
 
 

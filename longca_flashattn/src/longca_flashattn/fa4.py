@@ -18,14 +18,14 @@ from longca_flashattn.fa4_blocks import BlocksPlan, blocks_backward, blocks_forw
 from longca_flashattn.fa4_functions import flash_backward, flash_forward, version
 from longca_flashattn.fa4_intervals import IntervalsPlan, intervals_backward, intervals_forward, plan_intervals
 
-__all__ = ["FlashAttention4"]
+__all__ = ["FlashAttention4", "NativeMasks"]
 
 
 class FlashAttention4:
     """FlashAttention-4."""
 
     def __init__(self) -> None:
-        self._native = _NativeMasks()
+        self._native = NativeMasks()
 
     def plan(self, problem: Problem) -> Plan:
         """Turns the mask into one call, or into lists of tiles with the tables for partly visible tiles."""
@@ -70,15 +70,17 @@ class FlashAttention4:
         return self._native.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
 
 
-class _NativeMasks(CallsKernel):
+class NativeMasks(CallsKernel):
     """The masks that FlashAttention-4 takes natively."""
 
     def backend(self, problem: Problem) -> str:
+        """The version of FlashAttention-4."""
         return _backend()
 
     def call_forward(
         self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        """Runs one call. See `CallsKernel.call_forward`."""
         return flash_forward(
             *(call.batched(x) for x in (q, k, v)),
             out=None if out is None else call.batched(out),
@@ -100,6 +102,7 @@ class _NativeMasks(CallsKernel):
         dk: Tensor | None,
         dv: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Computes one call's gradients. See `CallsKernel.call_backward`."""
         return flash_backward(
             *(call.batched(x) for x in (dout, q, k, v, out, lse)),
             *(None if x is None else call.batched(x) for x in (dq, dk, dv)),
