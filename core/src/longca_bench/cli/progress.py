@@ -1,4 +1,4 @@
-"""The progress of a run."""
+"""The progress of a run, and how long it will take."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import typer
 
 if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
+    from longca_bench.suites.duration import Duration
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "say_duration"]
 
 
 class Progress:
@@ -64,3 +65,16 @@ class Progress:
         """Clears the bar."""
         if self._shown:
             self._bar.stop()
+
+
+def say_duration(found: Duration, *, err: bool) -> None:
+    """Says how long a run will take.
+
+    Args:
+        found: The predicted duration.
+        err: Whether to say it on stderr, and only if it is predicted.
+    """
+    from longca_bench.reports.text import printable
+
+    if found.sentence and not (err and found.seconds is None):
+        typer.echo(printable(found.sentence), err=err)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longca.limits import MAX_GIB, MAX_SECONDS
+from longca_bench.cli.cluster_options import ClusterOptions, takes_cluster
 from longca_bench.cli.mask_options import PANEL, MaskOptions, say_lengths, takes_mask
 from longca_bench.cli.options import (
     AsJson,
@@ -19,8 +20,9 @@ from longca_bench.cli.options import (
     finite,
     open_registry,
 )
+from longca_bench.cli.progress import say_duration
 from longca_bench.cli.run_advised import advised, print_advised
-from longca_bench.cli.run_cluster import ClusterOptions, cluster_device, say_duration, start_job, takes_cluster
+from longca_bench.cli.run_cluster import cluster_device, start_job
 from longca_bench.cli.run_kernels import ChosenKernels
 from longca_bench.cli.run_ranks import check_ranks, in_its_place, ranks_of
 from longca_bench.cli.run_request import Described, Request

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from longca_bench.cli.options import print_json, takes_options
+from longca_bench.cli.cluster_options import ClusterOptions
+from longca_bench.cli.options import print_json
 
 if TYPE_CHECKING:
     from longca.manifests import Device
@@ -19,67 +20,10 @@ if TYPE_CHECKING:
     from longca_bench.clusters.job import ClusterJob
     from longca_bench.suites.duration import Duration
 
-__all__ = ["ClusterOptions", "cluster_device", "say_duration", "start_job", "takes_cluster"]
+__all__ = ["cluster_device", "start_job"]
 
 #: Minutes of a time limit beyond the upper end of the estimate, and the step to which it is rounded up.
 _START, _STEP = 10, 10
-
-
-def _option(flag: str, help: str, metavar: str | None = None, **about: Any) -> Any:
-    """An option of the clusters' panel."""
-    return typer.Option(flag, help=help, metavar=metavar, rich_help_panel="Slurm", **about)
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """The options of a job, as the command line gives them. `takes_cluster` adds them to a command."""
-
-    slurm: Annotated[bool, _option("--slurm", "Submit the run as a job of Slurm, with --nproc ranks on each node.")] = (
-        False
-    )
-    slurm_script: Annotated[bool, _option("--slurm-script", "Print the script of such a job for sbatch, and stop.")] = (
-        False
-    )
-    nodes: Annotated[int | None, _option("--nodes", "Number of nodes. (default: 1)", min=1, max=4096)] = None
-    gpu: Annotated[
-        str | None,
-        _option("--gpu", "GPU of the nodes, such as h200, for the time estimate. (default: this machine's)", "NAME"),
-    ] = None
-    partition: Annotated[str | None, _option("--partition", "Partition of the job.", "NAME")] = None
-    account: Annotated[str | None, _option("--account", "Account of the job.", "NAME")] = None
-    time: Annotated[
-        str | None,
-        _option("--time", "Time limit: minutes, or D-HH:MM:SS. (default: the estimate's upper end and 10 min)", "TIME"),
-    ] = None
-    sbatch: Annotated[
-        list[str] | None, _option("--sbatch", "A further option of sbatch, such as qos=high. Repeatable.", "NAME=VALUE")
-    ] = None
-
-    @property
-    def chosen(self) -> ClusterOptions | None:
-        """The options of a job, or None if no job is requested.
-
-        Raises:
-            RequestError: Options of a job without one, or both ways to make one. Or this process is a job's rank.
-        """
-        from longca.errors import RequestError
-        from longca_bench.ranks.job import current_job
-
-        if self.slurm and self.slurm_script:
-            raise RequestError("--slurm submits the job, and --slurm-script prints its script; leave out one of them")
-        if self.slurm or self.slurm_script:
-            if current_job() is not None:
-                raise RequestError("--slurm submits a job, and this process is a rank of one; leave out --slurm")
-            return self
-        if given := [f"--{each.name}" for each in fields(self) if getattr(self, each.name) not in (None, False)]:
-            raise RequestError(
-                f"{', '.join(given)}: these options are for a job of Slurm; add --slurm or --slurm-script. On several "
-                "hosts without Slurm, start torchrun on each of them"
-            )
-        return None
-
-
-takes_cluster = takes_options(ClusterOptions, "cluster")
 
 
 def cluster_device(wanted: Request, options: ClusterOptions) -> Device:
@@ -211,16 +155,3 @@ def _say_notes(job: ClusterJob, found: Duration, *, submits: bool) -> None:
             ),
             err=True,
         )
-
-
-def say_duration(found: Duration, *, err: bool) -> None:
-    """Says how long a run will take.
-
-    Args:
-        found: The predicted duration.
-        err: Whether to say it on stderr, and only if it is predicted.
-    """
-    from longca_bench.reports.text import printable
-
-    if found.sentence and not (err and found.seconds is None):
-        typer.echo(printable(found.sentence), err=err)

@@ -94,8 +94,7 @@ def _run(
     folder: RunFolder,
 ) -> list[Record]:
     """Measures the cases without a record, and returns the records of all cases."""
-    from longca_bench.cli.progress import Progress
-    from longca_bench.cli.run_cluster import say_duration
+    from longca_bench.cli.progress import Progress, say_duration
     from longca_bench.measuring.runner import run_cases
     from longca_bench.suites.duration import duration_of, is_measured
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from longca.manifests import Device
-    from longca_bench.cli.run_cluster import ClusterOptions
+    from longca_bench.cli.cluster_options import ClusterOptions
     from longca_bench.cli.run_request import Request
     from longca_bench.ranks.leader import Leader
 

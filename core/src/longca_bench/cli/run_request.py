@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from longca_bench.cli.cluster_options import ClusterOptions
     from longca_bench.cli.mask_options import MaskOptions
-    from longca_bench.cli.run_cluster import ClusterOptions
     from longca_bench.measuring.options import Options
     from longca_bench.suites.cases import Selection
 

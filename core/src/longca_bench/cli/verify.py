@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
+from longca_bench.cli.finding_json import finding_as_json
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
 from longca_bench.measuring.options import DEADLINE
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from longca.manifests.verified import Check
     from longca_bench.conformance.offers import OfferCheck
 
-__all__ = ["finding_as_json", "verify"]
+__all__ = ["verify"]
 
 _PANEL = "A function of yours"
 
@@ -236,9 +235,3 @@ def _as_json(check: OfferCheck) -> dict[str, Any]:
         "seconds": round(check.seconds, 3),
         "failures": [finding_as_json(*failure) for failure in check.failures],
     }
-
-
-def finding_as_json(label: str, finding: Any) -> dict[str, Any]:
-    """A finding as plain data. JSON has no NaN and no infinity, so null stands for both."""
-    values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(finding).items()}
-    return {"mask": label, **values}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from longca.errors import LongCAError, RequestError
+from longca_bench.cli.finding_json import finding_as_json
 from longca_bench.cli.options import chosen_directions, print_json
 from longca_bench.cli.recommend import parse_heads
-from longca_bench.cli.verify import finding_as_json
 
 if TYPE_CHECKING:
     from longca.manifests import Device
