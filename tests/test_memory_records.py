@@ -1,4 +1,4 @@
-"""What kernels state of their memory, held against every measurement on an H200 in results/h200.
+"""Kernels state their memory as every measurement on an H200 in results/h200 found it.
 
 A call's peak is stated to 2 %, and a plan's bytes to 3 %. Four kinds of records are off by more, and have a function
 below that says why. Records of equal masks, shapes and directions count once. Over ranks, too much may be stated.
@@ -145,7 +145,7 @@ def test_plans(found: list[Found]) -> None:
 
 
 def _over_ranks(record: dict[str, Any]) -> float:
-    """What is stated of a rank's call over what was measured, both beyond what was there before the call."""
+    """The stated memory of a rank's call over the measured one. Neither counts what was there before the call."""
     about = (record["pattern"], record["seqlen"], record["lengths"], record["seed"])
     mask = _mask(*about, json.dumps(record.get("factors", {})), None)
     shape = {name: record[name] for name in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}

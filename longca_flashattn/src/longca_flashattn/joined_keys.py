@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from longca.masks import Varlen
 from longca.masks.forms import Window
+from longca.masks.intervals import ragged
 
 __all__ = ["JoinedKeys", "join_keys"]
 
@@ -52,10 +53,11 @@ def join_keys(layers: Sequence[Varlen]) -> JoinedKeys | None:
     tails, window = causal.sum(0), _CAUSAL if causal.any() else _FULL
     if ((causal > 0).sum(0) > 1).any() or (window == _CAUSAL and ((whole > 0) & (tails < np.diff(bounds))).any()):
         return None
-    keys, seqlen_k = _concatenated(starts.T.ravel(), lengths.T.ravel()), int(layers[0].cu_seqlens_k[-1])
+    keys, seqlen_k = ragged(starts.T.ravel(), lengths.T.ravel())[1], int(layers[0].cu_seqlens_k[-1])
     if len(keys) > _COPIES * seqlen_k or len(np.unique(np.bincount(keys, minlength=seqlen_k))) > _NUMBERS:
         return None
-    return JoinedKeys(Varlen(bounds.astype(np.int32), _bounds(lengths.sum(0)).astype(np.int32), window), keys)
+    bounds_k = np.r_[0, np.cumsum(lengths.sum(0))]
+    return JoinedKeys(Varlen(bounds.astype(np.int32), bounds_k.astype(np.int32), window), keys)
 
 
 def _ranges(layer: Varlen, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -65,13 +67,3 @@ def _ranges(layer: Varlen, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     if layer.window == _CAUSAL:
         stops = np.maximum(starts, stops - (layer.cu_seqlens_q[document + 1] - bounds[1:]))
     return np.stack([starts, stops])
-
-
-def _concatenated(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All numbers of ranges, one range after another."""
-    before = _bounds(lengths)[:-1]
-    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
-
-
-def _bounds(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.r_[0, np.cumsum(lengths)]

@@ -58,8 +58,7 @@ def bsa_workspace_of(problem: Problem, configs: Configs) -> int:
     by_head = np.broadcast_to(stored, (problem.num_heads_kv, stored.shape[1]))
     by_part = by_head.reshape(-1, cut.heads_kv, stored.shape[1]).sum(1)
     store = max(int(by_part[:, blocks].sum(1).max()) for blocks in cut.ranges) * cut.heads // group
-    has_sums = len(cut.ranges) > 1 or cut.heads < group
-    return prepared + config.streams * store + (2 * tensors.wide_k if has_sums else 0)
+    return prepared + config.streams * store + (2 * tensors.wide_k if cut.has_sums(group) else 0)
 
 
 def bsa_plan(problem: Problem, form: Form) -> int:

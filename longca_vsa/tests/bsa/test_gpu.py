@@ -96,7 +96,7 @@ def test_stored_gradients_of_scores(block, streams):
     mask = mask_of(random(2), block)
     small = FromScores(128, 64, 4, 3, True, store=2**21, cache=2**19, streams=streams)
     kernel = BlockSparseAttention(Configs(Config(64, 64, 4, 2, True), Config(64, 64, 4, 2, True), small))
-    assert kernel.plan(problem(mask)).has_sums
+    assert kernel.plan(problem(mask)).cut.has_sums(2)
     verify(kernel, mask, dtype="bfloat16", head_dim=128, heads=(4, 2))
     check_layouts(problem(mask), kernel)
 

@@ -37,7 +37,8 @@ def launch_parts(inputs: _Six, results: tuple[Tensor, ...], plan: BSAPlan) -> No
     streams = [_side_stream(q.device, n) for n in range(1, config.streams)] if q.is_cuda else []
     lanes = [(stream, q.new_empty((rows, cut.heads * config.block_n))) for stream in (None, *streams)]
     prepared = [_prepared(inputs, each.queries, each.plan) for each in plan.ranges]
-    sums = [torch.zeros(k.shape, dtype=torch.float32, device=k.device) for _ in "kv"] if plan.has_sums else None
+    adds = cut.has_sums(plan.group)
+    sums = [torch.zeros(k.shape, dtype=torch.float32, device=k.device) for _ in "kv"] if adds else None
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream(q.device))
     for number, first in enumerate(range(0, k.shape[1], cut.heads_kv)):

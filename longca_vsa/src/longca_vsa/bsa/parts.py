@@ -39,6 +39,10 @@ class Cut(NamedTuple):
     heads: int
     ranges: tuple[slice, ...]
 
+    def has_sums(self, group: int) -> bool:
+        """Whether several parts add to dk and dv of a KV head, which has a group of so many query heads."""
+        return len(self.ranges) > 1 or self.heads < group
+
 
 def cut_into_parts(problem: Problem, configs: Configs) -> Cut:
     """The parts of a backward.

@@ -67,11 +67,6 @@ class BSAPlan(FlashPlan):
         return max(self.configs.dkdv.block_m, self.scores.rows if self.scores else 0)
 
     @property
-    def has_sums(self) -> bool:
-        """Whether several parts add to dk and dv of a KV head."""
-        return self.cut is not None and (len(self.ranges) > 1 or self.cut.heads < self.group)
-
-    @property
     def passes(self) -> int:
         """Lists that a program of dk and dv walks: one that its heads share, or one for each head."""
         return max(1, self.group // self.heads_a_mask)
@@ -140,9 +135,7 @@ def _make_range(problem: Problem, configs: Configs, cut: Cut) -> BSAPlan:
     assert configs.dq.block_n == n, "dq reads the tiles that dk and dv stored"
     kept = Kept(torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device)), len(mask.k_bounds) - 1)
     lists = make_lists(replace(kept, by_key=True), mask.q_bounds, {m}, gathers=False)
-    plan = BSAPlan(
-        problem, Form.BLOCK_SPARSE, "triton", configs, cut.heads, problem.heads_q // mask.heads, {}, lists, cut=cut
-    )
+    plan = BSAPlan(problem, Form.BLOCK_SPARSE, "triton", configs, cut.heads, problem.heads_q // mask.heads, {}, lists)
     steps = lists[0].steps[m]
     keys = make_tiles(mask.k_bounds, 1, n, steps, heads, cut.heads_kv)
     blocks = kept.heads(slice(None)).view(mask.heads, kept.num_rows, kept.num_keys)
