@@ -3,9 +3,10 @@
     python longca_flashattn/benchmarks/layers.py [--seqlens 32768] [--heads 64:8] [--out FILE.json]
 
 The manifests offer as many layers as were measured here. More than three are offered as not verified. A ratio above 1
-means that layers are slower than fa4. `fa3 rows` is the kernel in use: a layer writes only its own rows of the results,
-where no other layer has them. `fa3` merges the results of all layers. `fa3 copies` and `fa4 copies` are one call over
-copies of keys, for layers that can be one. They are not in use before they were measured and verified.
+means that layers are slower than fa4. `fa3` merges the results of all layers. In `fa3 rows` a layer writes only its own
+rows of the results, where no other layer has them. `fa3 copies` and `fa4 copies` are one call over copies of keys, for
+layers that can be one. The registry's fa3 is `fa3 copies` where layers can be one call and share rows, else `fa3 rows`.
+The registry's fa4 makes no copies.
 """
 
 from __future__ import annotations
@@ -34,17 +35,23 @@ from longca_flashattn.joined_keys import join_keys
 class AllRows(FlashAttention3):
     """fa3 whose layers compute all rows, so that all of their results are merged."""
 
-    skips_rows = False
+    skips_rows = joins_keys = False
+
+
+class OwnRows(FlashAttention3):
+    """fa3 whose layers are several calls, which write their own rows where they are alone on them."""
+
+    joins_keys = False
 
 
 class OneCall(FlashAttention3):
-    """fa3 with one call over copies of keys."""
+    """fa3 with one call over copies of keys, for layers that are alone on their rows too."""
 
-    joins_keys = True
+    skips_rows = False
 
 
 class OneCallOfFA4(NativeMasks):
-    """fa4 with one call over copies of keys."""
+    """The same of fa4."""
 
     joins_keys = True
 
@@ -52,7 +59,7 @@ class OneCallOfFA4(NativeMasks):
 KERNELS: dict[str, Callable[[], Any]] = {
     **{name: partial(registry().load, name) for name in ("fa4", "fa2")},
     "fa3": AllRows,
-    "fa3 rows": partial(registry().load, "fa3"),
+    "fa3 rows": OwnRows,
 }
 COPIES: dict[str, Callable[[], Any]] = {"fa3 copies": OneCall, "fa4 copies": OneCallOfFA4}
 PATTERNS = (

@@ -13,7 +13,6 @@ from longca.testing import verify
 from longca_builtin.naive import Naive
 from longca_flashattn.fa3 import FlashAttention3
 from longca_flashattn.fa3_sparse import FlashAttention3Sparse
-from longca_flashattn.fa4 import NativeMasks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -135,21 +134,8 @@ def test_layers_that_are_alone_on_their_rows(name, head_dim, heads):
     verify(FlashAttention3(), LAYERS[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
 
 
-class OneCall(FlashAttention3):
-    """fa3 with one call over copies of keys. It is not in use before these tests passed on a GPU."""
-
-    joins_keys = True
-
-
-class OneCallOfFA4(NativeMasks):
-    """The same of fa4."""
-
-    joins_keys = True
-
-
 #: Masks of layers that are one call over copies of keys. In the last one some rows see nothing.
 JOINED = {
-    "causal_blockwise": LAYERS["causal_blockwise"],
     "shared_question": masks.build("shared_question", 1300, documents=[300, 130, 1, 569, 300]),
     "two ranges": SliceMask(
         [Slice(0, 300, 0, 100), Slice(0, 300, 500, 800), Slice(500, 700, 100, 101), Slice(500, 700, 300, 707)], 900, 900
@@ -159,23 +145,18 @@ JOINED = {
 
 @pytest.mark.parametrize("heads", [(8, 2), (4, 4)])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("make", [OneCall, OneCallOfFA4])
 @pytest.mark.parametrize("name", JOINED)
-def test_layers_as_one_call_over_copies_of_keys(name, make, head_dim, heads):
-    if make is OneCallOfFA4 and head_dim == 256:
-        pytest.skip("fa4 takes head dimensions up to 128")
-    (call,) = make().plan(problem(JOINED[name], heads, head_dim=head_dim, direction="backward")).calls
+def test_layers_as_one_call_over_copies_of_keys(name, head_dim, heads):
+    (call,) = FlashAttention3().plan(problem(JOINED[name], heads, head_dim=head_dim, direction="backward")).calls
     assert call.copies is not None
-    verify(make(), JOINED[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
+    verify(FlashAttention3(), JOINED[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
 
 
-@pytest.mark.parametrize(
-    ("make", "name"), [(FlashAttention3, "prefix_lm_document"), (OneCall, "shared_question")], ids=["rows", "copies"]
-)
-def test_layers_write_all_of_their_buffers_and_nothing_else(make, name):
+@pytest.mark.parametrize("name", ["prefix_lm_document", "shared_question"])
+def test_layers_write_all_of_their_buffers_and_nothing_else(name):
     mask = (LAYERS | JOINED)[name]
     asked, tokens = problem(mask, direction="backward"), mask.seqlen_q
-    kernel, plan = make(), make().plan(asked)
+    kernel, plan = FlashAttention3(), FlashAttention3().plan(asked)
     packed = torch.randn(tokens, 12, 128, dtype=torch.bfloat16, device="cuda")
     q, k, v = packed.split([8, 2, 2], dim=1)
     dout = torch.randn_like(q)

@@ -70,12 +70,25 @@ def test_fa4_sums_each_kv_head_in_float32():
 
 
 def test_layers_that_share_rows_have_results_of_their_own():
-    mask = masks.build("shared_question", seqlen=4096, documents=[1000, 2000, 1096])
+    mask = masks.build("global_sliding_window", seqlen=4096, window=100, global_tokens=70)
     q, k, lse = 64 * MIB, 8 * MIB, MIB
-    assert len(mask.layers) == 2
+    assert len(mask.layers) == 3
+    assert fa2_workspace(_problem(mask, "forward"), Form.LAYERS) == 3 * (q + lse)
     assert fa3_workspace(_problem(mask, "forward"), Form.LAYERS) == 2 * (q + lse)
-    assert fa3_workspace(_problem(mask), Form.LAYERS) > 2 * (q + 2 * k)
+    assert fa3_workspace(_problem(mask), Form.LAYERS) > 2 * q + 6 * k
     assert fa2_workspace(_problem(mask), Form.LAYERS) > fa3_workspace(_problem(mask), Form.LAYERS)
+
+
+@pytest.mark.parametrize("heads_kv", [8, 64])
+def test_layers_as_one_call_copy_keys(heads_kv):
+    mask = masks.build("shared_question", seqlen=4096, documents=[1000, 2000, 1096])
+    copies = 4096 + 1000  # the question's keys once more for the second answer
+    row = heads_kv * 128 * 2
+    assert fa3_workspace(_problem(mask, "forward", heads_kv=heads_kv), Form.LAYERS) == 2 * copies * row
+    backward = _problem(mask, heads_kv=heads_kv)
+    later = 4 * copies * row - 2 * 4096 * row  # copies and their gradients. dk and dv come after the call.
+    within = fa4_workspace(_problem(DOCUMENTS, heads_kv=heads_kv), Form.VARLEN)
+    assert later + within < fa3_workspace(backward, Form.LAYERS) < later + 1.3 * within
 
 
 def test_layers_that_are_alone_on_their_rows_need_no_results_of_their_own():

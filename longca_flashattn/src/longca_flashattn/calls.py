@@ -4,7 +4,8 @@ FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seq
 documents and is aligned bottom-right in each. Any other mask is the union of a few such masks, called layers.
 
 A layer is alone on its rows if no other layer shows these queries anything. Where a function can leave rows as they
-are, such a layer writes its rows of the results, and needs no merging. Some layers become one call over copies of keys.
+are, such a layer writes its rows of the results, and needs no merging. Some other layers become one call over copies of
+keys.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class CallsKernel(ABC):
 
     Attributes:
         skips_rows: Whether the functions take `Call.seqused_q`.
-        joins_keys: Whether layers become one call over copies of keys, if they can.
+        joins_keys: Whether layers that would be merged become one call over copies of keys, if they can.
     """
 
     skips_rows: ClassVar[bool] = False
@@ -106,10 +107,10 @@ class CallsKernel(ABC):
         """The calls of documents or of layers."""
         mask, device = problem.concrete_mask, torch_device(problem.device)
         varlens = _varlens(mask, form)
-        if self.joins_keys and (joined := join_keys(varlens)):
+        alone = alone_on_rows(varlens) if self.skips_rows else [False] * len(varlens)
+        if self.joins_keys and not all(alone) and (joined := join_keys(varlens)):
             copies = make_copies(joined.keys, mask.seqlen_k, device, with_sums=problem.direction == "backward")
             return [replace(_on(device, joined.varlen, False), copies=copies)]
-        alone = alone_on_rows(varlens) if self.skips_rows else [False] * len(varlens)
         return [_on(device, *each) for each in zip(varlens, alone, strict=True)]
 
     def forward(

@@ -29,6 +29,7 @@ class FlashAttention3(CallsKernel):
     """FlashAttention-3."""
 
     skips_rows = True
+    joins_keys = True
 
     def backend(self, problem: Problem) -> str:
         """The distribution whose operators run."""

@@ -16,6 +16,7 @@ from longca.kernels.sizes import Tensors, block_sparse, most_blocks, widths
 from longca.manifests import Problem
 from longca.masks import BlockSparseMask, Form, Varlen
 from longca.masks.intervals import IntervalPieces
+from longca_flashattn.joined_keys import JoinedKeys, join_keys
 from longca_flashattn.own_rows import alone_on_rows
 from longca_flashattn.page_sizes import joint_lse_bytes, pages_a_row, runs_jointly, unit_size
 
@@ -47,7 +48,15 @@ def fa2_workspace(problem: Problem, form: Form) -> int:
 
 def fa3_workspace(problem: Problem, form: Form) -> int:
     """Bytes that FlashAttention-3 allocates."""
-    return _workspace(problem, form, _fa3_backward, results=False, skips_rows=True)
+    joined = _joined(problem, form)
+    if joined is None:
+        return _workspace(problem, form, _fa3_backward, results=False, skips_rows=True)
+    tensors = Tensors.of(problem)
+    copies = 2 * len(joined.keys) * tensors.k // tensors.tokens_k  # of keys and values
+    if problem.direction == "forward":
+        return copies
+    # Copies and their gradients are there when dk and dv are not yet.
+    return 2 * copies + _fa3_backward(problem, form, joined.varlen, len(joined.keys)) - 2 * tensors.k
 
 
 def fa3_sparse_workspace(problem: Problem, form: Form) -> int:
@@ -75,18 +84,28 @@ def fa4_workspace(problem: Problem, form: Form) -> int:
 
 def calls_plan(problem: Problem, form: Form) -> int:
     """Bytes of the document bounds of all calls and of the flags of queries that see nothing."""
+    return _plan(problem, form, _documents(problem, form))
+
+
+def _plan(problem: Problem, form: Form, calls: list[Varlen]) -> int:
+    """The same for some calls."""
     mask = problem.concrete_mask
-    bounds = sum(8 * len(varlen.cu_seqlens_q) for varlen in _documents(problem, form))
+    bounds = sum(8 * len(varlen.cu_seqlens_q) for varlen in calls)
     if form in (Form.FULL, Form.CAUSAL) and mask.seqlen_q <= mask.seqlen_k:
         return bounds
     return bounds + (0 if mask.head(0).row_pieces.empty_rows() is None else mask.seqlen_q)
 
 
 def fa3_plan(problem: Problem, form: Form) -> int:
-    """The same, and the documents and queries of each layer that is alone on its rows."""
-    calls = _documents(problem, form)
+    """The same, and the documents and queries of each layer that is alone on its rows, or the indices of copies."""
+    calls, joined = _documents(problem, form), _joined(problem, form)
+    if joined:
+        indices = len(joined.keys)
+        if problem.direction == "backward":
+            indices += len(joined.keys) + problem.concrete_mask.seqlen_k
+        return _plan(problem, form, [joined.varlen]) + 8 * indices
     own = (call for call, is_alone in zip(calls, alone_on_rows(calls), strict=True) if is_alone)
-    return calls_plan(problem, form) + sum(
+    return _plan(problem, form, calls) + sum(
         4 * (len(call.cu_seqlens_q) - 1) + problem.concrete_mask.seqlen_q for call in own
     )
 
@@ -138,6 +157,12 @@ def _documents(problem: Problem, form: Form) -> list[Varlen]:
     return [mask.varlen]
 
 
+def _joined(problem: Problem, form: Form) -> JoinedKeys | None:
+    """The one call over copies of keys that fa3 makes of layers, if it does."""
+    layers = _documents(problem, form)
+    return None if all(alone_on_rows(layers)) else join_keys(layers)
+
+
 def _fa2_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
     tensors, documents = Tensors.of(problem), 1 if call is None else len(call.cu_seqlens_q) - 1
     tokens = _padded(tensors.tokens_q, _TILE) if call is None else tensors.tokens_q + _TILE * documents
@@ -146,15 +171,22 @@ def _fa2_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
     return 4 * tokens * problem.heads_q * (splits * _padded(problem.head_dim, 32) + 1) + expanded
 
 
-def _fa3_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
+def _fa3_backward(problem: Problem, form: Form, call: Varlen | None, keys: int | None = None) -> int:
     """Bytes as for FlashAttention-4, plus a semaphore for each tile of queries."""
     tensors, documents = Tensors.of(problem), 1 if call is None else len(call.cu_seqlens_q) - 1
     longest = tensors.tokens_q if call is None else call.max_seqlen_q
-    return _accumulators(problem, form, call) + 4 * -(-longest // 64) * documents * problem.heads_q
+    return _accumulators(problem, form, call, keys) + 4 * -(-longest // 64) * documents * problem.heads_q
 
 
-def _accumulators(problem: Problem, form: Form, call: Varlen | None) -> int:
-    """Bytes of the sums of dq and of two numbers a query. Shared KV heads add the sums of dk and dv."""
+def _accumulators(problem: Problem, form: Form, call: Varlen | None, keys: int | None = None) -> int:
+    """Bytes of the sums of dq and of two numbers a query. Shared KV heads add the sums of dk and dv.
+
+    Args:
+        problem: The problem.
+        form: The form of its mask.
+        call: The documents of the call. None stands for a call without.
+        keys: Keys of the call. None stands for those of the problem.
+    """
     tensors, tile = Tensors.of(problem), _query_tile(problem, form, call)
     dim = _padded(problem.head_dim, 32)
     if call is None:
@@ -162,7 +194,7 @@ def _accumulators(problem: Problem, form: Form, call: Varlen | None) -> int:
     else:
         documents = len(call.cu_seqlens_q) - 1
         tokens_q = _padded(tensors.tokens_q + documents * tile, tile)
-        tokens_k = _padded(tensors.tokens_k + documents * _TILE, _TILE)
+        tokens_k = _padded((keys or tensors.tokens_k) + documents * _TILE, _TILE)
     queries = 4 * tokens_q * problem.heads_q * (dim + 2)
     return queries + (2 * 4 * tokens_k * problem.num_heads_kv * dim if problem.is_gqa else 0)
 
