@@ -8,7 +8,7 @@ import pytest
 from longca import Device, Problem
 from longca.masks import BlockSparseMask
 from longca_vsa.bsa import BSA
-from longca_vsa.bsa.configs import candidates, choose, heads_in_cache
+from longca_vsa.bsa.configs import FromScores, candidates, choose, heads_in_cache, recomputing
 
 CAPABILITIES = [(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (13, 0)]
 HOPPER = (9, 0)
@@ -59,6 +59,40 @@ def test_tiles_are_as_large_as_blocks_fill(block, packed, expected):
 def test_a_few_small_blocks_do_not_make_tiles_small():
     bounds = np.r_[0, 3, 5, 300:4096:128, 4096]
     assert choose(problem(bounds, 1)).dkdv.block_n == 64
+
+
+def _large(block=64, heads_q=16, heads_kv=2, head_dim=128, seqlen=8192, capability=HOPPER, mask_heads=2):
+    bounds = uniform(block, seqlen)
+    mask = BlockSparseMask(np.ones((mask_heads, len(bounds) - 1, len(bounds) - 1), bool), bounds, bounds)
+    return Problem(mask=mask, heads_q=heads_q, heads_kv=heads_kv, head_dim=head_dim, device=Device("cuda", capability))
+
+
+@pytest.mark.parametrize(
+    ("fields", "stores"),
+    [
+        ({}, True),
+        ({"block": 128}, True),
+        ({"heads_kv": 8, "mask_heads": 1}, True),
+        ({"heads_kv": 1, "mask_heads": 1}, True),
+        ({"mask_heads": 16}, False),  # the heads of a group walk lists of their own
+        ({"heads_kv": 16, "mask_heads": 1}, False),
+        ({"block": 96}, False),
+        ({"head_dim": 64}, False),
+        ({"seqlen": 4096}, False),  # 2.7e8 pairs
+        ({"capability": (8, 0)}, False),
+        ({"capability": (10, 0)}, False),
+        ({"capability": None}, False),
+    ],
+)
+def test_gradients_of_scores_are_stored_where_that_was_measured_to_be_faster(fields, stores):
+    problem = _large(**fields)
+    configs, other = choose(problem), recomputing(problem, problem.device.capability)
+    assert (configs.forward, configs.dkdv) == (other.forward, other.dkdv)
+    assert isinstance(configs.dq, FromScores) == stores
+    assert stores or configs == other
+    if stores:
+        assert configs.dq.block_n == configs.dkdv.block_n
+        assert configs.dq.store == 8 * 8192 * 16 * 128 * 2
 
 
 @pytest.mark.parametrize(("cache", "heads"), [(0, 1), (4 * 1000, 1), (8 * 1000, 2), (15 * 1000, 3), (40 * 1000, 6)])

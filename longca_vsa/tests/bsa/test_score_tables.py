@@ -86,6 +86,17 @@ def test_parts_have_each_query_of_each_head_once(mask_heads, store, cache, strea
     assert widest <= store * 2 + cut.heads_kv * fullest_block
 
 
+@pytest.mark.parametrize(("pairs", "heads"), [(0, 1), (10**7, 2), (10**9, 4)])
+def test_a_part_of_few_pairs_may_read_more_than_the_cache(pairs, heads):
+    bounds = np.r_[0:1024:64, 1024]
+    mask = BlockSparseMask(np.ones((1, 16, 16), bool), bounds, bounds)
+    problem = longca.Problem(mask=mask, heads_q=16, heads_kv=4, device=longca.Device("cpu"), direction="backward")
+    config = FromScores(64, BLOCK_N, 4, 2, store=2**30, cache=1, pairs=pairs)
+    cut = cut_into_parts(problem, Configs(CONFIGS.forward, CONFIGS.dkdv, config))
+    assert cut == (4, heads, (slice(0, 16),))
+    assert pairs == 0 or cut.heads * cut.heads_kv * 1024**2 <= pairs
+
+
 @pytest.mark.parametrize(("seqlen", "kept"), [(8192, 0.1), (8192, 0.5), (32768, 0.1), (32768, 0.5), (131072, 0.1)])
 def test_parts_on_a_gpu(seqlen, kept):
     """Parts have tiles for all multiprocessors, fill tiles of queries, and keep to the store and to the cache."""

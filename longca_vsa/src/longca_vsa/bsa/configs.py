@@ -6,13 +6,13 @@ take the least time, unfilled rows included. In the forward and for dq, `block_m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca import Problem
-from longca.kernels.sizes import block_sparse
+from longca.kernels.sizes import Tensors, block_sparse
 from longca_triton.config import Config, Configs, by_shared_memory
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "heads_in_cache",
     "packed_heads",
     "piece_of",
+    "recomputing",
     "tile_count",
     "unit_of",
 ]
@@ -39,11 +40,13 @@ class FromScores(Config):
         store: Bytes of gradients that a part stores, about.
         cache: Bytes of q and dout that a part reads, about.
         streams: Parts that may run at the same time, each with a store of its own.
+        pairs: Visible pairs that a part may have, whatever it reads.
     """
 
     store: int = 2**31
     cache: int = 2**25
     streams: int = 1
+    pairs: int = 0
 
 
 _Table = dict[int, tuple[Config, ...]]
@@ -114,6 +117,12 @@ _SMALL: dict[str, _Table] = {
 #: (results/h200/sparse/tuning).
 _ROW_COST = {128: 1.0, 64: 1.1, 32: 2.1, 16: 3.0}
 
+#: A backward of fewer visible pairs computes scores twice: its launches take longer than storing them saves.
+_STORES_FROM = 3 * 10**8
+#: Visible pairs of a part that keep an H200 busy for a millisecond, so that launches do not count.
+_PAIRS = 6 * 10**8
+#: Bytes of a store at most, over those of q.
+_STORED = 8
 
 #: Blocks of fewer tokens are not gathered: finding them takes more time than loading them.
 _SMALLEST_PIECE = 16
@@ -131,6 +140,27 @@ def choose(problem: Problem, capability: tuple[int, int] | None = None) -> Confi
         problem: The problem. Its mask is a block-sparse one.
         capability: A compute capability. None stands for the capability of the problem's device.
     """
+    capability = capability or problem.device.capability
+    configs = recomputing(problem, capability)
+    if capability != (9, 0) or not _gains_by_storing(problem):
+        return configs
+    store = min(FromScores.store, _STORED * Tensors.of(problem).q)
+    dq = FromScores(128, configs.dkdv.block_n, 8, 3, True, store=store, streams=2, pairs=_PAIRS)
+    return replace(configs, dq=dq)
+
+
+def _gains_by_storing(problem: Problem) -> bool:
+    """Whether stored gradients of scores make the backward faster, as measured on an H200.
+
+    Measured were blocks of 64 and 128 and a head dimension of 128, with two to eight query heads a group that share
+    their mask. One query head a group gains nothing (results/h200/sparse/tuning).
+    """
+    has_whole_tiles = (block_sparse(problem).block_size or 1) % 64 == 0
+    return has_whole_tiles and problem.head_dim == 128 and packed_heads(problem) > 1 and problem.area >= _STORES_FROM
+
+
+def recomputing(problem: Problem, capability: tuple[int, int] | None) -> Configs:
+    """The same, with a kernel of dq that computes the scores again."""
     mask, packed = block_sparse(problem), packed_heads(problem)
 
     def best(kernel: str) -> Config:
@@ -139,7 +169,7 @@ def choose(problem: Problem, capability: tuple[int, int] | None = None) -> Confi
                 return tile_count(mask.k_bounds, 1, config.block_n) * config.block_n * _ROW_COST[config.block_n]
             return tile_count(mask.q_bounds, packed, config.block_m) * config.block_m * _ROW_COST[config.block_m]
 
-        return min(candidates(kernel, problem.head_dim, capability or problem.device.capability), key=cost)
+        return min(candidates(kernel, problem.head_dim, capability), key=cost)
 
     return Configs(best("forward"), best("dkdv"), best("dq"))
 

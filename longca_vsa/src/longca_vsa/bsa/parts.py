@@ -65,7 +65,9 @@ def cut_into_parts(problem: Problem, configs: Configs) -> Cut:
     pieces = min(max(1, -(-heads_kv * least * a_head // config.store)), max(1, blocks))
 
     def fits(kv: int, heads: int) -> bool:
-        return kv * heads * a_head <= config.store * pieces and kv * heads * cached <= config.cache * pieces
+        number = kv * heads / pieces  # of query heads
+        is_read_once = number * cached <= config.cache or number * problem.area <= config.pairs * problem.heads_q
+        return number * a_head <= config.store and is_read_once
 
     heads = max((n for n in _divisors(group) if n >= least and fits(heads_kv, n)), default=least)
     heads_kv = max((n for n in widths if n >= heads_kv and fits(n, heads)), default=heads_kv)
