@@ -139,6 +139,11 @@ def constants() -> str:
         ("`timing.LEAST`", timing.LEAST, "samples that are taken at any cost"),
         ("`timing.BUDGET`", f"{timing.BUDGET}\N{NO-BREAK SPACE}s", "sampling stops when the samples add up to this"),
         (
+            "`timing.LEAD`",
+            f"{timing.LEAD * 1e3:g}\N{NO-BREAK SPACE}ms",
+            "a CUDA device is busy for as long before a timed call",
+        ),
+        (
             "`options.DEADLINE`",
             f"{options.DEADLINE:g}\N{NO-BREAK SPACE}s",
             "a case's deadline, unless `--timeout` says otherwise",

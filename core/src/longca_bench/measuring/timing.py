@@ -1,8 +1,9 @@
 """Timing: warm-up, sampling, the clock and the flush of the L2 cache, for one device and for several ranks.
 
 CPUs are timed with the monotonic clock. CUDA devices are timed with events around each call, after the L2 cache was
-flushed. Warm-up ends when two calls in a row differ by less than WARM, and after WARM_UP calls at the latest. Sampling
-ends after SAMPLES calls, or after at least LEAST calls when the time budget is spent.
+flushed. The device is busy with flushing it while the host launches the call. Warm-up ends when two calls in a row
+differ by less than WARM, and after WARM_UP calls at the latest. Sampling ends after SAMPLES calls, or after at least
+LEAST calls when the time budget is spent.
 
 Ranks line up at a barrier before each call. A sample is the time on the slowest rank, so all ranks stop after the same
 call. Ranks tell each other their times after several calls (`World.batch`): a device that rests after each call has
@@ -26,6 +27,7 @@ from longca_bench.measuring.world import World
 __all__ = [
     "BUDGET",
     "BUSY",
+    "LEAD",
     "LEAST",
     "SAMPLES",
     "WARM",
@@ -46,6 +48,9 @@ SAMPLES = 50
 LEAST = 3
 #: Seconds of samples of a call.
 BUDGET = 0.25
+#: Seconds for which a CUDA device is busy before a timed call. So a call that is launched in less has no launching in
+#: its time, as in a model whose host is ahead of the device.
+LEAD = 5e-4
 #: Bytes that the flush writes, more than any L2 cache has.
 FLUSH_BYTES = 2**28
 #: The least and the most seconds for which a device is kept busy before a timed call.
@@ -195,21 +200,25 @@ def keep_busy(seconds: float) -> None:
     Args:
         seconds: Seconds of the last call. The work takes as long, within BUSY.
     """
-    for _ in range(math.ceil(min(max(seconds, BUSY[0]), BUSY[1]) / _product_seconds())):
-        torch.mm(_filler(), _filler())
+    for _ in range(math.ceil(min(max(seconds, BUSY[0]), BUSY[1]) / _seconds_of(_multiply))):
+        _multiply()
     torch.cuda.synchronize()
 
 
 @cache
-def _product_seconds() -> float:
-    """Seconds of a product of two fillers."""
-    torch.mm(_filler(), _filler())
+def _seconds_of(work: Callable[[], None]) -> float:
+    """Seconds that some work takes on the CUDA device."""
+    work()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    torch.mm(_filler(), _filler())
+    work()
     end.record()
     end.synchronize()
     return max(1e-5, begin.elapsed_time(end) / 1e3)
+
+
+def _multiply() -> None:
+    torch.mm(_filler(), _filler())
 
 
 @cache
@@ -246,8 +255,9 @@ def _calls_to_come(taken: list[float], before: float, budget: float, batch: int)
 
 
 def _on_cuda(call: _Call, world: World) -> tuple[float, object]:
-    """Events around the call. The flush before it keeps the device busy until the call is launched."""
-    flush_l2()
+    """Events around the call. The flushes before it keep the device busy until the call is launched."""
+    for _ in range(math.ceil(LEAD / _seconds_of(flush_l2))):
+        flush_l2()
     world.line_up()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()

@@ -62,3 +62,17 @@ def test_one_device_is_a_world_of_size_one():
 def test_calls_to_come(taken, before, count):
     assert _calls_to_come(taken, before, 1.0, 8) == count
     assert _calls_to_come(taken, before, 1.0, 1) == min(count, 1), "one device asks after each call"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_launching_is_in_no_sample_of_a_cuda_device():
+    x = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
+
+    def slowly():
+        time.sleep(timing.LEAD / 2)
+        return x @ x
+
+    world = World(x.device)
+    at_once, late = (time_calls(call, world, budget=0.05).median for call in (lambda: x @ x, slowly))
+    assert late < at_once + timing.LEAD / 4
