@@ -90,15 +90,34 @@ def problem(mask, heads_q=4, heads_kv=2, head_dim=128):
     )
 
 
+def storing(streams):
+    """bsa with stored gradients of scores, in small parts."""
+    small = FromScores(128, 64, 4, 3, True, store=2**21, cache=2**19, streams=streams)
+    return BlockSparseAttention(Configs(Config(64, 64, 4, 2, True), Config(64, 64, 4, 2, True), small))
+
+
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("block", [16, 64, 128, None])
 def test_stored_gradients_of_scores(block, streams):
-    mask = mask_of(random(2), block)
-    small = FromScores(128, 64, 4, 3, True, store=2**21, cache=2**19, streams=streams)
-    kernel = BlockSparseAttention(Configs(Config(64, 64, 4, 2, True), Config(64, 64, 4, 2, True), small))
+    mask, kernel = mask_of(random(2), block), storing(streams)
     assert kernel.plan(problem(mask)).cut.has_sums(2)
     verify(kernel, mask, dtype="bfloat16", head_dim=128, heads=(4, 2))
     check_layouts(problem(mask), kernel)
+
+
+def test_parts_on_two_streams_run_in_a_graph():
+    kernel, asked = storing(2), problem(mask_of(random(2), 64))
+    plan, (q, k, v, dout) = kernel.plan(asked), draw_tensors(asked)
+    out, lse = kernel.forward(q, k, v, plan)
+    expected = kernel.backward(dout, q, k, v, out, lse, plan)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = kernel.backward(dout, q, k, v, out, lse, plan)
+    for _ in range(2):
+        for grad in found:
+            grad.fill_(torch.nan)
+        graph.replay()
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("block", [16, 64, None])
@@ -106,9 +125,11 @@ def test_strides_change_nothing(block):
     check_layouts(problem(mask_of(random(2), block)), BlockSparseAttention())
 
 
+@pytest.mark.parametrize("stores", [False, True], ids=["computed twice", "stored"])
 @pytest.mark.parametrize("block", [16, 64, None])
-def test_equal_inputs_give_equal_bits(block):
-    kernel, asked = BlockSparseAttention(), problem(mask_of(random(4), block))
+def test_equal_inputs_give_equal_bits(block, stores):
+    kernel = storing(2) if stores else BlockSparseAttention()
+    asked = problem(mask_of(random(2 if stores else 4), block))
     tensors = draw_tensors(asked)
     first, *others = (both_ways(kernel, asked, *(x.clone() for x in tensors)) for _ in range(3))
     for results in others:
