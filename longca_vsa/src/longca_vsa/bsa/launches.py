@@ -6,7 +6,7 @@ dimension, and any strides over tokens and heads.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,9 +23,25 @@ from longca_vsa.bsa.lists import Lists
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.bsa.tables import Tiles
 
-__all__ = ["heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_heads", "launch_prepare"]
+__all__ = ["DkdvLaunch", "dkdv_launch", "heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
 
 _ALIGNMENT = 4  # float32 elements
+
+
+class DkdvLaunch(Protocol):
+    """A function that writes dk and dv, or sums of them, under some heads of each group."""
+
+    def __call__(
+        self, heads: range, results: tuple[Tensor, ...], sums: list[Tensor] | None, heads_kv: slice | None = None
+    ) -> None:
+        """Launches the kernel.
+
+        Args:
+            heads: The heads, counted from the first of their group.
+            results: The tensors for dk and dv.
+            sums: The sums of earlier launches, which are added: float32 [Tk, Hkv, D] each. None stands for zeros.
+            heads_kv: The KV heads, which are launched together. None stands for all.
+        """
 
 
 def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: BSAPlan) -> None:
@@ -64,69 +80,60 @@ def launch_dkdv(
         if at_a_time < plan.group
         else None
     )
+    launch = dkdv_launch(dout, q, k, v, prepared, plan)
     for first_head in range(0, plan.group, at_a_time):
         heads = range(first_head, first_head + at_a_time)
-        results = (dk, dv) if sums is None or heads.stop == plan.group else tuple(sums)
-        launch_heads(dout, q, k, v, prepared, results, plan, heads, sums)
+        launch(heads, (dk, dv) if sums is None or heads.stop == plan.group else tuple(sums), sums)
 
 
-def launch_heads(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    prepared: Tensor,
-    results: tuple[Tensor, ...],
-    plan: BSAPlan,
-    heads: range,
-    sums: list[Tensor] | None,
-    stored: Tensor | None = None,
-    heads_kv: slice | None = None,
-) -> None:
-    """Writes dk and dv, or sums of them, under some heads of each group.
+def dkdv_launch(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, plan: BSAPlan, stored: Tensor | None = None
+) -> DkdvLaunch:
+    """A function that writes dk and dv under some heads. What its calls share is made once.
 
     Args:
-        results: The tensors for dk and dv.
-        heads: The heads, counted from the first of their group.
-        sums: The sums of earlier launches, which are added: float32 [Tk, Hkv, D] each. None stands for zeros.
         stored: The tensor for gradients of scores: [rows, heads · block_n]. None stores no gradients.
-        heads_kv: The KV heads, which are launched together. None stands for all.
     """
-    config, lists, tiles = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"]
-    tiles = tiles.of_heads(heads_kv) if heads_kv else tiles
+    config, lists, tiles, scores = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"], plan.scores
     m, n = config.shape
     inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma and not lists.piece)
     # A descriptor wants a block of a vector to begin at a multiple of 16 bytes. Runs of some units do not.
     vectors = tma and lists.unit % _ALIGNMENT == 0
-    passes, repeats = (1, len(heads)) if plan.passes == 1 else (len(heads), 1)
-    scores = plan.scores
-    gather_dkdv[(tiles.programs,)](
-        *inputs,
-        *vector_sources(prepared, m, vectors),
-        *(sums or results),
-        *results,
-        TensorDescriptor(stored, list(stored.shape), list(stored.stride()), [m, n]) if stored is not None else None,
-        scores.first_rows if scores else None,
-        *_tables(tiles, lists, m),
-        *strides(q, k, v, dout),
-        k.shape[1] * k.shape[2],
-        *strides(*results),
-        *_counts(tiles, lists),
-        heads.start,
-        passes,
-        repeats,
-        plan.group,
-        plan.heads_a_mask,
-        plan.problem.scale,
-        q.shape[0],
-        k.shape[0],
-        prepared.shape[2],
-        VECTORS=vectors,
-        ADDS=sums is not None,
-        STORED=scores is not None,
-        WHOLE=scores is not None and scores.is_whole,
+    inputs += vector_sources(prepared, m, vectors)
+    store = None if stored is None else TensorDescriptor(stored, list(stored.shape), list(stored.stride()), [m, n])
+    own_strides = *strides(q, k, v, dout), k.shape[1] * k.shape[2]
+    about = plan.group, plan.heads_a_mask, plan.problem.scale, q.shape[0], k.shape[0], prepared.shape[2]
+    constants = {
+        "VECTORS": vectors,
+        "STORED": scores is not None,
+        "WHOLE": scores is not None and scores.is_whole,
         **_constants(q, config, lists, m, tma),
-    )
+    }
+
+    def launch(
+        heads: range, results: tuple[Tensor, ...], sums: list[Tensor] | None, heads_kv: slice | None = None
+    ) -> None:
+        some = tiles.of_heads(heads_kv) if heads_kv else tiles
+        passes, repeats = (1, len(heads)) if plan.passes == 1 else (len(heads), 1)
+        gather_dkdv[(some.programs,)](
+            *inputs,
+            *(sums or results),
+            *results,
+            store,
+            scores.first_rows if scores else None,
+            *_tables(some, lists, m),
+            *own_strides,
+            *strides(*results),
+            *_counts(some, lists),
+            heads.start,
+            passes,
+            repeats,
+            *about,
+            ADDS=sums is not None,
+            **constants,
+        )
+
+    return launch
 
 
 def heads_a_launch(q: Tensor, group: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -10,13 +11,15 @@ from torch import Tensor
 from longca_triton.descriptors import sources, strides
 from longca_triton.prepare import launch_prepare
 from longca_vsa.bsa.configs import FromScores
-from longca_vsa.bsa.launches import launch_heads
+from longca_vsa.bsa.launches import DkdvLaunch, dkdv_launch
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.bsa.score_tiles import multiply_dscores
 
 __all__ = ["launch_parts"]
 
 _Six = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+#: Writes dq under a part's heads, from the first one on, and some KV heads.
+_DqLaunch = Callable[[int, slice], None]
 
 
 def launch_parts(inputs: _Six, results: tuple[Tensor, ...], plan: BSAPlan) -> None:
@@ -30,22 +33,29 @@ def launch_parts(inputs: _Six, results: tuple[Tensor, ...], plan: BSAPlan) -> No
         results: dq, dk and dv.
         plan: The plan, with ranges.
     """
-    q, k, config, cut = inputs[1], inputs[2], plan.configs.dq, plan.cut
+    dout, q, k, v, out, lse = inputs
+    dq, *grads = results
+    config, cut = plan.configs.dq, plan.cut
     assert isinstance(config, FromScores)
     assert cut is not None
-    rows = max(each.plan.score_rows for each in plan.ranges)
-    streams = [_side_stream(q.device, n) for n in range(1, config.streams)] if q.is_cuda else []
-    lanes = [(stream, q.new_empty((rows, cut.heads * config.block_n))) for stream in (None, *streams)]
-    prepared = [_prepared(inputs, each.queries, each.plan) for each in plan.ranges]
-    adds = cut.has_sums(plan.group)
-    sums = [torch.zeros(k.shape, dtype=torch.float32, device=k.device) for _ in "kv"] if adds else None
-    for stream in streams:
+    has_sums, rows = cut.has_sums(plan.group), max(each.plan.score_rows for each in plan.ranges)
+    prepared = [launch_prepare(dout[own], out[own], lse[:, own], each) for own, each in plan.ranges]
+    sums = [torch.zeros(k.shape, dtype=torch.float32, device=k.device) for _ in "kv"] if has_sums else None
+    side = [_side_stream(q.device, number) for number in range(1, config.streams)] if q.is_cuda else []
+    lanes = []
+    for stream in (None, *side):
+        store, launches = q.new_empty((rows, cut.heads * config.block_n)), []
+        for (own, each), numbers in zip(plan.ranges, prepared, strict=True):
+            launch = dkdv_launch(dout[own], q[own], k, v, numbers, each, store[: each.score_rows])
+            launches.append((launch, _dq_launch(store, k, dq[own], each)))
+        lanes.append((stream, launches))
+    for stream in side:
         stream.wait_stream(torch.cuda.current_stream(q.device))
     for number, first in enumerate(range(0, k.shape[1], cut.heads_kv)):
-        lane, store = lanes[number % len(lanes)]
+        lane, launches = lanes[number % len(lanes)]
         with torch.cuda.stream(lane):
-            _launch_heads(slice(first, first + cut.heads_kv), inputs, prepared, results, sums, store, plan)
-    for stream in streams:
+            _launch_heads(slice(first, first + cut.heads_kv), launches, tuple(grads), sums, cut.heads, plan.group)
+    for stream in side:
         torch.cuda.current_stream(q.device).wait_stream(stream)
 
 
@@ -55,56 +65,38 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _prepared(inputs: _Six, queries: slice, plan: BSAPlan) -> Tensor:
-    dout, _, _, _, out, lse = inputs
-    return launch_prepare(dout[queries], out[queries], lse[:, queries], plan)
-
-
 def _launch_heads(
     heads_kv: slice,
-    inputs: _Six,
-    prepared: list[Tensor],
-    results: tuple[Tensor, ...],
+    launches: list[tuple[DkdvLaunch, _DqLaunch]],
+    grads: tuple[Tensor, ...],
     sums: list[Tensor] | None,
-    store: Tensor,
-    plan: BSAPlan,
+    at_a_time: int,
+    group: int,
 ) -> None:
     """The parts of some KV heads. dk and dv go to the sums until the last part."""
-    dout, q, k, v, _, _ = inputs
-    dq, *grads = results
-    for (queries, its_plan), its_prepared in zip(plan.ranges, prepared, strict=True):
-        for first in range(0, plan.group, its_plan.packed):
-            heads = range(first, first + its_plan.packed)
-            is_last = heads.stop == plan.group and its_plan is plan.ranges[-1].plan
-            written = tuple(grads if sums is None or is_last else sums)
-            some = (dout[queries], q[queries], k, v, its_prepared, written, its_plan)
-            launch_heads(*some, heads, sums, store[: its_plan.score_rows], heads_kv)
-            _launch_dq(store, k, dq[queries], its_plan, first, heads_kv)
+    for number, (launch_dkdv, launch_dq) in enumerate(launches, 1):
+        for first in range(0, group, at_a_time):
+            heads = range(first, first + at_a_time)
+            is_last = heads.stop == group and number == len(launches)
+            launch_dkdv(heads, grads if sums is None or is_last else tuple(sums), sums, heads_kv)
+            launch_dq(first, heads_kv)
 
 
-def _launch_dq(stored: Tensor, k: Tensor, dq: Tensor, plan: BSAPlan, first_head: int, heads_kv: slice) -> None:
-    """Writes dq, the product of stored gradients and keys."""
-    config, tiles, scores = plan.configs.dq, plan.tiles["dq"].of_heads(heads_kv), plan.scores
+def _dq_launch(stored: Tensor, k: Tensor, dq: Tensor, plan: BSAPlan) -> _DqLaunch:
+    """A function that writes dq, the product of stored gradients and keys, under some heads."""
+    config, tiles, scores = plan.configs.dq, plan.tiles["dq"], plan.scores
     assert scores is not None
     (keys,), tma = sources((k,), (config.block_n,), config.tma)
     (dscores,), _ = sources((stored.view(-1, 1, config.block_n),), (config.block_m,), True)
-    multiply_dscores[(tiles.programs,)](
-        dscores,
-        keys,
-        dq,
-        tiles.order,
-        tiles.table,
-        scores.entries,
-        scores.offsets,
-        scores.head_rows,
-        *strides(k, dq),
-        len(tiles.table),
-        scores.steps.shape[1],
-        first_head,
-        plan.group,
-        plan.heads_a_mask,
-        plan.problem.scale,
-        k.shape[0],
-        PACKED=plan.packed,
-        **config.constants(k.shape[2], tma),
-    )
+    tables = scores.entries, scores.offsets, scores.head_rows
+    own_strides, counts = tuple(strides(k, dq)), (len(tiles.table), scores.steps.shape[1])
+    about = plan.group, plan.heads_a_mask, plan.problem.scale, k.shape[0]
+    constants = {"PACKED": plan.packed, **config.constants(k.shape[2], tma)}
+
+    def launch(first_head: int, heads_kv: slice) -> None:
+        some = tiles.of_heads(heads_kv)
+        multiply_dscores[(some.programs,)](
+            dscores, keys, dq, some.order, some.table, *tables, *own_strides, *counts, first_head, *about, **constants
+        )
+
+    return launch
