@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import triton.testing
+from call_parts import call_of
 
 from longca import registry
-from longca.kernels.base import Kernel
 from longca.manifests import Direction, Problem
 from longca.manifests.devices import current_device
 from longca_bench.measuring.environment import surroundings
@@ -46,16 +46,9 @@ def suite_of(kernels: list[str], seqlens: list[int]) -> Suite:
     return Suite(name="against_do_bench", version=1, sweep=(sweep,))
 
 
-def do_bench(kernel: Kernel, problem: Problem) -> float:
+def do_bench(kernel: str, problem: Problem) -> float:
     """Seconds of a call by do_bench."""
-    x, plan = draw_inputs(problem, seed=0), kernel.plan(problem)
-    out, lse = kernel.forward(x.q, x.k, x.v, plan)
-
-    def call() -> object:
-        if problem.direction == Direction.FORWARD:
-            return kernel.forward(x.q, x.k, x.v, plan)
-        return kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
-
+    call = call_of(kernel, problem, draw_inputs(problem, seed=0))
     return float(triton.testing.do_bench(call, warmup=25, rep=200, return_mode="median")) / 1e3
 
 
@@ -72,7 +65,7 @@ def measure(kernels: list[str], seqlens: list[int]) -> list[dict[str, Any]]:
             sys.exit(f"{record.kernel}, {record.seqlen} tokens, {record.direction}: {record.status} {record.message}")
         case = by_case[record.kernel, record.seqlen, Direction(record.direction)]
         rows[-1]["ours"].append(record.median)
-        rows[-1]["theirs"].append(do_bench(registry().load(record.kernel), case.problem(device)))
+        rows[-1]["theirs"].append(do_bench(record.kernel, case.problem(device)))
 
     by_case = {(case.kernel, case.seqlen, case.direction): case for case in expand(suite, kernels)}
     run_cases(suite, [case for case in by_case.values() for _ in range(ROUNDS)], device, registry(), keep)
@@ -88,6 +81,8 @@ def main() -> None:
     parser.add_argument("--seqlens", nargs="+", type=int, default=[2048, 4096, 8192, 16384])
     parser.add_argument("--out", type=Path, help="JSON file to write")
     asked = parser.parse_args()
+    if current_device().kind != "cuda":
+        sys.exit("do_bench needs a CUDA device, and there is none here")
     rows = measure(asked.kernels, asked.seqlens)
     for row in rows:
         ours, theirs = (1e3 * statistics.median(row[name]) for name in ("ours", "theirs"))

@@ -56,7 +56,7 @@ def fa3_workspace(problem: Problem, form: Form) -> int:
     if problem.direction == "forward":
         return copies
     # Copies and their gradients are there when dk and dv are not yet.
-    return 2 * copies + _fa3_backward(problem, form, joined.varlen, len(joined.keys)) - 2 * tensors.k
+    return 2 * copies + _fa3_backward(problem, form, joined.varlen) - 2 * tensors.k
 
 
 def fa3_sparse_workspace(problem: Problem, form: Form) -> int:
@@ -171,22 +171,15 @@ def _fa2_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
     return 4 * tokens * problem.heads_q * (splits * _padded(problem.head_dim, 32) + 1) + expanded
 
 
-def _fa3_backward(problem: Problem, form: Form, call: Varlen | None, keys: int | None = None) -> int:
+def _fa3_backward(problem: Problem, form: Form, call: Varlen | None) -> int:
     """Bytes as for FlashAttention-4, plus a semaphore for each tile of queries."""
     tensors, documents = Tensors.of(problem), 1 if call is None else len(call.cu_seqlens_q) - 1
     longest = tensors.tokens_q if call is None else call.max_seqlen_q
-    return _accumulators(problem, form, call, keys) + 4 * -(-longest // 64) * documents * problem.heads_q
+    return _accumulators(problem, form, call) + 4 * -(-longest // 64) * documents * problem.heads_q
 
 
-def _accumulators(problem: Problem, form: Form, call: Varlen | None, keys: int | None = None) -> int:
-    """Bytes of the sums of dq and of two numbers a query. Shared KV heads add the sums of dk and dv.
-
-    Args:
-        problem: The problem.
-        form: The form of its mask.
-        call: The documents of the call. None stands for a call without.
-        keys: Keys of the call. None stands for those of the problem.
-    """
+def _accumulators(problem: Problem, form: Form, call: Varlen | None) -> int:
+    """Bytes of the sums of dq and of two numbers a query. Shared KV heads add the sums of dk and dv."""
     tensors, tile = Tensors.of(problem), _query_tile(problem, form, call)
     dim = _padded(problem.head_dim, 32)
     if call is None:
@@ -194,7 +187,8 @@ def _accumulators(problem: Problem, form: Form, call: Varlen | None, keys: int |
     else:
         documents = len(call.cu_seqlens_q) - 1
         tokens_q = _padded(tensors.tokens_q + documents * tile, tile)
-        tokens_k = _padded((keys or tensors.tokens_k) + documents * _TILE, _TILE)
+        keys = int(call.cu_seqlens_k[-1])  # those of the problem, or copies of them
+        tokens_k = _padded(keys + documents * _TILE, _TILE)
     queries = 4 * tokens_q * problem.heads_q * (dim + 2)
     return queries + (2 * 4 * tokens_k * problem.num_heads_kv * dim if problem.is_gqa else 0)
 

@@ -117,9 +117,10 @@ _SMALL: dict[str, _Table] = {
 #: (results/h200/sparse/tuning).
 _ROW_COST = {128: 1.0, 64: 1.1, 32: 2.1, 16: 3.0}
 
-#: A backward of fewer visible pairs computes scores twice: its launches take longer than storing them saves.
+#: Visible pairs from which a backward stores gradients of scores, some fewer than were measured. Launching the parts of
+#: a short backward takes longer than storing saves.
 _STORES_FROM = 3 * 10**8
-#: Visible pairs of a part that keep an H200 busy for a millisecond, so that launches do not count.
+#: Visible pairs of a part that keep an H200 busy for more than a millisecond, so that launching hardly counts.
 _PAIRS = 6 * 10**8
 #: Bytes of a store at most, over those of q.
 _STORED = 8
@@ -153,7 +154,7 @@ def _gains_by_storing(problem: Problem) -> bool:
     """Whether stored gradients of scores make the backward faster, as measured on an H200.
 
     Measured were blocks of 64 and 128 and a head dimension of 128, with two to eight query heads a group that share
-    their mask. One query head a group gains nothing (results/h200/sparse/tuning).
+    their mask. With one query head a group, half kept is slower so (results/h200/sparse/tuning).
     """
     has_whole_tiles = (block_sparse(problem).block_size or 1) % 64 == 0
     return has_whole_tiles and problem.head_dim == 128 and packed_heads(problem) > 1 and problem.area >= _STORES_FROM

@@ -89,7 +89,7 @@ def launch_dkdv(
 def dkdv_launch(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, plan: BSAPlan, stored: Tensor | None = None
 ) -> DkdvLaunch:
-    """A function that writes dk and dv under some heads. What its calls share is made once.
+    """A function that writes dk and dv under some heads. Its calls share descriptors, strides and constants.
 
     Args:
         stored: The tensor for gradients of scores: [rows, heads · block_n]. None stores no gradients.
