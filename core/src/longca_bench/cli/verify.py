@@ -171,17 +171,19 @@ def verify(
     found: dict[str, list[OfferCheck]] = {}
     road = Road(timeout=timeout)
     try:
-        for name, checks in verify_kernels(
+        for name, checks, left in verify_kernels(
             registry, names, where, jobs, road=road, repeat=repeat or 0, unverified=unverified
         ):
             if unverified and not checks:
                 continue
             found[name] = checks
+            if left:
+                continue
             if unverified:
                 _say_noted(name, where, note(registry, name, where, checks))
             if not as_json:
                 print_verification(console(), name, checks)
-    finally:  # of a command that was interrupted, the kernels that were verified are told
+    finally:  # of a command that was interrupted, the offers that were verified are told
         if as_json:
             print_json({name: [_as_json(check) for check in found[name]] for name in names if name in found})
     if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -175,7 +174,7 @@ def verify_kernels(
     road: Road = Road(),
     repeat: int = 0,
     unverified: bool = False,
-) -> Iterator[tuple[str, list[OfferCheck]]]:
+) -> Iterator[tuple[str, list[OfferCheck], int]]:
     """Verifies every offer of some kernels.
 
     Several jobs save time because kernels are compiled, and one process compiles on one core.
@@ -190,7 +189,8 @@ def verify_kernels(
         unverified: Whether to verify only the offers that nobody verified on the device, and to allow them.
 
     Yields:
-        Each kernel with its checks, as soon as all of them are done.
+        After each check, its kernel, the kernel's checks so far in the order of its offers, and how many are left. A
+        kernel with nothing to check comes once, with no checks.
     """
     every = {kernel: subjects(source, kernel, device, road, allow_unverified=unverified) for kernel in kernels}
     asked = {
@@ -201,9 +201,15 @@ def verify_kernels(
         ]
         for kernel, found in every.items()
     }
+    for kernel, some in asked.items():
+        if not some:
+            yield kernel, [], 0
     if jobs == 1:
         for kernel, some in asked.items():
-            yield kernel, [verify_subject(subject, repeat) for _, subject in some]
+            checks: list[OfferCheck] = []
+            for left, (_, subject) in zip(reversed(range(len(some))), some, strict=True):
+                checks.append(verify_subject(subject, repeat))
+                yield kernel, checks, left
         return
     context = multiprocessing.get_context("spawn")
     started = context.Value("i", 0)
@@ -215,12 +221,12 @@ def verify_kernels(
             for name, some in asked.items()
         }
         owners = {check: name for name, checks in running.items() for _, check in checks}
-        left = Counter(owners.values())
-        yield from ((name, []) for name in running if not left[name])
+        told: set[Future[OfferCheck]] = set()
         for check in as_completed(owners):
-            left[name := owners[check]] -= 1
-            if not left[name]:
-                yield name, [_result(*each) for each in running[name]]
+            told.add(check)
+            asked_of = running[name := owners[check]]
+            done = [_result(*each) for each in asked_of if each[1] in told]
+            yield name, done, len(asked_of) - len(done)
 
 
 _registry: Registry

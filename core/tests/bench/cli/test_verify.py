@@ -299,18 +299,20 @@ def test_ctrl_c_ends_everything_without_a_traceback(ending, jobs):
 
 SLEEPS = """
 import pathlib, time
-from longca_builtin.naive import Naive
+from longca_bench.conformance.misbehaving.honest import Honest
 
-class Sleeps(Naive):
+class Sleeps(Honest):
     def plan(self, problem):
-        pathlib.Path({marker!r}).touch()
-        time.sleep(600)
+        if problem.direction == "backward":
+            pathlib.Path({marker!r}).touch()
+            time.sleep(600)
+        return super().plan(problem)
 """
 
 
 def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path):
     marker = tmp_path / "planning"
-    takes = 'offer("row_intervals", dtypes=("float32",), head_dims=(32,), gqa=False)'
+    takes = 'offer("row_intervals", backward="external", dtypes=("float32",), head_dims=(32,), gqa=False)'
     names = {"fast": "longca_bench.conformance.misbehaving.honest:Honest", "tired": "sleeps:Sleeps"}
     both = ", ".join(f'kernel("{name}", {takes}, implementation="{path}")' for name, path in names.items())
     fakes.add("tired", f"@hookimpl\ndef provide_kernel():\n    return [{both}]")
@@ -339,5 +341,7 @@ def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path):
     os.killpg(verifying.pid, signal.SIGINT)
     told = json.loads(verifying.communicate(timeout=60)[0])
     assert verifying.returncode == 130
-    assert list(told) == ["fast"]
-    assert all(row["passed"] for row in told["fast"])
+    assert list(told) == ["fast", "tired"]
+    assert [row["direction"] for row in told["fast"]] == ["forward", "backward"]
+    assert [row["direction"] for row in told["tired"]] == ["forward"]
+    assert all(row["passed"] for rows in told.values() for row in rows)

@@ -110,12 +110,21 @@ def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
 
 def test_side_by_side_as_one_after_the_other():
     found, kernels = registry(), ["online", "fa3"]
-    alone = dict(verify_kernels(found, kernels[:1], CPU))
-    together = dict(verify_kernels(found, kernels, CPU, jobs=2))
+    alone, together = told(found, kernels[:1], 1), told(found, kernels, 2)
     assert sorted(together) == sorted(kernels)
     assert [about(check) for check in together["online"]] == [about(check) for check in alone["online"]]
     assert all(check.passed for check in together["online"])
     assert all(check.skipped for check in together["fa3"])
+
+
+def told(found, kernels, jobs):
+    """Each kernel's checks, of which more come each time until none is left."""
+    checks, lefts = {}, {kernel: [] for kernel in kernels}
+    for kernel, done, left in verify_kernels(found, kernels, CPU, jobs):
+        checks[kernel] = list(done)
+        lefts[kernel].append(left)
+    assert lefts == {kernel: list(reversed(range(len(done)))) for kernel, done in checks.items()}
+    return checks
 
 
 def about(check):
