@@ -68,8 +68,8 @@ class Chart:
 
 
 CHARTS = (
-    Chart("dense-32k.png", "results/h200/dense", {"seqlen": 32768, "heads": "64:8"}),
-    Chart("dense-8k.png", "results/h200/dense", {"seqlen": 8192, "heads": "64:8"}),
+    Chart("dense-32k.png", "results/h200/dense/run8k-32k", {"seqlen": 32768}),
+    Chart("dense-8k.png", "results/h200/dense/run8k-32k", {"seqlen": 8192}),
     Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),

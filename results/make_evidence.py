@@ -34,17 +34,27 @@ LEFT_OUT = {
 FROM_SECONDS = {"h200/advice/short": 5e-4}
 
 
+#: Kernels and forms of a run that no prediction is learnt from. fa3 computes layers otherwise since the runs before it.
+#: Its calls at 128 K were not measured since, and predictions from both ways of computing are further off.
+PARTS_LEFT_OUT = {"h200/dense/run8k-32k": ("fa3", "layers")}
+
+
 def rows() -> Iterator[Row]:
     """The rows of all runs, run by run."""
     quick = load_suite("quick").sweep[0].factors
     found: list[tuple[Row, dict[str, Any]]] = []
     for file in sorted(RESULTS.glob("h200/*/*/records.jsonl")):
         name = file.parent.relative_to(RESULTS).as_posix()
-        if name not in LEFT_OUT:
-            early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
-            least = FROM_SECONDS.get(name, 0.0)
-            found += (pair for pair in verified(file.parent, f"results/{name}", early) if pair[0].seconds >= least)
+        early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
+        least = FROM_SECONDS.get(name, 0.0)
+        pairs = verified(file.parent, f"results/{name}", early)
+        found += (pair for pair in pairs if pair[0].seconds >= least and not is_left_out(name, pair[1]))
     yield from with_observed(found, registry())
+
+
+def is_left_out(run: str, record: dict[str, Any]) -> bool:
+    """Whether no prediction is learnt from a record of a run."""
+    return run in LEFT_OUT or (record["kernel"], record["form"]) == PARTS_LEFT_OUT.get(run)
 
 
 def main() -> int:

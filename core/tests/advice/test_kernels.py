@@ -60,6 +60,12 @@ def test_a_pair_is_listed_where_it_is_quicker_than_each_of_its_kernels(rank):
     assert pair.seconds.backward == alone["sdpa"].backward
 
 
+def test_a_pair_that_gains_less_than_runs_differ_is_not_listed(rank):
+    found = seconds(rank({"naive": 1e-8, "sdpa": 1.01e-8}, {"naive": 2e-8, "sdpa": 1.99e-8}))
+    assert found["naive"].forward + found["sdpa"].backward < min(each.total for each in found.values())
+    assert set(found) == {"naive", "sdpa"}
+
+
 def test_a_kernel_that_was_measured_in_one_direction_is_chosen_in_a_pair_alone(rank):
     found = rank({"naive": 1e-8, "sdpa": 3e-8}, {"sdpa": 2e-8})
     assert set(seconds(found)) == {"sdpa", "naive+sdpa"}
