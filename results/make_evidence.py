@@ -23,7 +23,6 @@ TABLE = RESULTS.parent / "core" / "src" / "longca_advice" / "evidence.jsonl"
 #: Runs that no prediction is to be learnt from, each with the reason.
 LEFT_OUT = {
     "h200/distributed/chunked32k": "an earlier schedule: transfers of full masks beside the kernel",
-    "h200/cudnn/flex": "cut short at 32 K tokens; one draw tells too little about longer masks",
     "h200/cudnn/blocks64": "cut short after one share of blocks",
     "h200/advice/problems": "problems that predictions were held against; they stay unseen",
 }
