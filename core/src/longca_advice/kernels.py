@@ -16,8 +16,8 @@ from longca_advice.work import work_of
 
 __all__ = ["Candidate", "Ranking", "advise", "pair_candidates", "proof_of", "rank_kernels", "single_candidates"]
 
-#: The part of the time of each of its kernels alone that a pair may take at most. Equal runs differ by as much as less
-#: would gain, and a single kernel needs one package.
+#: The largest part of the time of each of its kernels alone that a pair may take. Equal runs differ by about as much as
+#: a smaller gain, and a single kernel needs one package.
 _PAIR = 0.99
 
 
