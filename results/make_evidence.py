@@ -32,7 +32,6 @@ LEFT_OUT = {
 #: as long as the host takes to launch them, and that differed by three times between calls that compute as much.
 FROM_SECONDS = {"h200/advice/short": 5e-4}
 
-
 #: Kernels and forms of a run that no prediction is learnt from. fa3 computes layers otherwise since the runs before it.
 #: Its calls at 128 K were not measured since, and predictions from both ways of computing are further off.
 PARTS_LEFT_OUT = {"h200/dense/run8k-32k": ("fa3", "layers")}
@@ -44,6 +43,8 @@ def rows() -> Iterator[Row]:
     found: list[tuple[Row, dict[str, Any]]] = []
     for file in sorted(RESULTS.glob("h200/*/*/records.jsonl")):
         name = file.parent.relative_to(RESULTS).as_posix()
+        if name in LEFT_OUT:
+            continue
         early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
         least = FROM_SECONDS.get(name, 0.0)
         pairs = verified(file.parent, f"results/{name}", early)

@@ -127,12 +127,13 @@ def single_candidates(asked: Asked, verdicts: Mapping[str, Verdict]) -> list[Can
     return found
 
 
-def pair_candidates(asked: Asked, alone: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Pairs that are clearly faster than each of their kernels alone, or whose kernels do not do alone.
+def pair_candidates(asked: Asked, alone: Iterable[Candidate], most: float = _PAIR) -> Iterator[Candidate]:
+    """Pairs that are faster than each of their kernels alone, or whose kernels do not do alone.
 
     Args:
         asked: The question. Without training there are no pairs.
         alone: The kernels that can compute the problem alone.
+        most: The part of the time of each kernel alone below which a pair is one of them.
     """
     if not asked.training:
         return
@@ -146,7 +147,7 @@ def pair_candidates(asked: Asked, alone: Iterable[Candidate]) -> Iterator[Candid
     for pair in product(*found):
         names, estimates = zip(*pair, strict=True)
         candidate = Candidate(names, estimates)
-        if len(set(names)) == 2 and candidate.seconds < _PAIR * min(seconds.get(name, float("inf")) for name in names):
+        if len(set(names)) == 2 and candidate.seconds < most * min(seconds.get(name, float("inf")) for name in names):
             yield candidate
 
 

@@ -39,7 +39,7 @@ def taken(
     training = step.direction == "backward"
     asked = Asked(step, training, registry, costs or sources().costs, None, kernels, anywhere)
     alone = single_candidates(asked, {name: verdicts[name] for name in kernels})
-    found = [*alone, *pair_candidates(asked, alone)]
+    found = [*alone, *pair_candidates(asked, alone, most=1.0)]
     if found:
         return min(found, key=lambda candidate: candidate.seconds).kernel
     return next(name for name, verdict in verdicts.items() if verdict)
