@@ -67,7 +67,8 @@ def print_why(console: Console, found: Recommendation, kernel: str) -> None:
     lines = list(_about(found, kernel))
     if not lines and "+" in kernel:
         lines = [
-            f"{kernel} is not listed: a pair is listed if both take the problem and it is clearly faster than each alone"
+            f"{kernel} is not listed: a pair is listed if both take the problem"
+            " and it is clearly faster than each of them alone"
         ]
         lines += [line for half in kernel.split("+") for line in _about(found, half.strip())]
     _say(console, *(lines or [f"{kernel} was not examined; --all lists all kernels and strategies that were"]))
