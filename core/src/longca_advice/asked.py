@@ -29,8 +29,9 @@ class Asked:
         registry: Knows kernels and strategies.
         costs: Predicts the seconds of kernel calls.
         capacity: The memory of each rank's device, or None if unknown.
-        kernels: The kernels to choose from.
+        kernels: The kernels to choose from, alone and as pairs of each other.
         anywhere: Whether a kernel stays valid when its packages are missing here.
+        pairs: Further pairs to choose from, each a forward kernel and a backward kernel.
     """
 
     problem: Problem
@@ -40,6 +41,7 @@ class Asked:
     capacity: Capacity | None
     kernels: tuple[str, ...]
     anywhere: bool = True
+    pairs: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def device_name(self) -> str:
@@ -60,6 +62,15 @@ class Asked:
     def key(self, kernel: str, direction: str) -> Key:
         """The cost model's key for this problem's calls of a kernel."""
         return Key(self.device_name, kernel, direction, self.problem.dtype, self.problem.head_dim)
+
+    def kernels_in(self, direction: str) -> tuple[str, ...]:
+        """The kernels to choose from in a direction, alone or in a pair."""
+        place = self.directions.index(direction)
+        return tuple(dict.fromkeys((*self.kernels, *(pair[place] for pair in self.pairs))))
+
+    def allows(self, kernels: Sequence[str]) -> bool:
+        """Whether a kernel for each direction is one of the choices."""
+        return tuple(kernels) in self.pairs or set(kernels) <= set(self.kernels)
 
     def resolve(self, kernel: str, problem: Problem, layout: Layout | None = None) -> Verdict:
         """Whether a kernel takes a problem, or every step of a layout."""

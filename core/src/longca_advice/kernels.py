@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from longca.manifests import Direction, Problem, Verdict
-from longca.manifests.pairs import halves, join
+from longca.manifests.pairs import halves, join, split
 from longca_advice.asked import Asked
 from longca_advice.choices import Choice, Proof, Refused, Unmeasured
 from longca_advice.costs import Estimate
 from longca_advice.fit import Call
 from longca_advice.work import work_of
 
-__all__ = ["Candidate", "Ranking", "advise", "pair_candidates", "proof_of", "rank_kernels", "single_candidates"]
+__all__ = ["PAIR", "Candidate", "Ranking", "advise", "pair_candidates", "proof_of", "rank_kernels", "single_candidates"]
 
 #: The largest part of the time of each of its kernels alone that a pair may take. Equal runs differ by about as much as
 #: a smaller gain, and a single kernel needs one package.
-_PAIR = 0.99
+PAIR = 0.99
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,21 @@ class Candidate:
 def rank_kernels(asked: Asked) -> Ranking:
     """The kernels that take a problem on one device, and their pairs.
 
-    A pair is listed where it is clearly quicker than either of its kernels alone.
+    A pair is listed where it is clearly quicker than either of its kernels alone, or if it was asked for by name.
 
     Args:
         asked: What was asked.
     """
     problem = replace(asked.problem, direction=Direction.BACKWARD if asked.training else Direction.FORWARD)
-    verdicts = {name: asked.resolve(name, problem) for name in asked.kernels}
-    alone = single_candidates(asked, verdicts)
-    measured = {candidate.kernel for candidate in alone}
-    choices = tuple(candidate.choice(asked) for candidate in (*alone, *pair_candidates(asked, alone)))
+    named = (*asked.kernels, *(join(*pair) for pair in asked.pairs))
+    verdicts = {name: asked.resolve(name, problem) for name in named}
+    alone = single_candidates(asked, {name: verdicts[name] for name in asked.kernels})
+    candidates = [*alone, *pair_candidates(asked, alone)]
+    measured = {candidate.kernel for candidate in candidates}
+    choices = tuple(candidate.choice(asked) for candidate in candidates)
     why = f"no evidence of such a call on {asked.device_name}"
     unmeasured = tuple(
-        Unmeasured(name, why, None, asked.install(name, verdict))
+        Unmeasured(name, why, None, _installs(asked, name, verdict))
         for name, verdict in verdicts.items()
         if verdict and name not in measured
     )
@@ -127,8 +129,8 @@ def single_candidates(asked: Asked, verdicts: Mapping[str, Verdict]) -> list[Can
     return found
 
 
-def pair_candidates(asked: Asked, alone: Iterable[Candidate], most: float = _PAIR) -> Iterator[Candidate]:
-    """Pairs that are faster than each of their kernels alone, or whose kernels do not do alone.
+def pair_candidates(asked: Asked, alone: Iterable[Candidate], most: float = PAIR) -> Iterator[Candidate]:
+    """Pairs that are faster than each of their kernels alone, or whose kernels do not do alone, or that were named.
 
     Args:
         asked: The question. Without training there are no pairs.
@@ -140,14 +142,16 @@ def pair_candidates(asked: Asked, alone: Iterable[Candidate], most: float = _PAI
     seconds = {candidate.kernel: candidate.seconds for candidate in alone}
     found: list[list[tuple[str, Estimate]]] = []
     for half, direction in zip(halves(asked.problem), asked.directions, strict=True):
-        measured = [name for name in asked.kernels if asked.costs.knows(asked.key(name, direction))]
+        measured = [name for name in asked.kernels_in(direction) if asked.costs.knows(asked.key(name, direction))]
         verdicts = ((name, asked.resolve(name, half)) for name in measured)
         valid = ((name, _estimate(asked, name, verdict, direction)) for name, verdict in verdicts if verdict)
         found.append([(name, estimate) for name, estimate in valid if estimate is not None])
     for pair in product(*found):
         names, estimates = zip(*pair, strict=True)
         candidate = Candidate(names, estimates)
-        if len(set(names)) == 2 and candidate.seconds < most * min(seconds.get(name, float("inf")) for name in names):
+        if len(set(names)) < 2 or not asked.allows(names):
+            continue
+        if names in asked.pairs or candidate.seconds < most * min(seconds.get(name, float("inf")) for name in names):
             yield candidate
 
 
@@ -167,6 +171,12 @@ def proof_of(estimates: Sequence[Estimate]) -> Proof:
     outside = dict.fromkeys(text for estimate in estimates for text in estimate.outside)
     versions = dict.fromkeys(text for estimate in estimates for text in estimate.versions)
     return Proof(weakest.records, weakest.nearest, tuple(outside), tuple(versions))
+
+
+def _installs(asked: Asked, name: str, verdict: Verdict) -> tuple[str, ...]:
+    """The commands that install what a kernel or a pair needs and is missing here."""
+    parts = zip(split(name) or (name,), verdict.halves or (verdict,), strict=False)
+    return tuple(dict.fromkeys(command for part in parts for command in asked.install(*part)))
 
 
 def _refused(asked: Asked, name: str, verdict: Verdict) -> Refused:

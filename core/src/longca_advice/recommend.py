@@ -9,7 +9,9 @@ from longca.errors import RequestError, UnsupportedError
 from longca.limits import MAX_RANKS, shown
 from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
+from longca.manifests.mixes import is_mix
 from longca.manifests.offers import DType
+from longca.manifests.pairs import split
 from longca.masks import Mask
 from longca.plugins import Registry, registry
 from longca_advice.asked import Asked
@@ -59,7 +61,7 @@ def recommend(
         network: Link of each device to other hosts, such as `400Gb` or `50GB/s,5µs`. Required if ranks are on several
             hosts.
         records: Folders of runs, whose verified records are added to the evidence.
-        kernels: Kernels to choose from. Empty for all.
+        kernels: Kernels to choose from, and pairs such as `fa3+fa4`. Empty for all.
         strategies: Strategies to choose from. Empty for all.
         plugins: The plugins that provide kernels and strategies, or None for all installed plugins.
         unseen: Whether to leave the problem's own measurements out of the evidence.
@@ -68,8 +70,8 @@ def recommend(
         The recommendation. If no choice fits, it says which changes would make one fit.
 
     Raises:
-        RequestError: An unknown device, memory or network, ranks below 1, or records that cannot be read. Also evidence
-            with impossible times. The message names the line.
+        RequestError: An unknown device, memory or network, ranks below 1, a pair without training, or records that
+            cannot be read. Also evidence with impossible times. The message names the line.
         UnknownNameError: A kernel or a strategy that nobody provides.
     """
     _check_ranks(ranks, per_node)
@@ -87,12 +89,10 @@ def recommend(
         device=where,
         direction=Direction.FORWARD,
     )
-    for name in kernels:
-        provided.manifest(name)
     for name in strategies:
         provided.strategy(name)
-    chosen = tuple(kernels or provided.kernels)
-    asked = Asked(problem, training, provided, known.costs, _capacity(memory, where), chosen)
+    chosen, pairs = _chosen(kernels or tuple(provided.kernels), provided, training)
+    asked = Asked(problem, training, provided, known.costs, _capacity(memory, where), chosen, pairs=pairs)
     about = asked.as_json(ranks, per_node)
     here = asked.device_name == evidence_name(current_device())
     too_large = _too_large(asked, ranks)
@@ -114,6 +114,22 @@ def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim
     """The evidence without measurements of a mask by as many heads and ranks, in any data type."""
     same = (mask.digest, *heads, head_dim, ranks)
     return tuple(row for row in rows if (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks) != same)
+
+
+def _chosen(
+    names: Sequence[str], provided: Registry, training: bool
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The single kernels and the pairs among some names."""
+    pairs = {name: pair for name in names if not is_mix(name) and (pair := split(name)) is not None}
+    alone = tuple(name for name in dict.fromkeys(names) if name not in pairs)
+    for name in pairs:
+        provided.manifests(name)
+    for name in alone:
+        provided.manifest(name)
+    if pairs and not training:
+        name, (forward, _) = next(iter(pairs.items()))
+        raise RequestError(f"{name} is a pair of a forward and a backward; without training name {forward}")
+    return alone, tuple(pairs.values())
 
 
 def _check_ranks(ranks: int, per_node: int) -> None:

@@ -126,7 +126,7 @@ def _slowest(way: Way) -> list[dict[str, float]]:
     """For each direction, the seconds that the slowest rank computes with each kernel that has evidence."""
     found = []
     for direction in way.asked.directions:
-        seconds = {name: way.slowest(name, direction) for name in way.asked.kernels}
+        seconds = {name: way.slowest(name, direction) for name in way.asked.kernels_in(direction)}
         found.append({name: each for name, each in seconds.items() if each is not None})
     return found
 
@@ -160,7 +160,7 @@ def _exactly(way: Way) -> Weighed | Refused:
     valid = (
         names
         for names in product(kernels, repeat=len(directions))
-        if all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
+        if way.asked.allows(names) and all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
     )
     found = [one for names in valid if (one := weigh(way, names)) is not None]
     if mix := mix_for(way, way.asked.kernels):

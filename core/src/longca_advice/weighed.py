@@ -12,7 +12,7 @@ from longca.masks import Form
 from longca_advice.choices import Choice, Proof
 from longca_advice.costs import Estimate
 from longca_advice.fit import Call
-from longca_advice.kernels import proof_of
+from longca_advice.kernels import PAIR, proof_of
 from longca_advice.memory import RankMemory
 from longca_advice.mixes import taken
 from longca_advice.timeline import Timeline
@@ -67,8 +67,8 @@ class Weighed:
 
     @property
     def ranked(self) -> float:
-        """Seconds to rank it by. A mix must be some percent faster than a way with one kernel."""
-        return self.seconds * (_MIX if is_mix(self.kernel) else 1.0)
+        """Seconds to rank it by. A mix or a pair must be clearly faster than a way with one kernel."""
+        return self.seconds * (_MIX if is_mix(self.kernel) else 1 / PAIR if split(self.kernel) else 1.0)
 
     @property
     def shared_out(self) -> str:

@@ -84,6 +84,31 @@ def test_only_the_kernels_asked_for_are_looked_at():
         ask(strategies=("nobody",))
 
 
+def test_a_pair_that_is_named_is_a_choice_however_slow_it_is():
+    found = ask(kernels=("fa4+fa3", "fa3"))
+    assert [choice.kernel for choice in found.choices] == ["fa3", "fa4+fa3"]
+    assert [choice.kernel for choice in ask(kernels=("fa4+fa3",)).choices] == ["fa4+fa3"]
+    assert {choice.kernel for choice in ask(kernels=("fa4+fa3",), ranks=2).choices} == {"fa4+fa3"}
+
+
+def test_a_pair_that_is_named_and_cannot_be_says_why():
+    found = ask(kernels=("fa3+vsa",))
+    assert [one.kernel for one in found.refused] == ["fa3+vsa"]
+    assert found.refused[0].reasons[0].startswith("backward half: vsa takes")
+    with pytest.raises(UnknownNameError, match="backward half 'nobody'"):
+        ask(kernels=("fa3+nobody",))
+    with pytest.raises(RequestError, match="without training name fa3"):
+        ask(kernels=("fa3+fa4",), training=False)
+
+
+def test_a_pair_without_evidence_is_not_ranked():
+    found = ask(kernels=("fa3+fa4",), device="cuda:9.0")
+    assert found.choices == ()
+    (one,) = found.unmeasured
+    assert one.kernel == "fa3+fa4"
+    assert any("fa4" in command for command in one.install)
+
+
 def test_a_device_without_evidence_lists_what_is_valid_in_the_plugins_order():
     for device in ("b200", "cuda:9.0"):
         found = ask(device=device)

@@ -39,7 +39,10 @@ def recommend(
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Take the records of this run as evidence too. Repeatable."),
     ] = None,
-    kernel: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this kernel. Repeatable.")] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this kernel, or this pair such as fa3+fa4. Repeatable."),
+    ] = None,
     strategy: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this strategy. Repeatable.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="List all choices and all refusals.")] = False,
     why: Annotated[
