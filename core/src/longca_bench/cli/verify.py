@@ -169,6 +169,7 @@ def verify(
     from longca_bench.reports.verify_table import print_verification
 
     found: dict[str, list[OfferCheck]] = {}
+    waiting: dict[str, int] = {}
     road = Road(timeout=timeout)
     try:
         for name, checks, left in verify_kernels(
@@ -176,7 +177,7 @@ def verify(
         ):
             if unverified and not checks:
                 continue
-            found[name] = checks
+            found[name], waiting[name] = checks, left
             if left:
                 continue
             if unverified:
@@ -186,6 +187,10 @@ def verify(
     finally:  # of a command that was interrupted, the offers that were verified are told
         if as_json:
             print_json({name: [_as_json(check) for check in found[name]] for name in names if name in found})
+        for name, left in () if as_json else waiting.items():
+            if left:
+                print_verification(console(), name, found[name])
+                typer.echo(f"{name}: interrupted before {left} of its {left + len(found[name])} rows", err=True)
     if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)
     if unverified and not found:

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -204,29 +204,34 @@ def verify_kernels(
     for kernel, some in asked.items():
         if not some:
             yield kernel, [], 0
-    if jobs == 1:
-        for kernel, some in asked.items():
-            checks: list[OfferCheck] = []
-            for left, (_, subject) in zip(reversed(range(len(some))), some, strict=True):
-                checks.append(verify_subject(subject, repeat))
-                yield kernel, checks, left
+    if jobs > 1:
+        context = multiprocessing.get_context("spawn")
+        start = (source.disabled, context.Value("i", 0), _gpus(device))
+        with ProcessPoolExecutor(jobs, context, _start, start) as pool:
+            yield from _side_by_side(pool, asked, (device, road, repeat, unverified))
         return
-    context = multiprocessing.get_context("spawn")
-    started = context.Value("i", 0)
-    with ProcessPoolExecutor(jobs, context, _start, (source.disabled, started, _gpus(device))) as pool:
-        running = {
-            name: [
-                (each, pool.submit(_verify, name, number, device, road, repeat, unverified)) for number, each in some
-            ]
-            for name, some in asked.items()
-        }
-        owners = {check: name for name, checks in running.items() for _, check in checks}
-        told: set[Future[OfferCheck]] = set()
-        for check in as_completed(owners):
-            told.add(check)
-            asked_of = running[name := owners[check]]
-            done = [_result(*each) for each in asked_of if each[1] in told]
-            yield name, done, len(asked_of) - len(done)
+    for kernel, some in asked.items():
+        checks: list[OfferCheck] = []
+        for left, (_, subject) in zip(reversed(range(len(some))), some, strict=True):
+            checks.append(verify_subject(subject, repeat))
+            yield kernel, checks, left
+
+
+def _side_by_side(
+    pool: ProcessPoolExecutor, asked: Mapping[str, list[tuple[int, Subject]]], about: tuple[Device, Road, int, bool]
+) -> Iterator[tuple[str, list[OfferCheck], int]]:
+    """Verifies the numbered offers of some kernels in the processes of a pool."""
+    running = {
+        kernel: [(subject, pool.submit(_verify, kernel, number, *about)) for number, subject in some]
+        for kernel, some in asked.items()
+    }
+    owners = {check: kernel for kernel, checks in running.items() for _, check in checks}
+    told: set[Future[OfferCheck]] = set()
+    for check in as_completed(owners):
+        told.add(check)
+        asked_of = running[kernel := owners[check]]
+        done = [_result(*each) for each in asked_of if each[1] in told]
+        yield kernel, done, len(asked_of) - len(done)
 
 
 _registry: Registry

@@ -310,7 +310,8 @@ class Sleeps(Honest):
 """
 
 
-def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path):
+@pytest.mark.parametrize("form", [("--json",), ()], ids=["json", "text"])
+def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path, form):
     marker = tmp_path / "planning"
     takes = 'offer("row_intervals", backward="external", dtypes=("float32",), head_dims=(32,), gqa=False)'
     names = {"fast": "longca_bench.conformance.misbehaving.honest:Honest", "tired": "sleeps:Sleeps"}
@@ -318,29 +319,27 @@ def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path):
     fakes.add("tired", f"@hookimpl\ndef provide_kernel():\n    return [{both}]")
     (fakes.folders[-1] / "sleeps.py").write_text(SLEEPS.format(marker=str(marker)), "utf-8")
     env = {**fakes.env, "PYTHONPATH": os.pathsep.join(map(str, fakes.folders)), "LONGCA_PLUGINS": "tired"}
+    asked = ("verify", "--kernel", "fast", "--kernel", "tired", "--device", "cpu", *form)
     verifying = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "longca",
-            "verify",
-            "--kernel",
-            "fast",
-            "--kernel",
-            "tired",
-            "--device",
-            "cpu",
-            "--json",
-        ],
+        [sys.executable, "-m", "longca", *asked],
         env={**env, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     _wait_until(marker.exists)
     os.killpg(verifying.pid, signal.SIGINT)
-    told = json.loads(verifying.communicate(timeout=60)[0])
+    out, err = verifying.communicate(timeout=60)
     assert verifying.returncode == 130
+    if not form:
+        rows = [line.split()[3] for line in out.splitlines() if line.strip().startswith("✓ ")]
+        assert rows == ["forward", "backward", "forward"]
+        assert "tired: interrupted before 1 of its 2 rows" in err
+        assert "fast: interrupted" not in err
+        return
+    told = json.loads(out)
     assert list(told) == ["fast", "tired"]
     assert [row["direction"] for row in told["fast"]] == ["forward", "backward"]
     assert [row["direction"] for row in told["tired"]] == ["forward"]
