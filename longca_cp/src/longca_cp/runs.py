@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.manifests.strategy import Ranges
+from longca.masks.intervals import ragged
 
 __all__ = ["MOST_RUNS", "Arrangement", "Pieces", "Pushes", "Runs", "index_of", "pieces", "slices_of"]
 
@@ -132,8 +133,7 @@ def slices_of(first: _Ints, length: _Ints) -> list[slice]:
 
 def index_of(first: _Ints, length: _Ints, device: torch.device) -> Tensor:
     """The rows of some runs, one after another."""
-    flat = np.repeat(first - (np.cumsum(length) - length), length) + np.arange(int(length.sum()))
-    return torch.from_numpy(flat).to(device)
+    return torch.from_numpy(ragged(first, length)[1]).to(device)
 
 
 class Arrangement:
