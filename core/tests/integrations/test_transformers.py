@@ -1,6 +1,8 @@
 """Models of transformers compute with LongCA what they compute with eager and sdpa, and lose no mask."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +137,16 @@ def test_a_tensor_of_four_dims_is_read_once(monkeypatch):
         computed(scores * 1e-310 - 1.0, "longca")
 
 
+def test_a_tensor_of_four_dims_that_changed_in_place_is_read_again():
+    model, ids = make("llama"), tokens(1, 24)
+    matrix = masks.build("causal", 24).dense()[None, None]
+    tensor = torch.from_numpy(matrix)
+    step_of(model, ids, tensor, "longca")
+    matrix[..., 20:, :20] = False  # the tensor's version stays
+    found = step_of(model, ids, tensor, "longca")
+    torch.testing.assert_close(found, step_of(model, ids, tensor, "sdpa"), rtol=0, atol=1e-12)
+
+
 def step_of(model, ids, attention_mask, implementation):
     model.set_attn_implementation(implementation)
     return model(input_ids=ids, attention_mask=attention_mask, use_cache=False).logits.detach()
@@ -217,19 +229,6 @@ def test_boundaries_of_documents_can_be_required():
     step(model, {"input_ids": tokens(1, 24)}, "longca_packed", longca_mask=masks.build("causal", 24))
 
 
-@pytest.mark.parametrize(
-    "hides", [{"use_cache": True}, {"attention_mask": torch.ones(1, 24)}], ids=["cache", "padding"]
-)
-def test_documents_that_transformers_hides_from_masks_are_refused(hides):
-    register()
-    model = make("llama")
-    model.set_attn_implementation("longca")
-    with pytest.raises(RequestError, match=r"start again at token 20, .* give use_cache=False"):
-        model(**packed(20, 4), **hides)
-    with using(masks.build("causal", 24)):
-        model(**packed(20, 4), **hides)
-
-
 def test_a_static_cache_is_refused():
     model = make("llama", torch.float32).eval()
     model.set_attn_implementation("longca")
@@ -237,11 +236,27 @@ def test_a_static_cache_is_refused():
         model.generate(tokens(1, 9), max_new_tokens=2, do_sample=False, cache_implementation="static")
 
 
+OF_THEIR_OWN = {
+    "Bloom": {"hidden_size": 32, "n_layer": 1, "n_head": 4},
+    "Mpt": {"d_model": 32, "n_layers": 1, "n_heads": 4},
+    "XGLM": {"d_model": 32, "num_layers": 1, "attention_heads": 4, "ffn_dim": 48},
+    "CodeGen": {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 4},
+}
+
+
 @pytest.mark.skipif(transformers.__version__.startswith("4."), reason="transformers 4 asks for no mask of Bloom")
-def test_a_model_with_an_attention_of_its_own_is_refused():
-    config = transformers.BloomConfig(hidden_size=32, n_layer=1, n_head=4, vocab_size=61, attn_implementation="longca")
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+def test_a_model_with_an_attention_of_its_own_is_refused(name):
+    config = getattr(transformers, f"{name}Config")(vocab_size=61, **OF_THEIR_OWN[name])
+    model = getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation="longca")
     with pytest.raises(UnsupportedError, match="does not take its attention from AttentionInterface"):
-        transformers.BloomForCausalLM(config)(input_ids=tokens(1, 24), use_cache=False)
+        model(input_ids=tokens(1, 24), use_cache=False)
+
+
+def test_a_layer_mask_can_be_copied_and_asked_for_what_it_lacks():
+    given = LayerMask((masks.build("causal", 8),))
+    assert copy.deepcopy(given) == pickle.loads(pickle.dumps(given)) == given
+    assert not hasattr(given, "to")
 
 
 @pytest.mark.parametrize("mask", ["causal", [], 3])
@@ -261,13 +276,61 @@ def test_a_kernel_by_name_is_that_kernel():
     assert_same(step(model, BATCHES["plain"], "longca_naive"), step(model, BATCHES["plain"], "sdpa"), 1e-12)
 
 
-def call(q=None, given=None, **arguments):
+def call(q=None, given=None, v=None, **arguments):
     """One layer's attention of 2 × 4 heads × 8 tokens."""
     q = torch.randn(2, 4, 8, 16) if q is None else q
+    v = torch.randn(2, 4, 8, 16) if v is None else v
     given = LayerMask((masks.build("causal", 8),) * 2) if given is None else given
-    return longca_layers.attend(
-        torch.nn.Linear(1, 1), q, torch.randn(2, 4, 8, 16), torch.randn(2, 4, 8, 16), given, **arguments
-    )
+    return longca_layers.attend(torch.nn.Linear(1, 1), q, torch.randn(2, 4, 8, 16), v, given, **arguments)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inference_mode_computes_the_same(name):
+    model = make(name).eval()
+    dense = torch.from_numpy(masks.build("causal", 24).dense())[None, None]
+    model.set_attn_implementation("longca")
+    given = ({}, {"use_cache": False}, {"attention_mask": BATCHES["left"]["attention_mask"]})
+    for arguments in (*given, {"attention_mask": dense}) if name == "llama" else given:
+        with torch.inference_mode():
+            found = model(input_ids=tokens(2, 24), **arguments).logits
+        torch.testing.assert_close(found, model(input_ids=tokens(2, 24), **arguments).logits, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
+def test_a_compiled_model_breaks_a_few_times_a_layer_and_masks_compile_nothing_again():
+    torch._dynamo.reset()
+    model, ran = make("gemma").eval(), []
+
+    def counting(graph, _inputs):
+        return lambda *given: ran.append(graph) or graph(*given)
+
+    model.set_attn_implementation("longca")
+    compiled = torch.compile(model, backend=counting)
+    with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=False, fail_on_recompile_limit_hit=True):
+        for lengths in ((9, 6, 4), (3, 16), (19,), (8, 11), (2, 17)):
+            ran.clear()
+            found = compiled(**packed(*lengths), use_cache=False).logits
+            assert torch.equal(found, model(**packed(*lengths), use_cache=False).logits)
+    assert len(ran) <= 6 * len(model.model.layers)
+
+
+def bounds(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"cu_seq_lens_q": bounds(0, 20, 24), "cu_seq_lens_k": bounds(0, 10, 24)}, "other bounds than cu_seq_lens_q"),
+        ({"cu_seq_lens_k": bounds(0, 20, 24)}, "cu_seq_lens_k without cu_seq_lens_q"),
+    ],
+)
+def test_bounds_of_keys_that_differ_are_refused(arguments, words):
+    model, batch = make("llama"), {"input_ids": tokens(1, 24)}
+    with pytest.raises(RequestError, match=words):
+        step(model, batch, "longca", **arguments)
+    both = {"cu_seq_lens_q": bounds(0, 20, 24), "cu_seq_lens_k": bounds(0, 20, 24)}
+    step(model, batch, "longca", **both)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +342,11 @@ def call(q=None, given=None, **arguments):
         ({"position_bias": torch.zeros(1)}, UnsupportedError, "biases of scores"),
         ({"output_attentions": True}, UnsupportedError, "Leave output_attentions away"),
         ({"q": torch.randn(2, 4, 8, 16, dtype=torch.bfloat16)}, RequestError, "load the model in one"),
+        (
+            {"v": torch.randn(2, 4, 8, 12)},
+            UnsupportedError,
+            "Linear has heads of 16 numbers for queries, 16 for keys and 12",
+        ),
         (
             {"longca_mask": masks.build("causal", 9)},
             RequestError,
@@ -311,7 +379,9 @@ def test_the_oldest_release_of_transformers():
     apart = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**apart, "PYTHONPATH": str(OLDEST), "LONGCA_OLDEST": "1"}
     here = Path(__file__).parent
-    files = [str(here / f"test_{name}.py") for name in ("transformers", "mask_functions", "context_parallel")]
+    files = [
+        str(here / f"test_{name}.py") for name in ("transformers", "boundaries", "mask_functions", "context_parallel")
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=here.parents[2])
     assert ran.returncode == 0, ran.stdout[-6000:]

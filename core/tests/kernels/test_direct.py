@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import longca
 from longca import masks, plugins
-from longca.errors import PluginError
+from longca.errors import PluginError, UnsupportedError
 from longca.kernels.direct import is_direct
 
 from .cases import inputs, pattern_mask, truth
@@ -171,11 +171,26 @@ def test_functional_gradients_are_refused_as_before():
         torch.func.grad(lambda x: longca.attention(x, k, v, mask).sum())(q)
 
 
-def test_forward_mode_is_refused_in_training():
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_tangent_is_refused(is_trained):
     mask = pattern_mask("causal")
     (q, k, v), given = leaves(mask)
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
-        longca.attention(torch.autograd.forward_ad.make_dual(q, given.dout), k, v, mask)
+    q.requires_grad_(is_trained)
+    with torch.autograd.forward_ad.dual_level():
+        assert longca.attention(q, k, v, mask).shape == q.shape
+        with pytest.raises(UnsupportedError, match="the tangent would be lost"):
+            longca.attention(torch.autograd.forward_ad.make_dual(q, given.dout), k, v, mask)
+
+
+@pytest.mark.parametrize(
+    "take", [lambda f, q, t: torch.func.jvp(f, (q,), (t,)), lambda f, q, _: torch.func.jacfwd(f)(q)]
+)
+@pytest.mark.parametrize("inner", [lambda f: f, lambda f: lambda q: torch.vmap(lambda x: f(q * x))(torch.ones(2))])
+def test_functional_tangents_are_refused(take, inner):
+    mask = pattern_mask("causal")
+    q, k, v, dout = inputs(mask, 4, 2)
+    with pytest.raises(UnsupportedError, match="the tangent would be lost"):
+        take(inner(lambda x: longca.attention(x, k, v, mask).sum()), q, dout)
 
 
 # Autograd

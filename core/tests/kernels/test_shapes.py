@@ -114,6 +114,24 @@ def test_a_tensormask_of_bounds_keeps_its_mask_until_it_changes_or_goes():
         assert of(frozen) != first
 
 
+@pytest.mark.parametrize("change", [lambda x: x.data.fill_(3), lambda x: x.numpy().fill(3)], ids=["data", "numpy"])
+def test_contents_change_with_writes_that_no_version_counts(change):
+    x = torch.zeros(4, dtype=torch.int64)
+    before, version = shapes.contents_of(x), x._version
+    assert shapes.contents_of(x.clone()) == before
+    change(x)
+    assert x._version == version
+    assert shapes.contents_of(x) != before
+
+
+def test_bounds_that_change_at_each_step_leave_one_mask():
+    bounds = torch.tensor(BOUNDS)
+    for end in (8, 9, 10):
+        bounds[1:3] = end
+        shapes.mask_of_bounds(bounds, None, True, (-1, -1), 20, 20)
+    assert len(shapes._FROM_BOUNDS[bounds]) == 1
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
 def test_varlen_compiles_around_the_bounds():
     inputs = draw(20, 2, 16), draw(20, 2, 16), draw(20, 2, 16)
@@ -138,6 +156,14 @@ CAUSAL = masks.build("causal", 8)
         (lambda: longca.varlen(X3, X3, X3, [0, 8], dropout_p=0.1), RequestError, "dropout_p changes the scores"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], softcap=30.0), RequestError, "softcap changes the scores"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], alibi_slopes=X3), RequestError, "alibi_slopes changes"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], window_size=3), RequestError, r"give integers \(left, right\)"),
+        (
+            lambda: longca.varlen(X3, X3, X3, [0, 8], return_attn_probs=True),
+            RequestError,
+            "leave return_attn_probs away",
+        ),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], seqused_k=[8]), RequestError, "does not know seqused_k="),
+        (lambda: longca.sdpa(X4, X4, X4, CAUSAL, is_causal=True), RequestError, "does not know is_causal="),
         (lambda: longca.varlen(X3, X3, X3, [0, 9]), MaskError, "seqlen is 8, and the documents end at 9"),
         (lambda: longca.varlen(X3, X3[:4], X3[:4], [0, 8]), RequestError, "give cu_seqlens_k"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], [0, 9]), RequestError, "the bounds end at query 8 and key 9"),

@@ -49,8 +49,17 @@ def test_a_block_mask_that_leaves_a_choice_is_refused():
         masks.from_block_mask(made, row=1)
     with pytest.raises(MaskError, match="head is 3; the block mask has 3 heads"):
         masks.from_block_mask(made, row=1, head=3)
+    for row in ("a", 0.5, True):
+        with pytest.raises(MaskError, match="give an integer from 0"):
+            masks.from_block_mask(made, row=row, head=0)
     with pytest.raises(MaskError, match="give the whole one"):
         masks.from_block_mask(made[1, 2])
+
+
+@pytest.mark.parametrize("given", [None, torch.ones(4, 4)])
+def test_something_else_than_a_block_mask_is_refused(given):
+    with pytest.raises(MaskError, match=rf"block_mask is a {type(given).__name__}; give a BlockMask"):
+        masks.from_block_mask(given)
 
 
 @pytest.mark.parametrize("seqlen_k", [200, 333])

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
+from torch.autograd import forward_ad
 
 from longca import plugins
-from longca.errors import LongCAError, RequestError
+from longca.errors import LongCAError, RequestError, UnsupportedError
 from longca.kernels import operators as operators  # registers torch.ops.longca
 from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_device_of
 from longca.kernels.direct import attend, is_direct
@@ -80,7 +81,8 @@ def attention(
         RequestError: Shapes, dtypes or devices that do not fit one another or the mask. Or a mesh, a
             placement or a transport without a strategy. Or a transport that the strategy or the machine lacks.
         UnknownNameError: Nobody provides the kernel or the strategy.
-        UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels.
+        UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels. Or a
+            tensor has a tangent of forward-mode differentiation.
         VerificationError: Only an unverified offer covers the problem, and its verification failed.
     """
     if strategy is not None:
@@ -89,6 +91,8 @@ def attention(
         return result if return_lse else result[0]
     check_mask(mask)
     check_inputs(q, k, v)
+    if forward_ad._current_level >= 0:
+        _check_no_tangent(q, k, v)
     check_settings(kernel, softmax_scale)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_without_strategy(mesh, placement, transport)
@@ -148,6 +152,16 @@ def check_settings(kernel: object, softmax_scale: object) -> None:
         raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
 
 
+def _check_no_tangent(*tensors: Tensor) -> None:
+    """Checks that forward-mode differentiation does not go through attention. Transforms hide who has a tangent."""
+    if _C._are_functorch_transforms_active() or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise UnsupportedError(
+            "attention was called under forward-mode differentiation (torch.func.jvp, jacfwd, hessian or make_dual), "
+            "and kernels have no forward-mode derivative, so that the tangent would be lost; take gradients by "
+            "backward(), or compute what has no tangent outside"
+        )
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _in_parallel(
     q: Tensor,
@@ -167,6 +181,8 @@ def _in_parallel(
         mesh = check_mesh(strategy, mesh)
         check_mask(mask)
         check_inputs(q, k, v)
+        if forward_ad._current_level >= 0:
+            _check_no_tangent(q, k, v)
         check_settings(settings.kernel, settings.softmax_scale)
         training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         problem = problem_of(q, k, mask, settings, training)

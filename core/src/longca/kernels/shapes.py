@@ -5,8 +5,9 @@ Both call `longca.attention`. They refuse by name what LongCA cannot compute.
 
 from __future__ import annotations
 
+import hashlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,9 +18,10 @@ from longca.errors import RequestError
 from longca.kernels.attention import attention
 from longca.kernels.base import check_mask
 from longca.masks import Mask, SliceMask, from_cu_seqlens, pack
+from longca.masks.conversions import window_of
 from longca.plan_cache import PlanCache
 
-__all__ = ["mask_of_bounds", "sdpa", "varlen"]
+__all__ = ["contents_of", "mask_of_bounds", "sdpa", "varlen"]
 
 #: The masks of batches, by the keys of their masks.
 _PACKED: PlanCache[Mask] = PlanCache(64)
@@ -59,7 +61,7 @@ def sdpa(
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
     """
-    _refuse_strategies("longca.sdpa", options)
+    _check_options("longca.sdpa", options, ("kernel", "deterministic", "allow_unverified"))
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim != 4:
             raise RequestError(f"{name} has the shape {list(x.shape)}; give [batch, heads, tokens, head dim]")
@@ -133,7 +135,6 @@ def varlen(
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
     """
-    _refuse_strategies("longca.varlen", options)
     asked = {"dropout_p": dropout_p, "softcap": softcap, "alibi_slopes": alibi_slopes, "block_table": block_table}
     for name, value in asked.items():
         if value is not None and not (isinstance(value, (int, float)) and value == 0):
@@ -141,14 +142,17 @@ def varlen(
                 f"{name} changes the scores or the weights, and LongCA computes neither. Leave {name} away, or call "
                 "flash-attn itself"
             )
-    mask = mask_of_bounds(cu_seqlens_q, cu_seqlens_k, causal, tuple(window_size), q.shape[0], k.shape[0])
+    _check_options("longca.varlen", options, ("kernel", "deterministic", "allow_unverified", "return_lse"))
+    mask = mask_of_bounds(cu_seqlens_q, cu_seqlens_k, causal, window_size, q.shape[0], k.shape[0])
     return attention(q, k, v, mask, softmax_scale=softmax_scale, **options)
 
 
-def _refuse_strategies(name: str, options: dict[str, Any]) -> None:
-    for option in ("strategy", "mesh", "placement", "transport"):
-        if option in options:
+def _check_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
+    for option in options:
+        if option in ("strategy", "mesh", "placement", "transport"):
             raise RequestError(f"{name} runs on one device, without {option}=; under a strategy call longca.attention")
+        if option not in known:
+            raise RequestError(f"{name} does not know {option}=, and takes {', '.join(known)}; leave {option} away")
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
@@ -168,10 +172,9 @@ def _packed(mask: Mask | Sequence[Mask], batch: int, seqlen_q: int, seqlen_k: in
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
-def mask_of_bounds(
-    q_bounds: Any, k_bounds: Any, causal: bool, window_size: tuple[int, ...], queries: int, keys: int
-) -> SliceMask:
-    """The mask of bounds on the host or on a device. A tensor that has not changed gets the same mask again.
+def mask_of_bounds(q_bounds: Any, k_bounds: Any, causal: bool, window_size: Any, queries: int, keys: int) -> SliceMask:
+    """The mask of bounds on the host or on a device. A tensor gets the same mask again until it changes
+    (`contents_of`).
 
     Args:
         q_bounds: Bounds of the documents' queries, as in `varlen`.
@@ -183,25 +186,36 @@ def mask_of_bounds(
 
     Raises:
         RequestError: The bounds reach beyond the tokens.
-        MaskError: The bounds are none.
+        MaskError: The bounds or the window are none.
     """
+    window = window_of(window_size)
     tensors = [x for x in (q_bounds, k_bounds) if x is not None]
-    if not all(isinstance(x, Tensor) and not x.is_inference() for x in tensors):
-        return _checked(q_bounds, k_bounds, causal, window_size, queries, keys)
+    if not all(isinstance(x, Tensor) for x in tensors):
+        return _checked(q_bounds, k_bounds, causal, window, queries, keys)
     known = _FROM_BOUNDS.setdefault(q_bounds, {})
-    about = causal, window_size, queries, keys, *((id(x), x._version) for x in tensors)
+    about = causal, window, queries, keys, None if k_bounds is None else id(k_bounds)
+    contents = [contents_of(x) for x in tensors]
+    mask, seen, of = known.get(about, (None, None, None))
     # A tensor of key bounds may be gone, and another one may have its id.
-    mask, of = known.get(about, (None, None))
-    if mask is None or (k_bounds is not None and of() is not k_bounds):
-        mask = _checked(q_bounds, k_bounds, causal, window_size, queries, keys)
-        known[about] = mask, None if k_bounds is None else weakref.ref(k_bounds)
+    if seen != contents or (k_bounds is not None and of() is not k_bounds):
+        mask = _checked(q_bounds, k_bounds, causal, window, queries, keys)
+        known[about] = mask, contents, None if k_bounds is None else weakref.ref(k_bounds)
     return cast(SliceMask, mask)
 
 
-def _checked(
-    q_bounds: Any, k_bounds: Any, causal: bool, window_size: tuple[int, ...], queries: int, keys: int
-) -> SliceMask:
-    window: Any = window_size
+def contents_of(x: Tensor) -> Hashable:
+    """A value that changes with the numbers of a tensor, by which what was made of them is found again.
+
+    It is a digest of the numbers of a tensor on a CPU. Reading a GPU would wait for it, so it is the version of a
+    tensor there. A version does not count writes through `.data` or through the memory of another library. Give a new
+    tensor after such a write. A tensor of inference mode on a GPU has no version, and is new each time.
+    """
+    if x.is_cpu:
+        return hashlib.blake2b(x.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()).digest()
+    return object() if x.is_inference() else x._version
+
+
+def _checked(q_bounds: Any, k_bounds: Any, causal: bool, window: tuple[int, int], queries: int, keys: int) -> SliceMask:
     if k_bounds is None:
         if queries != keys:
             raise RequestError(f"q has {queries} tokens and k {keys}; give cu_seqlens_k, the bounds of the keys")

@@ -35,14 +35,23 @@ def from_block_mask(
         most: The most slices to make.
 
     Raises:
-        MaskError: A block mask of several rows or heads without the one to take, or more slices than `most`.
+        MaskError: No block mask, one of several rows or heads without the one to take, or more slices than `most`.
     """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if not isinstance(block_mask, BlockMask):
+        raise MaskError(
+            f"block_mask is a {type(block_mask).__name__}; give a BlockMask as create_block_mask makes it, and other "
+            "matrices to masks.from_dense"
+        )
     if block_mask.kv_num_blocks.ndim != 3:
         raise MaskError(_A_PART)
     at = []
     for name, index, size in zip(("row", "head"), (row, head), block_mask.kv_num_blocks.shape[:2], strict=True):
         if index is None and size > 1:
             raise MaskError(f"the block mask has {size} {name}s; give {name}=, and make a mask for each")
+        if index is not None and (isinstance(index, bool) or not isinstance(index, int | np.integer)):
+            raise MaskError(f"{name} is {index!r}; give an integer from 0")
         if size > 1 and not 0 <= (index or 0) < size:
             raise MaskError(f"{name} is {index}; the block mask has {size} {name}s, counted from 0")
         at.append(index or 0)

@@ -5,6 +5,7 @@ Arguments may be lists, NumPy arrays or tensors. A tensor on a GPU is copied to 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ from longca.masks.patterns import build
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import UNBOUNDED, SliceArray, merge, tighten
 
-__all__ = ["from_cu_seqlens", "from_dense", "from_position_ids", "from_rows"]
+__all__ = ["from_cu_seqlens", "from_dense", "from_position_ids", "from_rows", "window_of"]
 
 _Ints = NDArray[np.int64]
 
@@ -52,10 +53,10 @@ def from_cu_seqlens(
         raise MaskError(
             f"cu_seqlens has {len(bounds) - 1} documents and cu_seqlens_k {len(keys) - 1}; give both the same number"
         )
-    left, right = _window(window_size)
+    left, right = window_of(window_size)
     if causal:
         right = 0
-    if seqlen is not None and (cu_seqlens_k is not None or seqlen < bounds[-1]):
+    if seqlen is not None and (cu_seqlens_k is not None or check_seqlen(seqlen) < bounds[-1]):
         raise MaskError(
             f"seqlen is {seqlen}, and the documents end at {bounds[-1]}; give at least that, and no cu_seqlens_k"
         )
@@ -200,15 +201,20 @@ def _bounds(values: Any, name: str) -> _Ints:
         raise MaskError(f"{name} starts at {bounds[0]}; the first document begins at 0")
     if len(down := np.flatnonzero(np.diff(bounds) < 0)):
         raise MaskError(f"{name} descends from {bounds[down[0]]} to {bounds[down[0] + 1]}; give ascending bounds")
-    check_seqlen(bounds[-1], f"the end of {name}")
+    check_seqlen(int(bounds[-1]), f"the end of {name}")
     return bounds
 
 
-def _window(window_size: Any) -> tuple[int, int]:
+def window_of(window_size: Any) -> tuple[int, int]:
+    """The tokens to the left and to the right that a window shows, `UNBOUNDED` for −1.
+
+    Raises:
+        MaskError: Something other than two integers from −1.
+    """
     try:
-        left, right = (int(side) for side in window_size)
+        left, right = (operator.index(side) for side in window_size)
     except (TypeError, ValueError):
-        raise MaskError(f"window_size is {window_size!r}; give (left, right), with −1 for no bound") from None
+        raise MaskError(f"window_size is {window_size!r}; give integers (left, right), with −1 for no bound") from None
     if min(left, right) < -1:
         raise MaskError(f"window_size is {window_size!r}; give tokens from 0, or −1 for no bound")
     return (left if left >= 0 else UNBOUNDED), (right if right >= 0 else UNBOUNDED)
@@ -217,6 +223,9 @@ def _window(window_size: Any) -> tuple[int, int]:
 def _array(values: Any) -> NDArray[Any]:
     """Values as an array, also of a tensor on any device."""
     if hasattr(values, "detach"):
+        if values.is_meta or str(values.layout) != "torch.strided":
+            kind = "on the meta device" if values.is_meta else f"of the layout {values.layout}"
+            raise MaskError(f"the tensor is {kind}; give a dense tensor with numbers, such as tensor.to_dense()")
         values = values.detach().cpu()
         if values.is_floating_point():
             values = values.float()  # NumPy has no bfloat16

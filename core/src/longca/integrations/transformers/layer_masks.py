@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.boundaries import LostStart, lost_start, positions_of_caller
 from longca.integrations.transformers.mask_functions import (
     SHIFTS,
     MaskFunction,
@@ -42,6 +43,10 @@ _MOST = 256
 _COMPARED: set[str] = set()
 
 
+class NoInterfaceError(UnsupportedError, AttributeError):
+    """A model's own attention asks a mask for what only tensors have. `hasattr` answers no."""
+
+
 @dataclass(frozen=True)
 class LayerMask:
     """The masks of a batch for one kind of layer.
@@ -50,22 +55,39 @@ class LayerMask:
         masks: The mask of each row of the batch.
         is_own: Whether the user gave them, so that a sliding window of a layer is not in them.
         has_documents: Whether the boundaries of packed documents are in them.
+        has_positions: Whether the model gave its positions together with the request for masks.
+        lost: A document whose start is in these positions and not in the masks.
     """
 
     masks: tuple[Mask, ...]
     is_own: bool = False
     has_documents: bool = False
+    has_positions: bool = False
+    lost: LostStart | None = None
 
     def __radd__(self, _scores: Any) -> NoReturn:
-        """Models that compute their own attention add a mask to scores. LongCA would not be called there.
+        """Models that compute their own attention add a mask to scores, or read the mask as a tensor.
 
         Raises:
-            UnsupportedError: Always.
+            NoInterfaceError: Always, because LongCA would not be called there.
         """
-        raise UnsupportedError(
-            "the model adds its mask to scores by itself, so it does not take its attention from AttentionInterface "
-            "and LongCA would compute nothing; load this model with attn_implementation='eager'"
+        raise NoInterfaceError(
+            "the model uses its mask by itself, so it does not take its attention from AttentionInterface and LongCA "
+            "would compute nothing; load this model with attn_implementation='eager'"
         )
+
+    __getitem__ = __radd__
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Anything else of a tensor. Python asks for names with underscores on its own.
+
+        Raises:
+            NoInterfaceError: As `__radd__`.
+            AttributeError: A name that Python asks for.
+        """
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__radd__(None)
 
     def contiguous(self) -> NoReturn:
         """transformers 5 asks a mask for this, and transformers 4 for its dims, if a cache is static.
@@ -172,7 +194,11 @@ def make_layer_mask(
             found = [
                 intersection(mask, padding(shown, q_length, kv_length)) for mask, shown in zip(found, seen, strict=True)
             ]
-    return LayerMask(tuple(same_object(mask) for mask in found), has_documents=has_documents(mask_function))
+    masks, is_packed, positions = tuple(map(same_object, found)), has_documents(mask_function), positions_of_caller()
+    lost = None
+    if positions is not None and not is_packed and 1 < q_length == kv_length:
+        lost = lost_start(positions, masks)
+    return LayerMask(masks, has_documents=is_packed, has_positions=positions is not None, lost=lost)
 
 
 def fitting(masks: Sequence[Mask], batch: int, queries: int, keys: int) -> tuple[Mask, ...]:

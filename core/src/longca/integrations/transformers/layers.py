@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.boundaries import check_positions, refuse
 from longca.integrations.transformers.layer_masks import LayerMask, fitting, own_of
-from longca.kernels.shapes import mask_of_bounds, sdpa
+from longca.kernels.shapes import contents_of, mask_of_bounds, sdpa
 from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
 from longca.plan_cache import PlanCache
 
@@ -32,10 +32,9 @@ _REFUSED = {
 _NARROWED: PlanCache[Mask] = PlanCache(256)
 #: The masks of a user's own tensors [rows, 1, queries, keys].
 _DENSE = WeakTensorKeyDictionary()
-#: Positions whose documents are in the masks, with the tensor's version.
-_CHECKED = WeakTensorKeyDictionary()
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # one break a layer, and masks compile nothing again
 def attend(
     module: torch.nn.Module,
     query: Tensor,
@@ -50,6 +49,7 @@ def attend(
     require_documents: bool = False,
     longca_mask: Any = None,
     cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """One layer's attention.
@@ -70,6 +70,7 @@ def attend(
         require_documents: As in `register`.
         longca_mask: The user's own mask, or one for each row.
         cu_seq_lens_q: Bounds of packed documents, as collators of flash-attention give them: [documents + 1].
+        cu_seq_lens_k: Bounds of the documents' keys. They must be those of the queries.
         **others: Other arguments of transformers. Those that change the result are refused.
 
     Returns:
@@ -85,17 +86,18 @@ def attend(
     check_layer(name, query, key, value, {"dropout": dropout, **others})
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
     masks, has_window = _masks(name, attention_mask, longca_mask, batch, queries, keys)
-    has_documents = not isinstance(attention_mask, LayerMask) or attention_mask.is_own or attention_mask.has_documents
+    made = attention_mask if isinstance(attention_mask, LayerMask) else None
+    has_documents = made is None or made.is_own or made.has_documents
     if require_documents and queries > 1 and batch == 1 and not has_documents and longca_mask is cu_seq_lens_q is None:
         raise RequestError(
             "this batch has no boundaries of documents, and register(require_documents=True) asks for them. Use a "
             "collator that gives position_ids which start again in each document, such as "
             "DataCollatorWithFlattening, and no attention_mask"
         )
-    if queries == keys and not has_documents and longca_mask is cu_seq_lens_q is None:
-        _check_boundaries(others.get("position_ids"), masks)
-    if cu_seq_lens_q is not None:
-        masks = [_within_documents(masks, cu_seq_lens_q, queries, keys)]
+    if made is not None and queries == keys and not has_documents and longca_mask is cu_seq_lens_q is None:
+        _check_boundaries(made, others.get("position_ids"))
+    if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
+        masks = [_within_documents(masks, cu_seq_lens_q, cu_seq_lens_k, queries, keys)]
     if sliding_window is not None:
         masks = [_within_window(name, mask, int(sliding_window), is_checked=has_window) for mask in masks]
     if queries == 1:
@@ -134,7 +136,7 @@ def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments:
 
     Raises:
         RequestError: The tensors have different data types.
-        UnsupportedError: An argument changes the scores or the weights.
+        UnsupportedError: An argument changes the scores or the weights, or the head dims differ.
     """
     if arguments["dropout"]:
         raise UnsupportedError(f"{name} has attention dropout {arguments['dropout']}; set attention_dropout=0.0")
@@ -145,6 +147,12 @@ def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments:
                 f"{name} asks for {argument}, and LongCA computes no {why}. Or load the model with another "
                 "attn_implementation"
             )
+    if not query.shape[-1] == key.shape[-1] == value.shape[-1]:
+        raise UnsupportedError(
+            f"{name} has heads of {query.shape[-1]} numbers for queries, {key.shape[-1]} for keys and "
+            f"{value.shape[-1]} for values, as in multi-head latent attention, and kernels take one head dim; load the "
+            "model with another attn_implementation"
+        )
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         raise RequestError(
             f"{name} gives query, key and value in {query.dtype}, {key.dtype} and {value.dtype}; load the model in one "
@@ -168,54 +176,58 @@ def _masks(
     )
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
 def _of_tensor(tensor: Tensor, batch: int, keys: int) -> list[Mask]:
     """The masks of a user's own tensor. All layers give the same tensor, so it is read once."""
-    known = _DENSE.get(tensor)
-    if known is None or known[0] != tensor._version:
-        known = _DENSE[tensor] = tensor._version, [from_dense(row[..., :keys]) for row in tensor]
+    state, known = (contents_of(tensor), keys), _DENSE.get(tensor)
+    if known is None or known[0] != state:
+        known = _DENSE[tensor] = state, [from_dense(row[..., :keys]) for row in tensor]
     masks = known[1]
     return masks * batch if len(masks) == 1 else list(masks)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _check_boundaries(positions: Any, masks: list[Mask]) -> None:
-    """Checks that no token sees the token before it if its position does not follow. All layers give one tensor.
-
-    transformers 4 finds no documents in `position_ids` if the call makes a cache, or gives an attention_mask.
+def _check_boundaries(given: LayerMask, positions: Any) -> None:
+    """Checks that no token sees the token before it if its position does not follow.
 
     Raises:
         RequestError: A mask has no boundary where the positions start again.
     """
-    if not isinstance(positions, Tensor) or positions.ndim != 2 or _CHECKED.get(positions) == positions._version:
-        return
-    starts = positions.detach().cpu().diff(dim=1).ne(1).numpy()
-    for row, mask in enumerate(masks):
-        places = np.flatnonzero(starts[row % len(starts)]) + 1
-        if places.size and isinstance(mask, SliceMask):
-            first, stop = (edges[:, places] for edges in mask.row_intervals())
-            if ((first < places) & (places <= stop)).any():
-                raise RequestError(
-                    f"position_ids of row {row} start again at token {places[0]}, and transformers gave a mask without "
-                    "this boundary, so that documents would see each other; give use_cache=False (or set "
-                    "model.config.use_cache = False) and no attention_mask, or give the mask by using(mask)"
-                )
-    _CHECKED[positions] = positions._version
+    if not given.has_positions:
+        check_positions(positions, given.masks)
+    elif given.lost is not None:
+        refuse(
+            given.lost,
+            "transformers keeps this boundary from the masks of a call with a cache or an attention_mask",
+            "give use_cache=False (or set model.config.use_cache = False) and no attention_mask, or give the mask by "
+            "using(mask)",
+        )
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _within_documents(masks: list[Mask], bounds: Tensor, queries: int, keys: int) -> Mask:
+def _within_documents(
+    masks: list[Mask], bounds: Tensor | None, key_bounds: Tensor | None, queries: int, keys: int
+) -> Mask:
     if len(masks) != 1 or queries != keys:
         raise RequestError(
             f"cu_seq_lens_q packs all documents into one row, and the batch has {len(masks)} rows of {queries} queries "
             f"and {keys} keys; flatten the batch, as DataCollatorWithFlattening does"
         )
+    if bounds is None:
+        raise RequestError("the call gives cu_seq_lens_k without cu_seq_lens_q; give both, with the same bounds")
+    documents, of_keys = (
+        mask_of_bounds(bounds if each is None else each, None, False, (-1, -1), queries, keys)
+        for each in (bounds, key_bounds)
+    )
 
-    documents = mask_of_bounds(bounds, None, False, (-1, -1), queries, keys)
-    return _NARROWED.get(masks[0], documents.key, lambda: intersection(masks[0], documents))
+    def narrowed() -> Mask:
+        if documents != of_keys:
+            raise RequestError(
+                "cu_seq_lens_k has other bounds than cu_seq_lens_q, and a layer's queries and keys are the same "
+                "tokens; give both the same bounds"
+            )
+        return intersection(masks[0], documents)
+
+    return _NARROWED.get(masks[0], (documents.key, of_keys.key), narrowed)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _within_window(name: str, mask: Mask, window: int, *, is_checked: bool) -> Mask:
     """A mask within a sliding window. A mask that should be within it already is checked."""
     lo = mask.seqlen_k - mask.seqlen_q - window + 1

@@ -24,6 +24,7 @@ from longca.masks import Slice, SliceMask, build, intersection, pack, union
 from longca.masks.conversions import from_rows
 
 __all__ = [
+    "HOME",
     "SHIFTS",
     "MaskFunction",
     "UnknownFunctionError",
@@ -41,7 +42,8 @@ __all__ = [
 #: From the indices of a batch, a head, a query and a key to whether the query sees the key.
 MaskFunction = Callable[..., Tensor]
 
-_HOME = "transformers.masking_utils"
+#: The module of transformers whose functions make masks.
+HOME = "transformers.masking_utils"
 #: Functions whose value depends only on the distance between a query and a key, and those that combine functions.
 SHIFTS = frozenset(
     {
@@ -106,7 +108,7 @@ def name_of(function: MaskFunction) -> str:
     """The name of a function or of its maker in transformers' module of masks, or its own full name."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     home = getattr(function, "__module__", "")
-    return name.partition(".<locals>")[0] if home == _HOME else f"{home}.{name}"
+    return name.partition(".<locals>")[0] if home == HOME else f"{home}.{name}"
 
 
 def signature(function: MaskFunction) -> str:

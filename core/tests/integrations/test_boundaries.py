@@ -1,0 +1,124 @@
+"""Packed documents that transformers hides from masks are refused in every model, and padding is none of them."""
+
+import pytest
+import torch
+
+from longca import masks
+from longca.errors import RequestError
+from longca.integrations.transformers import register, using
+from longca.integrations.transformers.boundaries import LostStart, check_positions, lost_start, positions_of_caller
+
+from .models import COMMON, make, packed, tokens, transformers
+
+NEW = pytest.mark.skipif(
+    transformers.__version__.startswith("4."), reason="OPT and Persimmon of transformers 4 have masks of their own"
+)
+HIDES = {"cache": {"use_cache": True}, "padding": {"attention_mask": torch.ones(1, 24)}}
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register()
+
+
+def llama4():
+    config = transformers.Llama4TextConfig(
+        **COMMON, num_hidden_layers=2, head_dim=8, num_local_experts=2, intermediate_size_mlp=48
+    )
+    return transformers.Llama4ForCausalLM(config)
+
+
+def persimmon():
+    """It gives its layers no positions, as Llama 4."""
+    return transformers.PersimmonForCausalLM(transformers.PersimmonConfig(**COMMON, num_hidden_layers=1))
+
+
+def opt():
+    """It makes its masks without positions."""
+    sizes = {name: COMMON[name] for name in ("hidden_size", "num_attention_heads", "vocab_size", "pad_token_id")}
+    config = transformers.OPTConfig(
+        **sizes, num_hidden_layers=1, ffn_dim=48, word_embed_proj_dim=32, dropout=0.0, max_position_embeddings=64
+    )
+    return transformers.OPTForCausalLM(config)
+
+
+def ready(model):
+    model.set_attn_implementation("longca")
+    return model
+
+
+@pytest.mark.parametrize("hides", HIDES)
+@pytest.mark.parametrize(
+    "build", [lambda: make("llama"), llama4, pytest.param(persimmon, marks=NEW)], ids=["llama", "llama4", "persimmon"]
+)
+def test_documents_that_transformers_hides_from_masks_are_refused(build, hides):
+    model = ready(build())
+    with pytest.raises(RequestError, match=r"start again at token 20, .* give use_cache=False"):
+        model(**packed(20, 4), **HIDES[hides])
+    with using(masks.build("causal", 24)):
+        model(**packed(20, 4), **HIDES[hides])
+    model(**packed(24), **HIDES[hides])
+    model(**packed(20, 4), use_cache=False)
+
+
+@NEW
+def test_a_model_that_makes_masks_without_positions_is_told_to_give_a_mask():
+    model = ready(opt())
+    with pytest.raises(RequestError, match=r"makes its masks without position_ids.*; give the mask by using\(mask\)"):
+        model(**packed(20, 4), use_cache=False)
+    with using(masks.build("causal_document", 24, documents=[20, 4])):
+        model(**packed(20, 4), use_cache=False)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
+def test_a_compiled_model_refuses_them_too():
+    torch._dynamo.reset()
+    compiled = torch.compile(ready(llama4()), backend="eager")
+    with pytest.raises(RequestError, match="start again at token 20"):
+        compiled(**packed(20, 4))
+
+
+@pytest.mark.parametrize("padding", [-1, 0, 1])
+@pytest.mark.parametrize("shown", [slice(0, 18), slice(6, 24), slice(6, 18)], ids=["right", "left", "both"])
+@pytest.mark.parametrize("build", [lambda: make("llama"), llama4, opt], ids=["llama", "llama4", "opt"])
+def test_padding_is_no_document(build, shown, padding):
+    model, attention_mask = build().double().eval(), torch.ones(2, 24, dtype=torch.long)
+    attention_mask[1] = 0
+    attention_mask[1, shown] = 1
+    positions = (attention_mask.cumsum(1) - 1).masked_fill(attention_mask == 0, padding)
+    if build is not opt:
+        positions = positions.clamp(min=0)
+    found = []
+    for implementation in ("longca", "sdpa"):
+        model.set_attn_implementation(implementation)
+        logits = model(tokens(2, 24), attention_mask=attention_mask, position_ids=positions, use_cache=False).logits
+        found.append(logits.detach()[attention_mask.bool()])
+    torch.testing.assert_close(*found, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("positions", "lost"),
+    [
+        ([0, 1, 2, 3, 4, 5], None),
+        ([0, 1, 2, 9, 3, 4], None),  # the padding is not counted
+        ([0, 1, 2, 9, 0, 1], LostStart(0, 4)),
+        ([0, 1, 0, 1, 2, 3], LostStart(0, 2)),
+    ],
+)
+def test_a_document_behind_padding_is_found(positions, lost):
+    causal = masks.build("causal", 6).head(0)
+    shown = masks.SliceMask([masks.Slice(0, 6, 0, 3), masks.Slice(0, 6, 4, 6)], 6, 6)
+    assert lost_start(torch.tensor([positions]), [causal & shown]) == lost
+
+
+def test_positions_are_judged_by_each_mask():
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+    check_positions(positions, [masks.build("causal_document", 6, documents=[3, 3]).head(0)])
+    with pytest.raises(RequestError, match="start again at token 3"):
+        check_positions(positions, [masks.build("causal", 6).head(0)])
+
+
+def test_positions_of_another_caller_are_not_taken():
+    position_ids = torch.arange(6)[None]
+    assert positions_of_caller() is None
+    assert position_ids is not None
