@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from longca.errors import LongCAError, RequestError
 from longca.manifests import Device, Layout, Problem
 from longca.masks import PATTERNS, Form, Mask, sample
+from longca.plain_text import printable
 from longca.plugins import Registry
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected, Row, Run, said
@@ -63,7 +64,7 @@ def verified(
     """
     try:
         held = read_lines(folder)
-        run = run_of(json.loads(held.environment or b"null"), name or str(folder))
+        run = run_of(json.loads(held.environment or b"null"), printable(name or str(folder)))
     except (ValueError, RecursionError) as error:
         raise RequestError(f"{folder} is no folder of a run: {error}. Give one that `longca run` wrote") from None
     latest: dict[str, tuple[Row, dict[str, Any]] | None] = {}

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median as median_of
 from typing import Any
 
-__all__ = ["Findings", "check_times", "check_verified", "checked_findings"]
+from longca.limits import shown
+
+__all__ = ["Findings", "check_times", "check_verified", "checked_findings", "checked_integers"]
 
 #: Relative difference between a number and the same number computed from other fields.
 _ROUNDING = 1e-6
@@ -67,10 +69,25 @@ def checked_findings(findings: Findings) -> Findings:
     """Findings, if each says what reports read.
 
     Raises:
-        ValueError: A finding does not name its tensor, its error, or whether it passed.
+        ValueError: A finding does not name its tensor, its error, or whether it passed, or an integer is too large.
     """
     for found in findings:
+        checked_integers(found)
         get = found.get
         if type(get("tensor")) is not str or type(get("passed")) is not bool or type(get("error", "")) not in _ERRORS:
             raise ValueError("a finding has a tensor, passed as true or false, and an error, which is a number or null")
     return findings
+
+
+def checked_integers(value: Any) -> Any:
+    """A nested value, if each of its integers fits into 64 bits, as in tables.
+
+    Raises:
+        ValueError: One does not.
+    """
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            checked_integers(part)
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError(f"{shown(value)} does not fit into 64 bits")
+    return value

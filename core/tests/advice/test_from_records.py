@@ -229,3 +229,11 @@ def test_a_run_is_named_by_its_device():
     assert run_of(cpu, "x") == Run(run="x", device="Some CPU", memory=5, packages={"a": "1"})
     unnamed = {"device": {"kind": "cpu", "name": "", "capability": None, "memory": None}, "packages": {}}
     assert run_of(unnamed, "x").device == "cpu"
+
+
+def test_a_folder_may_have_any_name(write):
+    folder = write(record(), folder=os.fsdecode(b"run \xff"))
+    (row,) = rows_of_folder(folder)
+    assert row.run.run == f"{folder.parent}/run \\udcff"
+    (folder / "environment.json").unlink()
+    assert "is no folder of a run: " in refused(folder)

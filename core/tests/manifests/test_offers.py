@@ -82,6 +82,7 @@ def test_which_backwards_compose(backward, composes):
         {"implementation": "os.path:join(1)"},
         {"requires": ("not a requirement",)},
         {"colour": "red"},
+        {"name": "auto"},
     ],
 )
 def test_a_kernel_manifest_that_makes_no_sense_is_refused(fields):

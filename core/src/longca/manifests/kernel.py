@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from longca.manifests.offers import Offer, RequirementString
 
-__all__ = ["API_VERSION", "ImportString", "KernelManifest", "Manifest", "Name"]
+__all__ = ["API_VERSION", "AUTO", "ImportString", "KernelManifest", "Manifest", "Name"]
 
 #: The version of this core's plugin API: hooks, manifests, kernels and strategies together.
 API_VERSION = 1
+
+#: The word for LongCA's own choice among kernels and strategies.
+AUTO = "auto"
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 ImportString = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -21,7 +24,7 @@ class Manifest(BaseModel):
     """The common part of kernel and strategy manifests.
 
     Attributes:
-        name: Identifier: lower-case letters, digits and underscores.
+        name: Identifier: lower-case letters, digits and underscores. `auto` is reserved.
         title: Name for people.
         upstream: Link to the code or the paper.
         license: The upstream's licence, as an SPDX expression.
@@ -42,6 +45,13 @@ class Manifest(BaseModel):
     install: str | None = None
     api: Annotated[tuple[int, ...], Field(min_length=1)] = (API_VERSION,)
     implementation: ImportString
+
+    @field_validator("name")
+    @classmethod
+    def _is_free(cls, name: str) -> str:
+        if name == AUTO:
+            raise ValueError(f"{AUTO} stands for LongCA's own choice; give another name")
+        return name
 
 
 class KernelManifest(Manifest):

@@ -63,6 +63,7 @@ def _checked(name: str, registry: Registry) -> str:
         RequestError: The name has another form, or an installed plugin, kernel, strategy or package has it.
     """
     from longca.errors import RequestError
+    from longca.manifests.kernel import AUTO
 
     name = name.removeprefix("longca-").removeprefix("longca_")
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
@@ -71,6 +72,8 @@ def _checked(name: str, registry: Registry) -> str:
             " neither - nor _ at the end or twice in a row, such as my_kernel"
         )
     name = name.replace("-", "_")
+    if name == AUTO:
+        raise RequestError(f"{AUTO} stands for LongCA's own choice; choose another name")
     for kind, known in (("kernel", registry.kernels), ("strategy", registry.strategies)):
         if name in known:
             raise RequestError(

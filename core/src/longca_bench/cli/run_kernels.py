@@ -43,6 +43,11 @@ class ChosenKernels:
         names = self.ab or self.named
         if function is None:
             return names
+        if self.recommended is not None:
+            raise RequestError(
+                "--recommended chooses among the kernels of plugins; leave out --function, or name the kernels to "
+                "measure beside it with --kernel"
+            )
         mine = _install(*function, alone=alone)
         return tuple(dict.fromkeys((*names, mine))) if self.named else names
 

@@ -6,11 +6,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from longca.discovery.quiet import stdout_to_stderr
 from longca.errors import LongCAError, RequestError
 from longca_bench.cli.finding_json import finding_as_json
 from longca_bench.cli.options import chosen_directions, print_json
@@ -57,8 +58,9 @@ def verify_function(
     mask = _mask(given.get("mask"), described, heads)
     _check_size(mask, device)
     chosen_directions(given.get("direction"))
-    function = read_function(load(text), text)
-    with _job(device, given, timeout) as ranks, _deadline(text, timeout, ranks) as before:
+    quiet = stdout_to_stderr() if as_json else nullcontext()
+    with quiet, _job(device, given, timeout) as ranks, _deadline(text, timeout, ranks) as before:
+        function = read_function(load(text), text)
         placement = given.get("placement", "contiguous")
         found = examine(
             function,

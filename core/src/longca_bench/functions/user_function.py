@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, partialmethod
 from typing import Any
 
 from longca.errors import RequestError, UnknownNameError
@@ -30,7 +31,8 @@ class UserFunction:
     Attributes:
         name: Its name in messages.
         call: The function.
-        asks: The parameters after q, k and v that LongCA fills, by name.
+        asks: The parameters after q, k and v that LongCA fills, by name. A parameter that functools.partial binds is
+            not among them.
     """
 
     name: str
@@ -55,8 +57,9 @@ class UserFunction:
         if any(is_one(function) for is_one in _LATER):
             raise RequestError(f"{name} is a coroutine or a generator; wrap it in a function that returns a tensor")
         own = getattr(function, "_orig_mod", function)  # of torch.compile
-        try:  # the call of a torch.nn.Module takes any parameters
-            parameters = list(inspect.signature(getattr(own, "forward", own)).parameters.values())
+        own = getattr(own, "forward", own)  # the call of a torch.nn.Module takes any parameters
+        try:
+            parameters = list(inspect.signature(own).parameters.values())
         except (TypeError, ValueError):
             raise RequestError(
                 f"the parameters of {name} are not known to Python; wrap it in a function of q, k and v"
@@ -76,7 +79,22 @@ class UserFunction:
                 f"{name} needs {', '.join(unknown)}, which LongCA does not give. Known parameters are "
                 f"{', '.join(known)}. Give the others defaults, or wrap the function"
             )
-        return cls(name, function, tuple(p.name for p in named if p.name in known))
+        bound = _bound(own)
+        return cls(name, function, tuple(p.name for p in named if p.name in known and p.name not in bound))
+
+
+def _bound(function: Any) -> set[str]:
+    """The parameters that functools.partial binds by name, in a function and in those that it wraps."""
+    names: set[str] = set()
+    while function is not None:
+        method = getattr(function, "_partialmethod", None) or getattr(function, "__partialmethod__", None)
+        function = method if isinstance(method, partialmethod) else function
+        if isinstance(function, (partial, partialmethod)):
+            names |= function.keywords.keys()
+            function = function.func
+        else:
+            function = getattr(function, "__wrapped__", None)
+    return names
 
 
 def names_of(text: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from longca.errors import RequestError
 from longca_advice.evidence import said
-from longca_advice.record_checks import Findings, check_times, check_verified, checked_findings
+from longca_advice.record_checks import Findings, check_times, check_verified, checked_findings, checked_integers
 from longca_advice.record_lines import LINK, MOST_OF_LINE, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
@@ -20,10 +20,15 @@ __all__ = ["SCHEMA", "Record", "StreamTimes", "parsed", "read_records"]
 SCHEMA = 1
 
 _POSITIVE, _NOT_NEGATIVE = Field(gt=0), Field(ge=0)
+#: Integers are those of tables, which have 64 bits. Pairs and operations of the largest masks have more.
+_IN_TABLES, _OF_PAIRS = Field(ge=-(2**63), lt=2**63), Field(ge=0, lt=2**128)
+_Int = Annotated[int, _IN_TABLES]
+_Pairs = Annotated[int, _OF_PAIRS]
 #: Pydantic copies a dictionary that is a default value for every record.
 _NONE: Any = Field(default_factory=dict)
 _Times = tuple[Annotated[float, _POSITIVE], ...]
 _Findings = Annotated[Findings, AfterValidator(checked_findings)]
+_Facts = Annotated[dict[str, Any] | None, AfterValidator(checked_integers)]
 
 
 class StreamTimes(BaseModel):
@@ -40,7 +45,7 @@ class StreamTimes(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    layers: int
+    layers: _Int
     fixed: _Times
     fresh: _Times
     prefetched: _Times
@@ -140,10 +145,10 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    schema_version: int = SCHEMA
+    schema_version: _Int = SCHEMA
     case: str
     suite: str
-    suite_version: int
+    suite_version: _Int
     suite_digest: str
     status: Status
     message: str = ""
@@ -157,47 +162,47 @@ class Record(BaseModel):
     without_lse: bool = False
     device: str
     pattern: str
-    seqlen: int
+    seqlen: _Int
     lengths: str
-    seed: int
-    factors: dict[str, int | float | tuple[int, ...]] = _NONE
-    heads_q: int
-    heads_kv: int
-    head_dim: int
+    seed: _Int
+    factors: dict[str, _Int | float | tuple[_Int, ...]] = _NONE
+    heads_q: _Int
+    heads_kv: _Int
+    head_dim: _Int
     dtype: str
     direction: str
     mask_digest: str
-    area: int
+    area: _Pairs
     density: float
     tile_efficiency: float
-    flops: int
+    flops: _Pairs
     plan_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     first_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
-    metadata_bytes: int | None = None
-    peak_bytes: int | None = None
+    metadata_bytes: Annotated[int | None, _IN_TABLES] = None
+    peak_bytes: Annotated[int | None, _IN_TABLES] = None
     samples: _Times = ()
     wall: _Times = ()
     warm_up: _Times = ()
     median: Annotated[float | None, _POSITIVE] = None
     tflops: Annotated[float | None, _NOT_NEGATIVE] = None
-    gpu: dict[str, Any] | None = None
-    judge_bytes: int | None = None
+    gpu: _Facts = None
+    judge_bytes: Annotated[int | None, _IN_TABLES] = None
     clocks: dict[str, float] = {}
-    machine: dict[str, Any] | None = None
-    verified_kv_heads: tuple[int, ...] | None = None
+    machine: _Facts = None
+    verified_kv_heads: tuple[_Int, ...] | None = None
     findings: _Findings = ()
     strategy: str | None = None
     placement: str | None = None
     placed: str | None = None
     transport: str | None = None
     moved_by: str | None = None
-    world_size: int | None = None
+    world_size: Annotated[int | None, _IN_TABLES] = None
     mesh: str | None = None
     layout_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_samples: tuple[_Times, ...] = ()
-    rank_peak_bytes: tuple[int, ...] = ()
-    sent_bytes: dict[str, tuple[int, ...]] = _NONE
-    communication: dict[str, dict[str, int | float]] = _NONE
+    rank_peak_bytes: tuple[_Int, ...] = ()
+    sent_bytes: dict[str, tuple[_Int, ...]] = _NONE
+    communication: dict[str, dict[str, _Int | float]] = _NONE
     rank_compute_seconds: tuple[float, ...] = ()
     hidden: float | None = None
     hidden_interval: tuple[float, float] | None = None

@@ -40,7 +40,8 @@ class Status(StrEnum):
     WRONG = (
         "wrong",
         "A result is wrong: before timing, in a timed call, or after timing. The record has no time.",
-        "`longca verify --kernel {kernel}` shows whether it is wrong on small masks too. Do not train with it.",
+        "`longca verify --kernel {kernel}`, or --function for one of yours, shows whether it is wrong on small masks "
+        "too. Do not train with it.",
     )
     OOM = (
         "oom",
@@ -50,7 +51,7 @@ class Status(StrEnum):
     ERROR = (
         "error",
         "The kernel raised. The message has the exception.",
-        "`longca doctor` says whether the packages that {kernel} needs are installed.",
+        "`longca doctor` says whether the packages that plugins need are installed.",
     )
     TIMEOUT = (
         "timeout",

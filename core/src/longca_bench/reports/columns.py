@@ -23,6 +23,7 @@ from longca_bench.reports.derived import (
     largest_error,
     mask_names,
     mesh_words,
+    of_runs,
     over_base,
     over_full,
     pattern_place,
@@ -115,8 +116,8 @@ _ALL = (
     Column("direction_place", derive=lambda rows: (rows["direction"] != "forward").astype(int)),
     # Which run, and which mask of it.
     Column("draw", derive=lambda rows: texts(rows, "{} {} {}", "run_number", "mask_digest", "seed")),
-    _code("run", derive=lambda rows: rows["run_number"].map([run.folder.name for run in rows.runs].__getitem__)),
-    _name("folder", derive=lambda rows: rows["run_number"].map([str(run.folder) for run in rows.runs].__getitem__)),
+    _code("run", derive=lambda rows: of_runs(rows, [run.folder.name for run in rows.runs])),
+    _name("folder", derive=lambda rows: of_runs(rows, [str(run.folder) for run in rows.runs])),
     # What came of it.
     _name("status"),
     _name("message", "why", wrap=True),

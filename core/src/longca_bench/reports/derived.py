@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from longca.plain_text import printable
 from longca_bench.reports.words import mask_name, moved_by, shared_by
 
 if TYPE_CHECKING:
@@ -24,6 +26,11 @@ _APART = 10  # times the median of a kernel's other plans from which its first p
 def texts(rows: Rows, template: str, *names: str) -> Series:
     """Columns put into a template, row by row."""
     return _series(rows, [template.format(*values) for values in zip(*(rows[name] for name in names), strict=True)])
+
+
+def of_runs(rows: Rows, names: Sequence[str]) -> Series:
+    """Of each record: the name of its run, with characters that can be printed."""
+    return rows["run_number"].map([printable(name) for name in names].__getitem__)
 
 
 def mask_names(rows: Rows) -> Series:

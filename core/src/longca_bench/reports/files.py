@@ -44,5 +44,6 @@ def write_parquet(frame: DataFrame, path: Path) -> Path:
         import pyarrow  # noqa: F401  # without it, pandas names another remedy
     except ImportError:
         raise MissingPackageError("pyarrow", "writing Parquet", "pip install 'longca-core[parquet]'") from None
-    frame.to_parquet(path, index=False)
+    with path.open("wb") as file:  # pyarrow opens no path that is not UTF-8
+        frame.to_parquet(file, index=False)
     return path

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from longca.plain_text import printable
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.run_source import flatten
 from longca_bench.reports.table import Cell, Head, Table, table
@@ -101,7 +102,7 @@ def environment(rows: Rows, prefixes: Sequence[str] = ("",)) -> list[Table]:
     for run in rows.runs:
         for fact, value in flatten(run.environment or {}):
             if fact.startswith(tuple(prefixes)):
-                facts.setdefault(fact, {}).setdefault(value, []).append(run.folder.name)
+                facts.setdefault(fact, {}).setdefault(value, []).append(printable(run.folder.name))
     if not facts:
         return []
     every = len(rows.runs)
@@ -117,10 +118,12 @@ def environment(rows: Rows, prefixes: Sequence[str] = ("",)) -> list[Table]:
 
 def whole(rows: Rows) -> list[Table]:
     """Every record, with every field as a column."""
+    from pandas import isna
+
     flat = rows.flat()
     body = tuple(
-        tuple(Cell("" if value is None or value != value else str(value), value) for value in row)
-        for row in flat.itertuples(index=False, name=None)
+        tuple(Cell("") if isna(value) else Cell(str(value), value) for value in row)
+        for row in flat.astype(object).itertuples(index=False, name=None)
     )
     return [Table(tuple(Head(name) for name in flat), body)]
 

@@ -210,7 +210,7 @@ class Suite(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
-    version: Annotated[int, Field(strict=True, ge=1)]
+    version: Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
     summary: str = ""
     distributions: dict[Name, DistributionName] = {}
     sweep: Annotated[tuple[Sweep, ...], Field(min_length=1)]
@@ -263,7 +263,7 @@ def _text_of(name: str) -> str:
         if spec is None or not spec.submodule_search_locations:
             raise ImportError(f"no package {top} is installed")
         folder = Path(spec.submodule_search_locations[0], *below, "suites")
-        return read_regular(folder / f"{name}.toml", MAX_SUITE_BYTES, follow=True).decode("utf-8")
+        return read_regular(folder / f"{name}.toml", MAX_SUITE_BYTES, follow=True).decode("utf-8-sig")
     except (ImportError, OSError, ValueError) as error:
         raise RequestError(f"suite {name!r} of {package} cannot be read: {plain_text(error)}") from None
 
@@ -281,7 +281,7 @@ def load_suite(name: str) -> Suite:
     if path.suffix != ".toml":
         raise UnknownNameError("suite", name, builtin_suites())
     try:
-        text = read_regular(path, MAX_SUITE_BYTES, follow=True).decode("utf-8")
+        text = read_regular(path, MAX_SUITE_BYTES, follow=True).decode("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a character that no path can have
         raise RequestError(f"suite {name}: {getattr(error, 'strerror', error)}. Give a readable TOML file") from None
     return _parse(text, name)

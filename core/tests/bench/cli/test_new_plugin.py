@@ -19,6 +19,7 @@ from ...fake_plugins import STRATEGY, provides
         ("k" * 41, "cannot name a plugin; give at most 40"),
         ("größe", "cannot name a plugin"),
         ("longca-", "'' cannot name a plugin"),
+        ("auto", "auto stands for LongCA's own choice; choose another name"),
         ("sdpa", "a kernel 'sdpa' is installed; choose another name"),
         ("quick-one", "a kernel 'quick_one' is installed"),
         ("round", "a strategy 'round' is installed"),

@@ -38,6 +38,7 @@ def test_the_number_may_be_left_out(given, read):
             ["causal", "--recommended", "--ab", "naive", "sdpa"],
             "--recommended chooses the kernels, and --ab names them",
         ),
+        (["causal", "--recommended", "--function", "mine:attend"], "leave out --function, or name the kernels"),
         (["causal", "--recommended", "--direction", "backward"], "leave out --direction backward"),
         (["causal", "--recommended", "--kernel", "naive+sdpa"], "give --kernel naive --kernel sdpa"),
     ],

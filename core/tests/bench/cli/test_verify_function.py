@@ -67,6 +67,19 @@ def test_a_right_function_passes_with_its_nearest_row(verify):
     assert nearest.startswith("nearest to its limit: causal of 96 tokens: ")
 
 
+def test_what_a_function_prints_is_no_part_of_the_json(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os\nfrom torch.nn.functional import scaled_dot_product_attention as sdpa\n\n\n"
+        "def attend(q, k, v, attn_mask, scale):\n    print('printed')\n    os.system('echo a child')\n"
+        "    return sdpa(q, k, v, attn_mask=attn_mask, scale=scale, enable_gqa=True)\n"
+    )
+    command = [sys.executable, "-m", "longca", "verify", "--function", "mine:attend", "--shape", "bhsd", *CAUSAL]
+    ran = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["passed"]
+    assert {"printed", "a child"} <= set(ran.stderr.splitlines())
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

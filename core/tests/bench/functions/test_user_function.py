@@ -1,5 +1,6 @@
 """Odd functions and odd texts of them: each is called right, or refused in a sentence that says what to do."""
 
+import functools
 import sys
 
 import pytest
@@ -46,6 +47,61 @@ def raises(error):
 
 def writes(q, k, v, attn_mask, scale):
     return right(q.mul_(1.0), k, v, attn_mask, scale)
+
+
+class Scaled:
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def attend(self, q, k, v, attn_mask, scale):
+        return right(q, k, v, attn_mask, self.factor * scale)
+
+    unscaled = functools.partialmethod(attend, scale=1.0)
+
+
+class Bound(Module):
+    def __init__(self):
+        super().__init__()
+        self.forward = functools.partial(self.forward, scale=1.0)
+
+
+def factor_first(factor, q, k, v, attn_mask, scale):
+    return right(q, k, v, attn_mask, factor * scale)
+
+
+def wraps(function):
+    return functools.wraps(function)(lambda *tensors, **given: function(*tensors, **given))
+
+
+UNSCALED = functools.partial(right, scale=1.0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        UNSCALED,
+        functools.partial(wraps(UNSCALED)),
+        wraps(UNSCALED),
+        functools.partial(Scaled().attend, scale=1.0),
+        Scaled().unscaled,
+        functools.partial(factor_first, 1.0, scale=1.0),
+        Bound(),
+    ],
+    ids=["plain", "nested", "wrapped", "bound method", "partial method", "positional", "module"],
+)
+def test_bound_parameters_keep_their_values(function):
+    assert read_function(function, "it").asks == ("attn_mask",)
+    with pytest.raises(VerificationError, match="The softmax scale is wrong"):
+        check(function, MASK, head_dim=16, direction="forward")
+    assert check(function, MASK, head_dim=16, direction="forward", softmax_scale=1.0).passed
+
+
+def test_parameters_that_partial_leaves_free_are_filled():
+    assert read_function(functools.partial(factor_first, 1.0), "it").asks == ("attn_mask", "scale")
+    assert check(functools.partial(factor_first, 1.0), MASK, head_dim=16, direction="forward").passed
+    hidden = functools.partial(right, attn_mask=torch.ones(32, 32, dtype=torch.bool))
+    with pytest.raises(VerificationError, match="wrong on 1 of 1"):
+        check(hidden, MASK, head_dim=16, direction="forward")
 
 
 @pytest.mark.parametrize("make", [Module, lambda: torch.compile(Module(), backend="eager"), lambda: Module().forward])

@@ -1,5 +1,7 @@
 """The views of whole runs: what stands in which cell, and what is told of cases without a time."""
 
+import json
+
 import pytest
 
 from longca_bench.reports.rows import Rows
@@ -151,3 +153,10 @@ def test_a_run_without_any_time_still_has_its_tables(status):
     rows = Rows.of([record(status=status, message="why")])
     assert tables("results", rows)[0].rows[0][-1].text == status.upper()
     assert len(tables("not-measured", rows)) == 1
+
+
+def test_every_record_is_a_line_with_plain_values():
+    (table,) = tables("whole", Rows.of([record("sdpa"), record("flex", status="oom", peak_bytes=8)]))
+    first, second = json.loads(json.dumps(table.as_json()["rows"]))
+    assert (first["kernel"], first["seqlen"], first["peak_bytes"], first["median"]) == ("sdpa", 1024, "", 1e-3)
+    assert (second["peak_bytes"], second["median"]) == (8, "")

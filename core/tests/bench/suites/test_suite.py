@@ -135,6 +135,7 @@ def test_unknown_names_the_nearest():
         ("seqlens", "seqlenz", "line 6: seqlenz is no key that is known here$"),
         ("version = 1", 'version = "x"\nseed = 1', "line 3: version: .*; line 4: seed is no key"),
         ("version = 1", "version = 0", "version"),
+        ("version = 1", f"version = 1{'0' * 400}", "line 3: version: should be less than .* about 400 digits$"),
         ("version = 1", "version = 1\nversion = 2", "not TOML"),
         ("version = 1", "", "version is missing$"),
         (GOOD[GOOD.index("[[sweep]]") :], "", "sweep is missing$"),
@@ -147,6 +148,12 @@ def test_unknown_names_the_nearest():
 def test_refused(tmp_path, old, new, message):
     with pytest.raises(RequestError, match=message):
         load_suite(write(tmp_path, GOOD.replace(old, new)))
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD, "utf-8-sig")
+    assert load_suite(str(path)) == load_suite(write(tmp_path, GOOD))
 
 
 def test_unreadable(tmp_path):
