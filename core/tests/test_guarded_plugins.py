@@ -253,6 +253,14 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.parametrize("then", ["", HANG], ids=["done", "hanging"])
+def test_no_process_of_a_session_of_its_own_outlives_a_command(fakes, then):
+    starts = "import os, subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    fakes.add("starts", hook("mine", f"{starts}open('pid', 'w').write(str(child.pid))\n{then}"))
+    assert fakes.python("-c", ASKS).returncode == 0
+    assert not runs((fakes.root / "pid").read_text())
+
+
 def test_no_process_outlives_a_program_that_is_killed(fakes):
     starts = "import os, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
     fakes.add("starts", hook("mine", starts + "open('pids', 'w').write(f'{os.getpid()} {child.pid}')"))

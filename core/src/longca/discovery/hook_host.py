@@ -30,6 +30,7 @@ from longca.errors import LongCAError
 from longca.import_path import leave_working_folder
 from longca.manifests import Problem
 from longca.plain_text import plain_text, type_name
+from longca.processes import adopt_orphans, end_all, wake_without_parent
 
 __all__ = ["INSIDE", "serve"]
 
@@ -50,6 +51,8 @@ def serve(connection: socket.socket, grace: float, module: str, attr: str, distr
         attr: The object in the module, or an empty text.
         distribution: The plugin's distribution.
     """
+    adopt_orphans()
+    wake_without_parent()
     os.environ[INSIDE] = "1"
     leave_working_folder()
     sys.stdin = open(os.devnull)  # noqa: SIM115 - open until the process ends
@@ -67,7 +70,8 @@ def serve(connection: socket.socket, grace: float, module: str, attr: str, distr
             signal.setitimer(signal.ITIMER_REAL, grace)
             send(connection, json.dumps(_reply(admission, original, *reader.read(request))).encode("utf-8"))
             signal.setitimer(signal.ITIMER_REAL, 0)
-        os.killpg(0, signal.SIGKILL)  # no process that the plugin started stays
+        end_all((os.getpid(),))  # no process that the plugin started stays
+        os.killpg(0, signal.SIGKILL)
     except BaseException:
         traceback.print_exc()
     finally:

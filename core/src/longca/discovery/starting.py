@@ -16,6 +16,7 @@ from typing import Any
 
 from longca.discovery import hook_host
 from longca.import_path import import_path
+from longca.processes import end_all
 
 __all__ = ["Process", "end", "how_it_ended", "start"]
 
@@ -100,7 +101,7 @@ def _spawn(theirs: socket.socket, output: int, arguments: tuple[Any, ...]) -> su
 
 
 def end(process: Process, owner: int, connection: socket.socket, output: int) -> None:
-    """Kills a process and every process of its group.
+    """Kills a process, everything below it, and every process of its group.
 
     Args:
         process: The process.
@@ -111,6 +112,8 @@ def end(process: Process, owner: int, connection: socket.socket, output: int) ->
     if os.getpid() != owner:
         return
     if process.poll() is None:
+        os.kill(process.pid, signal.SIGSTOP)  # it starts nothing more, and its children stay its own
+        end_all((process.pid,))
         os.kill(process.pid, signal.SIGKILL)  # it may not have its group yet
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

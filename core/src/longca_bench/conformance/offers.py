@@ -24,10 +24,10 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import standing
 from longca.plugins import Registry, registry
+from longca.processes import end_with_parent
 from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_problem, verify_repeats
 from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import NotApplicableError, Subject, subjects
-from longca_bench.measuring.processes import end_with_parent
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status

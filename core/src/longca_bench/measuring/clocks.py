@@ -107,15 +107,19 @@ class Clocks:
         """Calls to make before a call on new inputs, which comes after a pause. None if a call is long by itself."""
         return 0 if self._device.type == "cpu" else min(MOST_WARMING, int(WARMING / max(self._sample, 1e-9)))
 
-    def hold(self, count: int, attempt: Callable[[], tuple[Heard, float]]) -> str:
+    def hold(
+        self, count: int, attempt: Callable[[], tuple[Heard, float]], is_disturbed: Callable[[], bool] = lambda: False
+    ) -> str:
         """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
 
-        One attempt that is as fast as the samples is enough. On CPUs one is enough that takes no more processor time.
-        A busy machine makes calls slow. A call like the samples proves nothing once the kernel has seen new inputs.
+        One attempt that is as fast as the samples is enough. A busy machine makes calls slow, so on CPUs one is enough
+        that takes no more processor time while other processes compute. Without them, a kernel could let its threads
+        spin in the samples. A call like the samples proves nothing once the kernel has seen new inputs.
 
         Args:
             count: Calls of each attempt.
             attempt: Makes the calls. It returns the worker's answer, and the judge's seconds of writing their results.
+            is_disturbed: Whether other processes have computed since the first attempt.
         """
         slower, least, ours, theirs = (1 + 2 * SHARE) * self._sample, SLOWER[self._device.type], inf, inf
         busy = (1 + 2 * SHARE) * median(call.heard.ended.computed for call in self._calls)
@@ -127,7 +131,8 @@ class Clocks:
             said = heard.answer.seconds or 0.0
             if took <= self._fixed + count * slower and said <= slower + least:
                 return ""
-            if count == 1 and self._device.type == "cpu" and 0.0 < heard.ended.computed <= busy:
+            took_no_more = count == 1 and self._device.type == "cpu" and 0.0 < heard.ended.computed <= busy
+            if took_no_more and is_disturbed():
                 return ""
             ours, theirs = min(ours, took), min(theirs, said)
         if theirs > slower + least:

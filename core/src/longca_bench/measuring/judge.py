@@ -12,8 +12,8 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
+from longca.processes import end_with_parent
 from longca_bench.measuring.keeping import Keeper
-from longca_bench.measuring.processes import end_with_parent
 
 __all__: list[str] = []
 

@@ -19,8 +19,8 @@ import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from longca.processes import adopt_orphans, end_all, end_with_parent, wake_without_parent
 from longca_bench.measuring.commands import WorkerSetup
-from longca_bench.measuring.processes import adopt_orphans, end_all, end_with_parent, wake_without_parent
 from longca_bench.measuring.worker import serve
 
 __all__: list[str] = []

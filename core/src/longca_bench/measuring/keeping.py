@@ -19,7 +19,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from longca.plain_text import plain_text
-from longca_bench.measuring.processes import descendants, end_all, how_it_ended
+from longca.processes import end_all, how_it_ended, stop_all
 
 __all__ = ["Keeper", "WorkerProcess"]
 
@@ -97,11 +97,8 @@ class Keeper:
         Returns:
             The processes that were stopped.
         """
-        mine = [worker.pid, *descendants((worker.pid,))]
-        others = {*self._workers, *descendants(self._workers), *self._resting}
-        mine += [pid for pid in descendants((self._process.pid,)) if pid not in others and pid not in mine]
+        mine = stop_all((self._process.pid,), spared={*self._workers, *self._resting} - {worker.pid})
         self._resting.update(mine)
-        _signal(mine, signal.SIGSTOP)
         return mine
 
     def wake(self, resting: list[int]) -> None:

@@ -6,6 +6,7 @@ timed call are checked.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.new_work import NewWork
+from longca_bench.measuring.noise import Noise
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, Step
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
@@ -131,7 +133,7 @@ class KernelTrial(Trial):
         self._instruments.world.synchronize()
         handling = time.perf_counter() - start
         ran = self._run(Mode.TIMED)
-        seconds = ran.heard.answer.seconds or 0.0
+        seconds = ran.heard.sample
         self._clocks.take(seconds, ran.heard, handling)
         if ran.heard.answer.late > LATE:
             late = f"the device went on for {ran.heard.answer.late * 1e3:.3g} ms after the call had ended"
@@ -183,7 +185,7 @@ class KernelTrial(Trial):
         """The times by the host's clock."""
         if self._instruments.world.device.type == "cpu":
             return timing.samples
-        return tuple(self._run(Mode.WALL).heard.answer.seconds or 0.0 for _ in range(LEAST))
+        return tuple(self._run(Mode.WALL).heard.sample for _ in range(LEAST))
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """The clocks of the worker and of the judge, and the judge's own memory on the device."""
@@ -221,13 +223,16 @@ class KernelTrial(Trial):
                 self._run(Mode.TIMED)
             self._apply(Change.none(self.problem))
             handling = new.draw()
+            for step in new.forwards:
+                self._kernel.run(Direction.FORWARD, step.tensors, self._plan, landing=step.landing)
             self._instruments.world.synchronize()
             heard = self._run(Mode.BURST if count > 1 else Mode.TIMED, new.steps[1:]).heard
             if found := new.failures(without_lse=self._without_lse):
                 raise WrongResultError(found)
             return heard, handling
 
-        self._held = self._clocks.hold(count, attempt)
+        watch = Noise(self._instruments.world.device.type, (os.getppid(),))
+        self._held = self._clocks.hold(count, attempt, lambda: bool(watch.stop()["busy"]))
 
     @property
     def _means(self) -> Means:

@@ -2,8 +2,9 @@
 
 Between timed calls inputs change in ways whose effect is known. A kernel could learn these ways: it recognises each
 head, and repeats an earlier result in another order and with other factors. New inputs have no earlier result. Each
-token of q (of a backward: of dout) gets a sign, and so does each element of a head. There are more than 2^D ways to do
-so, and no rounding differs. The results are compared at some tokens, which are drawn after the calls.
+token of q (of a backward: of dout too) gets a sign, and so does each element of a head. There are more than 2^D ways to
+do so, and no rounding differs. A backward gets the kernel's own out and lse of the new q, because nothing that was kept
+for an earlier lse may help it. The results are compared at some tokens, which are drawn after the calls.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from random import Random, SystemRandom
 import torch
 from torch import Tensor
 
-from longca.manifests import Problem
+from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.remote_kernel import Step
+from longca_bench.measuring.results import NAMES
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, gradients_of_part, reference
 from longca_bench.verification.verify import Finding, check_values, wrong
@@ -43,7 +45,7 @@ class NewWork:
         rough_lse: Whether the offer calls its log-sum-exp rough.
 
     Attributes:
-        steps: The calls.
+        steps: The calls. A backward's out and lse come from a forward, which `forwards` describes.
     """
 
     def __init__(
@@ -58,11 +60,26 @@ class NewWork:
         rough_lse: bool,
     ) -> None:
         self._problem, self._given, self._expected, self._rough_lse = problem, given, expected, rough_lse
-        self._new = "q" if problem.direction == "forward" else "dout"
+        self._is_forward = problem.direction == "forward"
+        own = ("q",) if self._is_forward else ("q", "dout", *NAMES[Direction.FORWARD])
         self.steps = [first]
         for _ in range(count - 1):
-            tensors = {**first.tensors, self._new: arena.like(first.tensors[self._new])}
+            tensors = {**first.tensors, **{name: arena.like(first.tensors[name]) for name in own}}
             self.steps.append(Step(tensors, {name: arena.like(x) for name, x in first.landing.items()}))
+
+    @property
+    def forwards(self) -> list[Step]:
+        """The forward of each call of a backward. Its results are arguments of the call."""
+        if self._is_forward:
+            return []
+        names = NAMES[Direction.FORWARD]
+        return [
+            Step(
+                {name: step.tensors[name] for name in ("q", "k", "v")},
+                {name: step.tensors[name].fill_(torch.nan) for name in names},
+            )
+            for step in self.steps
+        ]
 
     def draw(self) -> float:
         """Draws the inputs of each call, and fills the places of the results with NaN.
@@ -70,15 +87,17 @@ class NewWork:
         Returns:
             Seconds that the filling took.
         """
-        source, generator = getattr(self._given, self._new), torch.Generator()
+        generator = torch.Generator()
         generator.manual_seed(SystemRandom().getrandbits(63))
-        tokens, heads, width = source.shape
         for step in self.steps:
-            of_token, of_element = (
-                torch.randint(0, 2, shape, generator=generator).mul_(2).sub_(1).to(source.device, source.dtype)
-                for shape in ((tokens, heads, 1), (1, heads, width))
-            )
-            torch.mul(source, of_element, out=step.tensors[self._new]).mul_(of_token)
+            for name in ("q",) if self._is_forward else ("q", "dout"):
+                source = getattr(self._given, name)
+                tokens, heads, width = source.shape
+                of_token, of_element = (
+                    torch.randint(0, 2, shape, generator=generator).mul_(2).sub_(1).to(source.device, source.dtype)
+                    for shape in ((tokens, heads, 1), (1, heads, width))
+                )
+                torch.mul(source, of_element, out=step.tensors[name]).mul_(of_token)
         start = time.perf_counter()
         for step in self.steps:
             for place in step.landing.values():
@@ -102,12 +121,16 @@ class NewWork:
             if not (~result.isnan() if name == "lse" else result.isfinite()).all()
         ]
         for call in random.sample(range(len(wanted)), min(COMPARED, len(wanted))):
-            found += self._compared(self.steps[call].tensors, wanted[call], random)
+            tensors, results = self.steps[call].tensors, wanted[call]
+            if not self._is_forward:
+                results |= {name: tensors[name] for name in ("out", "lse")[: 1 if without_lse else 2]}
+            found += self._compared(tensors, results, random)
         return [finding.named(f"{finding.tensor} of new inputs") for finding in found]
 
     def _compared(self, tensors: Mapping[str, Tensor], results: Mapping[str, Tensor], random: Random) -> list[Finding]:
         """The failures of a call at some queries and some keys."""
-        inputs = replace(self._given, **{self._new: tensors[self._new]})
+        new = ("q",) if self._is_forward else ("q", "dout")
+        inputs = replace(self._given, **{name: tensors[name] for name in new})
         if (sample := self._expected.sample) is not None:
             inputs = sample.inputs(inputs)
         found: list[Finding] = []
@@ -125,6 +148,7 @@ class NewWork:
     def _right(self, inputs: Inputs, tensors: Mapping[str, Tensor], tokens: Tensor, *, of_keys: bool) -> Reference:
         """The reference at some queries, or at some keys."""
         sample, problem = self._expected.sample, self._problem
+        whole, whole_inputs = problem if sample is None else sample.problem(problem), inputs
         mask = problem.concrete_mask
         some = [(token, token + 1) for token in tokens.tolist()]
         ranges = ([(0, mask.seqlen_q)], some) if of_keys else (some, [(0, mask.seqlen_k)])
@@ -134,14 +158,18 @@ class NewWork:
             problem = problem.with_mask(mask.cut(*ranges))
         part = {name: _at(name, getattr(inputs, name), tokens) for name in (("k", "v") if of_keys else ("q", "dout"))}
         inputs = replace(inputs, **part)
-        if problem.direction == "forward":
+        if self._is_forward:
             return reference(problem, inputs)
-        exact = self._expected.rows["out"].value, self._expected.lse
-        out, lse = (self._heads(name, tensors[name]) for name in ("out", "lse"))
-        own = out, torch.where(lse.isnan(), exact[1].to(lse.dtype), lse)
-        if not of_keys:
-            exact, own = ((_at("out", out, tokens), _at("lse", lse, tokens)) for out, lse in (exact, own))
-        return gradients_of_part(problem, inputs, exact, own)
+        out, lse = (self._heads(name, tensors[name]) for name in NAMES[Direction.FORWARD])
+        if lse.isnan().any():  # the kernel gives none
+            lse = reference(_forward(whole), whole_inputs).lse.to(lse.dtype)
+        if of_keys:  # out and lse of all queries were compared at some of them
+            dtype = self._expected.rows["out"].value.dtype
+            return gradients_of_part(problem, inputs, (out.to(dtype), lse.to(dtype)), (out, lse))
+        right = reference(_forward(problem), inputs)
+        own = _at("out", out, tokens), _at("lse", lse, tokens)
+        found = gradients_of_part(problem, inputs, (right.rows["out"].value, right.lse), own)
+        return replace(found, rows={**found.rows, **right.rows})
 
     def _heads(self, name: str, tensor: Tensor) -> Tensor:
         """The heads of a tensor that have a reference."""
@@ -152,6 +180,10 @@ class NewWork:
         sample = self._expected.sample
         head = finding.head if sample is None else sample.indices(finding.tensor)[finding.head]
         return replace(finding, token=int(tokens[finding.token]), head=head)
+
+
+def _forward(problem: Problem) -> Problem:
+    return replace(problem, direction=Direction.FORWARD)
 
 
 def _at(name: str, tensor: Tensor, tokens: Tensor) -> Tensor:

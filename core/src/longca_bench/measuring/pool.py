@@ -14,8 +14,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from longca.errors import LongCAError
+from longca.processes import end_all, how_it_ended
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
-from longca_bench.measuring.processes import end_all, how_it_ended
 from longca_bench.measuring.status import Status
 from longca_bench.suites.tasks import Task
 

@@ -144,7 +144,7 @@ class StrategyTrial(Trial):
                 found += self._shard.here([wrong(next(iter(ran.results)), late)])
         waited = self._shared_words(found, ran)
         assert ran is not None, "a call without results has findings"
-        seconds = ran.heard.answer.seconds or 0.0
+        seconds = ran.heard.sample
         self._clocks.take(seconds, _with_waits(ran.heard, waited), handling)
         return seconds, ran.results
 

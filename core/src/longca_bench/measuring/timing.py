@@ -250,7 +250,7 @@ def _calls_to_come(taken: list[float], before: float, budget: float, batch: int)
     if len(taken) >= SAMPLES or (least <= 0 and left <= 0):
         return 0
     seconds = median(taken) if taken else before
-    fitting = math.ceil(left / seconds) if left > 0 and seconds else 0
+    fitting = math.ceil(min(left / seconds, SAMPLES)) if left > 0 and seconds else 0
     return min(max(fitting, least, 1), batch, SAMPLES - len(taken))
 
 

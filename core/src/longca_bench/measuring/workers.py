@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from longca.errors import LongCAError
+from longca.processes import computed
 from longca.processor_time import waited
 from longca_bench.measuring.arena import Arena, Where
 from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
 from longca_bench.measuring.keeping import Keeper, WorkerProcess
-from longca_bench.measuring.processes import computed
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import keep_busy
 
@@ -34,6 +34,7 @@ MOST_ALIVE = 16
 MOST_KEPT = 2**28
 _PINGS = 9
 _SPIN = 2e-3  # seconds for which the threads of a pool may look for work that does not come
+_GRAIN = 1e-9  # seconds
 _LOOK = 0.5  # seconds between two looks while a worker computes
 
 
@@ -87,6 +88,11 @@ class Heard:
     answer: Answer
     ended: Moment
     done: Moment
+
+    @property
+    def sample(self) -> float:
+        """Seconds of a timed call, as the worker says. A clock that stands still says some, for the other clock."""
+        return max(self.answer.seconds or 0.0, _GRAIN)
 
 
 class Workers:
@@ -194,7 +200,9 @@ class Worker:
             self._send(Share(block.number, block.nbytes, block.handle))
             if not block.handle:
                 self._send_descriptor(block.fd)
-            self._hear()
+            if error := self._hear().error:
+                self.end()  # the descriptor may still be in the connection
+                raise CaseEndError(Status.ERROR, error)
             self._mapped.add(where.block)
         return where
 

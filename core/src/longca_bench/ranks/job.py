@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from longca.errors import RequestError
-from longca_bench.measuring.processes import end_with_parent
+from longca.processes import end_with_parent
 
 __all__ = ["Job", "current_job"]
 

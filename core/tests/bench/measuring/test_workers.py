@@ -46,6 +46,18 @@ class Daemon(Naive):
             os._exit(0)
         return super().forward(*arguments, **buffers)
 
+class Runner(Naive):
+    """Leaves a process that forks and ends again and again, each faster than it is found."""
+    def forward(self, *arguments, **buffers):
+        if os.fork() == 0:
+            os.setpgid(0, 0)
+            while True:
+                with open(os.environ["RUNS"], "a") as file:
+                    file.write(".")
+                if os.fork() != 0:
+                    os._exit(0)
+        return super().forward(*arguments, **buffers)
+
 class Stopper(Naive):
     """Stops the process that watches over it, and leaves a daemon."""
     def forward(self, *arguments, **buffers):
@@ -109,14 +121,14 @@ class Setter(Naive):
         warnings.filterwarnings("ignore", message="longca setter")
 '''
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
-NAMES = ("daemon", "stopper", "liar", "flooder", "talker", "raiser", "killer", "setter")
+NAMES = ("daemon", "runner", "stopper", "liar", "flooder", "talker", "raiser", "killer", "setter")
 
 
 @pytest.fixture
 def keeper(fakes):
     folder = fakes.add("odd", f"NAMES = {NAMES!r}\n{PLUGIN}")
     (folder / "odd_kernels.py").write_text(KERNELS)
-    environment = {**fakes.env, "OMP_NUM_THREADS": "1", "DAEMON_SECONDS": SECONDS}
+    environment = {**fakes.env, "OMP_NUM_THREADS": "1", "DAEMON_SECONDS": SECONDS, "RUNS": str(fakes.root / "runs")}
     kept = Keeper({**environment, "PYTHONPATH": os.pathsep.join(map(str, fakes.folders))})
     yield kept
     kept.close()
@@ -165,6 +177,19 @@ def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
     workers.of(("odd",), "daemon").end()
     assert not running(SECONDS)
     call(workers, "naive", "longca-core")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_process_that_forks_faster_than_it_is_found_ends_with_its_worker(workers, fakes, is_lost):
+    call(workers, "runner")
+    runs, deadline = fakes.root / "runs", time.monotonic() + 30
+    while not runs.exists() or runs.stat().st_size < 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    workers.of(("odd",), "runner").end(is_lost=is_lost)
+    size = runs.stat().st_size
+    time.sleep(0.3)
+    assert runs.stat().st_size == size
 
 
 def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):

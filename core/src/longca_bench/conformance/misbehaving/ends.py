@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -125,6 +126,11 @@ def fork_a_slow_copy() -> None:
         time.sleep(0.02)
 
 
+def leave_no_descriptor() -> None:
+    """Takes every descriptor of a file away from what its process opens later."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+
+
 def leave_a_daemon() -> None:
     """Starts a process in a session of its own that stays for a day."""
     subprocess.Popen(["sleep", "86397"], start_new_session=True)
@@ -173,6 +179,7 @@ TerminatesItself = beside(lambda: os.kill(os.getpid(), signal.SIGTERM))
 KillsItsParent = beside(lambda: os.kill(os.getppid(), signal.SIGKILL))
 ClosesFiles = beside(lambda: os.closerange(0, 4096))
 WritesToAllFiles = beside(garbage_everywhere)
+LeavesNoDescriptor = beside(leave_no_descriptor)
 Forks = beside(fork_a_slow_copy)
 
 # It does not end.

@@ -74,6 +74,12 @@ def hiding(*clocks: str) -> type[Honest]:
     return beside(act)
 
 
+def stop_the_clock() -> None:
+    """Makes the clock of samples stand still."""
+    patch(time, "perf_counter", lambda old: lambda now=old(): now)
+    time.sleep(HIDDEN)
+
+
 def sleep_unseen() -> None:
     """Sleeps, and makes each median a nanosecond."""
     patch(statistics, "median", lambda old: lambda data: 1e-9)
@@ -153,6 +159,7 @@ CopiesReference = computes(from_the_reference)
 HidesFromPerfCounter = hiding("perf_counter", "perf_counter_ns")
 HidesFromMonotonic = hiding("monotonic", "monotonic_ns")
 HidesFromAllClocks = hiding("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns")
+StopsPerfCounter = beside(stop_the_clock)
 PatchesTimer = beside(slow_with_fast_timer)
 EndsBeforeItBegins = computes(end_before_it_begins)
 PatchesMedian = beside(sleep_unseen)

@@ -89,6 +89,15 @@ def together(found: list[Any], signs: list[Any], of_dout: list[float], group: in
     return torch.stack(columns[0], 1), *(torch.stack(x[::group], 1) for x in columns[1:])
 
 
+def kept_by_lse(kernel: Any, call: Call) -> Tensors:
+    """The right results, after some time unless it has met the log-sum-exps of all heads."""
+    names = {content(of_head) for of_head in call.inputs[-1]}
+    if not names <= kernel.memory.keys():
+        kernel.memory.update(dict.fromkeys(names))
+        spin()
+    return call.right()
+
+
 def hiding_but_in_bursts(kernel: Any, call: Call) -> Tensors:
     """Right results, some time that the worker's clock does not show, and the last results in each burst."""
     if mode() == "burst":
@@ -158,6 +167,7 @@ def behind_a_crowd() -> None:
 
 RecognisesHeads = computes(recognised)
 RecognisesHeadsBackward = backward(RecognisesHeads)
+KeepsByLseBackward = backward(computes(kept_by_lse))
 SkipsBursts = computes(hiding_but_in_bursts)
 ComputesWhenCopied = computes(when_copied)
 ScalesWhenTimed = computes(scaling_when_timed)

@@ -164,6 +164,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("hides_from_perf_counter", "It sleeps 20 ms and sets perf_counter back.", _SUSPECT, "disagree", device="cpu"),
     _late("hides_from_monotonic", "It sleeps 20 ms and sets the monotonic clock back.", _OK, seconds=0.02),
     _late("hides_from_all_clocks", "It sleeps 20 ms and sets all clocks back.", _SUSPECT, "disagree", device="cpu"),
+    _late("stops_perf_counter", "It sleeps 20 ms, and perf_counter stands still.", _SUSPECT, "disagree", device="cpu"),
     _late("patches_timer", "It sleeps 20 ms, and LongCA's timer says a hundredth.", _SUSPECT, "clocks disagree"),
     _late("ends_before_it_begins", "It says that it has ended, and then sleeps 20 ms.", _SUSPECT, "disagree|its end"),
     _late("patches_median", "It sleeps 20 ms and makes each median a nanosecond.", _OK, seconds=0.02),
@@ -177,6 +178,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     # It knows the harness.
     _sly("recognises_heads", "It knows each head, and repeats its results.", _SUSPECT, "new", device="cpu"),
     _sly("recognises_heads_backward", "It knows each head, and repeats its results.", _SUSPECT, "new", device="cpu"),
+    _sly("keeps_by_lse_backward", "It keeps a part of its work for each lse.", _SUSPECT, "new", device="cpu"),
     _sly("skips_bursts", "It hides 1 ms of each call, but repeats its results in a burst.", _WRONG, _OUT, device="cpu"),
     _sly("computes_when_copied", "It computes when its results are copied.", _SUSPECT, "disagree", device="cpu"),
     _sly("scales_when_timed", "It doubles q in timed calls.", _WRONG, "q of a timed call: the kernel changed"),
@@ -304,6 +306,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("ignores_signals", "It sleeps forever, and ignores signals.", _TIMEOUT, "phase"),
     _ends("waits_for_child", "It waits for a child that sleeps for a day.", _TIMEOUT, "phase"),
     # It leaves something behind, which must be gone after the run.
+    _ends("leaves_no_descriptor", "It lets its process open no more files.", _ERROR, "files|open"),
     _ends("forks", "It forks, and both processes return, the copy later.", _OK),
     _ends("leaves_daemon", "It leaves `sleep 86397` in a session of its own.", _OK),
     _ends("leaves_stopped_daemon", "It leaves a stopped process, with 86396 in its command line.", _OK),
