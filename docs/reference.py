@@ -135,7 +135,13 @@ def constants() -> str:
     rows = [
         ("`timing.WARM`", timing.WARM, "warm-up ends when two calls in a row differ by less than this share"),
         ("`timing.WARM_UP`", timing.WARM_UP, "warm-up ends after this many calls at the latest"),
-        ("`timing.SAMPLES`", timing.SAMPLES, "sampling stops when this many samples are taken"),
+        ("`timing.SAMPLES`", " or ".join(map(str, timing.SAMPLES.values())), "most samples on a CPU or a CUDA device"),
+        (
+            "`timing.LOAD`",
+            f"{timing.LOAD * 1e3:g}\N{NO-BREAK SPACE}ms",
+            "a kernel's own calls on other inputs before a timed call on a CUDA device",
+        ),
+        ("`timing.LONG`", f"{timing.LONG:g}\N{NO-BREAK SPACE}s", "a call of as long has none of these calls before it"),
         ("`timing.LEAST`", timing.LEAST, "samples that are taken at any cost"),
         ("`timing.BUDGET`", f"{timing.BUDGET}\N{NO-BREAK SPACE}s", "sampling stops when the samples add up to this"),
         (

@@ -43,8 +43,6 @@ BURST_COPIES = 4
 #: Seconds by which a single call on new inputs may always be slower than the samples. On CUDA devices a host launches
 #: the many small parts of a short call, and its pace varies.
 SLOWER = {"cpu": 5e-5, "cuda": 2e-4}
-#: Seconds of calls that make a CUDA device and its host as warm as among the samples, and the most such calls.
-WARMING, MOST_WARMING = 1e-2, 5
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,6 @@ class Clocks:
         if self._device.type != "cpu" or self._sample > 2 * self._fixed:
             return 1
         return max(1, min(MOST, 1 + int(4 * self._fixed / max(self._sample, 1e-9)), MOST_BYTES // nbytes))
-
-    @property
-    def warming(self) -> int:
-        """Calls to make before a call on new inputs, which comes after a pause. None if a call is long by itself."""
-        return 0 if self._device.type == "cpu" else min(MOST_WARMING, int(WARMING / max(self._sample, 1e-9)))
 
     def hold(
         self, count: int, attempt: Callable[[], tuple[Heard, float]], is_disturbed: Callable[[], bool] = lambda: False

@@ -108,6 +108,8 @@ class Mode(StrEnum):
     WALL = "wall"
     #: Nothing. The judge's own clock holds several calls in a row, each on other inputs.
     BURST = "burst"
+    #: Nothing. Several calls in a row keep a CUDA device busy, before a timed call on other inputs.
+    LOAD = "load"
     #: The peak of memory.
     PEAK = "peak"
 
@@ -126,6 +128,7 @@ class Run:
         landing: Where results go that are not in a buffer, by their names.
         abreast: Whether a timed call begins when the workers of all ranks are ready.
         earlier: Arguments and landing places of the calls before this one, in the mode `burst`.
+        times: Number of calls, in the mode `load`.
     """
 
     kernel: str
@@ -137,6 +140,7 @@ class Run:
     landing: dict[str, Where] = field(default_factory=dict)
     abreast: bool = False
     earlier: tuple[tuple[dict[str, Where], dict[str, Where]], ...] = ()
+    times: int = 1
 
 
 class _Data(BaseModel):

@@ -197,6 +197,7 @@ class RemoteKernel:
         landing: Mapping[str, Tensor] | None = None,
         abreast: bool = False,
         earlier: Sequence[Step] = (),
+        times: int = 1,
     ) -> Ran:
         """Makes the worker call the kernel.
 
@@ -209,6 +210,7 @@ class RemoteKernel:
             landing: Shared tensors for results that are in no buffer. None makes new ones.
             abreast: Whether a timed call begins when the workers of all ranks are ready.
             earlier: Calls before this one, in the mode `burst`.
+            times: Number of calls, in the mode `load`.
 
         Raises:
             CaseEndError: The kernel raised, or its process was lost.
@@ -224,8 +226,8 @@ class RemoteKernel:
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
         before = tuple((self._places(step.tensors), self._places(step.landing)) for step in earlier)
         about = (self.name, plan.number, direction, mode)
-        command = Run(*about, arguments, filled, landed, abreast, before)
-        heard = self._worker.ask(command, is_timed=mode is Mode.TIMED)
+        command = Run(*about, arguments, filled, landed, abreast, before, times)
+        heard = self._worker.ask(command)
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])

@@ -35,6 +35,7 @@ __all__ = [
     "Timing",
     "flush_l2",
     "keep_busy",
+    "loading_calls",
     "take_samples",
     "take_turns",
     "time_calls",
@@ -44,7 +45,8 @@ __all__ = [
 
 WARM = 0.1
 WARM_UP = 10
-SAMPLES = 50
+#: The most samples by the device. On a CUDA device other calls come before each one.
+SAMPLES = {"cpu": 50, "cuda": 20}
 LEAST = 3
 #: Seconds of samples of a call.
 BUDGET = 0.25
@@ -53,6 +55,9 @@ BUDGET = 0.25
 LEAD = 5e-4
 #: Bytes that the flush writes, more than any L2 cache has.
 FLUSH_BYTES = 2**28
+#: Seconds of a kernel's own calls before a timed call on a CUDA device, and those of a call that needs none before it.
+#: A device that rests between calls has higher clocks than in calls in a row, and each kernel draws another power.
+LOAD, LONG = 5e-2, 2.5e-1
 #: The least and the most seconds for which a device is kept busy before a timed call.
 BUSY = 2e-3, 5e-2
 
@@ -121,7 +126,7 @@ def take_samples(
     warm_up = _warmed_up(once, world)
     rounds: list[_Times] = []
     result: object = None
-    while (count := _calls_to_come([max(each) for each in rounds], warm_up[-1], budget, world.batch)) > 0:
+    while (count := _calls_to_come([max(each) for each in rounds], warm_up[-1], budget, world)) > 0:
         mine: list[float] = []
         for _ in range(count):
             if inspect is None:
@@ -153,7 +158,7 @@ def take_turns(
     def taken() -> list[float]:
         return [sum(map(max, each)) for each in zip(*rounds.values(), strict=True)]
 
-    while (count := _calls_to_come(taken(), before, len(parts) * budget, world.batch)) > 0:
+    while (count := _calls_to_come(taken(), before, len(parts) * budget, world)) > 0:
         mine = [{name: once()[0] for name, once in parts.items()} for _ in range(count)]
         for each in zip(*world.everyone(mine), strict=True):
             for name, times in rounds.items():
@@ -237,21 +242,30 @@ def _flush_buffer() -> torch.Tensor:
     return torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
 
 
-def _calls_to_come(taken: list[float], before: float, budget: float, batch: int) -> int:
+def loading_calls(seconds: float) -> int:
+    """The calls of a kernel that come before a timed call on a CUDA device.
+
+    Args:
+        seconds: Seconds of the last timed call. 0 if there was none.
+    """
+    return math.ceil(LOAD / seconds) if 0 < seconds < LONG else 0
+
+
+def _calls_to_come(taken: list[float], before: float, budget: float, world: World) -> int:
     """The number of calls before ranks tell each other their times again. Every rank finds the same number.
 
     Args:
         taken: Seconds of each call so far.
         before: Seconds of the last call of the warm-up.
         budget: Seconds after which no further call is made.
-        batch: The largest number.
+        world: The ranks. They bound the number.
     """
-    least, left = LEAST - len(taken), budget - sum(taken)
-    if len(taken) >= SAMPLES or (least <= 0 and left <= 0):
+    least, left, most = LEAST - len(taken), budget - sum(taken), SAMPLES[world.device.type]
+    if len(taken) >= most or (least <= 0 and left <= 0):
         return 0
     seconds = median(taken) if taken else before
-    fitting = math.ceil(min(left / seconds, SAMPLES)) if left > 0 and seconds else 0
-    return min(max(fitting, least, 1), batch, SAMPLES - len(taken))
+    fitting = math.ceil(min(left / seconds, most)) if left > 0 and seconds else 0
+    return min(max(fitting, least, 1), world.batch, most - len(taken))
 
 
 def _on_cuda(call: _Call, world: World) -> tuple[float, object]:

@@ -43,7 +43,7 @@ from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.strategy_commands import CallStrategy, Join
 from longca_bench.measuring.stream_worker import StreamWorker
-from longca_bench.measuring.timing import timed_call, wall_call
+from longca_bench.measuring.timing import flush_l2, timed_call, wall_call
 from longca_bench.measuring.world import World
 
 __all__ = ["serve"]
@@ -241,6 +241,11 @@ class Worker:
             self.tell_end()
         elif run.mode is Mode.PEAK:
             measured["peak"], results = self.peak(call)
+        elif isinstance(run, Run) and run.mode is Mode.LOAD:
+            for _ in range(run.times):
+                flush_l2()
+                results = call()
+            self._world.synchronize()
         elif run.mode is Mode.BURST:
             results = call()
             self._world.synchronize()

@@ -106,14 +106,6 @@ def test_short_calls_are_made_in_bursts_that_memory_bounds():
     assert short.burst(2**30) == 1
 
 
-@pytest.mark.parametrize(("sample", "cuda", "cpu"), [(1e-4, 5, 0), (4e-3, 2, 0), (0.02, 0, 0)])
-def test_short_calls_warm_a_cuda_device_before_new_inputs(sample, cuda, cpu):
-    for kind, count in (("cuda", cuda), ("cpu", cpu)):
-        made = Clocks(torch.device(kind), 0.0)
-        made.take(sample, Heard(Answer(), Moment(sample), Moment(sample)), 0.0)
-        assert made.warming == count
-
-
 @pytest.mark.parametrize(("seconds", "is_held"), [(0.0009, True), (0.0011, False)])
 def test_a_short_call_on_a_cuda_device_may_be_a_little_slower(seconds, is_held):
     made = Clocks(torch.device("cuda"), 0.0)

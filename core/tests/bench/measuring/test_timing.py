@@ -1,12 +1,13 @@
 """When warm-up and sampling stop, and when ranks tell each other their times."""
 
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from longca_bench.measuring import timing
-from longca_bench.measuring.timing import LEAST, SAMPLES, _calls_to_come, time_calls
+from longca_bench.measuring.timing import LEAST, SAMPLES, _calls_to_come, loading_calls, time_calls
 from longca_bench.measuring.world import World
 
 CPU = World(torch.device("cpu"))
@@ -21,7 +22,7 @@ def test_samples_are_the_work_alone():
 
 def test_at_least_three_samples_and_at_most_fifty():
     assert len(time_calls(lambda: time.sleep(0.02), CPU, budget=0.0).samples) == timing.LEAST
-    assert len(time_calls(lambda: None, CPU, budget=10.0).samples) == timing.SAMPLES
+    assert len(time_calls(lambda: None, CPU, budget=10.0).samples) == timing.SAMPLES["cpu"]
 
 
 def test_warm_up_goes_on_until_calls_agree():
@@ -55,13 +56,23 @@ def test_one_device_is_a_world_of_size_one():
         ([5.0], 5.0, LEAST - 1),
         ([5.0] * LEAST, 5.0, 0),
         ([0.3, 0.3, 0.3], 9.0, 1),  # by the time that they took, not by the warm-up
-        ([0.001] * (SAMPLES - 2), 0.001, 2),
-        ([0.001] * SAMPLES, 0.001, 0),
+        ([0.001] * (SAMPLES["cpu"] - 2), 0.001, 2),
+        ([0.001] * SAMPLES["cpu"], 0.001, 0),
     ],
 )
 def test_calls_to_come(taken, before, count):
-    assert _calls_to_come(taken, before, 1.0, 8) == count
-    assert _calls_to_come(taken, before, 1.0, 1) == min(count, 1), "one device asks after each call"
+    assert _calls_to_come(taken, before, 1.0, Mock(device=CPU.device, batch=8)) == count
+    assert _calls_to_come(taken, before, 1.0, CPU) == min(count, 1), "one device asks after each call"
+
+
+def test_a_cuda_device_has_fewer_samples():
+    world = Mock(device=torch.device("cuda"), batch=50)
+    assert _calls_to_come([], 1e-3, 1.0, world) == SAMPLES["cuda"] < SAMPLES["cpu"]
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 0), (1e-3, 50), (0.03, 2), (0.2, 1), (0.25, 0), (3.0, 0)])
+def test_calls_that_keep_a_device_busy_take_as_long_together(seconds, calls):
+    assert loading_calls(seconds) == calls
 
 
 @pytest.mark.gpu

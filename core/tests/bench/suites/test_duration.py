@@ -24,7 +24,11 @@ def cases(**about):
 
 
 def test_calls_are_those_of_timing():
-    assert (duration._LEAST, duration._SAMPLES, duration._BUDGET) == (timing.LEAST, timing.SAMPLES, timing.BUDGET)
+    assert (timing.LEAST, timing.SAMPLES["cpu"], timing.BUDGET) == (
+        duration._LEAST,
+        duration._SAMPLES,
+        duration._BUDGET,
+    )
     assert case_seconds(1.0) == pytest.approx(0.5 + 2 * 5)
     assert case_seconds(1e-3) == pytest.approx(0.5 + 2 * 0.052)
 
