@@ -30,6 +30,7 @@ FLOORS = {
         "longca.paths",
         "longca.plain_text",
         "longca.plan_cache",
+        "longca.processes",
         "longca.processor_time",
         "longca.regular_files",
     ),
