@@ -7,7 +7,7 @@ rounded, and sums over blocks are kept in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,13 +23,7 @@ __all__ = [
     "ample_scores",
     "attention_backward",
     "attention_forward",
-    "group_heads",
-    "masked_scores",
     "query_blocks",
-    "softmax_weights",
-    "sum_over_group",
-    "ungroup_heads",
-    "widened",
 ]
 
 # Scores of a block, over all heads. They fit into the caches of CPUs, and keep GPUs busy (1 GiB in float64).
@@ -123,22 +117,31 @@ def _reach(first: int, lowest: NDArray[np.int32], highest: NDArray[np.int32], sc
 
 
 def attention_forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dtype: torch.dtype, scores_a_block: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    scale: float,
+    dtype: torch.dtype,
+    scores_a_block: int | None = None,
+    see: Callable[[QueryBlock, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention with intermediates in `dtype`.
+    """Attention with intermediates in `dtype`. `see` gets each block and its weights [Hkv, G, queries, keys].
 
     Returns:
         out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64).
     """
-    wide = widened(dtype)
+    wide = _widened(dtype)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     out = q.new_zeros(q.shape)
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
     for block in query_blocks(mask, q.shape[1], q.device, scores_a_block):
-        scores = masked_scores(q[block.queries], k[block.keys], block.visible, scale).to(wide)
+        scores = _masked_scores(q[block.queries], k[block.keys], block.visible, scale).to(wide)
         lse[:, block.queries] = scores.logsumexp(-1).flatten(0, 1)
-        weights = softmax_weights(scores, lse[:, block.queries]).to(dtype)
-        out[block.queries] = ungroup_heads(weights @ v[block.keys].permute(1, 0, 2)[:, None])
+        weights = _softmax_weights(scores, lse[:, block.queries])
+        if see is not None:
+            see(block, weights)
+        out[block.queries] = _ungroup_heads(weights.to(dtype) @ v[block.keys].permute(1, 0, 2)[:, None])
     return out, lse
 
 
@@ -153,13 +156,16 @@ def attention_backward(
     scale: float,
     dtype: torch.dtype,
     scores_a_block: int | None = None,
+    see: Callable[[QueryBlock, Tensor, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with intermediates in `dtype`. out and lse may belong to a larger softmax.
+
+    `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each.
 
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`.
     """
-    wide = widened(dtype)
+    wide = _widened(dtype)
     q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
     dq = q.new_zeros(q.shape)
     # PyTorch repeats KV heads. In half precision it rounds each query head's gradients before it sums a group.
@@ -171,14 +177,16 @@ def attention_backward(
         queries, keys = block.queries, block.keys
         group = k.shape[1]
         k_block, v_block = (x[keys].permute(1, 0, 2)[:, None] for x in (k, v))  # [Hkv, 1, keys, D]
-        q_block, do_block = group_heads(q[queries], group), group_heads(dout[queries], group)  # [Hkv, G, queries, D]
-        scores = masked_scores(q[queries], k[keys], block.visible, scale).to(wide)
-        weights = softmax_weights(scores, lse[:, queries].to(wide))
+        q_block, do_block = _group_heads(q[queries], group), _group_heads(dout[queries], group)  # [Hkv, G, queries, D]
+        scores = _masked_scores(q[queries], k[keys], block.visible, scale).to(wide)
+        weights = _softmax_weights(scores, lse[:, queries].to(wide))
         slope = (do_block @ v_block.transpose(-1, -2)).to(wide)
+        if see is not None:
+            see(block, weights, slope)
         slope -= delta[:, queries].unflatten(0, (group, -1))[..., None]
         dscores = slope.mul_(weights).mul_(scale).to(dtype)
-        dq[queries] = ungroup_heads(dscores @ k_block)
-        total = _each_head if apart else sum_over_group
+        dq[queries] = _ungroup_heads(dscores @ k_block)
+        total = _each_head if apart else _sum_over_group
         dk[keys] += total(dscores, q_block).to(wide)
         dv[keys] += total(weights.to(dtype), do_block).to(wide)
     if apart:
@@ -186,22 +194,22 @@ def attention_backward(
     return dq, dk.to(dtype), dv.to(dtype)
 
 
-def widened(dtype: torch.dtype) -> torch.dtype:
+def _widened(dtype: torch.dtype) -> torch.dtype:
     """The dtype of sums over intermediates of a dtype: float64 for float64, or else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def group_heads(x: Tensor, heads_kv: int) -> Tensor:
+def _group_heads(x: Tensor, heads_kv: int) -> Tensor:
     """[queries, Hq, D] → [Hkv, G, queries, D], where G query heads share a KV head."""
     return x.permute(1, 0, 2).unflatten(0, (heads_kv, -1))
 
 
-def ungroup_heads(x: Tensor) -> Tensor:
+def _ungroup_heads(x: Tensor) -> Tensor:
     """[Hkv, G, queries, D] → [queries, Hq, D]."""
     return x.flatten(0, 1).permute(1, 0, 2)
 
 
-def sum_over_group(weights: Tensor, x: Tensor) -> Tensor:
+def _sum_over_group(weights: Tensor, x: Tensor) -> Tensor:
     """Sums over queries and the group's heads of weights [Hkv, G, queries, keys] times x: [keys, Hkv, D]."""
     return (weights.flatten(1, 2).transpose(-1, -2) @ x.flatten(1, 2)).permute(1, 0, 2)
 
@@ -211,16 +219,16 @@ def _each_head(weights: Tensor, x: Tensor) -> Tensor:
     return (weights.transpose(-1, -2) @ x).flatten(0, 1).permute(1, 0, 2)
 
 
-def masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
+def _masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
     """Scaled scores [Hkv, G, queries, keys], −∞ for hidden keys."""
     heads_kv = k.shape[1]
-    scores = (group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None]).mul_(scale)
+    scores = (_group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None]).mul_(scale)
     # One mask for all heads, one for each KV head, or one for each query head.
     shown = visible[None] if visible.shape[0] == 1 else visible.unflatten(0, (heads_kv, -1))
     return scores.masked_fill_(~shown, -torch.inf)
 
 
-def softmax_weights(scores: Tensor, lse: Tensor) -> Tensor:
+def _softmax_weights(scores: Tensor, lse: Tensor) -> Tensor:
     """exp(scores − lse), and 0 in rows that see nothing at all, in the scores' memory."""
     grouped = lse.unflatten(0, scores.shape[:2])[..., None]
     return scores.sub_(grouped.masked_fill(grouped == -torch.inf, 0.0)).exp_()

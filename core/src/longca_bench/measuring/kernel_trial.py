@@ -18,6 +18,7 @@ from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.new_work import NewWork
 from longca_bench.measuring.noise import Noise
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, Step
@@ -48,9 +49,6 @@ from longca_bench.verification.verify import (
 )
 
 __all__ = ["KernelTrial"]
-
-#: Seconds for which a device may go on after a call has ended. The harness's own work takes microseconds.
-LATE = 1e-3
 
 
 class KernelTrial(Trial):
@@ -83,6 +81,7 @@ class KernelTrial(Trial):
         self._forward: tuple[Tensor, ...] = ()
         self._verified: tuple[Tensor, ...] = ()
         self._landing: dict[str, Tensor] = {}
+        self._lateness = Lateness()
         self._right: dict[str, Tensor] = {}
         self._others: dict[str, Tensor] = {}
         self._last, self._is_full = 0.0, False
@@ -138,8 +137,7 @@ class KernelTrial(Trial):
         ran = self._run(Mode.TIMED)
         seconds = self._last = ran.heard.sample
         self._clocks.take(seconds, ran.heard, handling)
-        if ran.heard.answer.late > LATE:
-            late = f"the device went on for {ran.heard.answer.late * 1e3:.3g} ms after the call had ended"
+        if late := self._lateness.take(ran.heard.answer.late):
             raise WrongResultError([wrong(next(iter(self._landing)), late)])
         return seconds, ran.results
 

@@ -20,7 +20,7 @@ from longca_bench.measuring.apart import computing_and_communication, kernel_alo
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.kernel_trial import LATE
+from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
@@ -81,6 +81,7 @@ class StrategyTrial(Trial):
         self._forward: Results = {}
         self._verified: Results = {}
         self._landing: Results = {}
+        self._lateness = Lateness()
         self._keeps = False
         self.fields = {
             "form": task.form,
@@ -139,8 +140,7 @@ class StrategyTrial(Trial):
         ran, found = self._called(lambda: self._call(direction, self._landing, Mode.TIMED))
         if ran is not None:
             found += self._shard.incomplete(ran.results)
-            if ran.heard.answer.late > LATE:
-                late = f"the device went on for {ran.heard.answer.late * 1e3:.3g} ms after the call had ended"
+            if late := self._lateness.take(ran.heard.answer.late):
                 found += self._shard.here([wrong(next(iter(ran.results)), late)])
         waited = self._shared_words(found, ran)
         assert ran is not None, "a call without results has findings"

@@ -15,7 +15,7 @@ from longca.manifests import Problem
 from longca.parallel.merge import merge
 from longca_bench.verification.head_sample import HeadSample, sample_heads
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.spread import Spread, spread
+from longca_bench.verification.spread import BackwardSpread, ForwardSpread
 from longca_builtin.blockwise import ample_scores, attention_backward, attention_forward
 
 __all__ = ["FLOAT64_PAIRS", "Reference", "Rows", "gradients_of_part", "part_reference", "reference"]
@@ -72,12 +72,12 @@ def reference(problem: Problem, inputs: Inputs) -> Reference:
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
     ample = ample_scores(q.device)
-    exact = attention_forward(q, k, v, mask, scale, high, ample)
+    scales = ForwardSpread(inputs)
+    exact = attention_forward(q, k, v, mask, scale, high, ample, scales.see)
     rounded = attention_forward(q, k, v, mask, scale, low, ample)
-    scales = spread(problem, inputs, *exact)
     rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
-        rows.update(_gradients(problem, inputs, exact, rounded, scales))
+        rows.update(_gradients(problem, inputs, exact, rounded))
     return Reference(whole, rows, exact[1], high, sample=sample)
 
 
@@ -109,8 +109,7 @@ def gradients_of_part(
         exact: Out [Tq, Hq, D] and lse [Hq, Tq], as the reference has them.
         rounded: The same of a kernel in the problem's dtype.
     """
-    rows = _gradients(problem, inputs, exact, rounded, spread(problem, inputs, *exact))
-    return Reference(problem, rows, exact[1], _high(problem), exact)
+    return Reference(problem, _gradients(problem, inputs, exact, rounded), exact[1], _high(problem), exact)
 
 
 def _high(problem: Problem) -> torch.dtype:
@@ -118,22 +117,19 @@ def _high(problem: Problem) -> torch.dtype:
 
 
 def _gradients(
-    problem: Problem,
-    inputs: Inputs,
-    exact: tuple[Tensor, Tensor],
-    rounded: tuple[Tensor, Tensor],
-    scales: Spread,
+    problem: Problem, inputs: Inputs, exact: tuple[Tensor, Tensor], rounded: tuple[Tensor, Tensor]
 ) -> dict[str, Rows]:
     """Rows of dq, dk and dv, for the outputs and log-sum-exps of exact and of rounded arithmetic."""
     mask, scale = problem.concrete_mask, problem.scale
     tensors = (inputs.dout, inputs.q, inputs.k, inputs.v)
     low = torch_dtype(problem.dtype)
     ample = ample_scores(inputs.q.device)
-    grads = attention_backward(*tensors, *exact, mask, scale, _high(problem), ample)
+    scales = BackwardSpread(inputs, scale, exact[0])
+    grads = attention_backward(*tensors, *exact, mask, scale, _high(problem), ample, scales.see)
     low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample)
     return {
-        name: Rows(grad, getattr(scales, name), _distance(low_grad, grad))
-        for name, grad, low_grad in zip(("dq", "dk", "dv"), grads, low_grads, strict=True)
+        name: Rows(grad, moved, _distance(low_grad, grad))
+        for (name, moved), grad, low_grad in zip(scales.rows.items(), grads, low_grads, strict=True)
     }
 
 

@@ -8,75 +8,84 @@ exactly 0. The spread is its only scale, because any error is infinite relative 
     dq_i    scale² Σⱼ g_ij |k_j|²      dk_j   scale² Σᵢ g_ij |q_i|²
 
 with g_ij = p_ij² (dp_ij² + δ_i² + σ_i²), dp = dout·v, δ = dout·out, and σ² the sum of the squared terms of δ.
+p and dp are those of the reference, which shows them block by block while it computes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from longca.manifests import Problem
 from longca_bench.verification.inputs import Inputs
-from longca_builtin.blockwise import ample_scores, group_heads, masked_scores, query_blocks, softmax_weights
+from longca_builtin.blockwise import QueryBlock
 
-__all__ = ["Spread", "spread"]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The root of the summed squares of each row's terms.
-
-    Attributes:
-        out: [Tq, Hq].
-        dq: [Tq, Hq].
-        dk: [Tk, Hkv].
-        dv: [Tk, Hkv].
-    """
-
-    out: Tensor
-    dq: Tensor
-    dk: Tensor
-    dv: Tensor
+__all__ = ["BackwardSpread", "ForwardSpread"]
 
 
-def spread(problem: Problem, inputs: Inputs, out: Tensor, lse: Tensor) -> Spread:
-    """The spread of each row, computed in float32.
+class ForwardSpread:
+    """The root of the summed squares of the terms of each row of the output.
 
     Args:
-        problem: The problem of the tensors.
-        inputs: The tensors.
-        out: The output [Tq, Hq, D]. Under context parallelism it is the merged output.
-        lse: The log-sum-exp [Hq, Tq] of the output.
+        inputs: The tensors of the problem.
     """
-    q, k, v, dout, out = (x.float() for x in (inputs.q, inputs.k, inputs.v, inputs.dout, out))
-    heads_kv = k.shape[1]
-    squares = {name: x.square().sum(-1) for name, x in (("q", q), ("k", k), ("v", v), ("dout", dout))}
-    terms = dout * out
-    rest = terms.sum(-1).square() + terms.square().sum(-1)  # δ² + σ²: [Tq, Hq]
-    sums = Spread(*(torch.zeros(x.shape[:2], device=q.device) for x in (q, q, k, k)))
-    for block in query_blocks(problem.concrete_mask, q.shape[1], q.device, ample_scores(q.device)):
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._v = _squares(inputs.v)
+        self._out = torch.zeros(inputs.q.shape[:2], device=inputs.q.device)
+
+    def see(self, block: QueryBlock, weights: Tensor) -> None:
+        """Takes the weights [Hkv, G, queries, keys] of a block."""
+        self._out[block.queries] = _over_keys(weights.square(), self._v[block.keys])
+
+    @property
+    def out(self) -> Tensor:
+        """Of the output: [Tq, Hq]."""
+        return self._out.sqrt()
+
+
+class BackwardSpread:
+    """The roots of the summed squares of the terms of each row of the gradients.
+
+    Args:
+        inputs: The tensors of the problem.
+        scale: The scale of its scores.
+        out: The output [Tq, Hq, D]. Under context parallelism it is the merged output.
+    """
+
+    def __init__(self, inputs: Inputs, scale: float, out: Tensor) -> None:
+        self._scale = abs(scale)
+        self._q, self._k, self._dout = (_squares(x) for x in (inputs.q, inputs.k, inputs.dout))
+        terms = inputs.dout.float() * out.float()
+        self._rest = terms.sum(-1).square() + terms.square_().sum(-1)  # δ² + σ²: [Tq, Hq]
+        self._dq, self._dk, self._dv = (torch.zeros_like(x) for x in (self._q, self._k, self._k))
+
+    def see(self, block: QueryBlock, weights: Tensor, dp: Tensor) -> None:
+        """Takes the weights and dout·v of a block: [Hkv, G, queries, keys] each."""
         queries, keys = block.queries, block.keys
-        weights = softmax_weights(
-            masked_scores(q[queries], k[keys], block.visible, problem.scale), lse[:, queries].float()
-        ).square_()  # [Hkv, G, queries, keys]
-        dp = group_heads(dout[queries], heads_kv) @ v[keys].permute(1, 2, 0)[:, None]
-        slopes = dp.square_().add_(rest[queries].T.unflatten(0, (heads_kv, -1))[..., None]).mul_(weights)
-        sums.out[queries] = _over_keys(weights, squares["v"][keys])
-        sums.dq[queries] = _over_keys(slopes, squares["k"][keys])
-        sums.dv[keys] += _over_queries(weights, squares["dout"][queries])
-        sums.dk[keys] += _over_queries(slopes, squares["q"][queries])
-    scale = abs(problem.scale)
-    return Spread(sums.out.sqrt(), sums.dq.sqrt() * scale, sums.dk.sqrt() * scale, sums.dv.sqrt())
+        squares = weights.square()
+        self._dv[keys] += _over_queries(squares, self._dout[queries])
+        rest = self._rest[queries].T.unflatten(0, weights.shape[:2])[..., None]
+        slopes = dp.square().add_(rest).mul_(squares)
+        self._dq[queries] = _over_keys(slopes, self._k[keys])
+        self._dk[keys] += _over_queries(slopes, self._q[queries])
+
+    @property
+    def rows(self) -> dict[str, Tensor]:
+        """Of dq [Tq, Hq], dk [Tk, Hkv] and dv [Tk, Hkv]."""
+        return {"dq": self._dq.sqrt() * self._scale, "dk": self._dk.sqrt() * self._scale, "dv": self._dv.sqrt()}
+
+
+def _squares(x: Tensor) -> Tensor:
+    """The squared length of each row in float32: [T, H]."""
+    return x.float().square().sum(-1)
 
 
 def _over_keys(terms: Tensor, squares: Tensor) -> Tensor:
     """Σⱼ of terms [Hkv, G, queries, keys] times squares [keys, Hkv]: [queries, Hq]."""
-    return (terms @ squares.T[:, None, :, None])[..., 0].flatten(0, 1).T
+    return (terms @ squares.to(terms.dtype).T[:, None, :, None])[..., 0].flatten(0, 1).T.float()
 
 
 def _over_queries(terms: Tensor, squares: Tensor) -> Tensor:
     """Σᵢ over queries and the group's heads of terms times squares [queries, Hq]: [keys, Hkv]."""
-    grouped = squares.T.unflatten(0, terms.shape[:2])[..., None, :]  # [Hkv, G, 1, queries]
-    return (grouped @ terms).sum((1, 2)).T
+    grouped = squares.to(terms.dtype).T.unflatten(0, terms.shape[:2])[..., None, :]  # [Hkv, G, 1, queries]
+    return (grouped @ terms).sum((1, 2)).T.float()
