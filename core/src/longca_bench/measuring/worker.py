@@ -43,7 +43,7 @@ from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.strategy_commands import CallStrategy, Join
 from longca_bench.measuring.stream_worker import StreamWorker
-from longca_bench.measuring.timing import flush_l2, timed_call, wall_call
+from longca_bench.measuring.timing import calls_in_a_row, timed_call, wall_call
 from longca_bench.measuring.world import World
 
 __all__ = ["serve"]
@@ -242,9 +242,7 @@ class Worker:
         elif run.mode is Mode.PEAK:
             measured["peak"], results = self.peak(call)
         elif isinstance(run, Run) and run.mode is Mode.LOAD:
-            for _ in range(run.times):
-                flush_l2()
-                results = call()
+            results = calls_in_a_row(call, run.times)
             self._world.synchronize()
         elif run.mode is Mode.BURST:
             results = call()

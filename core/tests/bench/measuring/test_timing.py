@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from longca_bench.measuring import timing
-from longca_bench.measuring.timing import LEAST, SAMPLES, _calls_to_come, loading_calls, time_calls
+from longca_bench.measuring.timing import (
+    LEAST,
+    LOAD,
+    SAMPLES,
+    _calls_to_come,
+    calls_in_a_row,
+    loading_calls,
+    time_calls,
+)
 from longca_bench.measuring.world import World
 
 CPU = World(torch.device("cpu"))
@@ -87,3 +95,18 @@ def test_launching_is_in_no_sample_of_a_cuda_device():
     world = World(x.device)
     at_once, late = (time_calls(call, world, budget=0.05).median for call in (lambda: x @ x, slowly))
     assert late < at_once + timing.LEAD / 4
+
+
+def test_calls_that_load_a_device_end_after_their_time(monkeypatch):
+    """A kernel that says a hundredth of its time is called a hundred times as often otherwise."""
+    now, calls = [0.0], []
+    monkeypatch.setattr(timing, "flush_l2", lambda: None)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def call():
+        now[0] += LOAD / 2
+        calls.append(now[0])
+        return len(calls)
+
+    assert calls_in_a_row(call, 3) == 3
+    assert calls_in_a_row(call, 300) == 3 + 5
