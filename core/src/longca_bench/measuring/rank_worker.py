@@ -36,7 +36,7 @@ from longca_bench.measuring.strategy_commands import (
     Record,
     Repeat,
 )
-from longca_bench.measuring.timing import timed_call
+from longca_bench.measuring.timing import calls_in_a_row, timed_call
 from longca_bench.measuring.traffic import Collective, Recorder, repeat
 from longca_bench.measuring.watched_kernel import Marks, WatchedKernel
 from longca_bench.ranks.world import JobWorld
@@ -142,11 +142,7 @@ class RankWorker:
                 for each in calls:
                     each()
 
-            def whole() -> None:
-                planned.kernel.restart()
-                call()
-
-            self._repeats = {WHOLE: whole, COMPUTE: compute}
+            self._repeats = {WHOLE: call, COMPUTE: compute}
             return Answer(changed=before.changed())
         with planned.kernel.silent(), watched() as pushes, Recorder() as recorder:
             call()  # in silence, because kernel libraries may not bear a recorder
@@ -161,8 +157,13 @@ class RankWorker:
         return Answer.model_validate({"traffic": traffic, "changed": before.changed()})
 
     def _repeat(self, asked: Repeat) -> Answer:
-        """Times a part. A rank without collectives of a kind takes part in the barrier alone."""
-        seconds, _ = timed_call(self._repeats.get(asked.what, lambda: None), self.world)
+        """Times a part, or loads the device with it. A rank without collectives of a kind meets the barrier alone."""
+        part = self._repeats.get(asked.what, lambda: None)
+        if asked.load:
+            calls_in_a_row(part, asked.load, self.world)
+            self.world.synchronize()
+            return Answer()
+        seconds, _ = timed_call(part, self.world)
         self._worker.tell_end()
         return Answer(seconds=seconds)
 
@@ -174,14 +175,18 @@ class RankWorker:
     def _ready(self, planned: _Planned, asked: CallStrategy, tensors: dict[str, Tensor]) -> Callable[[], Any]:
         """The strategy's own call."""
         strategy: Any = planned.strategy  # tensors come in the contract's order
-        given = (*tensors.values(), planned.plan)
-        planned.kernel.restart()
-        if asked.direction is Direction.BACKWARD:
-            return partial(strategy.backward, *given, kept=planned.kept)
-        if not asked.keeps:
-            return partial(strategy.forward, *given)
-        planned.kept = []
-        return partial(strategy.forward, *given, kept=planned.kept)
+        method = strategy.forward if asked.direction is Direction.FORWARD else strategy.backward
+        call = partial(method, *tensors.values(), planned.plan)
+        if asked.keeps:
+            planned.kept = []
+        if asked.keeps or asked.direction is Direction.BACKWARD:
+            call = partial(call, kept=planned.kept)
+
+        def restarted() -> Any:
+            planned.kernel.restart()
+            return call()
+
+        return restarted
 
 
 def added_up(collectives: list[Collective]) -> Traffic:

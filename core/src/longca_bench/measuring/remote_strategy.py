@@ -21,6 +21,7 @@ from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, results_of, 
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.strategy_commands import (
+    WHOLE,
     CallStrategy,
     Join,
     LoadStrategy,
@@ -29,8 +30,9 @@ from longca_bench.measuring.strategy_commands import (
     Record,
     Repeat,
 )
+from longca_bench.measuring.timing import loading_calls
 from longca_bench.measuring.watched_kernel import Marks
-from longca_bench.measuring.workers import CaseEndError
+from longca_bench.measuring.workers import CaseEndError, Heard
 from longca_bench.measuring.world import World
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing, Task
@@ -39,6 +41,8 @@ __all__ = ["RemoteStrategy", "StrategyFacts", "agreed"]
 
 _T = TypeVar("_T")
 _numbers = count(1)
+#: Times its own seconds that a call may take by the judge's clock, to be believed when loading calls are counted.
+_BELIEVED = 4
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class RemoteStrategy:
         self._workers, self._announce = instruments.workers, instruments.announce
         self._worker = self._workers.of(task.distributions)
         self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions, has_strategy=True)
-        self.latency = 0.0
+        self.latency = self._last = 0.0
 
     def load(self) -> None:
         """Imports the strategy and its kernel in the worker. All ranks replace a worker that one of them must replace.
@@ -151,8 +155,25 @@ class RemoteStrategy:
             ContractError: This rank's results break the contract.
         """
         command = self._command(direction, tensors, plan, landing, mode, keeps)
-        heard = self._worker.ask(command, is_timed=mode is Mode.TIMED)
+        heard = self._worker.ask(command)
+        if mode is Mode.TIMED:
+            self._last = _at_least(heard)
         return Ran(results_of(direction, heard.answer, {}, landing, "strategy"), heard)
+
+    def keep_busy(self, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts) -> None:
+        """Makes calls that load CUDA devices, before a timed call on other inputs. All ranks do so together.
+
+        Args:
+            direction: The direction, alone.
+            tensors: This rank's arguments.
+            plan: The plan.
+        """
+        if times := self._loading_calls():
+            self._worker.ask(self._command(direction, tensors, plan, {}, Mode.LOAD, False, times))
+
+    def _loading_calls(self) -> int:
+        """The calls in a row before the next timed call, the same on all ranks."""
+        return 0 if self._world.device.type == "cpu" else loading_calls(max(self._world.everyone(self._last)))
 
     def record(
         self, part: Part, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts
@@ -172,10 +193,16 @@ class RemoteStrategy:
     def repeat(self, what: str) -> tuple[float, None]:
         """The seconds of a noted part, which the workers of all ranks repeat together. There is no result.
 
+        The whole loads the device before every part, so that all parts meet the clocks of calls in a row.
+
         Args:
             what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
         """
-        heard = self._worker.ask(Repeat(what), is_timed=True)  # on a device as warm as that of timed calls
+        if times := self._loading_calls():
+            self._worker.ask(Repeat(WHOLE, times))
+        heard = self._worker.ask(Repeat(what))
+        if what == WHOLE:
+            self._last = _at_least(heard)
         return min(heard.answer.seconds or 0.0, heard.ended.seconds), None
 
     def _command(
@@ -186,9 +213,10 @@ class RemoteStrategy:
         landing: Mapping[str, Tensor],
         mode: Mode,
         keeps: bool,
+        times: int = 1,
     ) -> CallStrategy:
         there, back = ({name: self._worker.place(x) for name, x in each.items()} for each in (tensors, landing))
-        return CallStrategy(plan.number, direction, mode, there, back, keeps)
+        return CallStrategy(plan.number, direction, mode, there, back, keeps, times)
 
     def _join(self) -> None:
         """Joins the workers of all ranks."""
@@ -200,6 +228,11 @@ class RemoteStrategy:
         worker.ask(Join(world.place, world.groups), fd)
         os.close(fd)
         worker.is_joined, worker.look = True, lambda: self._announce.inside(marks.read())
+
+
+def _at_least(heard: Heard) -> float:
+    """Seconds of a timed call, for the count of calls that load the device. A worker can say too few."""
+    return max(heard.sample, heard.ended.seconds / _BELIEVED)
 
 
 def agreed(world: World, call: Callable[[], _T], announce: Callable[[], None] = lambda: None) -> _T:

@@ -73,6 +73,7 @@ class CallStrategy:
         tensors: The arguments by their names.
         landing: Where results go, by their names.
         keeps: Whether a forward may keep tensors for the backward.
+        times: Number of calls, in the mode `load`.
     """
 
     plan: int
@@ -81,6 +82,7 @@ class CallStrategy:
     tensors: dict[str, Where]
     landing: dict[str, Where]
     keeps: bool = False
+    times: int = 1
 
 
 class Part(StrEnum):
@@ -105,10 +107,12 @@ class Record:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A noted part to repeat, and to time.
+    """A noted part to repeat.
 
     Attributes:
         what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
+        load: Number of calls in a row that load the device. 0 makes one call, and times it.
     """
 
     what: str
+    load: int = 0

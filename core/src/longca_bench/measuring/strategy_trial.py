@@ -129,8 +129,11 @@ class StrategyTrial(Trial):
 
     def sample(self) -> tuple[float, Results]:
         """The seconds and the results of a timed call on changed inputs."""
+        direction = self.problem.direction
+        # Before the change, on inputs whose results are known: a strategy may keep tensors of the forward after it.
+        self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
         self.change()
-        direction, start = self.problem.direction, time.perf_counter()
+        start = time.perf_counter()
         self._landing = self._landing or self._shard.landing(direction)
         for there in self._landing.values():
             there.fill_(torch.nan)

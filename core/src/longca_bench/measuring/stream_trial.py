@@ -178,7 +178,7 @@ class StreamTrial:
         self._world.everyone(None)  # all judges give their commands at once, so their clocks can be compared
         places = tuple({name: self._place(there) for name, there in landing.items()} for landing in landings)
         watch = Noise(self._world.device.type, self._ours)
-        heard = self._worker.ask(RunStream(places), is_timed=True)
+        heard = self._worker.ask(RunStream(places))
         self._note(way, heard, len(steps))
         # Steps of several masks differ. A drift of the machine shows in their ratios to the fixed steps.
         pairs = zip(self._seconds[way], self._seconds[Way.FIXED], strict=True)

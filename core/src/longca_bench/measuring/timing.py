@@ -26,7 +26,6 @@ from longca_bench.measuring.world import World
 
 __all__ = [
     "BUDGET",
-    "BUSY",
     "LEAD",
     "LEAST",
     "SAMPLES",
@@ -35,7 +34,6 @@ __all__ = [
     "Timing",
     "calls_in_a_row",
     "flush_l2",
-    "keep_busy",
     "loading_calls",
     "take_samples",
     "take_turns",
@@ -59,8 +57,6 @@ FLUSH_BYTES = 2**28
 #: Seconds of a kernel's own calls before a timed call on a CUDA device, and those of a call that needs none before it.
 #: A device that rests between calls has higher clocks than in calls in a row, and each kernel draws another power.
 LOAD, LONG = 5e-2, 2.5e-1
-#: The least and the most seconds for which a device is kept busy before a timed call.
-BUSY = 2e-3, 5e-2
 
 _Times = tuple[float, ...]
 _Call = Callable[[], object]
@@ -198,19 +194,6 @@ def wall_call(call: _Call, world: World) -> tuple[float, object]:
     return time.perf_counter() - start, result
 
 
-def keep_busy(seconds: float) -> None:
-    """Keeps the CUDA device busy before a timed call, and returns when it is done.
-
-    A device that rests between calls has higher clocks than in calls in a row.
-
-    Args:
-        seconds: Seconds of the last call. The work takes as long, within BUSY.
-    """
-    for _ in range(math.ceil(min(max(seconds, BUSY[0]), BUSY[1]) / _seconds_of(_multiply))):
-        _multiply()
-    torch.cuda.synchronize()
-
-
 @cache
 def _seconds_of(work: Callable[[], None]) -> float:
     """Seconds that some work takes on the CUDA device."""
@@ -221,16 +204,6 @@ def _seconds_of(work: Callable[[], None]) -> float:
     end.record()
     end.synchronize()
     return max(1e-5, begin.elapsed_time(end) / 1e3)
-
-
-def _multiply() -> None:
-    torch.mm(_filler(), _filler())
-
-
-@cache
-def _filler() -> torch.Tensor:
-    generator = torch.Generator("cuda").manual_seed(0)  # the global state of random numbers is left alone
-    return torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda", generator=generator)
 
 
 def flush_l2() -> None:
@@ -252,20 +225,22 @@ def loading_calls(seconds: float) -> int:
     return math.ceil(LOAD / seconds) if 0 < seconds < LONG else 0
 
 
-def calls_in_a_row(call: _Call, times: int) -> object:
+def calls_in_a_row(call: _Call, times: int, world: World) -> object:
     """Makes calls that load a CUDA device, and returns the last result.
 
-    A kernel whose host takes long, or that says too little of its time, makes fewer: they end after twice LOAD.
+    A kernel whose host takes long, or that says too little of its time, makes fewer: they end after twice LOAD. Ranks
+    make all of them, because they wait for each other.
 
     Args:
         call: The call.
         times: The most calls, at least 1.
+        world: The ranks that make these calls together.
     """
     end, result = time.perf_counter() + 2 * LOAD, None
     for _ in range(times):
         flush_l2()
         result = call()
-        if time.perf_counter() > end:
+        if world.size == 1 and time.perf_counter() > end:
             break
     return result
 

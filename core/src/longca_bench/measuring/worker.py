@@ -241,8 +241,8 @@ class Worker:
             self.tell_end()
         elif run.mode is Mode.PEAK:
             measured["peak"], results = self.peak(call)
-        elif isinstance(run, Run) and run.mode is Mode.LOAD:
-            results = calls_in_a_row(call, run.times)
+        elif run.mode is Mode.LOAD:
+            results = calls_in_a_row(call, run.times, world)
             self._world.synchronize()
         elif run.mode is Mode.BURST:
             results = call()

@@ -24,7 +24,6 @@ from longca_bench.measuring.arena import Arena, Where
 from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
 from longca_bench.measuring.keeping import Keeper, WorkerProcess
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.timing import keep_busy
 
 __all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers", "failure"]
 
@@ -173,7 +172,7 @@ class Worker:
         self._process: WorkerProcess | None = None
         self._mapped: set[int] = set()
         self._loaded: dict[str, dict[str, list[str]]] = {}
-        self._rests, self._paused, self._sent, self._last_seconds = False, False, 0, 0.0
+        self._rests, self._paused, self._sent = False, False, 0
         self.age, self.latency, self.is_changed, self.is_joined = 0, 0.0, False, False
         self.look: Callable[[], None] = lambda: None
 
@@ -206,21 +205,18 @@ class Worker:
             self._mapped.add(where.block)
         return where
 
-    def ask(self, command: object, fd: int | None = None, *, is_timed: bool = False) -> Heard:
+    def ask(self, command: object, fd: int | None = None) -> Heard:
         """Gives it a command, and waits for the answer.
 
         Args:
             command: The command.
             fd: A descriptor that follows the command.
-            is_timed: Whether the command is a timed call, before which a CUDA device is kept busy.
 
         Raises:
             CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.
         """
         if self._workers.arena.device.type == "cuda":
             torch.cuda.synchronize()  # what this process has written is there
-            if is_timed:
-                keep_busy(self._last_seconds)  # the judge's clock starts when it is done
         self._ready()  # it goes on only now, so that it cannot begin with the inputs before its command
         begin = self._moment()
         self._send(command)
@@ -235,7 +231,6 @@ class Worker:
             self._process.pause()  # nothing computes on while the results are read; other ranks may wait for a rank
             self._paused = True
         self.is_changed |= bool(answer.changed)
-        self._last_seconds = answer.seconds or 0.0
         self.look()
         if answer.error:
             self._raise(answer)

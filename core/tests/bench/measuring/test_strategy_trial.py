@@ -34,11 +34,16 @@ class Here:
         tokens = made.problem.mask.seqlen_q
         self.sharing = Sharing(Layout(((),), (((0, tokens),),)), (0,), True, False)
         self.kernel, self.plan, self.spoil, self.calls, self.keeps = Naive(), made.plan, spoil, [], keeps
-        self.kept = None
+        self.kept, self.loaded, self.timed = None, [], []
+
+    def keep_busy(self, direction, tensors, plan):
+        self.loaded.append([x.clone() for x in tensors.values()])
 
     def call(self, direction, tensors, plan, landing, *, mode="plain", keeps=False):
         self.calls.append((str(direction), str(mode)))
         given = [x.clone() for x in tensors.values()]
+        if mode == "timed":
+            self.timed.append(given)
         if keeps and self.keeps:
             self.kept = given
         if direction is Direction.BACKWARD and self.kept is not None:
@@ -87,6 +92,20 @@ def test_inputs_change_between_calls_and_results_with_them(setup, direction, kee
     assert torch.equal(made.inputs.v, given.v), "the trial has memory of its own"
     timed = strategy.calls.index((direction, "timed"))
     assert (("forward", "plain") in strategy.calls[timed:-2]) == (keeps and direction == "backward")
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_calls_that_load_a_device_have_the_inputs_of_the_call_before(setup, direction):
+    """The strategy knows the results of these inputs already, so such calls are of no help in the timed one."""
+    made = setup(direction=direction)
+    strategy = Here(made)
+    one = trial(made, strategy)
+    assert one.verify().passed
+    for _ in range(4):
+        one.sample()
+    for loaded, before, timed in zip(strategy.loaded[1:], strategy.timed[:-1], strategy.timed[1:], strict=True):
+        assert all(map(torch.equal, loaded, before))
+        assert not all(map(torch.equal, loaded, timed))
 
 
 def test_a_trial_that_is_over_keeps_no_memory(setup):

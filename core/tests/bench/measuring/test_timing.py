@@ -108,5 +108,6 @@ def test_calls_that_load_a_device_end_after_their_time(monkeypatch):
         calls.append(now[0])
         return len(calls)
 
-    assert calls_in_a_row(call, 3) == 3
-    assert calls_in_a_row(call, 300) == 3 + 5
+    assert calls_in_a_row(call, 3, CPU) == 3
+    assert calls_in_a_row(call, 300, CPU) == 3 + 5
+    assert calls_in_a_row(call, 20, Mock(size=2)) == 8 + 20, "ranks wait for each other"
