@@ -138,7 +138,6 @@ class RankWorker:
                 call()
 
             def compute() -> None:
-                planned.kernel.restart()
                 for each in calls:
                     each()
 
@@ -158,10 +157,11 @@ class RankWorker:
 
     def _repeat(self, asked: Repeat) -> Answer:
         """Times a part, or loads the device with it. A rank without collectives of a kind meets the barrier alone."""
+        assert self._planned is not None, "parts are noted of a planned strategy"
+        self._planned.kernel.restart()
         part = self._repeats.get(asked.what, lambda: None)
         if asked.load:
             calls_in_a_row(part, asked.load, self.world)
-            self.world.synchronize()
             return Answer()
         seconds, _ = timed_call(part, self.world)
         self._worker.tell_end()
@@ -175,18 +175,14 @@ class RankWorker:
     def _ready(self, planned: _Planned, asked: CallStrategy, tensors: dict[str, Tensor]) -> Callable[[], Any]:
         """The strategy's own call."""
         strategy: Any = planned.strategy  # tensors come in the contract's order
-        method = strategy.forward if asked.direction is Direction.FORWARD else strategy.backward
-        call = partial(method, *tensors.values(), planned.plan)
-        if asked.keeps:
-            planned.kept = []
-        if asked.keeps or asked.direction is Direction.BACKWARD:
-            call = partial(call, kept=planned.kept)
-
-        def restarted() -> Any:
-            planned.kernel.restart()
-            return call()
-
-        return restarted
+        given = (*tensors.values(), planned.plan)
+        planned.kernel.restart()
+        if asked.direction is Direction.BACKWARD:
+            return partial(strategy.backward, *given, kept=planned.kept)
+        if not asked.keeps:
+            return partial(strategy.forward, *given)
+        planned.kept = []
+        return partial(strategy.forward, *given, kept=planned.kept)
 
 
 def added_up(collectives: list[Collective]) -> Traffic:

@@ -226,7 +226,7 @@ def loading_calls(seconds: float) -> int:
 
 
 def calls_in_a_row(call: _Call, times: int, world: World) -> object:
-    """Makes calls that load a CUDA device, and returns the last result.
+    """Makes calls that load a CUDA device, waits for the device, and returns the last result.
 
     A kernel whose host takes long, or that says too little of its time, makes fewer: they end after twice LOAD. Ranks
     make all of them, because they wait for each other.
@@ -242,6 +242,9 @@ def calls_in_a_row(call: _Call, times: int, world: World) -> object:
         result = call()
         if world.size == 1 and time.perf_counter() > end:
             break
+    done = torch.cuda.Event()
+    done.record()
+    world.wait(done)
     return result
 
 

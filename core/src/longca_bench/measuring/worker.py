@@ -243,7 +243,6 @@ class Worker:
             measured["peak"], results = self.peak(call)
         elif run.mode is Mode.LOAD:
             results = calls_in_a_row(call, run.times, world)
-            self._world.synchronize()
         elif run.mode is Mode.BURST:
             results = call()
             self._world.synchronize()

@@ -223,8 +223,8 @@ class Worker:
         if fd is not None:
             self._send_descriptor(fd)
         answer, ended = self._hear(), Moment()
-        if answer.said == "ended":
-            ended = self._moment(begin)
+        while answer.said == "ended":  # the first word counts; a kernel may make its process say it again
+            ended = ended if ended.seconds else self._moment(begin)
             answer = self._hear()
         done = self._moment(begin)
         if ended.seconds and not self.is_joined and self._process is not None:

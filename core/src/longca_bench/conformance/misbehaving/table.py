@@ -306,7 +306,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("ignores_signals", "It sleeps forever, and ignores signals.", _TIMEOUT, "phase"),
     _ends("waits_for_child", "It waits for a child that sleeps for a day.", _TIMEOUT, "phase"),
     # It leaves something behind, which must be gone after the run.
-    _ends("leaves_no_descriptor", "It lets its process open no more files.", _ERROR, "files|open"),
+    _ends("leaves_no_descriptor", "It lets its process open no more files.", _ERROR, "files|open|OS call"),
     _ends("forks", "It forks, and both processes return, the copy later.", _OK),
     _ends("leaves_daemon", "It leaves `sleep 86397` in a session of its own.", _OK),
     _ends("leaves_stopped_daemon", "It leaves a stopped process, with 86396 in its command line.", _OK),
