@@ -62,7 +62,8 @@ class Way:
         """Makes strategies use this variation, and not the choice of `longca_cp.overlap`."""
         with ExitStack() as stack:
             if self.chunks is not None:
-                stack.enter_context(patch("longca_cp.step_plans.chunk_count", return_value=self.chunks))
+                for function in ("ulysses.ulysses_chunks", "ring_all_gather.gather_chunks"):
+                    stack.enter_context(patch(f"longca_cp.{function}", return_value=self.chunks))
             else:
                 for module in ("ring_p2p", "loongtrain"):
                     stack.enter_context(patch(f"longca_cp.{module}.is_beside", return_value=self.beside))

@@ -46,10 +46,9 @@ def pushes(size, seed):
             link.post(peer, slots[1])
         for peer in random.Random(link.index).sample(range(size), size):
             link.expect(peer, slots[1])
-            for start in range(0, 7, 2):
-                into = window.of(peer)[link.index, start : start + 2]
-                link.push(peer, into, torch.full_like(into, link.index * 1000.0 + turn))
-            link.post(peer, slots[0])
+            places = [window.of(peer)[link.index, start : start + 2] for start in range(0, 7, 2)]
+            rows = [torch.full_like(into, link.index * 1000.0 + turn) for into in places]
+            link.send(peer, zip(places, rows, strict=True), slots[0])
         for peer in range(size):
             link.expect(peer, slots[0])
         right = right and torch.equal(window.mine, (wanted + turn).expand_as(window.mine))
@@ -71,7 +70,7 @@ def failed_pushes(size):
     """The error of a call after a push that failed in the thread."""
     link = SharedMemoryLink(dist.group.WORLD, deadline=60)
     window = link.window((2,), torch.float32)
-    link.push(link.index, window.mine, torch.zeros(3))
+    link.send(link.index, [(window.mine, torch.zeros(3))], link.slots(1)[0])
     return said(link.joined)
 
 
@@ -115,8 +114,7 @@ def links_of_meshes(size):
     window = half.window((2,), torch.int64)
     slot = half.slots(1)[0]
     for peer in range(2):
-        half.push(peer, window.of(peer)[half.index :][:1], torch.tensor([dist.get_rank()]))
-        half.post(peer, slot)
+        half.send(peer, [(window.of(peer)[half.index :][:1], torch.tensor([dist.get_rank()]))], slot)
     for peer in range(2):
         half.expect(peer, slot)
     has_link = {str(each): [axis.link is not None for axis in axes] for each, axes in by_transport.items()}

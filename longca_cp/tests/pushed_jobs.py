@@ -86,9 +86,9 @@ class Counting(SharedMemoryLink):
 
     pushed = 0
 
-    def push(self, index, into, source):
+    def _push(self, index, into, source):
         self.pushed += source.nbytes * (index != self.index)
-        super().push(index, into, source)
+        super()._push(index, into, source)
 
 
 def pushed_bytes(strategy, sizes, kind, seqlen, factors, placement, heads):

@@ -179,9 +179,11 @@ def test_strided_copies_copy_just_the_rows(shape, of, count):
     into = of(buffer) if not source.stride().count(0) else torch.zeros(source.shape)
     copies = strided_copies(into, source)
     assert (None if copies is None else len(copies)) == count
+    there, here = into.data_ptr(), source.data_ptr()
     for copy in copies or ():
         for row in range(copy.height):
-            ctypes.memmove(copy.into + row * copy.into_pitch, copy.source + row * copy.source_pitch, copy.width)
+            to, of_row = copy.into + row * copy.into_pitch, copy.source + row * copy.source_pitch
+            ctypes.memmove(there + to, here + of_row, copy.width)
     if copies:
         assert torch.equal(into, source)
         wanted = torch.zeros(shape)

@@ -122,16 +122,16 @@ class Still(Link):
     def told(self, value):
         return [value] * self.size
 
-    def push(self, index, into, source):
-        self._held.append(source)
+    def send(self, index, moves, slot):
+        self._held += [source for _, source in moves]
 
     def joined(self):
         self._held.clear()
 
-    def nothing(self, *_):
+    def nothing(self, *_, **about):
         """Moves nothing."""
 
-    restart = post = expect = _push = _post = _expect = nothing
+    restart = post = expect = _follow = _push = _post = _expect = nothing
 
 
 @contextmanager

@@ -1,24 +1,47 @@
-"""Transfers beside a kernel: chunks of whole groups, and none if NCCL would slow the kernel."""
+"""Transfers beside a kernel: chunks of whole groups, none if NCCL would slow the kernel, and few if peers push."""
 
 import pytest
 
 from longca import Device, Problem, masks
-from longca_cp.overlap import chunk_count, is_beside
+from longca_cp.overlap import CHUNK_BYTES, gather_chunks, is_beside, ulysses_chunks
 
 
-def problem_of(pattern):
-    return Problem(mask=masks.build(pattern, seqlen=64), heads_q=8, heads_kv=4, device=Device("cpu"))
+def problem_of(pattern, seqlen=64, heads=(8, 4)):
+    heads_q, heads_kv = heads
+    about = {"heads_q": heads_q, "heads_kv": heads_kv, "device": Device("cpu")}
+    return Problem(mask=masks.build(pattern, seqlen=seqlen), **about)
 
 
-@pytest.mark.parametrize(("heads_kv", "most", "count"), [(4, 2, 2), (1, 2, 1), (6, 4, 3), (8, 4, 4), (5, 4, 1)])
+@pytest.mark.parametrize(
+    ("heads_kv", "ranks", "count"), [(4, 1, 2), (4, 2, 2), (4, 4, 1), (2, 4, 1), (6, 2, 1), (5, 1, 1)]
+)
 @pytest.mark.parametrize("nccl", [False, True])
-def test_as_many_as_divide_the_heads(heads_kv, most, count, nccl):
-    assert chunk_count(problem_of("causal"), heads_kv, most, nccl) == count
+def test_ulysses_has_as_many_as_divide_the_heads(heads_kv, ranks, count, nccl):
+    assert ulysses_chunks(problem_of("causal", heads=(4 * heads_kv, heads_kv)), ranks, nccl, pushes=False) == count
+
+
+@pytest.mark.parametrize(("heads_kv", "count"), [(1, 1), (2, 2), (6, 3), (8, 4), (5, 1)])
+@pytest.mark.parametrize("nccl", [False, True])
+def test_a_gather_has_as_many_as_divide_the_heads(heads_kv, count, nccl):
+    assert gather_chunks(problem_of("causal", heads=(4 * heads_kv, heads_kv)), nccl, pushes=False) == count
 
 
 def test_full_masks_go_whole_by_nccl():
-    assert chunk_count(problem_of("full"), 4, 2, nccl=True) == 1
-    assert chunk_count(problem_of("full"), 4, 2, nccl=False) == 2
+    full = problem_of("full")
+    assert [ulysses_chunks(full, 1, nccl, pushes=False) for nccl in (True, False)] == [1, 2]
+    assert [gather_chunks(full, nccl, pushes=False) for nccl in (True, False)] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "gathered", "by_heads"), [(0.5, 1, 1), (1.5, 1, 1), (2.1, 2, 2), (3.9, 2, 2), (4.1, 4, 2), (9, 4, 2)]
+)
+def test_chunks_that_are_pushed_are_not_small(chunks, gathered, by_heads):
+    row = 128 * 2
+    tokens = int(chunks * CHUNK_BYTES) // (16 * row)
+    assert gather_chunks(problem_of("causal", tokens, (64, 8)), nccl=True, pushes=True) == gathered
+    tokens = int(chunks * CHUNK_BYTES) // (40 * row)
+    assert ulysses_chunks(problem_of("causal", tokens, (64, 8)), 2, nccl=True, pushes=True) == by_heads
+    assert ulysses_chunks(problem_of("full", tokens, (64, 8)), 2, nccl=True, pushes=True) == 1
 
 
 def test_a_full_masks_forward_has_no_transfer_of_nccl_beside_it():

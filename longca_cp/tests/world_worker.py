@@ -19,6 +19,10 @@ import jobs  # beside this file, which is run as a script
 import torch
 import torch.distributed as dist
 
+from longca_cp import overlap
+
+overlap.CHUNK_BYTES = 256  # the tensors of tests are small, and are pushed in chunks all the same
+
 #: The modules of jobs, beside this file.
 MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("*jobs.py"))]
 #: A collective that takes longer raises on all ranks that wait for it.

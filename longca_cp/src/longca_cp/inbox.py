@@ -8,6 +8,8 @@ the use before it is read. Each use has two posts:
 | free | the reader | each source of the use | the slot has been read, and the source may write |
 | ready | a source | the reader | the source has written its part |
 
+A rank's own rows need no posts. It copies them in the order of the current stream.
+
 A call posts for its first uses when it begins. The reader's earlier calls were ordered before this post. So all layers
 share an inbox, and so do all plans with an axis in common.
 """
@@ -15,7 +17,7 @@ share an inbox, and so do all plans with an axis in common.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_
@@ -24,15 +26,12 @@ import torch
 from torch import Tensor
 
 from longca_cp.overlap import SLOTS
-from longca_cp.transports.link import Link
+from longca_cp.transports.link import Link, Moves
 
 __all__ = ["Inbox", "Request"]
 
 #: The most posts of a slot to one peer in a call.
 _MOST_POSTS = 32
-
-#: From a slot to the (into, source) pairs to push: views of the slot, and tensors of their shapes.
-Moves = Callable[[Tensor], Iterable[tuple[Tensor, Tensor]]]
 
 #: The latest inboxes of each link, and their number. All ranks count alike.
 _LATEST = 30
@@ -93,6 +92,7 @@ class Inbox:
         self._window = self._link.window((slots, request.length), request.dtype)
         self._free, self._ready = self._link.slots(slots), self._link.slots(slots)
         self._sources: Sequence[Sequence[int]] = ()
+        self._free_uses = 0  # of this rank's own inbox
 
     def takes(self, request: Request, slots: int) -> bool:
         """Whether it has as many slots for the same thing, each long enough."""
@@ -104,28 +104,31 @@ class Inbox:
         """Begins a call.
 
         Args:
-            sources: The peers that write in each of this rank's uses: [uses][peers].
+            sources: The ranks that write in each of this rank's uses: [uses][ranks].
         """
-        self._sources = sources
+        self._sources = [[source for source in each if source != self._link.index] for each in sources]
         for posts in (self._free, self._ready):
             self._link.restart(posts, _MOST_POSTS)
         for use in range(min(self._slots, len(sources))):
             self._offer(use)
+        self._free_uses = self._slots
 
-    def put(self, reader: int, use: int, moves: Moves) -> None:
-        """Pushes to a peer's slot once it is free, and posts that it is ready.
+    def put(self, reader: int, use: int, moves: Callable[[Tensor], Moves]) -> None:
+        """Sends to a peer's slot once it is free, or copies to this rank's own.
 
         Args:
-            reader: The peer.
-            use: The peer's use.
-            moves: The tensors to push, and the places in the slot.
+            reader: The rank whose inbox it is.
+            use: The reader's use.
+            moves: From the slot to views of it, and the tensors for them.
         """
         slot = use % self._slots
-        with self._link.ahead():
-            self._link.expect(reader, self._free[slot], f"room for {self._what}")
-        for into, source in moves(self._window.of(reader)[slot]):
-            self._link.push(reader, into, source)
-        self._link.post(reader, self._ready[slot])
+        there = moves(self._window.of(reader)[slot])
+        if reader == self._link.index:
+            assert use < self._free_uses, "the use before it in this slot was released"
+            self._link.copy(there)
+            return
+        self._link.expect(reader, self._free[slot], f"room for {self._what}", ahead=True)
+        self._link.send(reader, there, self._ready[slot])
 
     def take(self, use: int) -> Tensor:
         """Waits for all sources of a use, and returns its slot: [length]."""
@@ -136,6 +139,7 @@ class Inbox:
 
     def release(self, use: int) -> None:
         """Gives the slot of a use to the next use. Everything that reads the slot was given to the current stream."""
+        self._free_uses = use + self._slots + 1
         if use + self._slots < len(self._sources):
             self._offer(use + self._slots)
 

@@ -10,20 +10,25 @@ kernels deal out their tiles as multiprocessors become free, and lose only these
 forward of a full mask deals them beforehand. Tiles of a busy multiprocessor then wait for the transfer, which waits for
 other ranks.
 
-Copy engines take no multiprocessors, so rings with a link run every transfer beside the step. ulysses keeps the number
-of its chunks. In a prototype of two H200s and copy engines, the forward of a full mask reached 0.945 of one GPU in one
-chunk and 0.907 in two at 16 K tokens, and that of a causal mask 0.805 and 0.823.
+Copy engines take no multiprocessors, so rings with a link run every transfer beside the step. They are fast enough that
+few chunks do: the first chunk, which nothing hides, takes some tenths of a millisecond. In a prototype of two H200s and
+copy engines, ulysses' forward of a full mask reached 0.945 of one GPU in one chunk and 0.907 in two at 16 K tokens, and
+that of a causal mask 0.805 and 0.823.
 """
 
 from __future__ import annotations
 
 from longca.manifests import Problem
+from longca.manifests.offers import DTYPE_BYTES
 from longca.masks import Form
 
-__all__ = ["GATHER_CHUNKS", "SLOTS", "ULYSSES_CHUNKS", "chunk_count", "is_beside"]
+__all__ = ["SLOTS", "gather_chunks", "is_beside", "ulysses_chunks"]
 
 #: The most chunks of heads of ulysses, and of ring_all_gather.
 ULYSSES_CHUNKS, GATHER_CHUNKS = 2, 4
+
+#: Bytes of each chunk that pushes bring, at least.
+CHUNK_BYTES = 2**26
 
 #: The most slots of a window, so that one push lands while the one before is read.
 SLOTS = 2
@@ -39,17 +44,38 @@ def is_beside(problem: Problem, nccl: bool) -> bool:
     return not (nccl and problem.concrete_mask.admits(Form.FULL))
 
 
-def chunk_count(problem: Problem, heads_kv: int, most: int, nccl: bool) -> int:
-    """Number of chunks of heads, so that one travels while another is computed.
+def ulysses_chunks(problem: Problem, ranks: int, nccl: bool, pushes: bool) -> int:
+    """Number of chunks of a rank's heads in ulysses, so that one travels while another is computed.
 
     Chunks are whole groups of GQA. All ranks have the same number of chunks.
 
     Args:
         problem: The problem of all ranks together.
-        heads_kv: KV heads of a rank's step.
-        most: The largest number of chunks.
+        ranks: Number of ranks that share the heads.
         nccl: Whether NCCL moves the tensors.
+        pushes: Whether the ranks have a link.
     """
-    if not is_beside(problem, nccl):
+    heads_kv = max(1, problem.num_heads_kv // ranks)
+    if not is_beside(problem, nccl or pushes):
         return 1
-    return max(count for count in range(1, most + 1) if heads_kv % count == 0)
+    if pushes:
+        return _of_bytes(problem, problem.heads_q // ranks + 2 * heads_kv, heads_kv, ULYSSES_CHUNKS)
+    return _dividing(heads_kv, ULYSSES_CHUNKS)
+
+
+def gather_chunks(problem: Problem, nccl: bool, pushes: bool) -> int:
+    """Number of chunks of heads in ring_all_gather. See `ulysses_chunks`."""
+    heads_kv = problem.num_heads_kv
+    if pushes:
+        return _of_bytes(problem, 2 * heads_kv, heads_kv, GATHER_CHUNKS)
+    return _dividing(heads_kv, GATHER_CHUNKS) if is_beside(problem, nccl) else 1
+
+
+def _of_bytes(problem: Problem, heads: int, heads_kv: int, most: int) -> int:
+    """Number of chunks of so many heads of all tokens, none of which has fewer than CHUNK_BYTES."""
+    nbytes = problem.concrete_mask.seqlen_k * heads * problem.head_dim * DTYPE_BYTES[problem.dtype]
+    return _dividing(heads_kv, max(1, min(most, nbytes // CHUNK_BYTES)))
+
+
+def _dividing(heads: int, most: int) -> int:
+    return max(count for count in range(1, most + 1) if heads % count == 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from longca_cp import pushed_memory as pushed
-from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS
+from longca_cp.overlap import gather_chunks, ulysses_chunks
 from longca_cp.share import Share
 
 __all__ = ["PEAKS", "Formula"]
@@ -22,7 +22,7 @@ _SUMMED = 3
 
 def _ulysses(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    chunks, whole = mine.chunks(ULYSSES_CHUNKS), mine.q + mine.kv
+    chunks, whole = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, share.pushes), mine.q + mine.kv
     if share.pushes and sizes["ulysses"] > 1:
         return pushed.exchange(share, mine, mine.q)
     # Either two chunks' q, k and v leave and arrive. Or one chunk is computed, one moves, and an output returns.
@@ -35,9 +35,10 @@ def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
     if share.pushes and sizes["ulysses"] > 1:
         return pushed.exchange_backward(share, mine, 0)
+    chunks = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, share.pushes)
     gradients = 2 * (mine.q + mine.kv)  # by heads, and as they arrive by tokens
     sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
-    return share.q + share.kv + mine.q // mine.chunks(ULYSSES_CHUNKS) + gradients + sums
+    return share.q + share.kv + mine.q // chunks + gradients + sums
 
 
 def _ring_of(share: Share, ranks: int) -> int:
@@ -66,7 +67,7 @@ def _gradient_ring(share: Share, ranks: int) -> int:
 
 
 def _all_gather(share: Share, sizes: dict[str, int]) -> int:
-    chunks = share.chunks(GATHER_CHUNKS)
+    chunks = gather_chunks(share.problem, share.nccl, share.pushes)
     if share.pushes and sizes["ring"] > 1:
         return pushed.gather(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
@@ -75,7 +76,7 @@ def _all_gather(share: Share, sizes: dict[str, int]) -> int:
 
 
 def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
-    chunks, wide = share.chunks(GATHER_CHUNKS), share.wide
+    chunks, wide = gather_chunks(share.problem, share.nccl, share.pushes), share.wide
     if share.pushes and sizes["ring"] > 1:
         return pushed.gather_backward(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks

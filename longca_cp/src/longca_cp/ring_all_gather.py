@@ -20,7 +20,7 @@ from longca.kernels.base import Kernel, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.kv_gather import Collected, Rows, gathering
-from longca_cp.overlap import GATHER_CHUNKS
+from longca_cp.overlap import gather_chunks
 from longca_cp.pushed_gather import PushedRows
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
 
@@ -48,7 +48,8 @@ class RingAllGather:
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingAllGatherPlan:
         """Plans the chunks of heads of this rank's step."""
-        chunks = plan_chunks(problem, layout, self._rank, kernel, GATHER_CHUNKS, self._axis.by_nccl)
+        count = gather_chunks(problem, self._axis.by_nccl, self._axis.link is not None)
+        chunks = plan_chunks(problem, layout, self._rank, kernel, count)
         if self._axis.link is None:
             way: Collected | PushedRows = gathering(self._axis, layout, torch_device(problem.device))
         else:

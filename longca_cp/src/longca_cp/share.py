@@ -12,7 +12,6 @@ from math import prod
 from longca.manifests import Problem
 from longca.manifests.offers import DTYPE_BYTES
 from longca_cp.block_placement import most_tokens
-from longca_cp.overlap import chunk_count
 
 __all__ = ["Share"]
 
@@ -55,7 +54,3 @@ class Share:
         """The share after an exchange of heads among `ranks` ranks. Only copies of KV heads change its bytes."""
         copies = max(1, ranks // self.heads_kv)
         return replace(self, kv=copies * self.kv, heads_kv=max(1, self.heads_kv // ranks))
-
-    def chunks(self, most: int) -> int:
-        """Number of chunks of heads, up to `most`."""
-        return chunk_count(self.problem, self.heads_kv, most, self.nccl)

@@ -11,7 +11,6 @@ from torch import Tensor
 from longca.kernels.base import Kernel, Plan, fill, nothing_seen
 from longca.manifests import Layout, Problem
 from longca.manifests.resolve import step_problems
-from longca_cp.overlap import chunk_count
 
 __all__ = ["Gradients", "Saved", "StepPlans", "attend", "differentiate", "plan_chunks", "plan_steps"]
 
@@ -55,9 +54,7 @@ def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel) -> t
     return tuple(None if step is None else kernel.plan(step) for step in asked)
 
 
-def plan_chunks(
-    problem: Problem, layout: Layout, rank: int, kernel: Kernel, most: int, nccl: bool
-) -> tuple[Plan | None, ...]:
+def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
     """A plan for each chunk of heads of a rank's one step. Chunks share a plan if heads share a mask.
 
     Args:
@@ -65,11 +62,8 @@ def plan_chunks(
         layout: A layout with one step for each rank.
         rank: This rank in it.
         kernel: The kernel that computes the chunks.
-        most: The largest number of chunks.
-        nccl: Whether NCCL moves the tensors.
+        chunks: Number of chunks. It divides the KV heads of the step.
     """
-    start, stop = layout.steps[rank][0].heads_kv
-    chunks = chunk_count(problem, stop - start, most, nccl)
     (step,) = step_problems(problem, layout)[rank]
     if step is None:
         return (None,) * chunks

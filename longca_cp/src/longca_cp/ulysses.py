@@ -21,7 +21,7 @@ from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, beside, by_token
-from longca_cp.overlap import ULYSSES_CHUNKS
+from longca_cp.overlap import ulysses_chunks
 from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, differentiate, plan_chunks
 
 __all__ = ["Ulysses", "UlyssesPlan", "backward_by_heads", "forward_by_heads"]
@@ -129,7 +129,8 @@ class Ulysses:
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> UlyssesPlan:
         """Plans this rank's chunks of heads."""
-        chunks = plan_chunks(problem, layout, self._rank, kernel, ULYSSES_CHUNKS, self._axis.by_nccl)
+        count = ulysses_chunks(problem, self._axis.size, self._axis.by_nccl, self._axis.link is not None)
+        chunks = plan_chunks(problem, layout, self._rank, kernel, count)
         exchange = HeadExchange(self._axis, layout, range(self._axis.size), torch_device(problem.device))
         return UlyssesPlan(problem, layout, self._rank, kernel, chunks, exchange)
 

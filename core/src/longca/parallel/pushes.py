@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Push", "tell", "watched"]
+__all__ = ["Push", "is_watched", "tell", "watched"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Push:
 
 
 _WATCHERS: list[list[Push]] = []
+
+
+def is_watched() -> bool:
+    """Whether somebody wants to be told of pushes."""
+    return bool(_WATCHERS)
 
 
 def tell(push: Push) -> None:

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca_cp.overlap import GATHER_CHUNKS, ULYSSES_CHUNKS, chunk_count
+from longca_cp.overlap import gather_chunks, ulysses_chunks
 from longca_cp.schedules.gathered import Gathered
 from longca_cp.schedules.rings import (
     Ring,
@@ -35,8 +35,9 @@ __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
 def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Heads exchanged, a chunk computed while the next one comes and the last one leaves, and exchanged back."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    chunks = chunk_count(problem, exchange.mine.heads_kv, ULYSSES_CHUNKS, nccl)
-    return _around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, transport is Transport.COPY_ENGINE)
+    pushes = transport is Transport.COPY_ENGINE
+    chunks = ulysses_chunks(problem, exchange.ranks, nccl, pushes)
+    return _around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, pushes)
 
 
 def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -64,8 +65,9 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transpor
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Gathers keys and values, one chunk of heads ahead of the computation. Gradients go back a chunk behind."""
-    sizes, gathered = Sizes.of(problem), _gathered(layout, transport is Transport.COPY_ENGINE)
-    chunks = chunk_count(problem, sizes.heads_kv, GATHER_CHUNKS, nccl)
+    pushes = transport is Transport.COPY_ENGINE
+    sizes, gathered = Sizes.of(problem), _gathered(layout, pushes)
+    chunks = gather_chunks(problem, nccl, pushes)
     row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
     held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
     if gathered.everything:

@@ -8,16 +8,16 @@ waits for the end of a call.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor
 
-from longca_cp.transports.link import Link, Window
+from longca_cp.transports.link import Link, Moves, Window
 
-__all__ = ["Arena", "Moves", "Place", "arena_of", "place_bytes"]
+__all__ = ["Arena", "Place", "arena_of", "place_bytes"]
 
 #: The most times that a call sends.
 _MOST_SENDS = 31
@@ -43,10 +43,6 @@ def arena_of(link: Link) -> Arena:
 def place_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
     """Bytes that a place of a shape takes."""
     return -(-prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
-
-
-#: From a peer's place on the axis to pairs: a view of its tensor, and the tensor to push there.
-Moves = Callable[[int], Iterable[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -97,11 +93,10 @@ class Arena:
             self._window = link.window((nbytes,), torch.uint8)
         self._taken = self._sent = 0
         link.restart(self._slots, 1)
-        for peer in range(link.size):
+        for peer in link.peers:
             link.post(peer, self._slots[0])
-        with link.ahead():
-            for peer in range(link.size):
-                link.expect(peer, self._slots[0], "its next call")
+        for peer in link.peers:
+            link.expect(peer, self._slots[0], "its next call", ahead=True)
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Place:
         """The next place of the call. All ranks take places of the same sizes in the same order."""
@@ -110,10 +105,11 @@ class Arena:
         self._taken += place_bytes(shape, dtype)
         return place
 
-    def send(self, moves: Moves) -> Callable[[str], None]:
-        """Pushes this rank's parts of each peer's tensors. All ranks send the same number of times.
+    def send(self, moves: Callable[[int], Moves]) -> Callable[[str], None]:
+        """Sends this rank's parts of each rank's tensors. All ranks send the same number of times.
 
-        The next rank's parts go first, so that ranks push to different peers.
+        Args:
+            moves: From a rank's place on the axis to views of its tensors, and the parts for them.
 
         Returns:
             The function that waits until all peers have pushed their parts. It takes a name of them, for messages.
@@ -121,14 +117,12 @@ class Arena:
         link = self._link
         self._sent += 1
         slot = self._slots[self._sent]
-        for step in range(1, link.size + 1):
-            peer = (link.index + step) % link.size
-            for into, source in moves(peer):
-                link.push(peer, into, source)
-            link.post(peer, slot)
+        for peer in link.peers:
+            link.send(peer, moves(peer), slot)
+        link.copy(moves(link.index))
 
         def wait(what: str) -> None:
-            for peer in range(link.size):
+            for peer in link.peers:
                 link.expect(peer, slot, what)
 
         return wait

@@ -15,7 +15,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar, cast
@@ -103,35 +103,32 @@ class CopyEngineLink(Link):
         self._windows.add(window)
         return window
 
-    def ahead(self) -> AbstractContextManager[object]:
-        """See `Link.ahead`. The copy stream waits."""
-        return torch.cuda.stream(self._stream)
-
     def joined(self) -> None:
         """Makes the current stream wait for the copy stream."""
         self._check()
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
         self._held.clear()
 
-    def _push(self, index: int, into: Tensor, source: Tensor) -> None:
+    def _follow(self) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    def _push(self, index: int, into: Tensor, source: Tensor) -> None:
         self._held.append(source)
         copies = strided_copies(into, source)
         if copies is not None:
-            self._driver.copy(copies, self._stream.cuda_stream)
+            self._driver.copy(copies, into.data_ptr(), source.data_ptr(), self._stream.cuda_stream)
         else:
             with torch.cuda.stream(self._stream), torch.no_grad():
                 into.copy_(source)
 
     def _post(self, index: int, slot: int, count: int) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
         self._driver.write(self._address(index, self.index, slot), count, self._stream.cuda_stream)
 
-    def _expect(self, index: int, slot: int, count: int, what: str) -> None:
+    def _expect(self, index: int, slot: int, count: int, what: str, ahead: bool) -> None:
         with self._watch.lock:
             self._check()
-            current = torch.cuda.current_stream(self.device)
-            self._driver.wait(self._address(self.index, index, slot), count, current.cuda_stream)
+            waiting = self._stream if ahead else torch.cuda.current_stream(self.device)
+            self._driver.wait(self._address(self.index, index, slot), count, waiting.cuda_stream)
             self._watch.add(Awaited(index, slot, count, what))
 
     def _address(self, receiver: int, sender: int, slot: int) -> int:

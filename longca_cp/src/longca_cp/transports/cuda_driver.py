@@ -9,7 +9,7 @@ Source: the reference of the CUDA driver API, "Memory Management" and "Stream Me
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
@@ -72,17 +72,25 @@ class Driver:
         self._check(library.cuDeviceGet(byref(number), c_int(device.index)))
         self._check(retain(byref(self._context), number))
 
-    def copy(self, copies: list[Copy], stream: int) -> None:
-        """Copies between addresses that this device reaches, in the order of a stream."""
+    def copy(self, copies: Sequence[Copy], into: int, source: int, stream: int) -> None:
+        """Copies between addresses that this device reaches, in the order of a stream.
+
+        Args:
+            copies: The copies.
+            into: The address from which their targets count.
+            source: The address from which their sources count.
+            stream: The stream's handle.
+        """
         with self._current():
             for copy in copies:
+                there, here = into + copy.into, source + copy.source
                 if copy.height == 1:
-                    where = c_uint64(copy.into), c_uint64(copy.source)
+                    where = c_uint64(there), c_uint64(here)
                     self._check(self._copy(*where, c_size_t(copy.width), c_void_p(stream)))
                 else:
-                    source = 0, 0, _UNIFIED, None, copy.source, None, copy.source_pitch
-                    into = 0, 0, _UNIFIED, None, copy.into, None, copy.into_pitch
-                    asked = _Copy2D(*source, *into, copy.width, copy.height)
+                    read = 0, 0, _UNIFIED, None, here, None, copy.source_pitch
+                    write = 0, 0, _UNIFIED, None, there, None, copy.into_pitch
+                    asked = _Copy2D(*read, *write, copy.width, copy.height)
                     self._check(self._copy_2d(byref(asked), c_void_p(stream)))
 
     def write(self, address: int, value: int, stream: int) -> None:

@@ -1,9 +1,9 @@
 """Link: the ranks of one axis, when each of them can write into the memory of the others.
 
-A **window** is memory of every rank that all ranks of the link can address. A rank **pushes** rows into a window of a
-peer, and then **posts** a slot, which tells the peer that the rows are there. The peer **expects** the slot before it
-reads. Posts of a slot are counted for each sender and receiver. So a slot serves any number of calls, with one post for
-each expect.
+A **window** is memory of every rank that all ranks of the link can address. A rank **sends** rows: it pushes them
+into a window of a peer, and then **posts** a slot, which tells the peer that the rows are there. The peer **expects**
+the slot before it reads. A rank copies its own rows into its window by itself. Posts of a slot are counted for each
+sender and receiver. So a slot serves any number of calls, with one post for each expect.
 
 All methods but `window` and `slots` are local, and with CUDA none of them waits on the host. A program is right if it
 would be right with every push and post done at once, in the order of the program.
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,10 +24,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca.errors import LongCAError
-from longca.parallel.pushes import Push, tell
+from longca.parallel.pushes import Push, is_watched, tell
 from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
 
-__all__ = ["Link", "PeerError", "Slots", "Window"]
+__all__ = ["Link", "Moves", "PeerError", "Slots", "Window"]
+
+#: Pairs of tensors of equal shapes and dtypes: where rows go, and the rows. Both may be strided.
+Moves = Iterable[tuple[Tensor, Tensor]]
 
 #: Seconds for a trial of a link, and between two looks at it.
 _TRIAL, _PAUSE = 20.0, 1e-3
@@ -138,27 +140,41 @@ class Link(ABC):
             time.sleep(_PAUSE / 20)
         return [int(each) & (1 << 31) - 1 for each in mine]
 
-    def push(self, index: int, into: Tensor, source: Tensor) -> None:
-        """Begins to copy a tensor into a peer's window. The copy runs after everything the current stream was given.
+    def send(self, index: int, moves: Moves, slot: int) -> None:
+        """Begins to copy tensors into a peer's window, and posts a slot after them.
 
-        The source must not change before the current stream has waited for `joined`. The link holds it until then.
+        The copies run after everything that the current stream was given. The sources must not change before the
+        current stream has waited for `joined`. The link holds them until then.
 
         Args:
             index: The peer's place on the axis. It may be this rank's own.
-            into: A view of `Window.of(index)`.
-            source: A tensor of the same shape and dtype. Both may be strided. Copies of few long runs are fastest.
+            moves: Views of `Window.of(index)`, and the tensors for them. Copies of few long runs are fastest.
+            slot: One of `slots`.
 
         Raises:
             PeerError: The link has failed before.
         """
         self._check()
-        if into.numel():
-            into, source = into.detach(), source.detach()
-            tell(Push(source, index != self.index, partial(self._push, index, into), self.joined))
+        moves = [(into, source) for into, source in moves if into.numel()]
+        if is_watched():
+            for into, source in moves:
+                tell(Push(source, index != self.index, partial(self._again, index, into), self.joined))
+        self._follow()
+        for into, source in moves:
             self._push(index, into, source)
+        self._post(index, slot, self._counters.post(index, slot))
+
+    def copy(self, moves: Moves) -> None:
+        """Copies this rank's own rows into its window, in the order of the current stream.
+
+        The rank's earlier calls on this stream have read the window's earlier rows.
+        """
+        with torch.no_grad():
+            for into, source in moves:
+                into.copy_(source)
 
     def post(self, index: int, slot: int) -> None:
-        """Tells a peer that a slot is ready, after the pushes to it so far and what the current stream was given.
+        """Tells a peer that a slot is ready, after everything sent to it so far and what the current stream was given.
 
         Args:
             index: The peer's place on the axis. It may be this rank's own.
@@ -168,25 +184,28 @@ class Link(ABC):
             PeerError: The link has failed before.
         """
         self._check()
+        self._follow()
         self._post(index, slot, self._counters.post(index, slot))
 
-    def expect(self, index: int, slot: int, what: str = "rows") -> None:
+    def expect(self, index: int, slot: int, what: str = "rows", *, ahead: bool = False) -> None:
         """Makes the current stream wait until a peer has posted a slot once more. On a CPU the host waits.
 
         Args:
             index: The peer's place on the axis. It may be this rank's own.
             slot: One of `slots`.
             what: The awaited thing, for the message.
+            ahead: Whether this holds back what is sent and posted later, instead of the current stream.
 
         Raises:
             PeerError: The peer did not post within the deadline. With CUDA, a later call on the link raises it.
         """
         self._check()
-        self._expect(index, slot, self._counters.expect(index, slot), what)
+        self._expect(index, slot, self._counters.expect(index, slot), what, ahead)
 
-    def ahead(self) -> AbstractContextManager[object]:
-        """Inside it, `expect` holds back later pushes and posts instead of the current stream. A CPU's host waits."""
-        return nullcontext()
+    @property
+    def peers(self) -> list[int]:
+        """The places of the other ranks. The next one comes first, so that ranks push to different peers."""
+        return [(self.index + step) % self.size for step in range(1, self.size)]
 
     @abstractmethod
     def joined(self) -> None:
@@ -200,8 +219,7 @@ class Link(ABC):
         window, slots = self.window((self.size, 4, 64), torch.int32), self.slots(1)
         for peer in range(self.size):
             sent = torch.full((4, 32), 1 + self.index, dtype=torch.int32, device=self.device)
-            self.push(peer, window.of(peer)[self.index, :, :32], sent)
-            self.post(peer, slots[0])
+            self.send(peer, [(window.of(peer)[self.index, :, :32], sent)], slots[0])
         end = time.monotonic() + min(_TRIAL, self.deadline)
         for peer in range(self.size):
             while self._counters.missing(peer, slots[0], slots.level + 1):
@@ -214,6 +232,15 @@ class Link(ABC):
         wanted = torch.arange(1, 1 + self.size, dtype=torch.int32)[:, None, None].expand_as(came)
         return None if torch.equal(came, wanted) else "other bytes came than were sent in a trial"
 
+    def _again(self, index: int, into: Tensor, source: Tensor) -> None:
+        """Pushes a tensor to a place once more, without a post."""
+        self._follow()
+        self._push(index, into, source)
+
+    @abstractmethod
+    def _follow(self) -> None:
+        """Lets pushes and posts come after everything that the current stream was given."""
+
     @abstractmethod
     def _push(self, index: int, into: Tensor, source: Tensor) -> None: ...
 
@@ -221,7 +248,7 @@ class Link(ABC):
     def _post(self, index: int, slot: int, count: int) -> None: ...
 
     @abstractmethod
-    def _expect(self, index: int, slot: int, count: int, what: str) -> None: ...
+    def _expect(self, index: int, slot: int, count: int, what: str, ahead: bool) -> None: ...
 
     def _late(self, index: int, what: str) -> PeerError:
         """The error about a peer that has not posted."""

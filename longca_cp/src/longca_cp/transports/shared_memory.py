@@ -130,6 +130,9 @@ class SharedMemoryLink(Link):
         self._pusher.wait()
         self._check()
 
+    def _follow(self) -> None:
+        """The host has done everything."""
+
     def _push(self, index: int, into: Tensor, source: Tensor) -> None:
         self._pusher.add(index, _Task(lambda: into.copy_(source), is_post=False))
 
@@ -137,7 +140,7 @@ class SharedMemoryLink(Link):
         counts, mine = self._counters.arrived[index], self.index
         self._pusher.add(index, _Task(lambda: counts.__setitem__((mine, slot), count), is_post=True))
 
-    def _expect(self, index: int, slot: int, count: int, what: str) -> None:
+    def _expect(self, index: int, slot: int, count: int, what: str, ahead: bool) -> None:
         end, pause = time.monotonic() + self.deadline, _SOON
         while self._counters.missing(index, slot, count):
             if time.monotonic() > end:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
@@ -21,9 +21,9 @@ class Copy:
     """A copy of `height` rows of `width` bytes.
 
     Attributes:
-        into: Address of the first byte to write.
+        into: The first byte to write, counted from the first element of the target.
         into_pitch: Bytes from row to row there.
-        source: Address of the first byte to read.
+        source: The first byte to read, counted from the first element of the source.
         source_pitch: Bytes from row to row there.
         width: Bytes of a row.
         height: Number of rows.
@@ -37,18 +37,14 @@ class Copy:
     height: int
 
 
-def strided_copies(into: Tensor, source: Tensor) -> list[Copy] | None:
+def strided_copies(into: Tensor, source: Tensor) -> tuple[Copy, ...] | None:
     """The copies that fill a tensor from another of the same shape and dtype. None if their rows are many or short."""
-    found = _copies(tuple(source.shape), into.stride(), source.stride(), source.element_size())
-    if found is None:
-        return None
-    a, b = into.data_ptr(), source.data_ptr()
-    return [replace(copy, into=a + copy.into, source=b + copy.source) for copy in found]
+    return _copies(tuple(source.shape), into.stride(), source.stride(), source.element_size())
 
 
 @lru_cache(maxsize=4096)
 def _copies(shape: Ints, into: Ints, source: Ints, size: int) -> tuple[Copy, ...] | None:
-    """The copies for a shape and strides, from address 0 to address 0."""
+    """The copies for a shape and strides."""
     strides = zip(shape, into, source, strict=True)
     dims = _joined([(n, a * size, b * size) for n, a, b in strides if n > 1])
     width = size
