@@ -229,21 +229,23 @@ def calls_in_a_row(call: _Call, times: int, world: World) -> object:
     """Makes calls that load a CUDA device, waits for the device, and returns the last result.
 
     A kernel whose host takes long, or that says too little of its time, makes fewer: they end after twice LOAD. Ranks
-    make all of them, because they wait for each other.
+    make all of them, because they wait for each other. They wait for the device after each call: a host that runs ahead
+    may block inside a later call of the kernel, and would be taken for a rank that hangs.
 
     Args:
         call: The call.
         times: The most calls, at least 1.
         world: The ranks that make these calls together.
     """
-    end, result = time.perf_counter() + 2 * LOAD, None
+    end, result, done = time.perf_counter() + 2 * LOAD, None, torch.cuda.Event()
     for _ in range(times):
         flush_l2()
         result = call()
-        if world.size == 1 and time.perf_counter() > end:
+        done.record()
+        if world.size > 1:
+            world.wait(done)
+        elif time.perf_counter() > end:
             break
-    done = torch.cuda.Event()
-    done.record()
     world.wait(done)
     return result
 
