@@ -189,6 +189,23 @@ def test_peers_are_below_the_strategy_that_does_the_same(tmp_path):
     assert line(text, "– absent", "")[:3] == ["unavailable", "", ""]
 
 
+def test_a_peer_is_compared_with_the_faster_transport(tmp_path):
+    def twice(name: str, forward: float, backward: float, **about: Any) -> list[dict[str, Any]]:
+        same = {"seqlen": 2**15, "mask": "full", "status": "ok", "message": "", "of_alone": 0.5, "name": name, **about}
+        both = (("forward", forward), ("backward", backward))
+        return [{**same, "direction": way, "milliseconds": ms, "tflops": 1e3 / ms} for way, ms in both]
+
+    ours = {"kind": "ours", "peer_of": None, "placement": "contiguous"}
+    rows = [*twice("ulysses by collectives", 4.0, 10.0, **ours), *twice("ulysses by copy_engine", 5.0, 8.0, **ours)]
+    rows += twice("theirs", 10.0, 16.0, kind="peer", peer_of="ulysses")
+    file = tmp_path / "peers.json"
+    file.write_text(json.dumps({"versions": {}, "rows": rows}), encoding="utf-8")
+    text = part("peers", file)
+    order = [name for name in ("collectives", "copy_engine", "theirs") if name in text]
+    assert sorted(order, key=text.index) == order
+    assert line(text, "– theirs", "")[2::3] == ["2.00", "2.00"], "13 ms are fewer than 14"
+
+
 def test_peers_without_failures_have_no_reasons(tmp_path):
     text = part("peers", write(tmp_path / "x", matrix(), peers=PEERS[:3]) / "peers.json")
     assert "absent" not in text

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from longca.errors import LongCAError, RequestError
-from longca.manifests import Device, Layout, Problem
+from longca.manifests import Device, Layout, Problem, Transport
 from longca.masks import PATTERNS, Form, Mask, sample
 from longca.plain_text import printable
 from longca.plugins import Registry
@@ -54,6 +54,8 @@ def verified(
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """The verified measurements of a run, each with its record.
 
+    Calls whose tensors the copy engine moved are left out, because predictions are those of collectives.
+
     Args:
         folder: The run's folder, with `records.jsonl` and `environment.json`.
         name: The run's name, or None for the folder's name.
@@ -73,8 +75,7 @@ def verified(
         try:
             record = _record(line)
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
-            counts = record["status"] == "ok" and record.get("stream") is None  # a stream has no one mask
-            latest[record["case"]] = (_checked(record, run, given), record) if counts else None
+            latest[record["case"]] = (_checked(record, run, given), record) if _counts(record) else None
             links[number] = record.get("previous")
         except ValidationError as error:
             raise RequestError(f"{held.named(number, said(error, 'record'))}. Correct or remove the line") from None
@@ -94,6 +95,12 @@ def _record(line: bytes) -> dict[str, Any]:
     if not re.match(LINK, record.get("previous") or link_to(0, b"")):
         raise ValueError("previous is no number and digest of a line")
     return record
+
+
+def _counts(record: Mapping[str, Any]) -> bool:
+    """Whether a record is evidence. A stream has no one mask."""
+    is_pushed = Transport.COPY_ENGINE in (record.get("moved_by") or "")
+    return record["status"] == "ok" and record.get("stream") is None and not is_pushed
 
 
 def _checked(record: Mapping[str, Any], run: Run, factors: Mapping[str, Any]) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.build import tables_of
@@ -58,6 +59,8 @@ def _series(rows: Rows, values: list[Any]) -> Any:
 def peers(rows: Rows) -> list[Table]:
     """Each strategy, and below it the strategies of others that do the same, in one run.
 
+    A strategy that was measured by several transports is compared by the one that is faster, both directions together.
+
     Args:
         rows: Rows of `longca_cp/benchmarks/peers.py`.
     """
@@ -89,8 +92,13 @@ def _table(title: str, found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> 
         heads += [Head(f"{direction}, TFLOP/s"), Head("of alone"), Head("ours over it")]
     about = {name: next(iter(rows.values())) for name, rows in found.items()}
     order = [name for name, row in about.items() if row["kind"] in _LIMITS]
-    for name in (name for name, row in about.items() if row["kind"] == "ours"):
-        order += [name, *(peer for peer, row in about.items() if row["peer_of"] == name)]
+    ours: dict[str, list[str]] = {}
+    for name, row in about.items():
+        if row["kind"] == "ours":
+            ours.setdefault(name.partition(" by ")[0], []).append(name)
+    for strategy, ways in ours.items():
+        order += [*ways, *(peer for peer, row in about.items() if row["peer_of"] == strategy)]
+    compared = {strategy: min(ways, key=lambda name: _together(found[name])) for strategy, ways in ours.items()}
     fastest = {direction: _fastest(found, direction) for direction in _DIRECTIONS}
     lines = []
     for name in order:
@@ -101,10 +109,16 @@ def _table(title: str, found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> 
         line = [Cell(words, mark=Mark.ASIDE if is_limit else Mark.NONE)]
         line.append(Cell(placement if isinstance(placement, str) else ""))
         for direction in _DIRECTIONS:
-            ours = found.get(row["peer_of"] or "", {}).get(direction)
-            line += _cells(found[name].get(direction), ours, is_best=name == fastest[direction])
+            mine = found.get(compared.get(row["peer_of"] or "", ""), {}).get(direction)
+            line += _cells(found[name].get(direction), mine, is_best=name == fastest[direction])
         lines.append(tuple(line))
     return Table(tuple(heads), tuple(lines), title)
+
+
+def _together(rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """Milliseconds of all directions, or infinity if one of them is missing."""
+    times = [row["milliseconds"] for row in rows.values() if row["status"] == "ok"]
+    return sum(times) if len(times) == len(rows) else inf
 
 
 def _fastest(found: Mapping[str, Mapping[str, Mapping[str, Any]]], direction: str) -> str | None:

@@ -132,7 +132,7 @@ def strategy_memory(rows: Rows) -> list[Table]:
 def _formula(record: Any) -> float | None:
     """The peak in GiB that the manifest of a record's strategy states, or None if it states none."""
     from longca import registry
-    from longca.manifests import Device, Problem
+    from longca.manifests import Device, Problem, Transport
     from longca.masks import build
 
     known = registry(guarded=True)
@@ -149,7 +149,9 @@ def _formula(record: Any) -> float | None:
         direction=record.direction,
     )
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in record.mesh.split(","))}
-    stated = known.stated(record.strategy, "memory", problem, sizes, True)
+    pushes = isinstance(record.moved_by, str) and Transport.COPY_ENGINE in record.moved_by
+    transport = Transport.COPY_ENGINE if pushes else Transport.COLLECTIVES
+    stated = known.stated(record.strategy, "memory", problem, sizes, True, transport)
     return None if stated is None else float(getattr(stated, record.direction) / _GIB)
 
 
