@@ -6,11 +6,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
+from longca.errors import UnsupportedError
+from longca_cp.transports.copy_engine import CopyEngineLink
+from longca_cp.transports.counters import Slots
 from longca_cp.transports.cuda_driver import _Copy2D
 from longca_cp.transports.links import _Facts
 from longca_cp.transports.strided import strided_copies
@@ -152,6 +156,18 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_the_others(size):
 @sizes(4)
 def test_strategies_take_turns_on_sub_meshes_while_lengths_change(world, compiled):
     assert all(error <= EXACT for error in world.run("strategies_together", 4, compiled))
+
+
+def test_a_graph_that_is_captured_refuses_a_call():
+    link = object.__new__(CopyEngineLink)
+    link._counters = mock.Mock()
+    with mock.patch("torch.cuda.is_current_stream_capturing", return_value=True):
+        with pytest.raises(UnsupportedError, match="give transport='collectives'"):
+            link.restart(Slots(0, 1), 1)
+        link._counters.restart.assert_not_called()
+    with mock.patch("torch.cuda.is_current_stream_capturing", return_value=False):
+        link.restart(Slots(0, 1), 1)
+    link._counters.restart.assert_called_once()
 
 
 # Strided copies

@@ -24,10 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from longca.errors import LongCAError
+from longca.errors import LongCAError, UnsupportedError
 from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
-from longca_cp.transports.link import Link, Window
+from longca_cp.transports.link import Link, Slots, Window
 from longca_cp.transports.strided import strided_copies
 from longca_cp.transports.watch import Awaited, Watch
 
@@ -102,6 +102,19 @@ class CopyEngineLink(Link):
         window = _SymmetricWindow(views, self.index, handle)
         self._windows.add(window)
         return window
+
+    def restart(self, slots: Slots, most: int) -> None:
+        """See `Link.restart`.
+
+        Raises:
+            UnsupportedError: A CUDA graph is captured. Its replays would not wait for peers.
+        """
+        if torch.cuda.is_current_stream_capturing():
+            raise UnsupportedError(
+                "a CUDA graph cannot hold a call by the copy engine, because the host counts its posts; give "
+                "transport='collectives', or leave attention under a strategy out of the graph"
+            )
+        super().restart(slots, most)
 
     def joined(self) -> None:
         """Makes the current stream wait for the copy stream."""
