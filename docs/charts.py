@@ -9,10 +9,12 @@ import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import choosing_chart
+import timeline_chart
 from pandas import DataFrame
 from PIL import Image
 
@@ -78,6 +80,12 @@ CHARTS = (
         "results/h200/distributed",
         {"run": ["four", "two", "two-placed"]},
         drawn=(draw_by_strategy, strategy_points),
+    ),
+    Chart(
+        "timeline.png",
+        "results/h200/distributed/timeline-16k-full.json",
+        {"strategy": ["ring_p2p"]},
+        drawn=(partial(timeline_chart.draw, direction="backward"), timeline_chart.figures),
     ),
 )
 
