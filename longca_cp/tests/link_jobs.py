@@ -131,7 +131,6 @@ def refused_links(size, lack):
         mock.patch.object(links, "_log") as log,
         mock.patch.object(links, "_LOGGED", set()),
         mock.patch.object(links, "_LINKS", {}),
-        mock.patch.object(links, "_VERIFIED_RANKS", {"cuda": size}),
     ):
         forced = said(lambda: link_of(group, device, Transport.COPY_ENGINE))
         taken = [link_of(group, cuda, Transport.AUTO) for _ in range(2)]

@@ -158,7 +158,8 @@ def allocated(strategy, axis_sizes, problem, links=no_links):
     dtype, tokens = getattr(torch, problem.dtype), layout.shard_size(0)
     with world(layout.world_size), links() as windows:
         mesh = init_device_mesh("cpu", tuple(axis_sizes.values()), mesh_dim_names=tuple(axis_sizes))
-        subject = registry().load_strategy(strategy)(mesh)
+        transport = Transport.COLLECTIVES if links is no_links else Transport.COPY_ENGINE
+        subject = registry().load_strategy(strategy)(mesh, transport=transport)
         plan = subject.plan(problem, layout, Idle())
         heads = problem.heads_q, problem.heads_kv, problem.heads_kv, problem.heads_q
         q, k, v, dout = (torch.empty((tokens, h, HEAD_DIM), dtype=dtype) for h in heads)

@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from longca import masks, registry
 from longca.discovery.loading import load_object
-from longca.manifests import Device, Problem
+from longca.manifests import Device, Problem, Transport
 from longca_bench.measuring.traffic import Recorder
 from longca_cp.exchange import Axis
 from longca_cp.overlap import is_beside
@@ -69,9 +69,9 @@ def world(rank, size, nccl):
         dist.destroy_process_group()
 
 
-def schedule_of(strategy, problem, layout, nccl):
+def schedule_of(strategy, problem, layout, nccl, transport=Transport.COLLECTIVES):
     manifest = registry().strategy(strategy)
-    return load_object(manifest, manifest.schedule, "longca-cp")(problem, layout, nccl)
+    return load_object(manifest, manifest.schedule, "longca-cp")(problem, layout, nccl, transport)
 
 
 def collectives(strategy, axis_sizes, problem, layout, rank, nccl):
@@ -182,3 +182,28 @@ def test_moves_are_those_of_records():
         assert calls == {kind: found["calls"] for kind, found in measured.items()}
         for kind, found in measured.items():
             assert found["bytes"] <= size[kind] <= 1.02 * found["bytes"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("strategy", "axis_sizes", "nccl", "pushes"),
+    [
+        ("ulysses", {"ulysses": 2}, True, True),
+        ("ring_p2p", {"ring": 2}, True, True),
+        ("ring_all_gather", {"ring": 2}, True, True),
+        ("usp", {"ring": 1, "ulysses": 2}, True, True),
+        ("loongtrain", {"outer": 1, "inner": 2, "heads": 1}, True, True),
+        ("ring_p2p", {"ring": 2}, False, False),
+        ("ring_p2p", {"ring": 4}, True, False),
+        ("usp", {"ring": 2, "ulysses": 2}, True, False),
+    ],
+)
+def test_auto_pushes_between_two_gpus(strategy, axis_sizes, nccl, pushes, direction):
+    mask = masks.build("causal", seqlen=SEQLEN)
+    problem = Problem(mask=mask, heads_q=8, heads_kv=4, device=Device("cuda", (9, 0)), direction=direction)
+    layout = registry().layout(strategy, problem, axis_sizes, "contiguous")
+    auto = schedule_of(strategy, problem, layout, nccl, Transport.AUTO)
+    kinds = {move.kind for phase in auto for move in phase.moves}
+    assert (kinds == {"push"}) == pushes
+    transport = Transport.COPY_ENGINE if pushes else Transport.COLLECTIVES
+    assert auto == schedule_of(strategy, problem, layout, nccl, transport)

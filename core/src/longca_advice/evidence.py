@@ -62,7 +62,7 @@ class Collected(BaseModel):
 
     Attributes:
         calls: How many there are.
-        bytes: Their size together, as nccl-tests count it.
+        bytes: Their size together, as nccl-tests count it. Of pushes, the bytes that leave the rank that sends most.
         seconds: Their time together.
     """
 
@@ -73,10 +73,12 @@ class Collected(BaseModel):
     seconds: Seconds
 
     @classmethod
-    def of_record(cls, communication: Mapping[str, Mapping[str, Any]]) -> dict[str, Collected]:
-        """The collectives by kind, from a record's `communication`. Bandwidths and the sum of all are left out."""
-        kinds = ((kind, found) for kind, found in communication.items() if kind != "all")
-        return {kind: cls(**{name: found[name] for name in cls.model_fields}) for kind, found in kinds}
+    def of_record(cls, record: Mapping[str, Any]) -> dict[str, Collected]:
+        """The collectives of a record by kind. Bandwidths and the sum of all are left out."""
+        kinds = {kind: dict(found) for kind, found in record["communication"].items() if kind != "all"}
+        if "push" in kinds:
+            kinds["push"]["bytes"] = max(record["sent_bytes"]["push"])
+        return {kind: cls(**{name: found[name] for name in cls.model_fields}) for kind, found in kinds.items()}
 
 
 class Row(BaseModel):

@@ -33,6 +33,7 @@ __all__ = [
     "row_of",
     "rows_of_folder",
     "run_of",
+    "transport_of",
     "verified",
     "with_observed",
 ]
@@ -54,8 +55,6 @@ def verified(
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """The verified measurements of a run, each with its record.
 
-    Calls whose tensors the copy engine moved are left out, because predictions are those of collectives.
-
     Args:
         folder: The run's folder, with `records.jsonl` and `environment.json`.
         name: The run's name, or None for the folder's name.
@@ -75,7 +74,8 @@ def verified(
         try:
             record = _record(line)
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
-            latest[record["case"]] = (_checked(record, run, given), record) if _counts(record) else None
+            counts = record["status"] == "ok" and record.get("stream") is None  # a stream has no one mask
+            latest[record["case"]] = (_checked(record, run, given), record) if counts else None
             links[number] = record.get("previous")
         except ValidationError as error:
             raise RequestError(f"{held.named(number, said(error, 'record'))}. Correct or remove the line") from None
@@ -95,12 +95,6 @@ def _record(line: bytes) -> dict[str, Any]:
     if not re.match(LINK, record.get("previous") or link_to(0, b"")):
         raise ValueError("previous is no number and digest of a line")
     return record
-
-
-def _counts(record: Mapping[str, Any]) -> bool:
-    """Whether a record is evidence. A stream has no one mask."""
-    is_pushed = Transport.COPY_ENGINE in (record.get("moved_by") or "")
-    return record["status"] == "ok" and record.get("stream") is None and not is_pushed
 
 
 def _checked(record: Mapping[str, Any], run: Run, factors: Mapping[str, Any]) -> Row:
@@ -159,7 +153,7 @@ def row_of(
         placed=record["placed"],
         mesh=record["mesh"],
         compute=max(record["rank_compute_seconds"]),
-        communication=Collected.of_record(record["communication"]),
+        communication=Collected.of_record(record),
         run=run,
     )
 
@@ -170,6 +164,11 @@ def half_of(record: Mapping[str, Any], name: str) -> str:
     A pair's forward is its first kernel's, and its backward its second's.
     """
     return str(record[name].split("+")[0 if record["direction"] == "forward" else -1].strip())
+
+
+def transport_of(record: Mapping[str, Any]) -> Transport:
+    """The transport that moved a record's tensors. Earlier records do not say, and have collectives."""
+    return Transport.COPY_ENGINE if Transport.COPY_ENGINE in (record.get("moved_by") or "") else Transport.COLLECTIVES
 
 
 class PlacementChangedError(ValueError):
@@ -219,7 +218,7 @@ def with_observed(found: Iterable[tuple[Row, Mapping[str, Any]]], registry: Regi
                 problem, layout = layout_of(registry, record, _HOPPER)
             except PlacementChangedError:
                 continue
-            if (schedule := schedule_of(registry, problem, layout, nccl=True)) is not None:
+            if (schedule := schedule_of(registry, problem, layout, True, transport_of(record))) is not None:
                 call = StrategyCall(problem, layout, schedule, Topology(layout.axis_sizes))
                 seen = call.observed(row.seconds, call.by_step(record["rank_compute_seconds"]), network)
                 yield row.model_copy(update={"observed": seen[1:]})

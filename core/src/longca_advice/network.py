@@ -174,8 +174,12 @@ class Network:
         return max(across, within) if shared > 1 else across
 
     def _inside(self, kind: str, ranks: int) -> Link:
-        """The link of a kind that was measured between so many ranks, or nearly so many."""
-        if not (links := self.inside.get(kind)):
+        """The link of a kind that was measured between so many ranks, or nearly so many.
+
+        Pushes that nobody measured count as hops of a ring.
+        """
+        links = self.inside.get(kind) or (self.inside.get("p2p") if kind == "push" else None)
+        if not links:
             known = ", ".join(self.inside) or "none"
             raise UnsupportedError(f"no {kind} was measured within a host; known: {known}. Give records that have it")
         return links[min(links, key=lambda measured: (abs(log(measured / ranks)), measured))]
@@ -208,7 +212,7 @@ def transferred(mesh: str, communication: Mapping[str, Collected]) -> Iterator[T
 
     A record does not name the axis of a kind. If a strategy has several axes, a p2p counts along the last but one, and
     the other kinds along the last. Evidence does not state the bytes that leave a rank either. They are all bytes of a
-    p2p, and n − 1 of n parts of the other kinds, as in nccl-tests.
+    p2p and of pushes, and n − 1 of n parts of the other kinds, as in nccl-tests.
 
     Args:
         mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
@@ -218,5 +222,5 @@ def transferred(mesh: str, communication: Mapping[str, Collected]) -> Iterator[T
     for kind, moved in communication.items():
         if kind in MOVES:
             ranks = sizes[-2] if kind == "p2p" and len(sizes) > 1 else sizes[-1]
-            sent = moved.bytes if kind == "p2p" else moved.bytes * (ranks - 1) / ranks
+            sent = moved.bytes if kind in ("p2p", "push") else moved.bytes * (ranks - 1) / ranks
             yield Transferred(kind, ranks, moved.calls, sent, moved.seconds)

@@ -3,7 +3,7 @@
 Every rank has a clock. In a phase it touches memory, waits for the ranks that it exchanges with, and computes beside
 the moves or behind them. A collective begins when the last rank of its group is ready. A hop of a ring begins when both
 neighbours are ready. Ranks may be ahead of one another as far as that allows. NCCL's kernels take multiprocessors from
-the kernel that they run beside, which costs it a share of its time.
+the kernel that they run beside, which costs it a share of its time. Pushes take none.
 
     ready    the clock, and touched / bandwidth behind it
     moved    the latest ready among the ranks of the moves, and their seconds behind it
@@ -103,12 +103,12 @@ class _Clocks:
         launches = bool(self._pending) or phase.step is not None
         touched = phase.touched + phase.merged * (compute > 0)
         ready = self._clock + rates.per_byte * touched + rates.per_phase * launches
-        together, collective = self._seconds()
+        together, collective, hop = self._seconds()
         moved = self._meeting(ready) + together
         beside = np.asarray(phase.beside)
         beside = np.broadcast_to(beside if beside.ndim == 0 else beside.reshape(self.shape), self.shape)
         under_way = np.where(beside, np.minimum(together, compute), 0.0)
-        collectives, hops = collective * under_way, (1 - collective) * under_way
+        collectives, hops = collective * under_way, hop * under_way
         computed = ready + compute + rates.slowdown * collectives + rates.slowdown_p2p * hops
         self._clock = np.where(beside, np.maximum(moved, computed), moved + compute)
         self._compute, self._touched = self._compute + compute, self._touched + touched
@@ -126,13 +126,14 @@ class _Clocks:
         exposed = max(0.0, total - compute - touching - slowed - launching)
         return Timeline(total, compute, exposed, touching, slowed, launching, touched, collectives, hops, self._count)
 
-    def _seconds(self) -> tuple[float, float]:
-        """The seconds of the moves that are under way together, and which share of them is not p2p."""
-        links, kinds = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
+    def _seconds(self) -> tuple[float, float, float]:
+        """The seconds of the moves that are under way together, and the shares of collectives and of hops in them."""
+        links, kinds = {True: 0.0, False: 0.0}, {"collective": 0.0, "p2p": 0.0, "push": 0.0}
         for move, seconds, _ in self._pending:
             links[self._topology.shared(move.axis) == self._topology.sizes[move.axis]] += seconds
-            kinds[move.kind == "p2p"] += seconds
-        return max(links.values()), kinds[False] / (sum(kinds.values()) or 1.0)
+            kinds[move.kind if move.kind in kinds else "collective"] += seconds
+        total = sum(kinds.values()) or 1.0
+        return max(links.values()), kinds["collective"] / total, kinds["p2p"] / total
 
     def _meeting(self, ready: _Floats) -> _Floats:
         """When each rank's moves can begin."""

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.manifests import Direction, Layout, Problem, Verdict
+from longca.manifests import Direction, Layout, Problem, Transport, Verdict
 from longca.manifests.pairs import halves
 from longca.manifests.steps import Steps
 from longca.masks import BlockSparseMask, Form, SliceMask
@@ -51,11 +51,13 @@ class Way:
         asked: The question.
         links: The links between the ranks.
         layout: The layout, as the registry made it: it assigns tokens and steps to ranks.
+        transport: The way to move tensors on one host.
     """
 
     asked: Asked
     links: Links
     layout: Layout
+    transport: Transport = Transport.AUTO
     _calls: dict[str, StrategyCall | None] = field(default_factory=dict)
     _timelines: dict[tuple[str, str, Role | None], Timeline | None] = field(default_factory=dict)
 
@@ -98,17 +100,23 @@ class Way:
         """Whether the mask is cut for every pair when the way is weighed exactly."""
         return len(self.pairs.parts) <= _CUT
 
+    @property
+    def _has_hosts(self) -> bool:
+        return self.layout.world_size > self.links.per_host
+
     @cached_property
     def topology(self) -> Topology:
         """Where the ranks are."""
-        hosts = self.layout.world_size > self.links.per_host
-        return Topology(self.layout.axis_sizes, self.links.per_host if hosts else None)
+        return Topology(self.layout.axis_sizes, self.links.per_host if self._has_hosts else None)
 
     def call(self, direction: str) -> StrategyCall | None:
         """The call in a direction, or None if the strategy states no schedule."""
         if direction not in self._calls:
             problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
-            schedule = schedule_of(self.asked.registry, problem, self.layout, nccl=problem.device.kind == "cuda")
+            is_cuda, transport = problem.device.kind == "cuda", self.transport
+            if self._has_hosts:
+                transport = Transport.COLLECTIVES
+            schedule = schedule_of(self.asked.registry, problem, self.layout, is_cuda, transport)
             made = None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
             self._calls[direction] = made
         return self._calls[direction]

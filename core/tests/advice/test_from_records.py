@@ -10,7 +10,7 @@ from longca import masks
 from longca.errors import RequestError
 from longca.masks import Form
 from longca_advice.evidence import Run
-from longca_advice.from_records import row_of, rows_of_folder, run_of, verified
+from longca_advice.from_records import row_of, rows_of_folder, run_of, transport_of, verified
 from longca_advice.record_lines import link_to
 from longca_advice.work import work_of
 
@@ -103,6 +103,15 @@ def test_several_ranks_are_a_row_without_work(write):
     assert {kind: found.model_dump() for kind, found in row.communication.items()} == {
         "send_recv": {"calls": 3, "bytes": 5, "seconds": 1e-3}
     }
+
+
+def test_pushes_count_the_bytes_that_leave_a_rank(write):
+    pushes = {"push": {"calls": 8, "bytes": 99, "seconds": 1e-3}}
+    moved = parallel(communication=pushes, sent_bytes={"push": [40, 50]}, moved_by="ring=copy_engine", mesh="ring=2")
+    (row,) = rows_of_folder(write(moved))
+    assert row.communication["push"].bytes == 50
+    transports = [transport_of({**moved, "moved_by": way}) for way in ("ring=copy_engine", "ring=collectives", None)]
+    assert transports == ["copy_engine", "collectives", "collectives"]
 
 
 @pytest.mark.parametrize("median", [math.nan, math.inf, -0.01, 0, 1e9, "soon", None])

@@ -140,3 +140,14 @@ def test_measured_calls_give_collectives_by_axis():
         Transferred("p2p", 2, 3, 100, 2e-3),
         Transferred("all_to_all", 4, 2, 75, 1e-3),
     ]
+
+
+def test_pushes_leave_a_rank_whole_and_count_as_hops_where_nobody_measured_them():
+    moved = {"push": Collected(calls=4, bytes=100, seconds=1e-3)}
+    assert list(transferred("ring=2", moved)) == [Transferred("push", 2, 4, 100, 1e-3)]
+    push, here = Move("push", "ring", 10**9, 10**9), Topology((("ring", 2),))
+    links = {"p2p": {2: Link(1e9)}, "push": {2: Link(4e9)}}
+    assert Network(links).seconds(push, here) == 0.25
+    assert Network({"p2p": links["p2p"]}).seconds(push, here) == 1.0
+    with pytest.raises(UnsupportedError, match="no push was measured"):
+        Network({"all_gather": links["p2p"]}).seconds(push, here)

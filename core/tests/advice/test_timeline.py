@@ -118,3 +118,13 @@ def test_more_to_compute_or_to_move_never_takes_less(call):
     found = run(phases, compute).seconds
     assert run(more, compute).seconds >= found
     assert run(phases, compute + 1).seconds >= found
+
+
+def test_pushes_slow_no_kernel():
+    rates = Rates(slowdown=0.25, slowdown_p2p=0.125)
+    pushed, hopped = ([Phase(0, moves=(Move(kind, "ring", 4, 4),))] for kind in ("push", "p2p"))
+    found = run(pushed, [[8], [8]], rates=rates)
+    assert (found.seconds, found.slowed, found.beside, found.beside_p2p) == (8, 0, 0, 0)
+    assert run(hopped, [[8], [8]], rates=rates).seconds == 8.5
+    both = [Phase(0, moves=(Move("push", "ring", 4, 4), Move("p2p", "ring", 4, 4)))]
+    assert run(both, [[8], [8]], rates=rates).slowed == 0.125 * 4

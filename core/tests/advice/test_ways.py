@@ -49,6 +49,14 @@ def test_ranks_are_on_hosts_where_one_has_not_so_many(asked):
     assert (across.shared("outer"), across.shared("inner")) == (1, 2)
 
 
+def test_ranks_of_several_hosts_have_no_links(asked, monkeypatch):
+    taken = []
+    monkeypatch.setattr("longca_advice.ways.schedule_of", lambda *about: taken.append(about[-1]))
+    for per_host in (4, 2):
+        ways(asked(), 4, per_host=per_host)[0][0].call("forward")
+    assert taken == ["auto", "collectives"]
+
+
 def test_pairs_of_a_causal_mask_take_longer_the_later_their_queries(asked):
     plain, backwards = ways(asked(), 4)[0]
     for seconds in (plain.rough("plain", "forward"), plain.exact("plain", "forward", "forward")):

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.manifests import Transport
 from longca.parallel.meshes import mesh_dims, rank_in
+from longca_cp.pushes import takes_links
 from longca_cp.transports.link import Link
 from longca_cp.transports.links import link_of
 
@@ -74,7 +75,7 @@ def axes_of(
     Args:
         mesh: The device mesh.
         names: The names of the axes.
-        transport: The way to move tensors along them. `link_of` says which axes get a link.
+        transport: The way to move tensors along them. `takes_links` and `link_of` say which axes get a link.
 
     Raises:
         RequestError: The mesh has other dims, or this process is not in it.
@@ -84,7 +85,8 @@ def axes_of(
     kind = mesh.device_type
     device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
     groups = [mesh.get_group(dim) for dim in dims]
-    links = [link_of(group, device, transport) for group in groups]
+    has_links = takes_links(transport, [group.size() for group in groups], kind == "cuda")
+    links = [link_of(group, device, transport) if has_links else None for group in groups]
     return rank, tuple(Axis(group, group.size(), group.rank(), link) for group, link in zip(groups, links, strict=True))
 
 

@@ -22,6 +22,7 @@ from longca.errors import UnknownNameError
 from longca.manifests import Problem, StrategyMemory, Transport
 from longca.manifests.problem import Direction
 from longca_cp.peaks import PEAKS, Formula
+from longca_cp.pushes import takes_links
 from longca_cp.share import Share
 
 __all__ = [
@@ -51,7 +52,7 @@ def peak_bytes(
         problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
         nccl: Whether NCCL moves the tensors. If so, the heads of full masks are not split into chunks.
-        transport: The way to move tensors. `auto` takes collectives.
+        transport: The way to move tensors. `auto` counts as on GPUs of one host.
 
     Returns:
         Bytes beyond q, k and v, the gradient of the output and the tensors that the forward kept. They do not count
@@ -62,7 +63,8 @@ def peak_bytes(
     """
     forward, backward = _of(strategy)
     formula = forward if problem.direction == "forward" else backward
-    return formula(Share.of(problem, axis_sizes, nccl, transport is Transport.COPY_ENGINE), dict(axis_sizes))
+    pushes = takes_links(transport, axis_sizes.values(), nccl)
+    return formula(Share.of(problem, axis_sizes, nccl, pushes), dict(axis_sizes))
 
 
 def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -> int:

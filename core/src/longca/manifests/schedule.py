@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 __all__ = ["MOVES", "Move", "Phase", "Schedule"]
 
-#: The kinds of collectives that a move can be, as records name them.
-MOVES = ("p2p", "all_to_all", "all_gather", "reduce_scatter")
+#: The kinds of collectives that a move can be, as records name them. By a push ranks write into each other's memory.
+MOVES = ("p2p", "all_to_all", "all_gather", "reduce_scatter", "push")
 
 
 @dataclass(frozen=True)

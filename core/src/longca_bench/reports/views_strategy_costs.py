@@ -132,8 +132,9 @@ def strategy_memory(rows: Rows) -> list[Table]:
 def _formula(record: Any) -> float | None:
     """The peak in GiB that the manifest of a record's strategy states, or None if it states none."""
     from longca import registry
-    from longca.manifests import Device, Problem, Transport
+    from longca.manifests import Device, Problem
     from longca.masks import build
+    from longca_advice.from_records import transport_of
 
     known = registry(guarded=True)
     if record.strategy not in known.strategies:
@@ -149,8 +150,8 @@ def _formula(record: Any) -> float | None:
         direction=record.direction,
     )
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in record.mesh.split(","))}
-    pushes = isinstance(record.moved_by, str) and Transport.COPY_ENGINE in record.moved_by
-    transport = Transport.COPY_ENGINE if pushes else Transport.COLLECTIVES
+    moved_by = record.moved_by if isinstance(record.moved_by, str) else None
+    transport = transport_of({"moved_by": moved_by})
     stated = known.stated(record.strategy, "memory", problem, sizes, True, transport)
     return None if stated is None else float(getattr(stated, record.direction) / _GIB)
 

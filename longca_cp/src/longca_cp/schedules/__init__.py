@@ -3,10 +3,9 @@
 Each function mirrors the module of its strategy. A test compares it with the collectives that the strategies send.
 Bytes are the bytes of the rank that has most. A backward assumes that its forward kept every tensor it could.
 
-The copy engine is asked for by name. It moves the rows that a kernel reads straight to their places, so nothing is
-copied before, and a full mask's moves run beside the step too. A gather counts the needed rows, and every step of a
-ring counts. Rates are those of collectives, because none of pushes were measured yet. The rings of `loongtrain` count
-as collectives. `auto` takes collectives.
+The copy engine moves the rows that a kernel reads straight to their places, so nothing is copied before, and a full
+mask's moves run beside the step too. A gather counts the needed rows, and every step of a ring counts. The rings of
+`loongtrain` count as those of collectives do. `auto` counts as on GPUs of one host.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from functools import lru_cache
 from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca_cp.overlap import gather_chunks, ulysses_chunks
+from longca_cp.pushes import takes_links
 from longca_cp.schedules.gathered import Gathered
 from longca_cp.schedules.rings import (
     Ring,
@@ -35,23 +35,24 @@ __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
 def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Heads exchanged, a chunk computed while the next one comes and the last one leaves, and exchanged back."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    pushes = transport is Transport.COPY_ENGINE
+    pushes = _has_links(layout, nccl, transport)
     chunks = ulysses_chunks(problem, exchange.ranks, nccl, pushes)
-    return _around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, pushes)
+    return _moved(_around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, pushes), pushes)
 
 
 def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Keys and values go round a ring, each hop beside a step. In the backward their gradients follow a step behind."""
-    pushes = transport is Transport.COPY_ENGINE
-    return _ring_of(problem, Ring.of(problem, layout, nccl and not pushes, Sizes.of(problem), "ring", 1), pushes)
+    pushes = _has_links(layout, nccl, transport)
+    made = Ring.of(problem, layout, nccl and not pushes, Sizes.of(problem), "ring", 1)
+    return _moved(_ring_of(problem, made, pushes), pushes)
 
 
 def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """An exchange of heads in one chunk around the phases of a ring of groups."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    pushes = transport is Transport.COPY_ENGINE
+    pushes = _has_links(layout, nccl, transport)
     made = Ring.of(problem, layout, nccl and not pushes, exchange.mine, "ring", exchange.ranks)
-    return _around(problem, exchange, [_ring_of(problem, made, pushes)], pushes)
+    return _moved(_around(problem, exchange, [_ring_of(problem, made, pushes)], pushes), pushes)
 
 
 def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -60,12 +61,13 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transpor
     made = Ring.of(problem, layout, nccl, exchange.mine, "inner", exchange.ranks)
     outer = dict(layout.axis_sizes)["outer"]
     rings = double_ring if problem.direction == "forward" else double_ring_backward
-    return _around(problem, exchange, [rings(made, outer)], transport is Transport.COPY_ENGINE)
+    pushes = _has_links(layout, nccl, transport)
+    return _moved(_around(problem, exchange, [rings(made, outer)], pushes), pushes)
 
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Gathers keys and values, one chunk of heads ahead of the computation. Gradients go back a chunk behind."""
-    pushes = transport is Transport.COPY_ENGINE
+    pushes = _has_links(layout, nccl, transport)
     sizes, gathered = Sizes.of(problem), _gathered(layout, pushes)
     chunks = gather_chunks(problem, nccl, pushes)
     row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
@@ -88,7 +90,19 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Tra
         phases.append(Phase(0, 1 / chunks, coming, touched=touched))
     if back is not None:
         phases += [Phase(moves=back.moves, touched=back.touched), Phase(touched=back.merged)]
-    return tuple(phases)
+    return _moved(tuple(phases), pushes)
+
+
+def _has_links(layout: Layout, nccl: bool, transport: Transport) -> bool:
+    """Whether the axes of a layout get links."""
+    return takes_links(transport, dict(layout.axis_sizes).values(), nccl)
+
+
+def _moved(schedule: Schedule, pushes: bool) -> Schedule:
+    """A schedule whose moves are pushes, if axes have links."""
+    if not pushes:
+        return schedule
+    return tuple(replace(phase, moves=tuple(replace(move, kind="push") for move in phase.moves)) for phase in schedule)
 
 
 class _PushedRows(Gathered):

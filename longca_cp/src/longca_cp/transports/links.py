@@ -29,9 +29,6 @@ _LINKS: weakref.WeakKeyDictionary[dist.ProcessGroup, _Links] = weakref.WeakKeyDi
 #: The reasons that were logged already.
 _LOGGED: set[str] = set()
 
-#: The most ranks of an axis whose link `auto` takes, by the type of their devices: it is verified on so many.
-_VERIFIED_RANKS = {"cuda": 2}
-
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: PyTorch's variable that lets ranks share a GPU, for tests. Else symmetric memory refuses it.
 _SHARED_GPU = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
@@ -40,8 +37,7 @@ _SHARED_GPU = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport) -> Link | None:
     """The link of a group, or None where collectives move the tensors. All ranks of the group call it together.
 
-    `auto` takes a link between as many devices as it is verified on if the ranks reach each other's memory, else
-    collectives.
+    `auto` takes a link if the ranks reach each other's memory, else collectives.
 
     Args:
         group: The process group of one axis.
@@ -52,8 +48,7 @@ def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport
         UnsupportedError: `copy_engine` was asked for, and the ranks cannot reach each other's memory.
     """
     is_forced = transport is Transport.COPY_ENGINE
-    is_verified = group.size() <= _VERIFIED_RANKS.get(device.type, 0)
-    if transport is Transport.COLLECTIVES or group.size() == 1 or not (is_forced or is_verified):
+    if transport is Transport.COLLECTIVES or group.size() == 1:
         return None
     known = _LINKS.setdefault(group, _Links())
     link = known.get(device)
