@@ -26,11 +26,11 @@ from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case
 from longca_bench.verification.verify import Finding
 
-__all__ = ["PARTS", "computing_and_communication", "kernel_alone"]
+__all__ = ["computing_and_communication", "kernel_alone"]
 
 #: Share of the budget of samples that each part gets, computing and communication by themselves. On GPUs loading calls
 #: come before each call, so that samples of parts would take longer than those of the whole.
-PARTS = 0.2
+_PARTS = 0.2
 
 
 def kernel_alone(
@@ -106,7 +106,7 @@ def computing_and_communication(
         record: Makes the strategy's worker note a part of a call, and returns the collectives.
         instruments: The instruments of this rank.
     """
-    world, announce, budget = instruments.world, instruments.announce, PARTS * instruments.budget
+    world, announce, budget = instruments.world, instruments.announce, _PARTS * instruments.budget
     announce("compute")
     record(Part.COMPUTING)
     announce("communication")
