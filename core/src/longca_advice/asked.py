@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from longca.manifests import Direction, Layout, Problem, Verdict, missing
+from longca.manifests import Direction, Layout, Problem, Transport, Verdict, missing
 from longca.manifests.mixes import kernels_of
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
@@ -94,15 +94,16 @@ class Asked:
         strategy: str | None = None,
         sizes: Mapping[str, int] | None = None,
         layout: Layout | None = None,
+        transport: Transport = Transport.AUTO,
     ) -> RankMemory:
         """The bytes of a call on the rank that needs most.
 
         Args:
             kernels: The kernel of each direction.
-            strategy: The strategy, or None on one device. Its axes' sizes and its layout follow.
+            strategy: The strategy, or None on one device. Its axes' sizes, its layout and its transport follow.
         """
         nccl = self.problem.device.kind == "cuda"
-        about = (strategy, sizes, layout, self.training, nccl, self.anywhere)
+        about = (strategy, sizes, layout, self.training, nccl, self.anywhere, transport)
         return rank_bytes(self.registry, self.problem, kernels[0], kernels[-1], *about)
 
     def choice(

@@ -104,6 +104,11 @@ class Way:
     def _has_hosts(self) -> bool:
         return self.layout.world_size > self.links.per_host
 
+    @property
+    def moved_by(self) -> Transport:
+        """The transport of its ranks. Those of several hosts have no links."""
+        return Transport.COLLECTIVES if self._has_hosts else self.transport
+
     @cached_property
     def topology(self) -> Topology:
         """Where the ranks are."""
@@ -113,10 +118,8 @@ class Way:
         """The call in a direction, or None if the strategy states no schedule."""
         if direction not in self._calls:
             problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
-            is_cuda, transport = problem.device.kind == "cuda", self.transport
-            if self._has_hosts:
-                transport = Transport.COLLECTIVES
-            schedule = schedule_of(self.asked.registry, problem, self.layout, is_cuda, transport)
+            is_cuda = problem.device.kind == "cuda"
+            schedule = schedule_of(self.asked.registry, problem, self.layout, is_cuda, self.moved_by)
             made = None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
             self._calls[direction] = made
         return self._calls[direction]

@@ -89,7 +89,8 @@ class Weighed:
     @cached_property
     def memory(self) -> RankMemory:
         """The memory of a call."""
-        return self.way.asked.memory(self.kernels, self.way.strategy, self.way.sizes, self.way.layout)
+        way = self.way
+        return way.asked.memory(self.kernels, way.strategy, way.sizes, way.layout, way.moved_by)
 
     @property
     def fits(self) -> bool:

@@ -52,9 +52,10 @@ def test_ranks_are_on_hosts_where_one_has_not_so_many(asked):
 def test_ranks_of_several_hosts_have_no_links(asked, monkeypatch):
     taken = []
     monkeypatch.setattr("longca_advice.ways.schedule_of", lambda *about: taken.append(about[-1]))
-    for per_host in (4, 2):
-        ways(asked(), 4, per_host=per_host)[0][0].call("forward")
-    assert taken == ["auto", "collectives"]
+    ways_on_hosts = [ways(asked(), 4, per_host=per_host)[0][0] for per_host in (4, 2)]
+    for way in ways_on_hosts:
+        way.call("forward")
+    assert taken == [way.moved_by for way in ways_on_hosts] == ["auto", "collectives"]
 
 
 def test_pairs_of_a_causal_mask_take_longer_the_later_their_queries(asked):
