@@ -9,7 +9,7 @@ from longca_cp.ring_p2p import RingP2P
 
 
 class Faulty(RingP2P):
-    """Runs a method of its own in place of the second push of rank 1."""
+    """Pushes a part of its first rows on rank 1, and runs a method of its own in place of the others."""
 
     def plan(self, problem, layout, kernel):
         self._is_due = problem.direction == "forward"
@@ -20,10 +20,10 @@ class Faulty(RingP2P):
             link = self._axis.link
 
             def push(index, into, source):
-                type(link).push(link, index, into[:1], source[:1])
+                type(link)._push(link, index, into[:1], source[:1])
                 self.fail()
 
-            link.push = push
+            link._push = push
         return super().forward(*arguments, **buffers)
 
 

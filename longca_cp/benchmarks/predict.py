@@ -27,6 +27,7 @@ from rich.console import Console
 from longca import Device, Problem, masks, registry
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected
+from longca_advice.from_records import transport_of
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.rates import Rates, fit_rates
 from longca_bench.measuring.records import Record, read_records
@@ -52,16 +53,15 @@ def call_of(record: Record) -> StrategyCall:
     assert mask.digest == record.mask_digest, f"the mask of {record.case} cannot be drawn again"
     sizes = {axis: int(ranks) for axis, _, ranks in (part.partition("=") for part in str(record.mesh).split(","))}
     layout = registry().layout(str(record.strategy), problem, sizes, record.placed)
-    schedule = schedule_of(registry(), problem, layout, nccl=True)
+    schedule = schedule_of(registry(), problem, layout, True, transport_of(vars(record)))
     assert schedule is not None, f"{record.strategy} does not say what it does"
     return StrategyCall(problem, layout, schedule, Topology(tuple(sizes.items())))
 
 
 def fitted(calls: Sequence[Measured]) -> tuple[Network, Rates]:
     """The network and the overhead of a call, fitted to some calls."""
-    found = [
-        row for record, _ in calls for row in transferred(str(record.mesh), Collected.of_record(record.communication))
-    ]
+    each = ((str(record.mesh), Collected.of_record(record.model_dump())) for record, _ in calls)
+    found = [row for mesh, moved in each for row in transferred(mesh, moved)]
     network = Network(fit_links(found))
     observed = (call.observed(measured(record), computed(record, call), network) for record, call in calls)
     return network, fit_rates(list(observed))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca.manifests.step_cuts import rank_areas, step_areas
 from longca.manifests.steps import Step
@@ -194,7 +194,7 @@ def arrange(
 
     manifest = registry.strategy(strategy)
     layout = registry.layout(strategy, problem, axis_sizes, placement)
-    schedule = schedule_of(registry, problem, layout, nccl)
+    schedule = schedule_of(registry, problem, layout, nccl, Transport.COLLECTIVES)  # pictures show collectives
     return Arrangement(manifest.title or strategy, problem, layout, placement or manifest.placements[0], schedule)
 
 
