@@ -24,7 +24,7 @@ from longca_advice.asked import Asked
 from longca_advice.costs import CostModel
 from longca_advice.devices import DEVICES
 from longca_advice.evidence import Row, shipped
-from longca_advice.from_records import PlacementChangedError, layout_of, transport_of
+from longca_advice.from_records import PlacementChangedError, layout_of, recorded_transport
 from longca_advice.sources import Links, Sources
 from longca_advice.ways import Role, Way
 
@@ -93,7 +93,7 @@ def _predicted(record: dict[str, Any], costs: CostModel, links: Links) -> Left:
     kernel, direction, plugins = record["kernel"], record["direction"], registry()
     problem, layout = layout_of(plugins, record, DEVICES["h200"])
     asked = Asked(problem, direction == "backward", plugins, costs, None, (kernel,))
-    way = Way(asked, links, layout, transport_of(record))
+    way = Way(asked, links, layout, recorded_transport(record))
     roles: tuple[Role | None, ...] = ("both" if direction == "backward" else "forward", None)
     found = [way.timeline(kernel, direction, role) for role in roles]
     seconds = [timeline.seconds for timeline in found if timeline is not None]

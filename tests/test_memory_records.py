@@ -18,7 +18,7 @@ from longca import Device, KernelManifest, Problem, masks, registry
 from longca.kernels.sizes import Tensors
 from longca.manifests.pairs import halves
 from longca.masks import Form, Mask
-from longca_advice.from_records import transport_of
+from longca_advice.from_records import recorded_transport
 from longca_advice.memory import rank_bytes
 
 from .imports import ROOT
@@ -162,7 +162,7 @@ def _over_ranks(record: dict[str, Any]) -> float:
     layout = registry().layout(record["strategy"], problem, sizes, record["placed"])
     training = record["direction"] == "backward"
     asked = registry(), problem, record["kernel"], None, record["strategy"], sizes, layout
-    stated = rank_bytes(*asked, training=training, anywhere=True, transport=transport_of(record))
+    stated = rank_bytes(*asked, training=training, anywhere=True, transport=recorded_transport(record))
     before = sum(stated.parts.get(name, 0) for name in ("tensors", "plan", "kept"))
     tokens = max(map(layout.shard_size, range(layout.world_size)))
     made = 0 if training else tokens * problem.heads_q * (problem.head_dim * 2 + 4)  # out and lse are among the tensors

@@ -27,7 +27,7 @@ from rich.console import Console
 from longca import Device, Problem, masks, registry
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected
-from longca_advice.from_records import transport_of
+from longca_advice.from_records import recorded_transport
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.rates import Rates, fit_rates
 from longca_bench.measuring.records import Record, read_records
@@ -53,7 +53,7 @@ def call_of(record: Record) -> StrategyCall:
     assert mask.digest == record.mask_digest, f"the mask of {record.case} cannot be drawn again"
     sizes = {axis: int(ranks) for axis, _, ranks in (part.partition("=") for part in str(record.mesh).split(","))}
     layout = registry().layout(str(record.strategy), problem, sizes, record.placed)
-    schedule = schedule_of(registry(), problem, layout, True, transport_of(vars(record)))
+    schedule = schedule_of(registry(), problem, layout, True, recorded_transport(vars(record)))
     assert schedule is not None, f"{record.strategy} does not say what it does"
     return StrategyCall(problem, layout, schedule, Topology(tuple(sizes.items())))
 

@@ -17,6 +17,7 @@ from longca_cp.pushes import VERIFIED_RANKS, takes_links
         ("auto", [1], True, False),
         ("copy_engine", [2, 4], True, True),
         ("copy_engine", [2], False, True),
+        ("copy_engine", [1, 1], True, False),
         ("collectives", [VERIFIED_RANKS], True, False),
     ],
 )

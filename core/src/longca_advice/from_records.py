@@ -30,10 +30,10 @@ __all__ = [
     "PlacementChangedError",
     "half_of",
     "layout_of",
+    "recorded_transport",
     "row_of",
     "rows_of_folder",
     "run_of",
-    "transport_of",
     "verified",
     "with_observed",
 ]
@@ -166,7 +166,7 @@ def half_of(record: Mapping[str, Any], name: str) -> str:
     return str(record[name].split("+")[0 if record["direction"] == "forward" else -1].strip())
 
 
-def transport_of(record: Mapping[str, Any]) -> Transport:
+def recorded_transport(record: Mapping[str, Any]) -> Transport:
     """The transport that moved a record's tensors. Earlier records do not say, and have collectives."""
     return Transport.COPY_ENGINE if Transport.COPY_ENGINE in (record.get("moved_by") or "") else Transport.COLLECTIVES
 
@@ -218,7 +218,7 @@ def with_observed(found: Iterable[tuple[Row, Mapping[str, Any]]], registry: Regi
                 problem, layout = layout_of(registry, record, _HOPPER)
             except PlacementChangedError:
                 continue
-            if (schedule := schedule_of(registry, problem, layout, True, transport_of(record))) is not None:
+            if (schedule := schedule_of(registry, problem, layout, True, recorded_transport(record))) is not None:
                 call = StrategyCall(problem, layout, schedule, Topology(layout.axis_sizes))
                 seen = call.observed(row.seconds, call.by_step(record["rank_compute_seconds"]), network)
                 yield row.model_copy(update={"observed": seen[1:]})

@@ -10,7 +10,7 @@ from longca import masks
 from longca.errors import RequestError
 from longca.masks import Form
 from longca_advice.evidence import Run
-from longca_advice.from_records import row_of, rows_of_folder, run_of, transport_of, verified
+from longca_advice.from_records import recorded_transport, row_of, rows_of_folder, run_of, verified
 from longca_advice.record_lines import link_to
 from longca_advice.work import work_of
 
@@ -110,7 +110,9 @@ def test_pushes_count_the_bytes_that_leave_a_rank(write):
     moved = parallel(communication=pushes, sent_bytes={"push": [40, 50]}, moved_by="ring=copy_engine", mesh="ring=2")
     (row,) = rows_of_folder(write(moved))
     assert row.communication["push"].bytes == 50
-    transports = [transport_of({**moved, "moved_by": way}) for way in ("ring=copy_engine", "ring=collectives", None)]
+    transports = [
+        recorded_transport({**moved, "moved_by": way}) for way in ("ring=copy_engine", "ring=collectives", None)
+    ]
     assert transports == ["copy_engine", "collectives", "collectives"]
 
 

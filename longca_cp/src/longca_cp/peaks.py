@@ -22,9 +22,9 @@ _SUMMED = 3
 
 def _ulysses(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    chunks, whole = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, share.pushes), mine.q + mine.kv
-    if share.pushes and sizes["ulysses"] > 1:
+    if share.pushes:
         return pushed.exchange(share, mine, mine.q)
+    chunks, whole = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, share.pushes), mine.q + mine.kv
     # Either two chunks' q, k and v leave and arrive. Or one chunk is computed, one moves, and an output returns.
     exchanging = min(2, chunks) * 2 * whole // chunks + _copies(share, mine)
     computing = ((2 * chunks - 1) * whole + 2 * mine.q) // chunks
@@ -33,7 +33,7 @@ def _ulysses(share: Share, sizes: dict[str, int]) -> int:
 
 def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    if share.pushes and sizes["ulysses"] > 1:
+    if share.pushes:
         return pushed.exchange_backward(share, mine, 0)
     chunks = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, share.pushes)
     gradients = 2 * (mine.q + mine.kv)  # by heads, and as they arrive by tokens
@@ -68,7 +68,7 @@ def _gradient_ring(share: Share, ranks: int) -> int:
 
 def _all_gather(share: Share, sizes: dict[str, int]) -> int:
     chunks = gather_chunks(share.problem, share.nccl, share.pushes)
-    if share.pushes and sizes["ring"] > 1:
+    if share.pushes:
         return pushed.gather(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
     # A chunk as received and in order, the next one on its way, and the last one until this one has arrived.
@@ -77,7 +77,7 @@ def _all_gather(share: Share, sizes: dict[str, int]) -> int:
 
 def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
     chunks, wide = gather_chunks(share.problem, share.nccl, share.pushes), share.wide
-    if share.pushes and sizes["ring"] > 1:
+    if share.pushes:
         return pushed.gather_backward(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
     at_hand = 3 * all_of + wide * all_of  # a chunk, its gradients, these in their owners' order, and wide

@@ -21,6 +21,7 @@ def takes_links(transport: Transport, ranks: Iterable[int], on_gpus: bool) -> bo
         ranks: Ranks along each of the strategy's axes.
         on_gpus: Whether the ranks compute on GPUs.
     """
+    total = prod(ranks)
     if transport is Transport.AUTO:
-        return on_gpus and 1 < prod(ranks) <= VERIFIED_RANKS
-    return transport is Transport.COPY_ENGINE
+        return on_gpus and 1 < total <= VERIFIED_RANKS
+    return transport is Transport.COPY_ENGINE and total > 1

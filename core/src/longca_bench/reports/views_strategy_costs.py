@@ -134,7 +134,7 @@ def _formula(record: Any) -> float | None:
     from longca import registry
     from longca.manifests import Device, Problem
     from longca.masks import build
-    from longca_advice.from_records import transport_of
+    from longca_advice.from_records import recorded_transport
 
     known = registry(guarded=True)
     if record.strategy not in known.strategies:
@@ -151,7 +151,7 @@ def _formula(record: Any) -> float | None:
     )
     sizes = {axis: int(size) for axis, size in (part.split("=") for part in record.mesh.split(","))}
     moved_by = record.moved_by if isinstance(record.moved_by, str) else None
-    transport = transport_of({"moved_by": moved_by})
+    transport = recorded_transport({"moved_by": moved_by})
     stated = known.stated(record.strategy, "memory", problem, sizes, True, transport)
     return None if stated is None else float(getattr(stated, record.direction) / _GIB)
 
