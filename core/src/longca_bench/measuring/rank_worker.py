@@ -7,6 +7,7 @@ clock, as on one device.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -39,7 +40,7 @@ from longca_bench.measuring.strategy_commands import (
 from longca_bench.measuring.timing import calls_in_a_row, timed_call
 from longca_bench.measuring.traffic import Collective, Recorder, repeat
 from longca_bench.measuring.watched_kernel import Marks, WatchedKernel
-from longca_bench.ranks.world import JobWorld
+from longca_bench.ranks.world import LOOK, JobWorld
 
 if TYPE_CHECKING:
     from longca_bench.measuring.worker import Worker
@@ -81,6 +82,8 @@ class RankWorker:
         self._strategies: dict[str, Callable[[Any], Strategy]] = {}
         self._planned: _Planned | None = None
         self._repeats: dict[str, Callable[[], object]] = {}
+        if device.type == "cuda":
+            threading.Thread(target=self._keep_looking, name="longca-look", daemon=True).start()
         self.commands: dict[type, Callable[[Any], Answer]] = {
             LoadStrategy: self._load,
             PlanStrategy: self._plan,
@@ -88,6 +91,13 @@ class RankWorker:
             Record: self._record,
             Repeat: self._repeat,
         }
+
+    def _keep_looking(self) -> None:
+        """Looks at the device's progress while the host is inside a kernel's call for long."""
+        while True:
+            time.sleep(LOOK)
+            if (planned := self._planned) is not None:
+                planned.kernel.look_inside()
 
     def _load(self, load: LoadStrategy) -> Answer:
         self._strategies[load.strategy] = self._worker.registry.load_strategy(load.strategy)

@@ -18,7 +18,7 @@ from longca_bench.measuring.messages import Place
 from longca_bench.measuring.world import World
 from longca_bench.ranks.store import open_store
 
-__all__ = ["JobWorld"]
+__all__ = ["LOOK", "JobWorld"]
 
 _T = TypeVar("_T")
 
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _TIMEOUT = timedelta(days=1)
 #: Seconds between two questions whether a device has finished, and between two looks at its progress.
 _POLL = 2e-5
-_LOOK = 0.5
+LOOK = 0.5
 
 
 class JobWorld(World):
@@ -96,7 +96,7 @@ class JobWorld(World):
         last = time.monotonic()
         while not event.query():
             time.sleep(_POLL)
-            if self.look is not None and time.monotonic() > last + _LOOK:
+            if self.look is not None and time.monotonic() > last + LOOK:
                 self.look()
                 last = time.monotonic()
 

@@ -113,6 +113,4 @@ def test_calls_that_load_a_device_end_after_their_time(monkeypatch):
     assert calls_in_a_row(call, 3, world) == 3
     assert calls_in_a_row(call, 300, world) == 3 + 5
     assert world.wait.call_count == 2, "the device has done them"
-    ranks = Mock(size=2)
-    assert calls_in_a_row(call, 20, ranks) == 8 + 20, "ranks wait for each other"
-    assert ranks.wait.call_count > 20, "and for the device after each call"
+    assert calls_in_a_row(call, 20, Mock(size=2)) == 8 + 20, "ranks wait for each other"
