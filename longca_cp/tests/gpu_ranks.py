@@ -21,10 +21,12 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import longca
 from longca import masks
+from longca_cp import overlap
 from longca_cp.transports import link
 from longca_cp.transports.host_memory import WindowMemoryError
 from longca_cp.transports.link import PeerError
 
+overlap.CHUNK_BYTES = 256  # the tensors of checks are small, and are pushed in chunks all the same
 SIZE = 2
 MESHES = {
     "ulysses": {"ulysses": 2},

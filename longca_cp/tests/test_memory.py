@@ -122,8 +122,12 @@ class Still(Link):
     def told(self, value):
         return [value] * self.size
 
-    def send(self, index, moves, slot):
+    def send(self, index, moves, slot, early=False):
         self._held += [source for _, source in moves]
+
+    def bring(self, moves):
+        self._held += [each for pair in moves for each in pair]
+        return self.nothing
 
     def joined(self):
         self._held.clear()
@@ -131,7 +135,7 @@ class Still(Link):
     def nothing(self, *_, **about):
         """Moves nothing."""
 
-    restart = post = expect = _follow = _push = _post = _expect = nothing
+    restart = post = expect = aside = _follow = _push = _post = _expect = nothing
 
 
 @contextmanager

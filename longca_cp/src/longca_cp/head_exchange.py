@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from longca.manifests import Layout
 from longca_cp.exchange import Axis, Order, Transfer, all_to_all
-from longca_cp.pushed_heads import PushedHeads
+from longca_cp.pushed_heads import PushedHeads, Wait
+from longca_cp.transports.link import Moves
 
 __all__ = ["HeadExchange", "beside", "by_token", "each", "heads_of", "put_together", "take_apart"]
 
@@ -66,6 +68,11 @@ class HeadExchange:
         self._pushed = None if axis.link is None else PushedHeads(axis, axis.link, held, self._order)
 
     @property
+    def pushes(self) -> bool:
+        """Whether pushes move the tensors."""
+        return self._pushed is not None
+
+    @property
     def num_tokens(self) -> int:
         """Number of tokens of the group."""
         return sum(self._tokens)
@@ -89,9 +96,12 @@ class HeadExchange:
         if self._pushed is not None:
             self._pushed.end()
 
-    def outliving(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Tensors by heads that outlive the call: copies of those that lie in a window."""
-        return tuple(tensors) if self._pushed is None else tuple(x.clone() for x in tensors)
+    def outliving(self, tensors: Sequence[Tensor]) -> Wait:
+        """The function that gives tensors that have arrived as ones that outlive the call.
+
+        It may be called after the kernel that reads them was launched.
+        """
+        return (lambda: tuple(tensors)) if self._pushed is None else self._pushed.outliving(tensors)
 
     def to_heads(self, tensors: Sequence[Tensor], chunk: int = 0, chunks: int = 1) -> Arrival:
         """Sends every rank its heads of this rank's tokens.
@@ -107,7 +117,8 @@ class HeadExchange:
         """
         ranks = self._axis.size
         if self._pushed is not None:
-            return Arrival(self._pushed.to_heads(tensors, lambda x, rank: heads_of(x, rank, ranks, chunk, chunks)))
+            heads = partial(heads_of, ranks=ranks, chunk=chunk, chunks=chunks)
+            return Arrival(self._pushed.to_heads(tensors, heads, beside=chunk > 0))
         parts = []
         for x in tensors:
             part = take_apart(x, ranks)
@@ -125,7 +136,8 @@ class HeadExchange:
         Args:
             heads: Tensors of this rank's heads side by side, for the group's tokens in ascending order:
                 [T, sum of H / ranks, D].
-            into: Buffer for each tensor: all heads of this rank's tokens, [Tl, H, D]. `wait` fills them.
+            into: Buffer for each tensor: all heads of this rank's tokens, [Tl, H, D]. They are full after `wait` and
+                `end`.
             chunk: As in `to_heads`.
             chunks: As in `to_heads`.
         """
@@ -138,9 +150,19 @@ class HeadExchange:
                 put_together(part, x, _of(size, chunk, chunks))
             return tuple(into)
 
-        if self._pushed is not None:
-            arrived = self._pushed.to_tokens(heads)
+        def puts(rank: int, rows: slice, part: Tensor) -> Moves:
+            each = zip(into, part.split([size // chunks for size in sizes], dim=1), strict=True)
+            return [(heads_of(x, rank, ranks, chunk, chunks)[rows], mine) for x, mine in each]
+
+        def put(arrived: Callable[[], None]) -> tuple[Tensor, ...]:
+            arrived()
+            return tuple(into)
+
+        if self._pushed is not None and min(x.shape[1] for x in into) < ranks:
+            arrived = self._pushed.to_sums(heads)
             return Arrival(lambda: unpack(*arrived()))
+        if self._pushed is not None:
+            return Arrival(partial(put, self._pushed.to_tokens(heads, puts)))
         sent = self._order.arriving(heads)
         mine = self._tokens[self._axis.index]
         received = sent.new_empty((ranks, mine, *sent.shape[1:]))
@@ -185,7 +207,8 @@ def take_apart(x: Tensor, ranks: int) -> Tensor:
 def heads_of(x: Tensor, rank: int, ranks: int, chunk: int, chunks: int) -> Tensor:
     """A chunk of one rank's heads: the view [T, some heads, D] of [T, H, D]."""
     mine, first = each(x.shape[1], ranks), rank * x.shape[1] // ranks
-    return x[:, first : first + mine][:, _of(mine, chunk, chunks)]
+    part = _of(mine, chunk, chunks)
+    return x[:, first + part.start : first + part.stop]
 
 
 def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from longca_cp.overlap import SLOTS
-from longca_cp.transports.link import Link, Moves
+from longca_cp.transports.link import Line, Link, Moves
 
 __all__ = ["Inbox", "Request"]
 
@@ -110,16 +110,17 @@ class Inbox:
         for posts in (self._free, self._ready):
             self._link.restart(posts, _MOST_POSTS)
         for use in range(min(self._slots, len(sources))):
-            self._offer(use)
+            self._offer(use, early=True)
         self._free_uses = self._slots
 
-    def put(self, reader: int, use: int, moves: Callable[[Tensor], Moves]) -> None:
+    def put(self, reader: int, use: int, moves: Callable[[Tensor], Moves], *, early: bool = False) -> None:
         """Sends to a peer's slot once it is free, or copies to this rank's own.
 
         Args:
             reader: The rank whose inbox it is.
             use: The reader's use.
             moves: From the slot to views of it, and the tensors for them.
+            early: Whether the tensors were complete when the call began. See `Link.send`.
         """
         slot = use % self._slots
         there = moves(self._window.of(reader)[slot])
@@ -127,8 +128,8 @@ class Inbox:
             assert use < self._free_uses, "the use before it in this slot was released"
             self._link.copy(there)
             return
-        self._link.expect(reader, self._free[slot], f"room for {self._what}", ahead=True)
-        self._link.send(reader, there, self._ready[slot])
+        self._link.expect(reader, self._free[slot], f"room for {self._what}", holds=Line.PUSHES)
+        self._link.send(reader, there, self._ready[slot], early=early)
 
     def take(self, use: int) -> Tensor:
         """Waits for all sources of a use, and returns its slot: [length]."""
@@ -147,6 +148,6 @@ class Inbox:
         """Waits for this rank's own pushes, before their sources change."""
         self._link.joined()
 
-    def _offer(self, use: int) -> None:
+    def _offer(self, use: int, *, early: bool = False) -> None:
         for source in self._sources[use]:
-            self._link.post(source, self._free[use % self._slots])
+            self._link.post(source, self._free[use % self._slots], early=early)

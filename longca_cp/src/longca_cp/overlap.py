@@ -17,11 +17,16 @@ and on a causal one (`overlap-copy.json`). A gather of that length has 64 MiB, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
 from longca.manifests import Problem
 from longca.manifests.offers import DTYPE_BYTES
 from longca.masks import Form
 
-__all__ = ["SLOTS", "gather_chunks", "is_beside", "ulysses_chunks"]
+__all__ = ["SLOTS", "Ahead", "gather_chunks", "is_beside", "ulysses_chunks"]
+
+Arrived = TypeVar("Arrived", covariant=True)
 
 #: The most chunks of heads of ulysses, and of ring_all_gather.
 ULYSSES_CHUNKS, GATHER_CHUNKS = 2, 4
@@ -76,3 +81,43 @@ def _of_bytes(problem: Problem, heads: int, heads_kv: int, most: int) -> int:
 
 def _dividing(heads: int, most: int) -> int:
     return max(count for count in range(1, most + 1) if heads % count == 0)
+
+
+class Coming(Protocol[Arrived]):
+    """Something on its way."""
+
+    def wait(self) -> Arrived:
+        """Waits for it."""
+
+
+class Ahead(Generic[Arrived]):
+    """Chunks on their way, each of which travels while the chunk before it is computed.
+
+    A collective begins before the kernel that it runs beside. A push may begin after it, so the host first launches the
+    kernel, which the device would else wait for.
+
+    Args:
+        send: Begins to bring a chunk.
+        chunks: Number of chunks.
+        pushes: Whether pushes bring them.
+    """
+
+    def __init__(self, send: Callable[[int], Coming[Arrived]], chunks: int, pushes: bool) -> None:
+        self._send, self._chunks, self._pushes = send, chunks, pushes
+        self._coming, self._sent = [send(0)], 1
+
+    def take(self) -> Arrived:
+        """Waits for the next chunk."""
+        if not self._pushes:
+            self._begin()
+        return self._coming.pop(0).wait()
+
+    def launched(self) -> None:
+        """The kernel of the chunk that was taken has been launched."""
+        if self._pushes:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._sent < self._chunks:
+            self._coming.append(self._send(self._sent))
+            self._sent += 1

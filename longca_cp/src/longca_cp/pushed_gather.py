@@ -146,7 +146,7 @@ class PushedRows:
         """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's [T, H, D]."""
         if (box := self._keys.inbox) is not None:
             for reader in self._readers:
-                box.put(reader, chunk, partial(self._pushes, reader, (k, v)))
+                box.put(reader, chunk, partial(self._pushes, reader, (k, v)), early=not self._there[reader].packs)
         return Rows(Transfer(), partial(self._arrive, chunk, k))
 
     def done(self, chunk: int) -> None:

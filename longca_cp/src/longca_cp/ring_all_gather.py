@@ -20,7 +20,7 @@ from longca.kernels.base import Kernel, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.kv_gather import Collected, Rows, gathering
-from longca_cp.overlap import gather_chunks
+from longca_cp.overlap import Ahead, gather_chunks
 from longca_cp.pushed_gather import PushedRows
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
 
@@ -62,13 +62,12 @@ class RingAllGather:
         """Attention of this rank's tokens. It keeps nothing."""
         out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
         plan.gathering.begin()
-        coming = [self._gather(plan, k, v, 0)]
+        ahead = self._ahead(plan, k, v)
         for chunk, step in enumerate(plan.steps):
-            if chunk + 1 < len(plan.steps):
-                coming.append(self._gather(plan, k, v, chunk + 1))
-            keys, values = coming.pop(0).wait().unbind(1)
+            keys, values = ahead.take().unbind(1)
             heads, _ = plan.heads(chunk)
             attend(plan.kernel, step, q[:, heads], keys, values, out=out[:, heads], lse=lse[heads])
+            ahead.launched()
             plan.gathering.done(chunk)
         return out, lse
 
@@ -88,15 +87,14 @@ class RingAllGather:
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
         leaving: list[Callable[[], None]] = []
         plan.gathering.begin(backward=True)
-        coming = [self._gather(plan, k, v, 0)]
+        ahead = self._ahead(plan, k, v)
         for chunk, step in enumerate(plan.steps):
-            if chunk + 1 < len(plan.steps):
-                coming.append(self._gather(plan, k, v, chunk + 1))
-            keys, values = coming.pop(0).wait().unbind(1)
+            keys, values = ahead.take().unbind(1)
             heads, heads_kv = plan.heads(chunk)
             grads = plan.gathering.gradients(keys)
             saved = q[:, heads], keys, values, out[:, heads], lse[heads]
             differentiate(plan.kernel, step, dout[:, heads], saved, (dq[:, heads], grads[:, 0], grads[:, 1]))
+            ahead.launched()
             plan.gathering.done(chunk)
             leaving.append(plan.gathering.scatter(chunk, grads, (dk[:, heads_kv], dv[:, heads_kv])))
             if chunk > 0:
@@ -104,6 +102,9 @@ class RingAllGather:
         leaving.pop(0)()
         return dq, dk, dv
 
-    def _gather(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor, chunk: int) -> Rows:
-        _, heads = plan.heads(chunk)
-        return plan.gathering.gather(chunk, k[:, heads], v[:, heads])
+    def _ahead(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor) -> Ahead[Tensor]:
+        def gather(chunk: int) -> Rows:
+            _, heads = plan.heads(chunk)
+            return plan.gathering.gather(chunk, k[:, heads], v[:, heads])
+
+        return Ahead(gather, len(plan.steps), self._axis.link is not None)

@@ -108,6 +108,9 @@ class Runs:
 class Pushes:
     """The pushes of some runs. Too many runs, whose places are side by side, are packed for one push.
 
+    Attributes:
+        packs: Whether it packs.
+
     Args:
         runs: The runs.
         device: The device of the rows.
@@ -115,7 +118,8 @@ class Pushes:
 
     def __init__(self, runs: Runs, device: torch.device) -> None:
         self._slices, self._rows = runs.slices(), None
-        if len(self._slices) > MOST_RUNS:
+        self.packs = len(self._slices) > MOST_RUNS
+        if self.packs:
             start = int(runs.into[0])
             self._slices = [(slice(0), slice(start, start + int(runs.length.sum())))]
             self._rows = index_of(runs.source, runs.length, device)

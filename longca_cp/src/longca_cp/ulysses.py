@@ -21,7 +21,7 @@ from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, beside, by_token
-from longca_cp.overlap import ulysses_chunks
+from longca_cp.overlap import Ahead, ulysses_chunks
 from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, differentiate, plan_chunks
 
 __all__ = ["Ulysses", "UlyssesPlan", "backward_by_heads", "forward_by_heads"]
@@ -51,17 +51,18 @@ def forward_by_heads(
     chunks, q = len(computes), qkv[0]
     out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
     exchange.begin(qkv, (out, by_token(lse)), chunks)
-    leaving = []
-    coming = [exchange.to_heads(qkv, 0, chunks)]
+    ahead, leaving = Ahead(lambda chunk: exchange.to_heads(qkv, chunk, chunks), chunks, exchange.pushes), []
     for chunk, compute in enumerate(computes):
-        if chunk + 1 < chunks:
-            coming.append(exchange.to_heads(qkv, chunk + 1, chunks))
-        mine = coming.pop(0).wait()
+        mine = ahead.take()
+        keep = None if kept is None else exchange.outliving(mine)
         part_out, part_lse = compute(*mine)
+        ahead.launched()
+        if kept is not None and keep is not None:
+            kept += (*keep(), part_out, part_lse)
         leaving.append(exchange.to_tokens(part_out, (out,), chunk, chunks))
         leaving.append(exchange.to_tokens(by_token(part_lse), (by_token(lse),), chunk, chunks))
-        if kept is not None:
-            kept += (*exchange.outliving(mine), part_out, part_lse)
+        while len(leaving) > 2:
+            leaving.pop(0).wait()
     for arrival in leaving:
         arrival.wait()
     exchange.end()
@@ -92,19 +93,18 @@ def backward_by_heads(
     dk, dv = (dout.new_empty((dout.shape[0], heads_kv, dout.shape[2])) for _ in "kv")
     exchange.begin((*again, dout), (dq, dk, dv), chunks)
     kept = kept or _exchange_again(exchange, again, chunks)
-    leaving = []
-    coming = [exchange.to_heads((dout,), 0, chunks)]
+    ahead, leaving = Ahead(lambda chunk: exchange.to_heads((dout,), chunk, chunks), chunks, exchange.pushes), []
     for chunk, compute in enumerate(computes):
-        if chunk + 1 < chunks:
-            coming.append(exchange.to_heads((dout,), chunk + 1, chunks))
-        (mine,) = coming.pop(0).wait()
+        (mine,) = ahead.take()
         q, k, v, out, lse = kept[5 * chunk : 5 * chunk + 5]
         joined, into = beside(q, k, v)
         for buffer, grad in zip(into, compute(mine, (q, k, v, out, lse), into), strict=True):
             fill(buffer, grad)
+        ahead.launched()
         leaving.append(exchange.to_tokens(joined, (dq, dk, dv), chunk, chunks))
-    for arrival in leaving:
-        arrival.wait()
+        if len(leaving) > 1:
+            leaving.pop(0).wait()
+    leaving.pop().wait()
     exchange.end()
     return dq, dk, dv
 

@@ -15,12 +15,17 @@ from math import prod
 import torch
 from torch import Tensor
 
-from longca_cp.transports.link import Link, Moves, Window
+from longca_cp.transports.link import Line, Link, Moves, Window
 
-__all__ = ["Arena", "Place", "arena_of", "place_bytes"]
+__all__ = ["Arena", "Arrival", "Place", "arena_of", "place_bytes"]
+
+#: Waits for what peers push. It takes a name of it, for messages, and the line of work that waits.
+Arrival = Callable[[str, Line], None]
 
 #: The most times that a call sends.
 _MOST_SENDS = 31
+#: The most tensors of a window that are remembered.
+_MOST_VIEWS = 1024
 #: Places begin at multiples of this number of bytes.
 _ALIGNED = 256
 
@@ -52,15 +57,22 @@ class Place:
     Attributes:
         window: The arena's window.
         begin: The first byte.
+        views: The window's tensors so far. Calls ask for the same ones, and a lookup is faster than a view.
     """
 
     window: Window
     begin: int
+    views: dict[tuple[object, ...], Tensor]
 
-    def of(self, index: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def of(self, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor of the rank at a place on the axis."""
-        end = self.begin + prod(shape) * dtype.itemsize
-        return self.window.of(index)[self.begin : end].view(dtype).view(*shape)
+        key = index, self.begin, shape, dtype
+        if (view := self.views.get(key)) is None:
+            if len(self.views) >= _MOST_VIEWS:
+                self.views.clear()
+            end = self.begin + prod(shape) * dtype.itemsize
+            view = self.views[key] = self.window.of(index)[self.begin : end].view(dtype).view(*shape)
+        return view
 
 
 class Arena:
@@ -74,11 +86,12 @@ class Arena:
         self._link, self._window = link, None
         self._slots = link.slots(1 + _MOST_SENDS)
         self._taken = self._sent = 0
+        self._views: dict[tuple[object, ...], Tensor] = {}
 
     _window: Window | None
 
     def begin(self, nbytes: int) -> None:
-        """Begins a call, after everything that the current stream was given. All ranks of the link begin it together.
+        """Begins a call: all lines of work come after what the current stream was given. All ranks begin it together.
 
         Args:
             nbytes: The sum of `place_bytes` of the call's places, the same on all ranks.
@@ -89,44 +102,45 @@ class Arena:
         """
         link = self._link
         if self._window is None or nbytes > self._window.mine.numel():
-            self._window = None  # given back before a larger one is asked for
+            self._window, self._views = None, {}  # given back before a larger one is asked for
             self._window = link.window((nbytes,), torch.uint8)
         self._taken = self._sent = 0
         link.restart(self._slots, 1)
+        link.aside()
         for peer in link.peers:
-            link.post(peer, self._slots[0])
+            link.post(peer, self._slots[0], early=True)
         for peer in link.peers:
-            link.expect(peer, self._slots[0], "its next call", ahead=True)
+            link.expect(peer, self._slots[0], "its next call", holds=Line.PUSHES)
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Place:
         """The next place of the call. All ranks take places of the same sizes in the same order."""
         assert self._window is not None, "a call has begun"
-        place = Place(self._window, self._taken)
+        place = Place(self._window, self._taken, self._views)
         self._taken += place_bytes(shape, dtype)
         return place
 
-    def send(self, moves: Callable[[int], Moves]) -> Callable[[str], None]:
-        """Sends this rank's parts of each rank's tensors. All ranks send the same number of times.
+    def send(self, moves: Callable[[int], Moves], *, early: bool = False) -> Arrival:
+        """Sends this rank's parts of each peer's tensors. All ranks send the same number of times.
 
         Args:
-            moves: From a rank's place on the axis to views of its tensors, and the parts for them.
+            moves: From a peer's place on the axis to views of its tensors, and the parts for them.
+            early: Whether the parts were complete when the call began. See `Link.send`.
 
         Returns:
-            The function that waits until all peers have pushed their parts. It takes a name of them, for messages.
+            The function that waits until all peers have pushed their parts.
         """
         link = self._link
         self._sent += 1
         slot = self._slots[self._sent]
         for peer in link.peers:
-            link.send(peer, moves(peer), slot)
-        link.copy(moves(link.index))
+            link.send(peer, moves(peer), slot, early=early)
 
-        def wait(what: str) -> None:
+        def wait(what: str, holds: Line) -> None:
             for peer in link.peers:
-                link.expect(peer, slot, what)
+                link.expect(peer, slot, what, holds=holds)
 
         return wait
 
     def end(self) -> None:
-        """Ends a call: the current stream waits for this rank's pushes, so that their sources may change."""
+        """Ends a call: the current stream waits for this rank's pushes and copies."""
         self._link.joined()

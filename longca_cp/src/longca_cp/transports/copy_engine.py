@@ -27,7 +27,7 @@ from torch import Tensor
 from longca.errors import LongCAError, UnsupportedError
 from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
-from longca_cp.transports.link import Link, Slots, Window
+from longca_cp.transports.link import Line, Link, Moves, Slots, Window
 from longca_cp.transports.strided import strided_copies
 from longca_cp.transports.watch import Awaited, Watch
 
@@ -72,7 +72,8 @@ class CopyEngineLink(Link):
     def __init__(self, group: dist.ProcessGroup, device: torch.device, deadline: float | None = None) -> None:
         super().__init__(group, device, deadline)
         self._driver = Driver(device)
-        self._stream = torch.cuda.Stream(device, priority=-1)
+        self._streams = {line: torch.cuda.Stream(device, priority=-1) for line in (Line.PUSHES, Line.ASIDE)}
+        self._moment = torch.cuda.Event()
         self._held: list[Tensor] = []
         self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
         self._addresses = [self._registered(counts.ctypes.data, counts.nbytes) for counts in self._counters.arrived]
@@ -117,31 +118,46 @@ class CopyEngineLink(Link):
         super().restart(slots, most)
 
     def joined(self) -> None:
-        """Makes the current stream wait for the copy stream."""
+        """Makes the current stream wait for the other two lines."""
         self._check()
-        torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        for stream in self._streams.values():
+            self._moment.record(stream)
+            self._moment.wait(torch.cuda.current_stream(self.device))
         self._held.clear()
 
-    def _follow(self) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+    def bring(self, moves: Moves) -> Callable[[], None]:
+        """See `Link.bring`."""
+        self._check()
+        for into, source in moves:
+            self._held.append(into)
+            self._copy(Line.ASIDE, into, source)
+        done = self._streams[Line.ASIDE].record_event()
+        return lambda: done.wait(torch.cuda.current_stream(self.device))
+
+    def _follow(self, line: Line) -> None:
+        self._moment.record(torch.cuda.current_stream(self.device))
+        self._moment.wait(self._streams[line])
 
     def _push(self, index: int, into: Tensor, source: Tensor) -> None:
+        self._copy(Line.PUSHES, into, source)
+
+    def _copy(self, line: Line, into: Tensor, source: Tensor) -> None:
         self._held.append(source)
-        copies = strided_copies(into, source)
+        stream, copies = self._streams[line], strided_copies(into, source)
         if copies is not None:
-            self._driver.copy(copies, into.data_ptr(), source.data_ptr(), self._stream.cuda_stream)
+            self._driver.copy(copies, into.data_ptr(), source.data_ptr(), stream.cuda_stream)
         else:
-            with torch.cuda.stream(self._stream), torch.no_grad():
+            with torch.cuda.stream(stream), torch.no_grad():
                 into.copy_(source)
 
     def _post(self, index: int, slot: int, count: int) -> None:
-        self._driver.write(self._address(index, self.index, slot), count, self._stream.cuda_stream)
+        self._driver.write(self._address(index, self.index, slot), count, self._streams[Line.PUSHES].cuda_stream)
 
-    def _expect(self, index: int, slot: int, count: int, what: str, ahead: bool) -> None:
+    def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
         with self._watch.lock:
             self._check()
-            waiting = self._stream if ahead else torch.cuda.current_stream(self.device)
-            self._driver.wait(self._address(self.index, index, slot), count, waiting.cuda_stream)
+            stream = self._streams.get(holds) or torch.cuda.current_stream(self.device)
+            self._driver.wait(self._address(self.index, index, slot), count, stream.cuda_stream)
             self._watch.add(Awaited(index, slot, count, what))
 
     def _address(self, receiver: int, sender: int, slot: int) -> int:

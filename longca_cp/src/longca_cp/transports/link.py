@@ -5,6 +5,9 @@ into a window of a peer, and then **posts** a slot, which tells the peer that th
 the slot before it reads. A rank copies its own rows into its window by itself. Posts of a slot are counted for each
 sender and receiver. So a slot serves any number of calls, with one post for each expect.
 
+A GPU has three lines of work (`Line`): kernels, pushes, and copies **aside**, which bring rows from one place in the
+rank's own memory to another.
+
 All methods but `window` and `slots` are local, and with CUDA none of them waits on the host. A program is right if it
 would be right with every push and post done at once, in the order of the program.
 """
@@ -13,9 +16,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 
 import numpy as np
@@ -27,13 +31,21 @@ from longca.errors import LongCAError
 from longca.parallel.pushes import Push, is_watched, tell
 from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
 
-__all__ = ["Link", "Moves", "PeerError", "Slots", "Window"]
+__all__ = ["Line", "Link", "Moves", "PeerError", "Slots", "Window"]
 
 #: Pairs of tensors of equal shapes and dtypes: where rows go, and the rows. Both may be strided.
 Moves = Iterable[tuple[Tensor, Tensor]]
 
 #: Seconds for a trial of a link, and between two looks at it.
 _TRIAL, _PAUSE = 20.0, 1e-3
+
+
+class Line(Enum):
+    """A line of work. Its tasks are done in order."""
+
+    KERNELS = "the current stream"
+    PUSHES = "pushes and posts"
+    ASIDE = "copies within this rank's memory"
 
 
 class PeerError(LongCAError):
@@ -108,13 +120,14 @@ class Link(ABC):
     def restart(self, slots: Slots, most: int) -> None:
         """Begins a call anew: forgets posts of earlier calls that nobody has awaited, as after an error in a call.
 
-        All ranks begin the same calls.
+        Pushes and posts come after everything that the current stream was given so far. All ranks begin the same calls.
 
         Args:
             slots: The slots of the call.
             most: The most posts of one slot to one peer in any call.
         """
         self._counters.restart(slots, most)
+        self._follow(Line.PUSHES)
 
     def told(self, value: int) -> list[int]:
         """A number of each rank, in the order of ranks. The host waits for all ranks, and no stream does.
@@ -140,16 +153,17 @@ class Link(ABC):
             time.sleep(_PAUSE / 20)
         return [int(each) & (1 << 31) - 1 for each in mine]
 
-    def send(self, index: int, moves: Moves, slot: int) -> None:
+    def send(self, index: int, moves: Moves, slot: int, *, early: bool = False) -> None:
         """Begins to copy tensors into a peer's window, and posts a slot after them.
 
-        The copies run after everything that the current stream was given. The sources must not change before the
-        current stream has waited for `joined`. The link holds them until then.
+        The sources must not change before the current stream has waited for `joined`. The link holds them until then.
 
         Args:
             index: The peer's place on the axis. It may be this rank's own.
             moves: Views of `Window.of(index)`, and the tensors for them. Copies of few long runs are fastest.
             slot: One of `slots`.
+            early: Whether the sources were complete at `restart`. The copies then need not wait for the kernels that
+                the current stream was given since, and begin beside them.
 
         Raises:
             PeerError: The link has failed before.
@@ -159,7 +173,8 @@ class Link(ABC):
         if is_watched():
             for into, source in moves:
                 tell(Push(source, index != self.index, partial(self._again, index, into), self.joined))
-        self._follow()
+        if not early:
+            self._follow(Line.PUSHES)
         for into, source in moves:
             self._push(index, into, source)
         self._post(index, slot, self._counters.post(index, slot))
@@ -173,34 +188,51 @@ class Link(ABC):
             for into, source in moves:
                 into.copy_(source)
 
-    def post(self, index: int, slot: int) -> None:
+    def aside(self) -> None:
+        """Lets later copies aside come after everything that the current stream was given so far."""
+        self._follow(Line.ASIDE)
+
+    @abstractmethod
+    def bring(self, moves: Moves) -> Callable[[], None]:
+        """Copies tensors of this rank aside.
+
+        Args:
+            moves: The tensors to fill and their sources, which must not change before `joined`. Both are held.
+
+        Returns:
+            The function that makes the current stream wait for the copies, as `joined` does too.
+        """
+
+    def post(self, index: int, slot: int, *, early: bool = False) -> None:
         """Tells a peer that a slot is ready, after everything sent to it so far and what the current stream was given.
 
         Args:
             index: The peer's place on the axis. It may be this rank's own.
             slot: One of `slots`.
+            early: Whether it was ready at `restart`, as for `send`.
 
         Raises:
             PeerError: The link has failed before.
         """
         self._check()
-        self._follow()
+        if not early:
+            self._follow(Line.PUSHES)
         self._post(index, slot, self._counters.post(index, slot))
 
-    def expect(self, index: int, slot: int, what: str = "rows", *, ahead: bool = False) -> None:
-        """Makes the current stream wait until a peer has posted a slot once more. On a CPU the host waits.
+    def expect(self, index: int, slot: int, what: str = "rows", *, holds: Line = Line.KERNELS) -> None:
+        """Makes a line of work wait until a peer has posted a slot once more. On a CPU the host waits.
 
         Args:
             index: The peer's place on the axis. It may be this rank's own.
             slot: One of `slots`.
             what: The awaited thing, for the message.
-            ahead: Whether this holds back what is sent and posted later, instead of the current stream.
+            holds: The line that waits.
 
         Raises:
             PeerError: The peer did not post within the deadline. With CUDA, a later call on the link raises it.
         """
         self._check()
-        self._expect(index, slot, self._counters.expect(index, slot), what, ahead)
+        self._expect(index, slot, self._counters.expect(index, slot), what, holds)
 
     @property
     def peers(self) -> list[int]:
@@ -209,7 +241,7 @@ class Link(ABC):
 
     @abstractmethod
     def joined(self) -> None:
-        """Makes the current stream wait for this rank's own pushes and posts, so that their sources may change."""
+        """Makes the current stream wait for this rank's pushes, posts and copies aside. Their sources may change."""
 
     def trial(self) -> str | None:
         """Moves a few bytes to each peer and back. The reason why they did not arrive, or None.
@@ -234,12 +266,12 @@ class Link(ABC):
 
     def _again(self, index: int, into: Tensor, source: Tensor) -> None:
         """Pushes a tensor to a place once more, without a post."""
-        self._follow()
+        self._follow(Line.PUSHES)
         self._push(index, into, source)
 
     @abstractmethod
-    def _follow(self) -> None:
-        """Lets pushes and posts come after everything that the current stream was given."""
+    def _follow(self, line: Line) -> None:
+        """Lets later work of a line come after everything that the current stream was given."""
 
     @abstractmethod
     def _push(self, index: int, into: Tensor, source: Tensor) -> None: ...
@@ -248,7 +280,7 @@ class Link(ABC):
     def _post(self, index: int, slot: int, count: int) -> None: ...
 
     @abstractmethod
-    def _expect(self, index: int, slot: int, count: int, what: str, ahead: bool) -> None: ...
+    def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None: ...
 
     def _late(self, index: int, what: str) -> PeerError:
         """The error about a peer that has not posted."""

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca_cp.transports.host_memory import everyones_memory
-from longca_cp.transports.link import Link, PeerError, Window
+from longca_cp.transports.link import Line, Link, Moves, PeerError, Window
 
 __all__ = ["SharedMemoryLink"]
 
@@ -130,7 +130,12 @@ class SharedMemoryLink(Link):
         self._pusher.wait()
         self._check()
 
-    def _follow(self) -> None:
+    def bring(self, moves: Moves) -> Callable[[], None]:
+        """See `Link.bring`. The host copies at once."""
+        self.copy(moves)
+        return lambda: None
+
+    def _follow(self, line: Line) -> None:
         """The host has done everything."""
 
     def _push(self, index: int, into: Tensor, source: Tensor) -> None:
@@ -140,7 +145,7 @@ class SharedMemoryLink(Link):
         counts, mine = self._counters.arrived[index], self.index
         self._pusher.add(index, _Task(lambda: counts.__setitem__((mine, slot), count), is_post=True))
 
-    def _expect(self, index: int, slot: int, count: int, what: str, ahead: bool) -> None:
+    def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
         end, pause = time.monotonic() + self.deadline, _SOON
         while self._counters.missing(index, slot, count):
             if time.monotonic() > end:
