@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,8 @@ class RankWorker:
         while True:
             time.sleep(LOOK)
             if (planned := self._planned) is not None:
-                planned.kernel.look_inside()
+                with suppress(RuntimeError):  # a fault of the device, which the call itself raises too
+                    planned.kernel.look_inside()
 
     def _load(self, load: LoadStrategy) -> Answer:
         self._strategies[load.strategy] = self._worker.registry.load_strategy(load.strategy)

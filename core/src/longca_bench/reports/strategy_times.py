@@ -26,7 +26,7 @@ def strategy_times(rows: Rows) -> DataFrame:
     """The time of each way to share each problem, the problems in the order of kernels, ranks, lengths and patterns.
 
     A strategy of heads and rings without a ring is Ulysses under another name, and is left out. A way that was not
-    measured in every direction of its problem is left out too.
+    measured in every direction of these records is left out too.
 
     Args:
         rows: Records.
@@ -54,8 +54,7 @@ def strategy_times(rows: Rows) -> DataFrame:
         is_auto=("is_auto", "max"),
     )
     total = total.reset_index()
-    every = total.groupby(problem)["directions"].transform("max")
-    total = total[total["directions"] == every]
+    total = total[total["directions"] == total["directions"].max()]
     total["of_alone"] = total["alone"] / total["seconds"]
     kernels = {kernel: place for place, kernel in enumerate(dict.fromkeys(frame["kernel"]))}
     total["kernel_place"] = total["kernel"].map(kernels.__getitem__)
