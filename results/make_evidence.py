@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from math import log
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from longca.plugins import registry
 from longca_advice.evidence import Row, to_lines
 from longca_advice.from_records import verified, with_observed
 from longca_bench.suites.suite import load_suite
+
+_Read = tuple[Row, dict[str, Any]]
 
 RESULTS = Path(__file__).parent
 TABLE = RESULTS.parent / "core" / "src" / "longca_advice" / "evidence.jsonl"
@@ -36,12 +43,26 @@ FROM_SECONDS = {"h200/advice/short": 5e-4}
 #: Its calls at 128 K were not measured since, and predictions from both ways of computing are further off.
 PARTS_LEFT_OUT = {"h200/dense/run8k-32k": ("fa3", "layers")}
 
+#: Since then a kernel's own calls come before each timed one. Before, an H200 had rested and had higher clocks, so that
+#: a short call took less time than it does in a row of calls. Such times are scaled to those in a row.
+LOADED_SINCE = "2026-11-24T05"
+#: Runs of calls that have been measured before and are in the evidence. They tell by how much times are scaled.
+AGAIN = "h200/dense/loaded/*"
+#: Calls for each point of the curve of factors over durations.
+TOGETHER = 12
+
 
 def rows() -> Iterator[Row]:
     """The rows of all runs, run by run."""
+    found, again = _read("h200/*/*"), _read(AGAIN)
+    yield from with_observed(as_loaded(found, factors(found, again)), registry())
+
+
+def _read(folders: str) -> list[_Read]:
+    """The rows and records of runs."""
     quick = load_suite("quick").sweep[0].factors
-    found: list[tuple[Row, dict[str, Any]]] = []
-    for file in sorted(RESULTS.glob("h200/*/*/records.jsonl")):
+    found: list[_Read] = []
+    for file in sorted(RESULTS.glob(f"{folders}/records.jsonl")):
         name = file.parent.relative_to(RESULTS).as_posix()
         if name in LEFT_OUT:
             continue
@@ -49,7 +70,63 @@ def rows() -> Iterator[Row]:
         least = FROM_SECONDS.get(name, 0.0)
         pairs = verified(file.parent, f"results/{name}", early)
         found += (pair for pair in pairs if pair[0].seconds >= least and not is_left_out(name, pair[1]))
-    yield from with_observed(found, registry())
+    return found
+
+
+def factors(found: Iterable[_Read], again: Iterable[_Read]) -> dict[str, Curve]:
+    """The time of a call in a row of calls over that on a rested device, by direction and duration.
+
+    Args:
+        found: Calls, some of them on a rested device.
+        again: The same calls, each after others of its kind.
+    """
+    rested: dict[Hashable, list[float]] = defaultdict(list)
+    for row, record in found:
+        if is_rested(row, record):
+            rested[_call(row)].append(row.seconds)
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row, _ in again:
+        if seconds := rested.get(_call(row)):
+            points[row.direction].append((median(seconds), row.seconds / median(seconds)))
+    return {direction: Curve(each) for direction, each in points.items()}
+
+
+class Curve:
+    """The median factor over durations, and never less than 1.
+
+    Args:
+        points: Durations in seconds, each with a factor.
+    """
+
+    def __init__(self, points: Iterable[tuple[float, float]]) -> None:
+        ordered = sorted(points)
+        groups = [ordered[at : at + TOGETHER] for at in range(0, len(ordered), TOGETHER)]
+        full = [each for each in groups if 2 * len(each) >= TOGETHER]
+        self._durations = [log(median(seconds for seconds, _ in each)) for each in full]
+        self._factors = [max(1.0, median(factor for _, factor in each)) for each in full]
+
+    def __call__(self, seconds: float) -> float:
+        """The factor for a duration."""
+        return float(np.interp(log(seconds), self._durations, self._factors))
+
+
+def as_loaded(found: Iterable[_Read], curves: Mapping[str, Curve]) -> Iterator[_Read]:
+    """Rows with the times that calls take in a row."""
+    for row, record in found:
+        if is_rested(row, record):
+            yield row.model_copy(update={"seconds": row.seconds * curves[row.direction](row.seconds)}), record
+        else:
+            yield row, record
+
+
+def is_rested(row: Row, record: dict[str, Any]) -> bool:
+    """Whether a call was measured on one device that had rested."""
+    return row.strategy is None and bool(record["finished"] < LOADED_SINCE)
+
+
+def _call(row: Row) -> Hashable:
+    """What is the same in two measurements of a call."""
+    return row.kernel, row.direction, row.mask, row.work, row.heads_q, row.heads_kv, row.head_dim, row.dtype
 
 
 def is_left_out(run: str, record: dict[str, Any]) -> bool:

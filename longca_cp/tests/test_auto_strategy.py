@@ -69,7 +69,7 @@ def test_the_choice_is_said_once(caplog):
 
 
 def test_a_prediction_that_extrapolates_is_a_warning(caplog):
-    lay_out(masks.build("full", 2**20))
+    lay_out(masks.build("full", 2**20), heads=(4, 4))  # fewer heads than ranks, so that ranks share the tokens
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "The prediction extrapolates: 131072 tokens; measured up to " in record.getMessage(), "a step's"

@@ -192,21 +192,28 @@ def _calls(
         if is_mix(kernel):
             registry.resolve(kernel, step, anywhere=anywhere).check()
             ways = [name for name, verdict in registry.ways(kernel, step, anywhere=anywhere).items() if verdict]
-        plans, workspaces = zip(*(_of_step(registry, name, step, anywhere) for name in ways), strict=True)
+        of_ways = (_of_step(registry, name, step, anywhere, in_buffers=layout is not None) for name in ways)
+        plans, workspaces = zip(*of_ways, strict=True)
         plan += times * max(plans) if planned else 0
         workspace = max(workspace, *workspaces)
     return _Calls(plan, workspace, tuple(dict.fromkeys(_unstated(registry, kernel))))
 
 
-def _of_step(registry: Registry, kernel: str, step: Problem, anywhere: bool) -> tuple[int, int]:
-    """The bytes of the plans of a kernel or of a pair for a step, and of the larger workspace."""
+def _of_step(registry: Registry, kernel: str, step: Problem, anywhere: bool, *, in_buffers: bool) -> tuple[int, int]:
+    """The bytes of the plans of a kernel or of a pair for a step, and of the larger workspace.
+
+    Strategies want gradients in their buffers. A kernel that does not fill them has its own gradients beside them.
+    """
     pair, plan, workspace = split(kernel), 0, 0
     for name, part in zip(pair, halves(step), strict=True) if pair else [(kernel, step)]:
         manifest, verdict = registry.manifest(name), registry.resolve(name, part, anywhere=anywhere)
         verdict.check()
         assert verdict.offer is not None, "a kernel that takes a step has an offer for it"
         plan += _stated(registry, manifest, "plan_bytes", part, verdict.offer.form)
-        workspace = max(workspace, _stated(registry, manifest, "workspace", part, verdict.offer.form))
+        mask, needs = part.concrete_mask, _stated(registry, manifest, "workspace", part, verdict.offer.form)
+        if in_buffers and part.direction is Direction.BACKWARD and not verdict.offer.fills_buffers:
+            needs += gradient_bytes(part, mask.seqlen_q, mask.seqlen_k)
+        workspace = max(workspace, needs)
     return plan, workspace
 
 
