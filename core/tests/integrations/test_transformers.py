@@ -1,6 +1,8 @@
 """Models of transformers compute with LongCA what they compute with eager and sdpa, and lose no mask."""
 
+import ast
 import copy
+import inspect
 import os
 import pickle
 import subprocess
@@ -15,7 +17,7 @@ from longca.errors import LongCAError, RequestError, UnsupportedError
 from longca.integrations.transformers import LayerMask, register, using
 from longca.integrations.transformers import layers as longca_layers
 
-from .models import BATCHES, MODELS, assert_same, make, packed, step, tokens, transformers
+from .models import BATCHES, COMMON, MODELS, assert_same, make, packed, step, tokens, transformers
 
 #: Where `make install` puts the oldest release of transformers that LongCA takes.
 OLDEST = Path(sys.prefix) / "oldest-transformers"
@@ -47,11 +49,13 @@ def test_a_step_is_that_of_sdpa(name, batch):
     assert_same(step(model, BATCHES[batch], "longca"), step(model, BATCHES[batch], "sdpa"), 1e-12)
 
 
-@pytest.mark.parametrize("batch", ["plain", "packed"])
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_is_that_of_eager(name, batch):
-    model = make(name)  # eager computes its weights in float32, and gives NaN for padding in float64
-    assert_same(step(model, BATCHES[batch], "longca"), step(model, BATCHES[batch], "eager"), 1e-4)
+def test_a_step_is_that_of_eager(name, batch, monkeypatch):
+    model, softmax = make(name), torch.nn.functional.softmax
+    # eager asks for weights in float32, whatever the dtype of the model.
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda scores, dim, dtype=None: softmax(scores, dim))
+    assert_same(step(model, BATCHES[batch], "longca"), step(model, BATCHES[batch], "eager"), 1e-12)
 
 
 def test_documents_of_a_batch_do_not_see_each_other():
@@ -253,6 +257,53 @@ def test_a_model_with_an_attention_of_its_own_is_refused(name):
         model(input_ids=tokens(1, 24), use_cache=False)
 
 
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "n_routed_experts": 2, "n_group": 1, "topk_group": 1}
+#: Models whose attention LongCA cannot compute: their sizes, and what is said of them.
+BEYOND = {
+    "GptOss": ({"head_dim": 8, **EXPERTS}, "attention sinks"),
+    "Gemma2": ({"head_dim": 8}, "caps of scores"),
+    "DeepseekV3": ({**LATENT, **EXPERTS, "moe_intermediate_size": 8}, "multi-head latent attention"),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_model_whose_attention_is_another_is_refused(name):
+    sizes, words = BEYOND[name]
+    config = getattr(transformers, f"{name}Config")(**{**COMMON, "num_hidden_layers": 1, **sizes})
+    model = getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation="longca")
+    with pytest.raises(UnsupportedError, match=words):
+        model(input_ids=tokens(1, 24), use_cache=False)
+
+
+#: What models give their layers, and does not change the result. A mask says what is causal.
+HARMLESS = {"is_causal", "position_ids", "max_length_q", "max_length_k", "deterministic"}
+
+
+def test_every_argument_that_a_model_of_transformers_gives_its_layers_is_known():
+    known = HARMLESS | set(longca_layers._REFUSED) | set(inspect.signature(longca_layers.attend.__wrapped__).parameters)
+    models = Path(transformers.__file__).parent / "models"
+    given = {}
+    for file in models.rglob("modeling_*.py"):
+        if "attention_interface(" in (text := file.read_text(encoding="utf-8")):
+            calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+            of_layers = (call for call in calls if getattr(call.func, "id", "") == "attention_interface")
+            given |= {keyword.arg: file.stem for call in of_layers for keyword in call.keywords if keyword.arg}
+    assert len(given) > 8
+    assert {name: where for name, where in given.items() if name not in known | {"query", "key", "value"}} == {}
+
+
+def test_longca_is_refused_until_it_is_registered():
+    code = (
+        "import transformers as t\n"
+        "config = t.LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=61)\n"
+        "t.LlamaForCausalLM._from_config(config, attn_implementation='longca')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert 'Specified `attn_implementation="longca"` is not supported' in ran.stderr
+
+
 def test_a_layer_mask_can_be_copied_and_asked_for_what_it_lacks():
     given = LayerMask((masks.build("causal", 8),))
     assert copy.deepcopy(given) == pickle.loads(pickle.dumps(given)) == given
@@ -339,6 +390,7 @@ def test_bounds_of_keys_that_differ_are_refused(arguments, words):
         ({"dropout": 0.1}, UnsupportedError, "Linear has attention dropout 0.1; set attention_dropout=0.0"),
         ({"softcap": 30.0}, UnsupportedError, "softcap, and LongCA computes no caps of scores"),
         ({"s_aux": torch.zeros(4)}, UnsupportedError, "attention sinks"),
+        ({"block_indices": torch.zeros(1)}, UnsupportedError, "blocks of keys that the model chooses"),
         ({"position_bias": torch.zeros(1)}, UnsupportedError, "biases of scores"),
         ({"output_attentions": True}, UnsupportedError, "Leave output_attentions away"),
         ({"q": torch.randn(2, 4, 8, 16, dtype=torch.bfloat16)}, RequestError, "load the model in one"),

@@ -22,6 +22,9 @@ __all__ = ["attend", "check_layer", "computing_dtype", "under_autocast"]
 _REFUSED = {
     "softcap": "caps of scores. Set attn_logit_softcapping to None if the model allows it",
     "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "block_indices": "blocks of keys that the model chooses",
+    "indices": "keys that the model chooses",
     "position_bias": "biases of scores",
     "alibi": "biases of scores",
     "head_mask": "masks of whole heads",
