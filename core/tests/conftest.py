@@ -1,20 +1,13 @@
-"""Hypothesis profiles: the same examples every time in CI, fresh ones on a developer's machine; and fake plugins."""
+"""Fake plugins."""
 
-import os
 import sys
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from longca.discovery import catalogue
 from longca.plugins import Registry
 
 from .fake_plugins import NO, STRATEGY, VETO, FakePlugins, provides
-
-_COMMON = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("dev", _COMMON)
-settings.register_profile("ci", _COMMON, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 @pytest.fixture

@@ -161,7 +161,8 @@ def test_strategies_take_turns_on_sub_meshes_while_lengths_change(world, compile
 
 def test_a_graph_that_is_captured_refuses_a_call():
     link = object.__new__(CopyEngineLink)
-    link._counters, link._follow = mock.Mock(), mock.Mock()
+    link._counters, link._follow, link._streams = mock.Mock(), mock.Mock(), {}
+    link._held = ["of a call that failed"]
     with mock.patch("torch.cuda.is_current_stream_capturing", return_value=True):
         with pytest.raises(UnsupportedError, match="give transport='collectives'"):
             link.restart(Slots(0, 1), 1)
@@ -170,6 +171,7 @@ def test_a_graph_that_is_captured_refuses_a_call():
         link.restart(Slots(0, 1), 1)
     link._counters.restart.assert_called_once()
     link._follow.assert_called_once_with(Line.PUSHES)
+    assert not link._held
 
 
 # Strided copies

@@ -127,6 +127,8 @@ class Still(Link):
 
     def bring(self, moves):
         self._held += [each for pair in moves for each in pair]
+
+    def brought(self):
         return self.nothing
 
     def joined(self):
@@ -135,7 +137,7 @@ class Still(Link):
     def nothing(self, *_, **about):
         """Moves nothing."""
 
-    restart = post = expect = aside = _follow = _push = _post = _expect = nothing
+    restart = post = expect = aside = _follow = _push = _bring = _post = _expect = nothing
 
 
 @contextmanager

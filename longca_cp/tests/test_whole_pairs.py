@@ -13,7 +13,7 @@ from longca.masks import SliceMask
 from longca_cp.schedules.whole_pairs import whole_pairs
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     pattern=st.sampled_from(
         ["full", "causal", "full_document", "causal_document", "full_sliding_window", "shared_question"]

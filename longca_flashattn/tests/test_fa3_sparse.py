@@ -109,7 +109,7 @@ bounds = st.lists(st.integers(1, 9), min_size=1, max_size=5).flatmap(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), bounds, bounds, st.sampled_from([1, 2]))
 def test_pages_show_the_mask(data, q_bounds, k_bounds, heads):
     short = data.draw(st.integers(0, int(k_bounds[-1] - k_bounds[-2]) - 1))

@@ -25,7 +25,7 @@ def _layout(seqlen: int, parts: list[list[tuple[int, int]]]) -> Layout:
     return Layout(steps, tuple(ranges))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(pattern=st.sampled_from(PATTERNS), tiles=st.integers(2, 20), deal=st.lists(st.integers(0, 3), min_size=20))
 def test_chunks_of_whole_tiles_have_exactly_the_tiles_of_their_cuts(pattern: str, tiles: int, deal: list[int]) -> None:
     mask = masks.sample(pattern, tiles * TILE)
@@ -61,7 +61,7 @@ def test_pairs_of_blocks_have_about_the_work_of_their_cuts(block: int, kept: flo
         assert 0 < work.longest <= work.cells / work.rows
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(pattern=st.sampled_from(PATTERNS), seqlen=st.integers(300, 3000), parts=st.integers(2, 5))
 def test_other_chunks_share_the_tiles_of_the_whole_mask_out(pattern: str, seqlen: int, parts: int) -> None:
     mask = masks.sample(pattern, seqlen)

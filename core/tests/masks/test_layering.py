@@ -114,7 +114,7 @@ def test_a_limit_is_answered_as_the_layers_are_counted(case):
             assert fit_layers(case.mask.array, most) == (len(case.mask.layers) <= most)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**12 - 1))
 def test_small_masks_take_hardly_more_layers_than_the_fewest(bits):
     matrix = np.array([bits >> cell & 1 for cell in range(12)], bool).reshape(3, 4)

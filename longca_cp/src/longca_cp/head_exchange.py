@@ -23,7 +23,7 @@ from longca_cp.exchange import Axis, Order, Transfer, all_to_all
 from longca_cp.pushed_heads import PushedHeads, Wait
 from longca_cp.transports.link import Moves
 
-__all__ = ["HeadExchange", "beside", "by_token", "each", "heads_of", "put_together", "take_apart"]
+__all__ = ["Arrival", "HeadExchange", "beside", "by_token", "each", "heads_of", "put_together", "take_apart"]
 
 
 @dataclass

@@ -7,7 +7,8 @@ the longest shard, so that all messages have one size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -52,6 +53,12 @@ class KVRing:
         """Begins to send the present keys and values and to receive the next ones. The last step moves nothing."""
         if not self._is_last:
             self._transfer = shift(self._axis, [self._present], [self._next])
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Sends beside the kernel that is launched within the context. A collective begins before it."""
+        self.send()
+        yield
 
     def settle(self) -> None:
         """Waits for the transfer before the next kernel, so that the two do not run side by side."""

@@ -111,13 +111,13 @@ class LoongTrain:
             outer.send()
             inner = plan.inner.keys(outer.k, outer.v, window)
             for _ in range(self._inner.size):
-                inner.send()
-                if (step := next(steps)) is not None:
-                    if not is_beside(step.problem, self._outer.by_nccl):
-                        outer.settle()
-                        inner.settle()
-                    out, lse = total.slot()
-                    plan.kernel.forward(q, inner.k, inner.v, step, out=out, lse=lse)
+                with inner.sending():
+                    if (step := next(steps)) is not None:
+                        if not is_beside(step.problem, self._outer.by_nccl):
+                            outer.settle()
+                            inner.settle()
+                        out, lse = total.slot()
+                        plan.kernel.forward(q, inner.k, inner.v, step, out=out, lse=lse)
                 inner.wait()
             outer.wait()
         return total.result()
@@ -130,10 +130,10 @@ class LoongTrain:
             outer.send()
             inner = plan.inner.gradients(outer.k, outer.v, window)
             for _ in range(self._inner.size):
-                inner.send()
-                if (step := next(steps)) is not None:
-                    grads = {"dq": dq.slot(), "dk": inner.dk, "dv": inner.dv}
-                    plan.kernel.backward(dout, q, inner.k, inner.v, out, lse, step, **grads)
+                with inner.sending():
+                    if (step := next(steps)) is not None:
+                        grads = {"dq": dq.slot(), "dk": inner.dk, "dv": inner.dv}
+                        plan.kernel.backward(dout, q, inner.k, inner.v, out, lse, step, **grads)
                 inner.wait()
                 inner.add(None if step is None else inner.part)
             outer.wait()

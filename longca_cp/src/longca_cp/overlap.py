@@ -17,7 +17,8 @@ and on a causal one (`overlap-copy.json`). A gather of that length has 64 MiB, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from longca.manifests import Problem
@@ -106,16 +107,17 @@ class Ahead(Generic[Arrived]):
         self._send, self._chunks, self._pushes = send, chunks, pushes
         self._coming, self._sent = [send(0)], 1
 
-    def take(self) -> Arrived:
-        """Waits for the next chunk."""
+    @contextmanager
+    def next(self) -> Iterator[Arrived]:
+        """Waits for the next chunk, whose kernel is launched within the context."""
         if not self._pushes:
             self._begin()
-        return self._coming.pop(0).wait()
-
-    def launched(self) -> None:
-        """The kernel of the chunk that was taken has been launched."""
-        if self._pushes:
-            self._begin()
+        arrived = self._coming.pop(0).wait()
+        try:
+            yield arrived
+        finally:  # a peer that waits for the next chunk gets it even if the kernel failed here
+            if self._pushes:
+                self._begin()
 
     def _begin(self) -> None:
         if self._sent < self._chunks:

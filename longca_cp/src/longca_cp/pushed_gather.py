@@ -135,6 +135,11 @@ class PushedRows:
         self._parts = Request(link, "gradients", returned * row, dtype, chunks)
         self._back, self._sum = _ways_back(axis, needs, others, layout.shard_size(me), device)
 
+    @property
+    def packs(self) -> bool:
+        """Whether rows for some reader are packed."""
+        return any(each.packs for each in self._there)
+
     def begin(self, *, backward: bool = False) -> None:
         """Begins a call."""
         if (keys := self._keys.inbox) is not None:

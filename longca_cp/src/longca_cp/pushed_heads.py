@@ -96,7 +96,8 @@ class PushedHeads:
         wait = self._arena.send(moves, early=True)
         has_own: Callable[[], None] | None = None
         if beside:
-            has_own = self._link.bring(moves(mine))
+            self._link.bring(moves(mine))
+            has_own = self._link.brought()
         else:
             self._link.copy(moves(mine))
 

@@ -13,6 +13,7 @@ A travelling sum has the same order, so both give equal bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -112,19 +113,24 @@ class PushedKeys:
         return self._both()[1]
 
     def send(self) -> None:
-        """Nothing yet: a push may begin after the kernel of the turn, so the host launches the kernel first."""
+        """Begins to push this rank's keys and values to the rank that needs them in the next turn."""
+        turn = self._step + 1
+        if self._box is not None and (use := self._turns.going(turn)) is not None:
+            self._box.put(self._turns.reader(turn), use, self._places, early=True)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Sends beside the kernel that is launched within the context, which a push may follow."""
+        try:
+            yield
+        finally:  # a peer that waits for the keys gets them even if the kernel failed here
+            self.send()
 
     def settle(self) -> None:
         """Nothing: the copy engines take no multiprocessors from a kernel."""
 
     def wait(self) -> None:
-        """Pushes keys and values to the rank that needs them in the next turn, and goes on to it.
-
-        The push runs beside the kernel of this turn. The slot of this turn is freed after the kernel.
-        """
-        turn = self._step + 1
-        if self._box is not None and (use := self._turns.going(turn)) is not None:
-            self._box.put(self._turns.reader(turn), use, self._places, early=True)
+        """Frees the slot of this turn, and goes on to the next."""
         if self._box is not None and (use := self._turns.coming(self._step)) is not None:
             self._box.release(use)
         self._step, self._present = self._step + 1, None

@@ -64,10 +64,9 @@ class RingAllGather:
         plan.gathering.begin()
         ahead = self._ahead(plan, k, v)
         for chunk, step in enumerate(plan.steps):
-            keys, values = ahead.take().unbind(1)
             heads, _ = plan.heads(chunk)
-            attend(plan.kernel, step, q[:, heads], keys, values, out=out[:, heads], lse=lse[heads])
-            ahead.launched()
+            with ahead.next() as rows:
+                attend(plan.kernel, step, q[:, heads], *rows.unbind(1), out=out[:, heads], lse=lse[heads])
             plan.gathering.done(chunk)
         return out, lse
 
@@ -89,12 +88,12 @@ class RingAllGather:
         plan.gathering.begin(backward=True)
         ahead = self._ahead(plan, k, v)
         for chunk, step in enumerate(plan.steps):
-            keys, values = ahead.take().unbind(1)
             heads, heads_kv = plan.heads(chunk)
-            grads = plan.gathering.gradients(keys)
-            saved = q[:, heads], keys, values, out[:, heads], lse[heads]
-            differentiate(plan.kernel, step, dout[:, heads], saved, (dq[:, heads], grads[:, 0], grads[:, 1]))
-            ahead.launched()
+            with ahead.next() as rows:
+                keys, values = rows.unbind(1)
+                grads = plan.gathering.gradients(keys)
+                saved = q[:, heads], keys, values, out[:, heads], lse[heads]
+                differentiate(plan.kernel, step, dout[:, heads], saved, (dq[:, heads], grads[:, 0], grads[:, 1]))
             plan.gathering.done(chunk)
             leaving.append(plan.gathering.scatter(chunk, grads, (dk[:, heads_kv], dv[:, heads_kv])))
             if chunk > 0:
@@ -107,4 +106,6 @@ class RingAllGather:
             _, heads = plan.heads(chunk)
             return plan.gathering.gather(chunk, k[:, heads], v[:, heads])
 
-        return Ahead(gather, len(plan.steps), self._axis.link is not None)
+        # Rows that are packed by a kernel are packed before the kernel that they travel beside.
+        pushes = isinstance(plan.gathering, PushedRows) and not plan.gathering.packs
+        return Ahead(gather, len(plan.steps), pushes)

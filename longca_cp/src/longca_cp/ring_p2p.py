@@ -40,12 +40,12 @@ def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) ->
     """out [T, Hq, D] and lse [Hq, T] of this rank's queries over all keys of the ring."""
     ring, total = plan.ring.keys(k, v), Accumulator(q)
     for step in plan.steps:
-        ring.send()
-        if step is not None:
-            if not is_beside(step.problem, axis.by_nccl):
-                ring.settle()
-            out, lse = total.slot()
-            plan.kernel.forward(q, ring.k, ring.v, step, out=out, lse=lse)
+        with ring.sending():
+            if step is not None:
+                if not is_beside(step.problem, axis.by_nccl):
+                    ring.settle()
+                out, lse = total.slot()
+                plan.kernel.forward(q, ring.k, ring.v, step, out=out, lse=lse)
         ring.wait()
     return total.result()
 
@@ -55,10 +55,10 @@ def ring_backward(plan: RingPlan, dout: Tensor, saved: Saved) -> Gradients:
     q, k, v, out, lse = saved
     ring, dq = plan.ring.gradients(k, v), Sum(q)
     for step in plan.steps:
-        ring.send()
-        if step is not None:
-            grads = {"dq": dq.slot(), "dk": ring.dk, "dv": ring.dv}
-            plan.kernel.backward(dout, q, ring.k, ring.v, out, lse, step, **grads)
+        with ring.sending():
+            if step is not None:
+                grads = {"dq": dq.slot(), "dk": ring.dk, "dv": ring.dv}
+                plan.kernel.backward(dout, q, ring.k, ring.v, out, lse, step, **grads)
         ring.wait()
         ring.add(None if step is None else ring.part)
     return dq.result(), *ring.home()

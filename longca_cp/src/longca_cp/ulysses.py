@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
-from longca_cp.head_exchange import HeadExchange, beside, by_token
+from longca_cp.head_exchange import Arrival, HeadExchange, beside, by_token
 from longca_cp.overlap import Ahead, ulysses_chunks
 from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, differentiate, plan_chunks
 
@@ -51,20 +51,19 @@ def forward_by_heads(
     chunks, q = len(computes), qkv[0]
     out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
     exchange.begin(qkv, (out, by_token(lse)), chunks)
-    ahead, leaving = Ahead(lambda chunk: exchange.to_heads(qkv, chunk, chunks), chunks, exchange.pushes), []
+    ahead = Ahead(lambda chunk: exchange.to_heads(qkv, chunk, chunks), chunks, exchange.pushes)
+    leaving: list[Arrival] = []
     for chunk, compute in enumerate(computes):
-        mine = ahead.take()
-        keep = None if kept is None else exchange.outliving(mine)
-        part_out, part_lse = compute(*mine)
-        ahead.launched()
+        with ahead.next() as mine:
+            keep = None if kept is None else exchange.outliving(mine)
+            part_out, part_lse = compute(*mine)
         if kept is not None and keep is not None:
             kept += (*keep(), part_out, part_lse)
+        if exchange.pushes:
+            _settle(leaving)  # beside this kernel
         leaving.append(exchange.to_tokens(part_out, (out,), chunk, chunks))
         leaving.append(exchange.to_tokens(by_token(part_lse), (by_token(lse),), chunk, chunks))
-        while len(leaving) > 2:
-            leaving.pop(0).wait()
-    for arrival in leaving:
-        arrival.wait()
+    _settle(leaving)
     exchange.end()
     return out, lse
 
@@ -93,20 +92,26 @@ def backward_by_heads(
     dk, dv = (dout.new_empty((dout.shape[0], heads_kv, dout.shape[2])) for _ in "kv")
     exchange.begin((*again, dout), (dq, dk, dv), chunks)
     kept = kept or _exchange_again(exchange, again, chunks)
-    ahead, leaving = Ahead(lambda chunk: exchange.to_heads((dout,), chunk, chunks), chunks, exchange.pushes), []
+    ahead = Ahead(lambda chunk: exchange.to_heads((dout,), chunk, chunks), chunks, exchange.pushes)
+    leaving: list[Arrival] = []
     for chunk, compute in enumerate(computes):
-        (mine,) = ahead.take()
-        q, k, v, out, lse = kept[5 * chunk : 5 * chunk + 5]
-        joined, into = beside(q, k, v)
-        for buffer, grad in zip(into, compute(mine, (q, k, v, out, lse), into), strict=True):
-            fill(buffer, grad)
-        ahead.launched()
+        with ahead.next() as (mine,):
+            q, k, v, out, lse = kept[5 * chunk : 5 * chunk + 5]
+            joined, into = beside(q, k, v)
+            for buffer, grad in zip(into, compute(mine, (q, k, v, out, lse), into), strict=True):
+                fill(buffer, grad)
+        if exchange.pushes:
+            _settle(leaving)  # beside this kernel
         leaving.append(exchange.to_tokens(joined, (dq, dk, dv), chunk, chunks))
-        if len(leaving) > 1:
-            leaving.pop(0).wait()
-    leaving.pop().wait()
+    _settle(leaving)
     exchange.end()
     return dq, dk, dv
+
+
+def _settle(leaving: list[Arrival]) -> None:
+    """Waits for results that are on their way, and forgets them."""
+    while leaving:
+        leaving.pop(0).wait()
 
 
 def _exchange_again(exchange: HeadExchange, saved: Sequence[Tensor], chunks: int) -> list[Tensor]:

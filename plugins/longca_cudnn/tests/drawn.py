@@ -1,14 +1,10 @@
 """Hypothesis strategies: small masks, each with the boolean matrix that it must show."""
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from longca.masks import BlockSparseMask
-
-#: A shared machine may be slow in any example.
-unhurried = settings(deadline=None)
 
 
 @st.composite

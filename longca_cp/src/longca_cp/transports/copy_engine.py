@@ -27,7 +27,7 @@ from torch import Tensor
 from longca.errors import LongCAError, UnsupportedError
 from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
-from longca_cp.transports.link import Line, Link, Moves, Slots, Window
+from longca_cp.transports.link import Line, Link, Slots, Window
 from longca_cp.transports.strided import strided_copies
 from longca_cp.transports.watch import Awaited, Watch
 
@@ -96,6 +96,10 @@ class CopyEngineLink(Link):
 
     def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
         """See `Link.window`. PyTorch's allocator gives unused memory back if need be."""
+        with torch.inference_mode(False):  # calls in training write to it too
+            return self._window(shape, dtype)
+
+    def _window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
         length = prod(shape) * dtype.itemsize
         memory = self._together(length, "it does not fit", lambda: self._allocated(max(length, 16)))
         buffers, handle = self._together(length, "peers cannot map it", lambda: self._mapped(memory))
@@ -115,6 +119,8 @@ class CopyEngineLink(Link):
                 "a CUDA graph cannot hold a call by the copy engine, because the host counts its posts; give "
                 "transport='collectives', or leave attention under a strategy out of the graph"
             )
+        if all(stream.query() for stream in self._streams.values()):
+            self._held.clear()  # what a call that failed has left
         super().restart(slots, most)
 
     def joined(self) -> None:
@@ -125,12 +131,8 @@ class CopyEngineLink(Link):
             self._moment.wait(torch.cuda.current_stream(self.device))
         self._held.clear()
 
-    def bring(self, moves: Moves) -> Callable[[], None]:
-        """See `Link.bring`."""
-        self._check()
-        for into, source in moves:
-            self._held.append(into)
-            self._copy(Line.ASIDE, into, source)
+    def brought(self) -> Callable[[], None]:
+        """See `Link.brought`."""
         done = self._streams[Line.ASIDE].record_event()
         return lambda: done.wait(torch.cuda.current_stream(self.device))
 
@@ -140,6 +142,10 @@ class CopyEngineLink(Link):
 
     def _push(self, index: int, into: Tensor, source: Tensor) -> None:
         self._copy(Line.PUSHES, into, source)
+
+    def _bring(self, into: Tensor, source: Tensor) -> None:
+        self._held.append(into)
+        self._copy(Line.ASIDE, into, source)
 
     def _copy(self, line: Line, into: Tensor, source: Tensor) -> None:
         self._held.append(source)

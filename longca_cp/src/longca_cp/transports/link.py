@@ -192,16 +192,20 @@ class Link(ABC):
         """Lets later copies aside come after everything that the current stream was given so far."""
         self._follow(Line.ASIDE)
 
-    @abstractmethod
-    def bring(self, moves: Moves) -> Callable[[], None]:
-        """Copies tensors of this rank aside.
+    def bring(self, moves: Moves) -> None:
+        """Copies tensors of this rank aside. The current stream has them after `brought` or `joined`.
 
         Args:
             moves: The tensors to fill and their sources, which must not change before `joined`. Both are held.
-
-        Returns:
-            The function that makes the current stream wait for the copies, as `joined` does too.
         """
+        self._check()
+        for into, source in moves:
+            if into.numel():
+                self._bring(into, source)
+
+    @abstractmethod
+    def brought(self) -> Callable[[], None]:
+        """The function that makes the current stream wait for the copies aside so far."""
 
     def post(self, index: int, slot: int, *, early: bool = False) -> None:
         """Tells a peer that a slot is ready, after everything sent to it so far and what the current stream was given.
@@ -275,6 +279,9 @@ class Link(ABC):
 
     @abstractmethod
     def _push(self, index: int, into: Tensor, source: Tensor) -> None: ...
+
+    @abstractmethod
+    def _bring(self, into: Tensor, source: Tensor) -> None: ...
 
     @abstractmethod
     def _post(self, index: int, slot: int, count: int) -> None: ...

@@ -11,7 +11,7 @@ from longca import masks
 from longca.masks import BlockSparseMask
 from longca_cudnn.bsa.tiles import TiledSide, in_tiles, tile_size
 
-from ..drawn import block_masks, bounds, unhurried
+from ..drawn import block_masks, bounds
 
 SIZES = st.one_of(st.integers(1, 200), st.sampled_from([64, 128, 192, 256]))
 
@@ -38,7 +38,6 @@ def test_blocks_that_are_tiles_stay():
     assert in_tiles(mask, 64) is mask
 
 
-@unhurried
 @given(bounds(sizes=SIZES), st.sampled_from([64, 128]))
 def test_a_side_is_padded_to_whole_tiles(starts, tile):
     side = TiledSide(starts, tile)
@@ -53,7 +52,6 @@ def test_a_side_is_padded_to_whole_tiles(starts, tile):
     assert side.is_dense == (side.places == np.arange(side.tokens)).all()
 
 
-@unhurried
 @given(block_masks(sizes=SIZES), st.sampled_from([64, 128]))
 def test_tiles_show_what_blocks_show(drawn, tile):
     mask, dense = drawn

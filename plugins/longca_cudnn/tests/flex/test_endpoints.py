@@ -11,7 +11,7 @@ from longca import masks
 from longca.masks import Form, Slice, SliceMask
 from longca_cudnn.flex.endpoints import blind_queries, count_of, endpoints_of
 
-from ..drawn import block_masks, slice_masks, unhurried
+from ..drawn import block_masks, slice_masks
 
 CPU = torch.device("cpu")
 
@@ -48,14 +48,12 @@ def check(mask, dense, heads_q):
     return endpoints.shape[1]
 
 
-@unhurried
 @given(slice_masks())
 def test_any_intervals(drawn):
     mask, dense = drawn
     assert check(mask, dense, 8) == fewest(dense) == count_of(mask.row_pieces)
 
 
-@unhurried
 @given(block_masks())
 def test_masks_of_heads(drawn):
     mask, dense = drawn
