@@ -42,6 +42,8 @@ def test_a_command_imports_nothing_of_the_working_folder(trapped, way):
     listed = {plugin["name"]: plugin for plugin in json.loads(run(trapped, way, "plugins", "--json"))}
     assert (listed["hooked"]["kernels"], listed["hooked"]["problems"]) == (["hooked"], [])
     assert "hooked" in run(trapped, way, "run", "causal", "--seqlen", "64", "--dry-run")
+    one = ("causal", "--seqlen", "64", "--heads", "2:1", "--head-dim", "16", "--dtype", "float32", "--device", "cpu")
+    assert "1 case: 1 ok" in run(trapped, way, "run", *one, "--direction", "forward", "--kernel", "naive")
 
 
 #: A program with torch, beside which a fork is not safe. The working folder is on its path, as in a notebook.

@@ -17,12 +17,15 @@ from longca_bench.measuring.keeping import Keeper
 
 __all__: list[str] = []
 
+#: Variables that name folders of the user's. A run may be below them, and workers are told of no run.
+_FOLDERS = ("PWD", "OLDPWD", "LONGCA_HISTORY")
+
 
 def main() -> None:
     """Serves the connection that the command line names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C
     end_with_parent()
-    own = sys.argv[2].split(",")
+    own = {*sys.argv[2].split(","), *_FOLDERS}
     keeper = Keeper({name: value for name, value in os.environ.items() if name not in own}, sys.argv[3])
     try:
         from longca_bench.measuring.judging import serve  # the keeper imports PyTorch at the same time

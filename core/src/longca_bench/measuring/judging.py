@@ -5,7 +5,9 @@ It runs no kernel. Kernels run in workers, and a worker can end a case and nothi
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
@@ -43,7 +45,7 @@ def serve(connection: Connection, keeper: Keeper) -> None:
     bench = Bench(setup.device, instruments, setup.with_backward, setup.wait_idle)
     phases("ready")
     while True:
-        result = _measured(connection.recv(), bench, workers, phases)
+        result = _measured(connection.recv(), bench, instruments)
         if _poisoned():
             connection.send(replace(result, is_last=True))
             return
@@ -51,11 +53,12 @@ def serve(connection: Connection, keeper: Keeper) -> None:
         connection.send(result)
 
 
-def _measured(order: Order, bench: Bench, workers: Workers, phases: Phases) -> Result:
+def _measured(order: Order, bench: Bench, instruments: Instruments) -> Result:
     """The result of a case. What a plugin's code does, and what exceeds this process's own memory, are results."""
+    workers, phases = instruments.workers, instruments.announce
     workers.deadline = None if order.seconds is None else time.monotonic() + order.seconds
     try:
-        return bench.measure(order.task)
+        return _with_all_memory(lambda: bench.measure(order.task), workers, alone=instruments.world.size == 1)
     except CaseEndError as end:
         if end.status is Status.TIMEOUT:
             message = f"still in phase {phases.last!r} after {order.seconds:g} s; it was ended"
@@ -64,9 +67,35 @@ def _measured(order: Order, bench: Bench, workers: Workers, phases: Phases) -> R
             message = f"{end} in phase {phases.last!r}" if is_dead else str(end)
         return Result(end.status, message, {})
     except Exception as error:  # this process's own memory may be out, or another rank may be gone
-        # PyTorch has these words if a CPU's memory is out.
-        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-        return Result(failure(exhausted=exhausted), f"{type(error).__name__}: {error}", {})
+        exhausted, text = _is_exhausted(error), f"{type(error).__name__}: {error}"
+        text = f"the judge, which holds inputs and references, has no memory left. {text}" if exhausted else text
+        return Result(failure(exhausted=exhausted), text, {})
+
+
+def _with_all_memory(measure: Callable[[], Result], workers: Workers, *, alone: bool) -> Result:
+    """The result of a case, in which the judge may need the memory that resting workers hold.
+
+    Args:
+        measure: Measures the case.
+        workers: The workers. They are ended, and start again at need.
+        alone: Whether this judge measures without others, and may measure twice.
+    """
+    try:
+        return measure()
+    except Exception as error:
+        if isinstance(error, CaseEndError) or not alone or not _is_exhausted(error):
+            raise
+    # The error is gone now, and with it the tensors of the frames that it came through.
+    workers.end()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return measure()
+
+
+def _is_exhausted(error: Exception) -> bool:
+    """Whether an error says that this process has no memory left."""
+    # PyTorch has these words if a CPU's memory is out.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def _poisoned() -> bool:

@@ -144,10 +144,14 @@ class Workers:
             worker.unmap(numbers)
         self.arena.trim()
 
-    def close(self) -> None:
-        """Ends all workers."""
+    def end(self) -> None:
+        """Ends all workers. They start again at need."""
         for worker in self._workers.values():
             worker.end()
+
+    def close(self) -> None:
+        """Ends all workers, and their keeper."""
+        self.end()
         self._keeper.close()
 
 

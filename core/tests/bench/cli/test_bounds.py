@@ -236,10 +236,22 @@ def test_a_digest_is_the_same_in_parts(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [["run", "causal", "--seqlen", str(2**30)], ["show-mask", "causal_document", "--lengths", "zero.txt"]],
+    [
+        ["run", "causal", "--seqlen", str(2**30)],
+        ["show-mask", "causal_document", "--lengths", "zero.txt"],
+        ["run", "deep.toml"],
+        ["run", "digits.toml"],
+        ["run", "cases.toml"],
+        ["run", "keys.toml"],
+    ],
     ids=" ".join,
 )
 def test_a_process_refuses_with_little_time_and_memory(arguments):
+    Path("deep.toml").write_text("x = " + "[" * 10_000 + "]" * 10_000)
+    Path("digits.toml").write_text(suite(seqlens=f"[{DIGITS}]"))
+    Path("cases.toml").write_text(suite(seqlens=THOUSAND, seeds=THOUSAND, head_dims=THOUSAND))
+    Path("keys.toml").write_text(".".join(["a"] * 10_000) + " = 1")
+
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
         resource.setrlimit(resource.RLIMIT_CPU, (5, 5))

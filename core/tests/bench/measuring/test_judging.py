@@ -1,0 +1,81 @@
+"""Judging: a judge without memory takes that of resting workers, and tells workers nothing of the run's folder."""
+
+import json
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from longca_bench.measuring.judging import _measured
+from longca_bench.measuring.messages import Order
+from longca_bench.measuring.status import Status
+from longca_bench.measuring.workers import CaseEndError
+
+FULL = torch.OutOfMemoryError("CUDA out of memory")
+
+
+def measured(*answers, ranks=1):
+    """The result of a case that a bench answers in turn, and the mocks of the bench and of the workers."""
+    bench, workers = Mock(), Mock()
+    bench.measure.side_effect = answers
+    instruments = SimpleNamespace(workers=workers, announce=Mock(last="references"), world=Mock(size=ranks))
+    return _measured(Order(Mock(), None), bench, instruments), bench, workers
+
+
+def test_a_judge_without_memory_ends_resting_workers_and_measures_once_more():
+    result, bench, workers = measured(FULL, "right")
+    assert (result, bench.measure.call_count) == ("right", 2)
+    workers.end.assert_called_once_with()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_memory_of_the_judge_is_not_said_to_be_the_kernels(ranks):
+    result, bench, _ = measured(FULL, FULL, ranks=ranks)
+    assert (result.status, bench.measure.call_count) == (Status.OOM, 3 - ranks), "ranks measure together"
+    assert result.message.startswith("the judge, which holds inputs and references, has no memory left")
+
+
+def test_memory_of_a_kernel_is_the_kernels():
+    result, bench, workers = measured(CaseEndError(Status.OOM, "the kernel has no memory left"))
+    assert (result.status, result.message) == (Status.OOM, "the kernel has no memory left")
+    assert bench.measure.call_count == 1
+    workers.end.assert_not_called()
+
+
+SPY = """
+import os
+from longca_builtin.naive import Naive
+
+class Spy(Naive):
+    def plan(self, problem):
+        held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2
+                and os.path.lexists(f"/proc/self/fd/{fd}")]
+        told = [*os.environ.values(), os.getcwd(), *held]
+        raise RuntimeError(f"told of {[each for each in told if 'secret' in each]}")
+
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", dtypes=("float32",), backward="external")
+    return [kernel("spy", takes, implementation="spy:Spy")]
+"""
+
+
+def test_a_worker_is_told_nothing_of_the_runs_folder(fakes):
+    fakes.add("spy", SPY)
+    run = fakes.root / "secret"
+    run.mkdir()
+    about = ("--seqlen", "64", "--heads", "2:1", "--head-dim", "16", "--dtype", "float32", "--direction", "forward")
+    ran = fakes.longca(
+        *("run", "causal", "--kernel", "spy", "--device", "cpu", *about, "--out", str(run / "here")),
+        PWD=str(run),
+        OLDPWD=str(run),
+        LONGCA_HISTORY=str(run / "history"),
+    )
+    (record,) = map(json.loads, (run / "here" / "records.jsonl").read_text().splitlines())
+    assert record["message"].endswith("told of []"), ran.stderr
+
+
+def test_another_error_is_no_lack_of_memory():
+    result, bench, _ = measured(ValueError("odd"))
+    assert (result.status, result.message, bench.measure.call_count) == (Status.ERROR, "ValueError: odd", 1)
