@@ -14,6 +14,7 @@ from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import LEAST
 from longca_bench.suites.case import Case
 from longca_bench.suites.cases import Selection, expand
+from longca_bench.suites.one_problem import problem_suite
 from longca_bench.suites.suite import load_suite
 
 CPU = Device("cpu")
@@ -37,6 +38,17 @@ def test_every_pattern_and_kernel(core):
         assert {finding["tensor"] for finding in record.findings} >= {"out", "lse"}
     backward, forward = (next(r for r in records if r.direction == d) for d in ("backward", "forward"))
     assert backward.flops == 2.5 * forward.flops
+
+
+@pytest.mark.parametrize("pattern", ["causal_document", "uniform_block_sparse", "shared_question"])
+def test_every_dtype_and_kernel(core, pattern):
+    """Changed inputs and their checks are right in every dtype: float16 has the smallest range."""
+    dtypes = ("float16", "bfloat16", "float64")
+    suite = problem_suite(pattern, seqlens=[96], heads=["4:2"], head_dims=[16], dtypes=dtypes)
+    records = run_cases(suite, expand(suite, core.kernels), CPU, core, lambda record: None)
+    assert {record.dtype for record in records if record.status == "ok"} == set(dtypes)
+    found = {record.status for record in records}
+    assert found <= {"ok", "unsupported"}, [r.message for r in records if r.status not in ("ok", "unsupported")]
 
 
 def test_two_workers_share_the_cases(core):
