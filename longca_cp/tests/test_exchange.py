@@ -1,11 +1,17 @@
 """Transfers: buffers, bytes, the order of rows and the heads of ranks."""
 
+import logging
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 
+from longca import Transport
+from longca_cp import exchange
 from longca_cp.exchange import Order
 from longca_cp.head_exchange import each, put_together, take_apart
+from longca_cp.transports import links
 
 from .test_strategies import sizes
 
@@ -136,3 +142,18 @@ def test_copies_of_a_head_are_summed_in_float32():
     into = torch.empty(1, 1, 1)
     put_together(parts, into, slice(0, 1))
     assert into.item() == 259
+
+
+def test_it_is_said_once_why_auto_takes_collectives_on_more_gpus(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "longca")
+    group = mock.Mock(size=lambda: 4, rank=lambda: 1)
+    mesh = mock.Mock(device_type="cuda", get_group=lambda dim: group)
+    monkeypatch.setattr(exchange, "rank_in", lambda mesh, names: 1)
+    monkeypatch.setattr(exchange, "mesh_dims", lambda mesh, names: [0])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(links, "_LOGGED", set())
+    for _ in "ab":
+        _, (axis,) = exchange.axes_of(mesh, ("ring",))
+        assert axis.transport is Transport.COLLECTIVES
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "because the copy engine is not verified on more than 2 GPUs" in said

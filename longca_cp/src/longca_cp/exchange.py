@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -21,9 +22,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.manifests import Transport
 from longca.parallel.meshes import mesh_dims, rank_in
-from longca_cp.pushes import takes_links
+from longca_cp.pushes import VERIFIED_RANKS, takes_links
 from longca_cp.transports.link import Link
-from longca_cp.transports.links import link_of
+from longca_cp.transports.links import link_of, say_collectives
 
 __all__ = ["Axis", "Order", "Transfer", "all_gather", "all_to_all", "axes_of", "reduce_scatter", "shift"]
 
@@ -86,6 +87,10 @@ def axes_of(
     device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
     groups = [mesh.get_group(dim) for dim in dims]
     has_links = takes_links(transport, [group.size() for group in groups], kind == "cuda")
+    if transport is Transport.AUTO and kind == "cuda" and not has_links and prod(group.size() for group in groups) > 1:
+        say_collectives(
+            f"the copy engine is not verified on more than {VERIFIED_RANKS} GPUs; transport='copy_engine' takes it"
+        )
     links = [link_of(group, device, transport) if has_links else None for group in groups]
     return rank, tuple(Axis(group, group.size(), group.rank(), link) for group, link in zip(groups, links, strict=True))
 

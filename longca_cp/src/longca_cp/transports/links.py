@@ -19,7 +19,7 @@ from longca_cp.transports.host_memory import everyones
 from longca_cp.transports.link import Link
 from longca_cp.transports.shared_memory import SharedMemoryLink
 
-__all__ = ["available", "link_of"]
+__all__ = ["available", "link_of", "say_collectives"]
 
 _log = logging.getLogger("longca")
 
@@ -65,10 +65,15 @@ def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport
         raise UnsupportedError(
             f"transport='copy_engine' was asked for, and {reason}. Ask for transport='collectives' or 'auto'"
         )
+    say_collectives(reason)
+    return None
+
+
+def say_collectives(reason: str) -> None:
+    """Logs once why tensors move by collectives."""
     if reason not in _LOGGED:
         _LOGGED.add(reason)
         _log.info("attention: tensors move by collectives, because %s", reason)
-    return None
 
 
 def available(group: dist.ProcessGroup, device: torch.device) -> str | None:
