@@ -28,6 +28,7 @@ from longca.processes import end_with_parent
 from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_problem, verify_repeats
 from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import NotApplicableError, Subject, subjects
+from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
@@ -160,9 +161,8 @@ def _how(error: Exception, subject: Subject) -> tuple[Status, str]:
         return error.status, late if error.status is Status.TIMEOUT else str(error)
     if isinstance(error, ContractError | VerificationError):
         return Status.WRONG, str(error)
-    # PyTorch has these words if a CPU's memory is out.
-    exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-    return failure(exhausted=exhausted), f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
+    return failure(exhausted=is_exhausted(error, text)), text
 
 
 def verify_kernels(

@@ -15,6 +15,7 @@ import torch
 
 from longca.kernels.base import torch_device
 from longca_bench.measuring.bench import Bench
+from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
@@ -54,7 +55,7 @@ def serve(connection: Connection, keeper: Keeper) -> None:
 
 
 def _measured(order: Order, bench: Bench, instruments: Instruments) -> Result:
-    """The result of a case. What a plugin's code does, and what exceeds this process's own memory, are results."""
+    """The result of a case. Faults of a plugin's code are results, and so is a lack of this process's own memory."""
     workers, phases = instruments.workers, instruments.announce
     workers.deadline = None if order.seconds is None else time.monotonic() + order.seconds
     try:
@@ -67,7 +68,8 @@ def _measured(order: Order, bench: Bench, instruments: Instruments) -> Result:
             message = f"{end} in phase {phases.last!r}" if is_dead else str(end)
         return Result(end.status, message, {})
     except Exception as error:  # this process's own memory may be out, or another rank may be gone
-        exhausted, text = _is_exhausted(error), f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
+        exhausted = is_exhausted(error, text)
         text = f"the judge, which holds inputs and references, has no memory left. {text}" if exhausted else text
         return Result(failure(exhausted=exhausted), text, {})
 
@@ -83,19 +85,13 @@ def _with_all_memory(measure: Callable[[], Result], workers: Workers, *, alone: 
     try:
         return measure()
     except Exception as error:
-        if isinstance(error, CaseEndError) or not alone or not _is_exhausted(error):
+        if isinstance(error, CaseEndError) or not alone or not is_exhausted(error, str(error)):
             raise
     # The error is gone now, and with it the tensors of the frames that it came through.
     workers.end()
     gc.collect()
     torch.cuda.empty_cache()
     return measure()
-
-
-def _is_exhausted(error: Exception) -> bool:
-    """Whether an error says that this process has no memory left."""
-    # PyTorch has these words if a CPU's memory is out.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def _poisoned() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,8 +87,7 @@ class WatchedKernel:
 
     def look(self) -> None:
         """Marks the call that the CUDA device is inside, while its host waits."""
-        spans = self._spans[: self._count]
-        self._marks.set(next((each.number for each in spans if each.begin.query() and not each.end.query()), 0))
+        self._marks.set(_inside(self._spans[: self._count]))
 
     def look_inside(self) -> None:
         """Marks the call that the CUDA device is inside, if the host is inside a call for long. For another thread."""
@@ -96,8 +95,7 @@ class WatchedKernel:
         if not entered or time.monotonic() < entered + LOOK:
             return
         *spans, present = self._spans[: count + 1]
-        number = next((each.number for each in spans if each.begin.query() and not each.end.query()), 0)
-        number = number or (present.number if present.begin.query() else 0)
+        number = _inside(spans) or (present.number if present.begin.query() else 0)
         if (self._count, self._entered) == (count, entered):
             self._marks.set(number)
 
@@ -176,6 +174,11 @@ class WatchedKernel:
             return result
 
         return call_on_cuda if self._device.type == "cuda" else call
+
+
+def _inside(spans: Iterable[_Span]) -> int:
+    """The number of the method whose call the device is inside, among calls that the host has left. 0 for none."""
+    return next((each.number for each in spans if each.begin.query() and not each.end.query()), 0)
 
 
 def _no_forward(

@@ -39,6 +39,7 @@ from longca_bench.measuring.commands import (
     Share,
     WorkerSetup,
 )
+from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.strategy_commands import CallStrategy, Join
@@ -113,8 +114,7 @@ class Worker:
             return self._do[type(command)](command)
         except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
             text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
-            # PyTorch has these words if a CPU's memory is out.
-            exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
+            exhausted = is_exhausted(error, text)
         # The error is gone now, and with it the tensors of the frames that it came through.
         gc.collect()
         return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=self._changed())
