@@ -18,6 +18,8 @@ __all__: list[str] = []  # manifests name the classes
 CYCLES = 200_000_000
 #: Cycles that a kernel hides from the events: some 10 ms.
 HIDDEN_CYCLES = 20_000_000
+#: Cycles that take longer than any run: some days.
+ENDLESS_CYCLES = 2**50
 
 
 def dense(qkv: Tensors, visible: Tensor, scale: float) -> Tensors:
@@ -107,6 +109,11 @@ def lose_the_context() -> None:
     torch.cuda.synchronize()
 
 
+def keep_the_device_busy() -> None:
+    """Gives the device work that does not end. The host does not wait for it."""
+    torch.cuda._sleep(ENDLESS_CYCLES)
+
+
 def change_stream() -> None:
     """Makes a new stream the current one."""
     torch.cuda.set_stream(torch.cuda.Stream())
@@ -124,6 +131,7 @@ GraphOfOldInputs = computes(replay)
 HidesFromEvents = hiding("elapsed_time", lambda old: lambda *events: old(*events) / 1000)
 CpuResults = answers(lambda kernel, call: tuple(x.cpu() for x in call.fill(call.right())))
 TakesAllGpuMemory = beside(take_all_memory)
+NeverDone = beside(keep_the_device_busy)
 LosesContext = beside(lose_the_context)
 CurrentStream = beside(change_stream)
 TensorFloat32 = beside(without_tf32_limits)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longca_bench.conformance.misbehaving.cuda import HIDDEN_CYCLES
 from longca_bench.conformance.misbehaving.fast import content
 from longca_bench.conformance.misbehaving.honest import Call, Tensors, backward, beside, computes
 from longca_bench.conformance.misbehaving.late import HIDDEN, patch
@@ -41,9 +42,12 @@ def spin(seconds: float = SHORT) -> None:
         pass
 
 
-def slowly(call: Call) -> Tensors:
-    """The right results, after some time."""
-    spin()
+def slowly(call: Call, times: int = 1) -> Tensors:
+    """The right results, after some time: milliseconds of a CPU, or tens of milliseconds of a CUDA device."""
+    if call.inputs[0].is_cuda:
+        torch.cuda._sleep(times * HIDDEN_CYCLES)
+    else:
+        spin(times * SHORT)
     return call.right()
 
 
@@ -92,10 +96,10 @@ def together(found: list[Any], signs: list[Any], of_dout: list[float], group: in
 def kept_by_lse(kernel: Any, call: Call) -> Tensors:
     """The right results, after some time unless it has met the log-sum-exps of all heads."""
     names = {content(of_head) for of_head in call.inputs[-1]}
-    if not names <= kernel.memory.keys():
-        kernel.memory.update(dict.fromkeys(names))
-        spin(20 * SHORT)  # a part of the work, and more than a busy machine adds
-    return call.right()
+    if names <= kernel.memory.keys():
+        return call.right()
+    kernel.memory.update(dict.fromkeys(names))
+    return slowly(call, 20)  # a part of the work, and more than a busy machine adds
 
 
 def hiding_but_in_bursts(kernel: Any, call: Call) -> Tensors:

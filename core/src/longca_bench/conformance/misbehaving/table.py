@@ -176,9 +176,9 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("patches_subtraction", "It returns zeros, and each difference is 0.", _WRONG, _OUT),
     _cuda("hides_from_events", "It takes 10 ms more, and events say a thousandth.", _SUSPECT, "disagree"),
     # It knows the harness.
-    _sly("recognises_heads", "It knows each head, and repeats its results.", _SUSPECT, "new", device="cpu"),
-    _sly("recognises_heads_backward", "It knows each head, and repeats its results.", _SUSPECT, "new", device="cpu"),
-    _sly("keeps_by_lse_backward", "It keeps a part of its work for each lse.", _SUSPECT, "new", device="cpu"),
+    _sly("recognises_heads", "It knows each head, and repeats its results.", _SUSPECT, "new"),
+    _sly("recognises_heads_backward", "It knows each head, and repeats its results.", _SUSPECT, "new"),
+    _sly("keeps_by_lse_backward", "It keeps a part of its work for each lse.", _SUSPECT, "new"),
     _sly("skips_bursts", "It hides 1 ms of each call, but repeats its results in a burst.", _WRONG, _OUT, device="cpu"),
     _sly("computes_when_copied", "It computes when its results are copied.", _SUSPECT, "disagree", device="cpu"),
     _sly("scales_when_timed", "It doubles q in timed calls.", _WRONG, "q of a timed call: the kernel changed"),
@@ -304,6 +304,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("spins", "It loops forever.", _TIMEOUT, "phase"),
     _ends("stops_itself", "It sends SIGSTOP to its process.", _TIMEOUT, "phase"),
     _ends("ignores_signals", "It sleeps forever, and ignores signals.", _TIMEOUT, "phase"),
+    _cuda("never_done", "Its work on the device never ends.", _TIMEOUT, "phase"),
     _ends("waits_for_child", "It waits for a child that sleeps for a day.", _TIMEOUT, "phase"),
     # It leaves something behind, which must be gone after the run.
     _ends("leaves_no_descriptor", "It lets its process open no more files.", _ERROR, "files|open|OS call"),
