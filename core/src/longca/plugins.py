@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
+from itertools import permutations
 from math import prod
 from typing import Any, Literal
 
@@ -22,8 +23,8 @@ from longca.manifests import (
     Transport,
     Verdict,
 )
-from longca.manifests.mixes import asked_of_step, is_mix, kernels_of, ways_of
-from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
+from longca.manifests.mixes import asked_of_step, is_mix, kernels_of
+from longca.manifests.pairs import HALVES, asked_of_halves, halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest
 from longca.manifests.step_cuts import distinct_steps, step_kinds, step_problems
 
@@ -159,9 +160,15 @@ class Registry:
             UnknownNameError: Nobody provides a kernel of the mix.
             RequestError: It is no name of a mix.
         """
-        step = asked_of_step(problem)
-        names = ways_of(kernels_of(mix), step.direction)
-        return {name: self.resolve(name, step, anywhere=anywhere) for name in names}
+        step, kernels = asked_of_step(problem), kernels_of(mix)
+        found = {name: self.resolve(name, step, anywhere=anywhere) for name in kernels}
+        if step.direction == "backward":  # a half is resolved once for all of its pairs
+            forward, backward = (
+                {name: self.resolve(name, half, anywhere=anywhere) for name in kernels} for half in halves(step)
+            )
+            named = ((join(*two), two) for two in permutations(kernels, 2))
+            found |= {name: pair_verdict(name, (forward[first], backward[last])) for name, (first, last) in named}
+        return found
 
     def _resolve_mix(
         self,

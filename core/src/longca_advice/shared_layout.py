@@ -171,15 +171,17 @@ def _predicted(
         problem = weighed[index][0]
         return predicted(registry, problem, layouts, named, capacity_of(problem))
 
-    promising: dict[int, None] = {}
+    weighed_exactly: dict[tuple[int, int], Weighed] = {}
     for index in range(len(weighed)):
         place = {id(layouts[index]): number for number, layouts in enumerate(candidates)}
-        promising |= dict.fromkeys(
-            place[id(one.way.layout)] for one in best(index, [each[index] for each in candidates])
-        )
+        for one in best(index, [each[index] for each in candidates]):
+            weighed_exactly.setdefault((place[id(one.way.layout)], index), one)
     found: list[tuple[bool, float, _Layouts, list[Weighed]]] = []
-    for number in sorted(promising):
-        firsts = [next(iter(best(index, [layout])), None) for index, layout in enumerate(candidates[number])]
+    for number in sorted({number for number, _ in weighed_exactly}):
+        firsts = [
+            weighed_exactly.get((number, index)) or next(iter(best(index, [layout])), None)
+            for index, layout in enumerate(candidates[number])
+        ]
         ones = [one for one in firsts if one is not None]
         if len(ones) == len(firsts):
             seconds = sum(weight * one.seconds for (_, weight), one in zip(weighed, ones, strict=True))

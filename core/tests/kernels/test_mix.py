@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import longca
-from longca import Device, Problem, masks
+from longca import Device, Problem, masks, plugins
 from longca.errors import RequestError, UnknownNameError
 from longca.kernels.mix import Mix
 from longca.masks import Form
@@ -91,6 +91,14 @@ def test_attention_takes_a_mix_by_its_name():
     out, expected = (longca.attention(*qkv, mask, kernel=kernel) for kernel in (MIX, "naive"))
     assert torch.allclose(out, expected)
     assert all(map(torch.allclose, torch.autograd.grad(out.sum(), qkv), torch.autograd.grad(expected.sum(), qkv)))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_step_takes_a_kernel_or_in_training_a_pair_as_if_each_was_asked_by_itself(direction):
+    registry = plugins.registry()
+    step = Problem(mask=masks.build("causal", 64), heads_q=4, device=Device("cpu"), direction=direction, composed=True)
+    names = ["naive", "sdpa"] if direction == "forward" else ["naive", "sdpa", "naive+sdpa", "sdpa+naive"]
+    assert registry.ways("naive|sdpa", step) == {name: registry.resolve(name, step) for name in names}
 
 
 def test_a_forward_and_a_backward_alone_are_a_way_together(open_registry):

@@ -4,8 +4,8 @@ import pytest
 
 from longca import masks
 from longca.errors import RequestError
-from longca.manifests import Device, Direction, Problem
-from longca.manifests.mixes import asked_of_step, is_mix, kernels_of, mix_of, singles, ways_of
+from longca.manifests import Device, Problem
+from longca.manifests.mixes import asked_of_step, is_mix, kernels_of, mix_of, singles
 
 
 def test_a_name_is_of_one_kernel_of_a_pair_or_of_a_mix():
@@ -30,11 +30,6 @@ def test_a_name_is_of_one_kernel_of_a_pair_or_of_a_mix():
 def test_names_that_are_refused(name, said):
     with pytest.raises(RequestError, match=said):
         kernels_of(name)
-
-
-def test_a_step_takes_a_kernel_or_in_training_a_pair():
-    assert ways_of(("a", "b"), Direction.FORWARD) == ("a", "b")
-    assert ways_of(("a", "b"), Direction.BACKWARD) == ("a", "b", "a+b", "b+a")
 
 
 def test_a_step_is_part_of_a_larger_softmax_and_takes_verified_offers():

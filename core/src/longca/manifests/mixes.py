@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import permutations
 
 from longca.errors import RequestError
-from longca.manifests.offers import Direction
-from longca.manifests.pairs import join, split
+from longca.manifests.pairs import split
 from longca.manifests.problem import Problem
 
-__all__ = ["asked_of_step", "is_mix", "kernels_of", "mix_of", "singles", "ways_of"]
+__all__ = ["asked_of_step", "is_mix", "kernels_of", "mix_of", "singles"]
 
 #: The sign between the kernels of a mix.
 SIGN = "|"
@@ -54,12 +52,6 @@ def mix_of(kernels: Iterable[str]) -> str:
 def singles(name: str) -> tuple[str, ...]:
     """Every single kernel of a kernel, of a pair or of a mix."""
     return kernels_of(name) if is_mix(name) else split(name) or (name,)
-
-
-def ways_of(kernels: Iterable[str], direction: Direction) -> tuple[str, ...]:
-    """The kernels and pairs that one step of a mix may take: in training first the kernels, and then their pairs."""
-    alone = tuple(kernels)
-    return alone if direction == "forward" else (*alone, *(join(*two) for two in permutations(alone, 2)))
 
 
 def asked_of_step(problem: Problem) -> Problem:

@@ -146,7 +146,13 @@ def _version(distribution: str) -> str:
 def verified_path() -> Path:
     """The path of this machine's checks."""
     named = os.environ.get("LONGCA_VERIFIED")
-    return Path(named) if named else platformdirs.user_data_path("longca") / "verified.jsonl"
+    return Path(named) if named else _usual_path(os.environ.get("XDG_DATA_HOME"), os.environ.get("HOME"))
+
+
+@lru_cache(maxsize=4)
+def _usual_path(*_folders: str | None) -> Path:
+    """The path in the user's data folder. A choice among placements asks for it thousands of times."""
+    return platformdirs.user_data_path("longca") / "verified.jsonl"
 
 
 def note_check(check: Check) -> None:
