@@ -72,8 +72,9 @@ class Captured:
         self.x.grad = None
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.out = layer(self.x)
-            self.out.backward(self.dout)
+            out = layer(self.x)
+            out.backward(self.dout)
+        self.out = out.detach()  # a graph of autograd that lives on would be found by later calls on other streams
 
     def replay(self, x: Tensor, dout: Tensor) -> Tensor:
         """The output for new inputs. The gradients are in `x.grad` and in the parameters."""
