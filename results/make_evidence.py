@@ -31,6 +31,7 @@ TABLE = RESULTS.parent / "core" / "src" / "longca_advice" / "evidence.jsonl"
 LEFT_OUT = {
     "h200/distributed/chunked32k": "an earlier schedule: transfers of full masks beside the kernel",
     "h200/cudnn/blocks64": "cut short after one share of blocks",
+    "h200/core/dtypes": "short calls in every dtype, which show that no honest kernel is suspected",
     "h200/advice/problems": "problems that predictions were held against; they stay unseen",
 }
 

@@ -20,7 +20,7 @@ SEQLEN = 256
 IGNORED = (
     "ignore:Attempting to run cuBLAS:UserWarning",  # the first product of the process is in the backward's thread
     "ignore:The CUDA Graph is empty:UserWarning",  # the compiler cuts its graph at attention
-    "ignore:The AccumulateGrad node's stream does not match:UserWarning",  # a compiler's frames keep a graph for a while
+    "ignore:The AccumulateGrad node's stream does not match:UserWarning",  # a compiler keeps frames
     "ignore:Synchronization debug mode is a prototype:UserWarning",
     "ignore::DeprecationWarning",  # kernel libraries import each other's old names
 )
