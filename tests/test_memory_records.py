@@ -34,8 +34,8 @@ QUICK: dict[str, dict[str, int]] = {
     "causal_sliding_window": {"window": 256},
     "block_causal_document": {"block": 128},
 }
-#: Runs that are left out. Calls of 2 K tokens with eight heads take some 20 MiB, of which a block of PyTorch's allocator
-#: is a large share. What `naive` states is that of a CPU, and twice as much as it takes on a GPU.
+#: Runs that are left out. Calls of 2 K tokens with eight heads take some 20 MiB, of which a block of the allocator is a
+#: large share. What `naive` states is that of a CPU, and twice as much as it takes on a GPU.
 SHORT = ("dtypes",)
 
 

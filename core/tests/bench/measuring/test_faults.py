@@ -283,6 +283,16 @@ def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_record_of_a_pair_names_both_distributions(faulty, tmp_path):
+    process = start(faulty, tmp_path / "run", "--kernel", "slow+naive")
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, output + errors
+    found = {(record["kernel"], record["direction"]): record for record in records(tmp_path / "run")}
+    assert all(record["status"] == "ok" for record in found.values())
+    assert found["slow+naive", "backward"]["distribution"] == "slow + longca-core"
+
+
+@pytest.mark.slow
 def test_samples_that_new_inputs_object_to_are_taken_again(faulty, tmp_path):
     """A machine may become slower for good among the samples. This kernel does so in its 17th call."""
     provide(faulty, "tiring", TIRES)
