@@ -43,6 +43,10 @@ def check_bad_input():
     refused("ignores these documents", lambda: model(**packed(5, 7), attention_mask=torch.ones(1, 12)))
     refused("labels has the shape [2, 23]", lambda: model(input_ids=ids, labels=ids[:, 1:]))
     refused("flatten the batch", lambda: model(input_ids=ids, cu_seq_lens_q=torch.tensor([0, 24])))
+    one, of_queries = ids[:1], torch.tensor([0, 20, 24])
+    refused("cu_seq_lens_k without cu_seq_lens_q", lambda: model(input_ids=one, cu_seq_lens_k=of_queries))
+    other = {"cu_seq_lens_q": of_queries, "cu_seq_lens_k": torch.tensor([0, 10, 24])}
+    refused("other bounds than cu_seq_lens_q", lambda: model(input_ids=one, **other))
     refused("different batches", lambda: model(input_ids=ids + dist.get_rank()))
     refused("was called by itself", lambda: model.model(input_ids=ids, use_cache=False))
     refused("[rows, tokens, ...] of the whole batch", lambda: (model(input_ids=ids), cp.shard(ids[:1])))

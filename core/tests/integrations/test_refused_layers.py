@@ -14,7 +14,7 @@ from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers import LayerMask, register, using
 from longca.integrations.transformers import layers as longca_layers
 
-from .models import BATCHES, COMMON, make, packed, step, tokens, transformers
+from .models import BATCHES, COMMON, assert_same, make, packed, step, tokens, transformers
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +176,10 @@ def test_a_layer_without_a_mask_is_refused():
 def test_harmless_arguments_of_transformers_are_taken():
     out, weights = call(softcap=None, output_attentions=False, is_causal=True, use_cache=False, sliding_window=8)
     assert (out.shape, weights) == ((2, 8, 4, 16), None)
+
+
+def test_an_own_mask_takes_the_place_of_bounds():
+    model, own = make("llama"), masks.build("causal", 24)
+    batch = {"input_ids": tokens(1, 24)}
+    plain = step(model, batch, "longca", longca_mask=own)
+    assert_same(step(model, batch, "longca", longca_mask=own, cu_seq_lens_q=bounds(0, 20, 24)), plain, 0.0)

@@ -16,7 +16,7 @@ from longca.kernels.shapes import contents_of, mask_of_bounds, sdpa
 from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
 from longca.plan_cache import PlanCache
 
-__all__ = ["attend", "check_layer", "computing_dtype", "under_autocast"]
+__all__ = ["attend", "check_layer", "computing_dtype", "under_autocast", "within_documents"]
 
 #: Arguments that change the scores or the weights, with what a user can do.
 _REFUSED = {
@@ -73,6 +73,7 @@ def attend(
         require_documents: As in `register`.
         longca_mask: The user's own mask, or one for each row.
         cu_seq_lens_q: Bounds of packed documents, as collators of flash-attention give them: [documents + 1].
+            A user's own mask takes their place.
         cu_seq_lens_k: Bounds of the documents' keys. They must be those of the queries.
         **others: Other arguments of transformers. Those that change the result are refused.
 
@@ -99,8 +100,9 @@ def attend(
         )
     if made is not None and queries == keys and not has_documents and longca_mask is cu_seq_lens_q is None:
         _check_boundaries(made, others.get("position_ids"))
-    if cu_seq_lens_q is not None or cu_seq_lens_k is not None:
-        masks = [_within_documents(masks, cu_seq_lens_q, cu_seq_lens_k, queries, keys)]
+    has_own = longca_mask is not None or (made is not None and made.is_own)
+    if not has_own and (cu_seq_lens_q is not None or cu_seq_lens_k is not None):
+        masks = [within_documents(masks, cu_seq_lens_q, cu_seq_lens_k, queries, keys)]
     if sliding_window is not None:
         masks = [_within_window(name, mask, int(sliding_window), is_checked=has_window) for mask in masks]
     if queries == 1:
@@ -205,9 +207,21 @@ def _check_boundaries(given: LayerMask, positions: Any) -> None:
         )
 
 
-def _within_documents(
+def within_documents(
     masks: list[Mask], bounds: Tensor | None, key_bounds: Tensor | None, queries: int, keys: int
 ) -> Mask:
+    """The mask of a batch of one row within the documents that a collator gave.
+
+    Args:
+        masks: The mask of each row.
+        bounds: Bounds of the documents' queries: [documents + 1].
+        key_bounds: Bounds of the documents' keys. None for those of the queries.
+        queries: Queries of a row.
+        keys: Keys of a row.
+
+    Raises:
+        RequestError: Several rows, bounds of keys alone, or other bounds for keys than for queries.
+    """
     if len(masks) != 1 or queries != keys:
         raise RequestError(
             f"cu_seq_lens_q packs all documents into one row, and the batch has {len(masks)} rows of {queries} queries "

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers.layer_masks import fitting, own_masks, own_of, same_object
+from longca.integrations.transformers.layers import within_documents
 from longca.integrations.transformers.mask_functions import padding
 from longca.integrations.transformers.parallel_setup import Setup
-from longca.kernels.shapes import mask_of_bounds
 from longca.manifests import Layout
 from longca.masks import Mask, Slice, SliceMask, from_cu_seqlens, intersection, pack
 from longca.plan_cache import PlanCache
@@ -94,16 +94,12 @@ def _base_mask(given: Mapping[str, Any], shape: tuple[int, int], require_documen
             "Use a collator that gives position_ids which start again in each document, such as "
             "DataCollatorWithFlattening, and no attention_mask"
         )
-    mask = from_cu_seqlens([*np.flatnonzero(starts.reshape(-1)).tolist(), rows * length], causal=True)
-    if bounds is not None:
-        if rows != 1:
-            raise RequestError(
-                f"cu_seq_lens_q packs all documents into one row, and the batch has {rows} rows; flatten the batch, as "
-                "DataCollatorWithFlattening does"
-            )
-        mask = intersection(mask, mask_of_bounds(bounds, None, False, (-1, -1), length, length))
+    mask: Mask = from_cu_seqlens([*np.flatnonzero(starts.reshape(-1)).tolist(), rows * length], causal=True)
+    if not {"cu_seq_lens_q", "cu_seq_lens_k"}.isdisjoint(given):
+        mask = within_documents([mask] * rows, bounds, given.get("cu_seq_lens_k"), length, length)
     if shown is not None and not shown.all():
         mask = intersection(mask, padding(shown.reshape(-1), rows * length, rows * length))
+    assert isinstance(mask, SliceMask), "documents and padding are slices"
     return same_object(mask)
 
 
