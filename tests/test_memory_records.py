@@ -49,8 +49,9 @@ class Found(NamedTuple):
 
 def _lines() -> Iterator[dict[str, Any]]:
     """Every measurement that has a peak of memory."""
-    for path in sorted((ROOT / "results" / "h200").glob("*/*/records.jsonl")):
-        for line in () if path.parent.name in SHORT else path.read_text(encoding="utf-8").splitlines():
+    paths = sorted((ROOT / "results" / "h200").glob("*/*/records.jsonl"))
+    for path in (each for each in paths if each.parent.name not in SHORT):
+        for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             if record["status"] == "ok" and record.get("peak_bytes"):
                 yield record

@@ -5,20 +5,17 @@ import torch
 
 from longca import masks
 from longca.errors import RequestError
-from longca.integrations.transformers import register, using
+from longca.integrations.transformers import using
 from longca.integrations.transformers.boundaries import LostStart, check_positions, lost_start, positions_of_caller
 
 from .models import COMMON, make, packed, tokens, transformers
+
+pytestmark = pytest.mark.usefixtures("registered")
 
 NEW = pytest.mark.skipif(
     transformers.__version__.startswith("4."), reason="OPT and Persimmon of transformers 4 have masks of their own"
 )
 HIDES = {"cache": {"use_cache": True}, "padding": {"attention_mask": torch.ones(1, 24)}}
-
-
-@pytest.fixture(autouse=True)
-def _registered():
-    register()
 
 
 def llama4():

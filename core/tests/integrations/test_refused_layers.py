@@ -16,10 +16,7 @@ from longca.integrations.transformers import layers as longca_layers
 
 from .models import BATCHES, COMMON, assert_same, make, packed, step, tokens, transformers
 
-
-@pytest.fixture(autouse=True)
-def _registered():
-    register()
+pytestmark = pytest.mark.usefixtures("registered")
 
 
 def test_boundaries_of_documents_can_be_required():

@@ -17,13 +17,10 @@ from longca.integrations.transformers import layers as longca_layers
 
 from .models import BATCHES, MODELS, assert_same, make, packed, step, tokens, transformers
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 #: Where `make install` puts the oldest release of transformers that LongCA takes.
 OLDEST = Path(sys.prefix) / "oldest-transformers"
-
-
-@pytest.fixture(autouse=True)
-def _registered():
-    register()
 
 
 @pytest.fixture
