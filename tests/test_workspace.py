@@ -198,6 +198,13 @@ def test_no_file_names_a_folder_of_someones_machine():
     assert not found
 
 
+def test_python_is_started_without_the_working_folder():
+    """`safe_python` starts it. The others print its path, or start a process that imports `os` and `signal` alone."""
+    files = [path for distribution in DISTRIBUTIONS for path in distribution.glob("src/**/*.py")]
+    found = {path.name for path in files if "sys.executable" in path.read_text("utf-8")}
+    assert found == {"import_path.py", "machine.py", "ends.py"}
+
+
 @pytest.mark.xdist_group("kept together")
 def test_the_tests_of_a_group_share_a_process(request):
     """Tests of a group share ports and costly fixtures. Some versions of pytest and pytest-xdist lose their groups."""

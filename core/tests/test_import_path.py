@@ -2,12 +2,16 @@
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
+from textwrap import dedent, indent
 
 import pytest
 
 from longca.import_path import import_path
+from longca_bench.clusters.job import ClusterJob
+from longca_bench.clusters.submit import submit
 
 from .fake_plugins import NO, VETO, provides
 
@@ -62,6 +66,126 @@ assert found.resolve("hooked", problem).valid
 def test_a_new_process_imports_nothing_of_the_working_folder(trapped):
     ran = trapped.python("-c", PROGRAM)
     assert (ran.returncode, ran.stderr, (trapped.root / "trapped").exists()) == (0, "", False)
+
+
+#: Modules that `python -m longca` imports before it leaves the working folder. A user starts it so, LongCA never.
+EARLY = ("pkgutil", "fnmatch", "multiprocessing", "torch/distributed")
+
+#: Ways in which LongCA starts Python. Each leaves the code of how it ended, or has none.
+STARTS = {
+    "the judge, the keeper and the worker": """
+        from longca_bench.cli import main
+        sys.argv = "longca run causal --seqlen 32 --heads 2:1 --head-dim 16 --dtype float32 --device cpu".split()
+        sys.argv += "--direction forward --kernel naive".split()
+        main()
+    """,
+    "jobs of a verification": """
+        from longca_bench.cli import main
+        sys.argv = "longca verify --kernel hooked --jobs 2 --device cpu".split()
+        main()
+    """,
+    "ranks": """
+        from longca_bench.ranks.launch import launch
+        code = launch(2, ["plugins", "--json"])
+    """,
+    "a job on one node": """
+        code = subprocess.run(job(1).command("localhost", PORT, "1")).returncode
+    """,
+    "a job on two nodes": """
+        nodes = [subprocess.Popen(job(2).command("localhost", PORT, "1")) for _ in range(2)]
+        code = max(node.wait() for node in nodes)
+    """,
+    "the verification of an unverified kernel": """
+        from longca.kernels.verify_first import _run
+        assert "Error" not in _run(registry(), "naive")
+    """,
+    "the check that listing a plugin imports little": """
+        from longca_bench.conformance.hygiene import light_import
+        found = registry()
+        asked = found, next(plugin for plugin in found.plugins if plugin.module == "hooked")
+        light_import(*asked)  # this process has now imported what it needs
+        sys.path.insert(0, "")
+        light_import(*asked)
+    """,
+    "copies between GPUs": """
+        from longca_bench.measuring.peer_access import measure_peer_access
+        measure_peer_access()
+    """,
+    "two equal runs": """
+        from longca_bench.measuring.repeatability import measure_repeatability
+        try:
+            measure_repeatability(["--help"], "pydoc")
+        except LongCAError as error:
+            assert "the timing ended with code 0" in str(error), error
+    """,
+}
+#: A program in another folder, so that Python itself has not put the working folder on its path.
+BEFORE = """
+import subprocess, sys
+from pathlib import Path
+from longca.errors import LongCAError
+from longca.plugins import registry
+from longca_bench.clusters.job import ClusterJob
+
+PORT = sys.argv[1]
+code = 0
+
+def job(nodes):
+    return ClusterJob("job", ("plugins", "--json"), Path("run"), Path(), nodes, None if nodes == 1 else 1, 0, 9, {})
+
+if __name__ == "__main__":
+"""
+
+
+@pytest.mark.parametrize("way", STARTS)
+def test_a_process_that_is_started_imports_nothing_of_the_working_folder(trapped, way, tmp_path_factory):
+    for name in EARLY:
+        (trapped.root / name).parent.mkdir(exist_ok=True)
+        (trapped.root / f"{name}.py").write_text((trapped.root / "json.py").read_text())
+    program = tmp_path_factory.mktemp("elsewhere") / "program.py"
+    lines = indent(dedent(STARTS[way]) + "sys.exit(code)", "    ")
+    program.write_text(BEFORE + lines)
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    ran = trapped.python(str(program), str(port), OMP_NUM_THREADS="1")
+    assert not (trapped.root / "trapped").exists(), ran.stderr
+    assert ran.returncode == (1 if way == "jobs of a verification" else 0), ran.stderr
+
+
+def test_what_slurm_starts_imports_nothing_of_the_working_folder(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    for name in ("sbatch", "srun"):
+        (tmp_path / name).write_text('#!/bin/sh\ncp "$1" script.sh\necho Submitted batch job 1\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    submit(ClusterJob("job", ("plugins",), tmp_path / "run", tmp_path, 1, None, 0, 9, {}))
+    assert f"{sys.executable} -P -u -m submitit.core._submit" in (tmp_path / "script.sh").read_text()
+
+
+def test_a_function_of_the_working_folder_is_found(fakes):
+    """The working folder is asked for here, also where Python does not put it on the path."""
+    (fakes.root / "mine.py").write_text(
+        "import torch\ndef attention(q, k, v, causal):\n"
+        "    q, k, v = (x.transpose(0, 1) for x in (q, k, v))\n"
+        "    found = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)\n"
+        "    return found.transpose(0, 1)\n"
+    )
+    asked = (
+        "--function",
+        "mine:attention",
+        "--mask",
+        "causal",
+        "--seqlen",
+        "64",
+        "--head-dim",
+        "16",
+        "--device",
+        "cpu",
+    )
+    for way in (("-m", "longca"), ("-P", "-m", "longca"), (str(SCRIPT),)):
+        ran = fakes.python(*way, "verify", *asked)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from longca.discovery import hook_host
-from longca.import_path import import_path
+from longca.import_path import import_path, safe_python
 from longca.processes import end_all
 
 __all__ = ["Process", "end", "how_it_ended", "start"]
@@ -89,8 +89,7 @@ def _fork(theirs: socket.socket, output: int, arguments: tuple[Any, ...]) -> _Fo
 
 def _spawn(theirs: socket.socket, output: int, arguments: tuple[Any, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        # -P keeps the working folder off sys.path. It may not be on this process's path either.
-        [sys.executable, "-P", "-m", hook_host.__name__, str(theirs.fileno()), *map(str, arguments)],
+        safe_python("-m", hook_host.__name__, str(theirs.fileno()), *map(str, arguments)),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path()), hook_host.INSIDE: "1"},
         stdin=subprocess.DEVNULL,
         stdout=output,

@@ -10,7 +10,6 @@ import fcntl
 import logging
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from dataclasses import replace
 import torch
 
 from longca.errors import RecordError, VerificationError
+from longca.import_path import safe_python
 from longca.manifests import Device, Layout, Offer, Problem, Verdict
 from longca.manifests.verified import Standing, check_of, standing, verified_path
 from longca.plain_text import plain_text
@@ -117,7 +117,7 @@ def _alone() -> Iterator[None]:
 def _run(registry: Registry, kernel: str) -> str:
     """Verifies a kernel in another process, on the current device. Returns its last words on stderr."""
     without = (word for name in sorted(registry.disabled) for word in ("--no-plugin", name))
-    command = [sys.executable, "-m", "longca", "verify", "--unverified", "--kernel", kernel, "--json", *without]
+    command = safe_python("-m", "longca", "verify", "--unverified", "--kernel", kernel, "--json", *without)
     ran = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
     return plain_text(ran.stderr.strip()[-1000:])
 

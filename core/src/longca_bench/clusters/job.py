@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from longca.errors import RequestError
+from longca.import_path import safe_python
 from longca_advice.record_lines import RECORDS
 
 __all__ = [
@@ -83,11 +83,11 @@ class ClusterJob:
         """
         if self.nodes == 1:
             ranks = () if self.ranks is None else ("--nproc", str(self.ranks))
-            return [sys.executable, "-m", "longca", *self.arguments, *ranks]
+            return safe_python("-m", "longca", *self.arguments, *ranks)
         meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", f"--rdzv-id={number}")
         sizes = (f"--nnodes={self.nodes}", f"--nproc-per-node={self.ranks}", "--max-restarts=0")
-        torchrun = [sys.executable, "-m", "torch.distributed.run", *sizes, *meeting]
-        return [*torchrun, "--module", "--", "longca", *self.arguments]
+        torchrun = safe_python("-m", "torch.distributed.run", *sizes, *meeting)
+        return [*torchrun, "--no-python", "--", *safe_python("-m", "longca", *self.arguments)]
 
 
 def count_records(out: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.errors import LongCAError, MissingPackageError, RequestError
+from longca.import_path import safe_python
 from longca_bench.clusters.job import WARNING, ClusterJob, count_records
 
 if TYPE_CHECKING:
@@ -99,9 +101,10 @@ def submit(job: ClusterJob, cluster: Literal["slurm", "local"] = "slurm") -> sub
     from submitit import AutoExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    limits: dict[str, Any] = {f"{cluster}_max_num_timeout": _LIMITS}
+    python = shlex.join(safe_python())
+    settings: dict[str, Any] = {f"{cluster}_max_num_timeout": _LIMITS, f"{cluster}_python": python}
     try:
-        executor = AutoExecutor(job.out / "slurm", cluster=cluster, **limits)
+        executor = AutoExecutor(job.out / "slurm", cluster=cluster, **settings)
     except OSError as error:
         raise RequestError(f"cannot write to {job.out}: {error.strerror}. Choose another folder with --out") from None
     options = {name.replace("-", "_"): value for name, value in job.options.items()}

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 
 from packaging.utils import canonicalize_name
 
 from longca.errors import PluginError
+from longca.import_path import import_path, safe_python
 from longca.manifests import Device
 from longca.manifests.packages import alternatives
 from longca.plugins import PluginInfo, Registry
@@ -85,7 +85,7 @@ KERNEL_CHECKS: dict[str, Callable[[Registry, str, Device, Road], None]] = {"load
 def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
     """All modules that an import of the module loads, and the distributions of each import name."""
     done = subprocess.run(
-        [sys.executable, "-c", _LISTING, module, json.dumps(sys.path)],
+        safe_python("-c", _LISTING, module, json.dumps(import_path())),
         capture_output=True,
         text=True,
         timeout=_SECONDS,

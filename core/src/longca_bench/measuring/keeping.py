@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,6 +17,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+from longca.import_path import safe_python
 from longca.plain_text import plain_text
 from longca.processes import end_all, how_it_ended, stop_all
 
@@ -133,7 +133,7 @@ class Keeper:
         os.makedirs(self._folder, exist_ok=True)
         self._control, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), self._folder],
+            safe_python("-m", _MODULE, str(theirs.fileno()), self._folder),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C does not reach a group of its own

@@ -14,6 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from longca.errors import LongCAError
+from longca.import_path import safe_python
 from longca.processes import end_all, how_it_ended
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
 from longca_bench.measuring.status import Status
@@ -111,7 +112,7 @@ class Judge:
         self._folder = tempfile.mkdtemp(prefix="longca-")
         added = {name: value for name, value in _QUIET.items() if name not in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), ",".join(added), self._folder],
+            safe_python("-m", _MODULE, str(theirs.fileno()), ",".join(added), self._folder),
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
             stdin=subprocess.DEVNULL,

@@ -13,12 +13,13 @@ from torch.distributed.run import parse_args
 from torch.distributed.run import run as torchrun
 
 from longca.errors import LongCAError
+from longca.import_path import safe_python
 
 __all__ = ["launch"]
 
 
 def launch(ranks: int, arguments: Sequence[str]) -> int:
-    """Runs `torchrun --standalone --nproc-per-node RANKS -m longca ARGUMENTS` in this process.
+    """Runs `torchrun --standalone --nproc-per-node RANKS --no-python python -P -m longca ARGUMENTS` in this process.
 
     The ranks share the cores equally, unless OMP_NUM_THREADS gives the threads of each.
 
@@ -36,9 +37,9 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     # The records name the rank that failed, and the reason. torchrun would only report an exit code, at length.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    options = ["--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0", "--module", "--", "longca"]
+    options = ["--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0", "--no-python", "--"]
     try:
-        torchrun(parse_args([*options, *arguments]))
+        torchrun(parse_args([*options, *safe_python("-u", "-m", "longca", *arguments)]))
     except SignalException as ended:
         if ended.sigval == signal.SIGINT:
             raise KeyboardInterrupt from None

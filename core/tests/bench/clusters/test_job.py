@@ -77,8 +77,8 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 
 
 def test_one_node_starts_its_ranks_and_several_meet():
-    assert job().command("h", "1", "2")[1:] == ["-m", "longca", "run", "quick"]
-    assert job(ranks=8).command("h", "1", "2")[3:] == ["run", "quick", "--nproc", "8"]
+    assert job().command("h", "1", "2")[1:] == ["-P", "-m", "longca", "run", "quick"]
+    assert job(ranks=8).command("h", "1", "2")[4:] == ["run", "quick", "--nproc", "8"]
     command = job(nodes=2, ranks=8).command("h", "1", "2")
     assert {"--nnodes=2", "--nproc-per-node=8", "--rdzv-endpoint=h:1", "--rdzv-id=2"} <= set(command)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longca.import_path import safe_python
 from longca.kernels.base import Kernel, torch_device, torch_dtype
 from longca.manifests import Device, Problem
 from longca.masks import Mask
@@ -75,7 +75,7 @@ def run_interpreted(path: Path) -> subprocess.CompletedProcess[str]:
     """Runs a file of tests by pytest, with Triton's kernels interpreted. Returns its exit status and its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
+        safe_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)),
         env={**environment, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         cwd=path.parent,
         stdout=subprocess.PIPE,
