@@ -15,6 +15,8 @@ import torch
 from longca.testing import MISBEHAVING, misbehaving_plugins
 from longca_bench.measuring.status import Status
 
+from ...fake_plugins import provides
+
 #: Seconds in which a part of the table must be through on a GPU.
 GPU_SECONDS = 240
 
@@ -132,6 +134,8 @@ def missed(faulty, tmp_path, kernels, *options, directions=("forward", "backward
     wanted = [(name, "forward") for name in right] + [("naive", direction) for direction in directions]
     hurt = [(*case, r["status"], r["message"]) for case in wanted if (r := found.get(case)) and r["status"] != "ok"]
     assert gone("longca_bench.measuring.keeper", tmp_path)
+    for direction in directions:
+        assert len({work(record) for (_, which), record in found.items() if which == direction}) == 1
     mine = [(kernel, found.get((kernel.name, kernel.direction))) for kernel in kernels]
     odd = [
         (kernel.name, kernel.status, record["status"], record["message"])
@@ -152,6 +156,55 @@ def errors_of(process, seconds):
     except subprocess.TimeoutExpired:
         process.kill()
         return process.communicate()[1]
+
+
+def work(record):
+    """What a record says of the work, which is the mask's and no kernel's."""
+    return tuple(record[name] for name in ("area", "density", "tile_efficiency", "flops", "mask_digest"))
+
+
+#: A plugin whose import, hooks and manifest change what counts as work. Its kernel is naive under another name.
+CHANGES_WORK = """
+from longca import Problem
+from longca.masks import SliceMask
+
+def enlarge():
+    for owner, names in ((SliceMask, ("area", "density", "digest")), (Problem, ("area", "flops"))):
+        for name in names:
+            setattr(owner, name, property(lambda self: 10**15))
+
+enlarge()
+
+@hookimpl
+def provide_kernel():
+    enlarge()
+    return kernel("enlarges", offer("row_intervals", backward="external"), implementation="longca_builtin.naive:Naive")
+
+@hookimpl
+def supports_mask(kernel, problem):
+    enlarge()
+    object.__setattr__(problem, "heads_q", 1024)
+    object.__setattr__(problem, "head_dim", 2**16)
+    problem.mask.__dict__.update(seqlen_q=1, area=10**15, digest="0" * 64)
+"""
+
+
+def test_hooks_that_change_the_work_change_no_record(fakes, tmp_path):
+    fakes.add("enlarges", CHANGES_WORK)
+    process = start(fakes, tmp_path / "run", "--kernel", "naive", "--kernel", "enlarges")
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    found = {(record["kernel"], record["direction"]): record for record in records(tmp_path / "run")}
+    for direction in ("forward", "backward"):
+        mine, honest = (found[name, direction] for name in ("enlarges", "naive"))
+        assert work(mine) == work(honest)
+        assert mine["tflops"] == pytest.approx(honest["flops"] / mine["median"] / 1e12)
+
+
+def test_a_manifest_that_names_its_own_work_is_refused(fakes):
+    fakes.add("counts", provides("counts", flops=10**15))
+    (problem,) = fakes.plugins()["counts"]["problems"]
+    assert "flops" in problem
 
 
 @pytest.mark.slow

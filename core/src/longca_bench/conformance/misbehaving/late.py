@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longca.manifests import Problem
+from longca.masks import SliceMask
 from longca_bench.conformance.misbehaving.honest import Call, Honest, Tensors, answers, backward, beside, computes
 from longca_bench.measuring import timing
 from longca_bench.measuring.commands import Answer
@@ -151,6 +153,13 @@ def no_failures() -> type[Honest]:
     return computes(results)
 
 
+def enlarge_work() -> None:
+    """Makes the work of each problem larger, and gives all masks one digest."""
+    for owner, names in ((SliceMask, ("area", "density", "digest")), (Problem, ("area", "flops"))):
+        for name in names:
+            setattr(owner, name, property(lambda self: 10**15))
+
+
 LateThread = answers(by_a_thread)
 LateThreadBackward = backward(LateThread)
 LateProcess = answers(by_a_process)
@@ -164,6 +173,7 @@ PatchesTimer = beside(slow_with_fast_timer)
 EndsBeforeItBegins = computes(end_before_it_begins)
 PatchesMedian = beside(sleep_unseen)
 
+PatchesWork = beside(enlarge_work)
 PatchesVerification = no_failures()
 PatchesEqual = patching(torch, "equal", lambda old: lambda *x: True)
 PatchesAllclose = patching(torch, "allclose", lambda old: lambda *x, **options: True)

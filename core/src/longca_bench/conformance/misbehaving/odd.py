@@ -38,6 +38,15 @@ def plans(change: Callable[[Plan], object]) -> type[Honest]:
     return new_class("Misbehaving", (Honest,), exec_body=lambda body: body.update(plan=plan))
 
 
+class ShrinksProblem(Honest):
+    """Hides half of the keys in the very problem that it is given, and computes that."""
+
+    def plan(self, problem: Problem) -> Plan:
+        """Plans for the smaller mask."""
+        object.__setattr__(problem, "mask", part(problem, problem.concrete_mask.seqlen_k // 2))
+        return super().plan(problem)
+
+
 def with_problem(plan: Plan, **fields: Any) -> Plan:
     """A plan that says that it is for another problem."""
     return Plan(replace(plan.problem, **fields), plan.form, plan.backend)

@@ -130,6 +130,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _fast("guesses_in_plan", "It computes with tensors that it finds when it plans.", _WRONG, _OUT),
     _late("copies_reference", "It copies the reference of the harness.", _WRONG, _OUT),
     _odd("plans_less", "Its plan is for half of the keys.", _WRONG, "plan"),
+    _odd("shrinks_problem", "It hides half of the keys of the problem that it plans for.", _WRONG, _OUT),
     _odd("plans_forward_backward", "Its plan for a backward is for a forward.", _WRONG, "plan"),
     # It leaves a part out.
     _fast("writes_nan", "It writes NaN to one element.", _WRONG, _OUT),
@@ -168,6 +169,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("patches_timer", "It sleeps 20 ms, and LongCA's timer says a hundredth.", _SUSPECT, "clocks disagree"),
     _late("ends_before_it_begins", "It says that it has ended, and then sleeps 20 ms.", _SUSPECT, "disagree|its end"),
     _late("patches_median", "It sleeps 20 ms and makes each median a nanosecond.", _OK, seconds=0.02),
+    _late("patches_work", "It makes the area and the FLOPs of each problem larger, and masks alike.", _OK),
     _late("patches_verification", "It returns zeros, and LongCA's findings pass in its process.", _WRONG, _OUT),
     _late("patches_equal", "It returns zeros, and torch.equal says yes.", _WRONG, _OUT),
     _late("patches_allclose", "It returns zeros, and torch.allclose says yes.", _WRONG, _OUT),
