@@ -186,7 +186,7 @@ def _say_nothing_measured(records: Sequence[Record], ab: tuple[str, str] | None)
 def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None, outcomes: Sequence[Outcome]) -> None:
     from longca_bench.reports.comparison import compare_kernels
     from longca_bench.reports.comparison_table import print_comparison
-    from longca_bench.reports.disturbed import busy_sentence
+    from longca_bench.reports.disturbed import busy_sentence, wait_sentence
     from longca_bench.reports.rows import Rows
     from longca_bench.reports.summary import print_summary
     from longca_bench.reports.text import console, safe
@@ -199,7 +199,7 @@ def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None
         print_comparison(out, compare_kernels(records, *ab))
     if outcomes:
         print_advised(outcomes, as_json=False)
-    if disturbed := busy_sentence(records):
+    for disturbed in filter(None, (wait_sentence(records), busy_sentence(records))):
         out.print(safe(disturbed), soft_wrap=True)
     for winner in winners(records) if any(record.median is not None for record in records) else ():
         out.print(safe(winner), soft_wrap=True)

@@ -134,22 +134,24 @@ def quietly(
 
     Returns:
         The last measurement, and its noise as `Noise.stop` gives it: that of the first rank that was disturbed, or of
-        the first rank.
+        the first rank. With a wait it also has `waited`, the seconds of waiting, and `measured`, the number of
+        measurements.
     """
-    kind, left = world.device.type, wait
+    kind, left, waited = world.device.type, wait, 0.0
     ours = {pid for some in world.everyone((os.getpid(), *own)) for pid in some}
     for again in range(REPEATS + 1):
         if wait:
             start = time.monotonic()
             wait_idle(kind, left, ours)
-            left -= time.monotonic() - start
+            waited += time.monotonic() - start
+            left = wait - waited
         watch = Noise(kind, ours)
         timing = measure()
         everyone = world.everyone((watch.stop(timing.samples), left))
         noise = next((each for each, _ in everyone if each["busy"]), everyone[0][0])
         if not noise["busy"] or again == REPEATS or min(each for _, each in everyone) <= 0:
             break
-    return timing, noise
+    return timing, {**noise, "waited": _rounded(waited), "measured": again + 1} if wait else noise
 
 
 def _reasons(found: dict[str, Any], seconds: float) -> Iterator[str]:

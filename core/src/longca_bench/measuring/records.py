@@ -104,7 +104,8 @@ class Record(BaseModel):
             that is allowed. For several ranks they are those of the rank whose clocks are furthest apart. Empty in
             earlier records.
         machine: Noise of the machine during the timed calls: cores that other processes used, frequencies, drift of the
-            samples, and whether and why the machine was busy. None in earlier records.
+            samples, and whether and why the machine was busy. With `--wait-idle` also the seconds of waiting and the
+            number of measurements. None in earlier records.
         verified_kv_heads: KV heads that were verified, with their query heads. None for all heads.
         findings: The worst row of each verified tensor.
         strategy: Name of the context-parallel strategy, which runs in the kernel's process. None on one device, like

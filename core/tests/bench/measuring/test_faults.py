@@ -222,6 +222,39 @@ def test_what_does_not_end_is_ended(faulty, tmp_path):
     assert gone("86398", tmp_path), "the deadlocked kernel's child lives on"
 
 
+#: Ends when a file is there, or after a minute.
+NEIGHBOUR = """
+import os, sys, time
+end = time.monotonic() + 60
+while not os.path.exists(sys.argv[1]) and time.monotonic() < end:
+    sum(range(10**6))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_waits_for_a_busy_neighbour_and_says_so(faulty, tmp_path):
+    """The neighbour goes on for some seconds after the kernel was called for the first time, to be verified."""
+    called, stop = tmp_path / "called", tmp_path / "stop"
+    provide(faulty, "marks", f"open({str(called)!r}, 'w').close()")
+    neighbours = [
+        subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(stop)]) for _ in range(len(os.sched_getaffinity(0)))
+    ]
+    options = ("--kernel", "marks", "--direction", "forward", "--wait-idle", "60")
+    process = start(faulty, tmp_path / "run", *options)
+    deadline = time.monotonic() + 300
+    while not called.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(5.0)
+    stop.touch()
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert all(neighbour.wait(60) == 0 for neighbour in neighbours)
+    (record,) = records(tmp_path / "run")
+    assert record["machine"]["waited"] > 1.0
+    assert record["machine"]["measured"] >= 1
+    assert f"1 case waited {record['machine']['waited']:.0f} s for a quiet machine" in output
+
+
 @pytest.mark.slow
 def test_killed_and_resumed(faulty, tmp_path):
     out = tmp_path / "run"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -132,6 +133,59 @@ def test_a_real_neighbour_is_seen_and_our_own_child_is_not_one():
     assert (beside["other_cores"] - as_ours["other_cores"]) * seconds > 0.3
 
 
+class Neighbours:
+    """Processes that keep all cores busy until they are ended. They are no descendants of this process."""
+
+    def __init__(self):
+        spin = f"{sys.executable} -c 'while True: pass'"
+        spins = [f"{spin} >/dev/null 2>&1 & echo $!" for _ in noise.allowed_cores()]
+        self.pids = [int(subprocess.check_output(["sh", "-c", each])) for each in spins]
+        self.ended = 0.0
+        while read_processor(self.pids).own < 0.2:
+            time.sleep(0.05)
+
+    def end(self):
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+        self.pids, self.ended = [], time.monotonic()
+
+
+def test_a_measurement_waits_until_a_real_neighbour_has_stopped():
+    neighbours, made = Neighbours(), []
+    stop = threading.Timer(3.0, neighbours.end)
+    stop.start()
+
+    def measure():
+        made.append(time.monotonic())
+        return SimpleNamespace(samples=STEADY)
+
+    try:
+        _, found = quietly(measure, CPU, wait=60.0)
+    finally:
+        stop.join()
+    assert made[0] > neighbours.ended
+    assert found["waited"] > 2.0
+    assert found["measured"] == len(made)
+
+
+def test_a_measurement_beside_a_real_neighbour_is_repeated():
+    made = []
+
+    def measure():
+        made.append(time.monotonic())
+        if len(made) == 1:
+            neighbours = Neighbours()
+            time.sleep(1.0)
+            neighbours.end()
+        return SimpleNamespace(samples=STEADY)
+
+    _, found = quietly(measure, CPU, wait=60.0)
+    if len(made) == 1:
+        pytest.skip(f"the machine was busy for 60 s without a neighbour of this test: {found['why']}")
+    assert found["measured"] == len(made) > 1
+    assert found["waited"] > 1.0, "it waits before each measurement"
+
+
 def measures(others, *busy, samples=STEADY):
     """A measurement whose neighbours use this many cores, each time that it is made."""
     made = []
@@ -154,7 +208,7 @@ def test_a_measurement_is_made_once_unless_it_may_wait(others):
 def test_a_disturbed_measurement_is_repeated_until_it_is_quiet(others):
     measure, made = measures(others, 3.0, 3.0, 0.0)
     timing, found = quietly(measure, CPU, wait=60.0)
-    assert (timing.number, found["busy"], len(made)) == (3, False, 3)
+    assert (timing.number, found["busy"], len(made), found["measured"]) == (3, False, 3, 3)
 
 
 def test_repeating_ends(others):
