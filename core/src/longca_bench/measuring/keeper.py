@@ -1,9 +1,9 @@
 """The keeper: a process that starts workers and reaps them. It runs no kernel.
 
-The judge starts it as `python -P -m longca_bench.measuring.keeper FD FOLDER`. It imports what every worker needs, and
-forks each worker from this known state, so that a worker starts within milliseconds and inherits nothing from another
-one. Whatever workers start and lose becomes the keeper's child. It ends with the judge, and everything below it ends
-first.
+The judge starts it as `python -P -m longca_bench.measuring.keeper FD FOLDER OWNER`. It imports what every worker needs,
+and forks each worker from this known state, so that a worker starts within milliseconds and inherits nothing from
+another one. Whatever workers start and lose becomes the keeper's child. It ends with the judge, and everything below it
+ends first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from longca.processes import adopt_orphans, end_all, end_with_parent, wake_without_parent
+from longca_bench.measuring.cgroup import end_cgroups, join_cgroup
 from longca_bench.measuring.commands import WorkerSetup
 from longca_bench.measuring.worker import serve
 
@@ -30,22 +31,26 @@ _MOST = 2**16
 
 
 def main() -> None:
-    """Serves the socket that the command line names, until its other end is closed. Workers get folders in FOLDER."""
+    """Serves the socket that the command line names, until its other end is closed.
+
+    Workers get folders in FOLDER, and groups of OWNER where the system allows it.
+    """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
     wake_without_parent()
     control = socket.socket(fileno=int(sys.argv[1]))
-    folder = sys.argv[2]
+    folder, owner = sys.argv[2:]
     ended: dict[int, int] = {}
     try:
-        _follow(control, folder, ended)
+        _follow(control, folder, f"{owner}-{os.getpid()}", ended)
     finally:
         end_all((os.getpid(),))
+        end_cgroups(f"{owner}-{os.getpid()}")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _follow(control: socket.socket, folder: str, ended: dict[int, int]) -> None:
+def _follow(control: socket.socket, folder: str, owner: str, ended: dict[int, int]) -> None:
     """Does what the judge asks: `("start", setup)` with two descriptors, or `("ended", pid)`."""
     control.settimeout(_PAUSE)
     while True:
@@ -60,20 +65,21 @@ def _follow(control: socket.socket, folder: str, ended: dict[int, int]) -> None:
             return
         asked, about = pickle.loads(message)  # the judge wrote it
         if asked == "start":
-            answer: int | None = _start(control, folder, about, fds)
+            answer: int | None = _start(control, folder, owner, about, fds)
         else:
             _reap(ended)
             answer = ended.get(about)
         control.sendall(pickle.dumps(answer))
 
 
-def _start(control: socket.socket, folder: str, setup: WorkerSetup, fds: list[int]) -> int:
+def _start(control: socket.socket, folder: str, owner: str, setup: WorkerSetup, fds: list[int]) -> int:
     """Forks a worker, and returns its number."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             control.close()
+            join_cgroup(owner)
             _be_worker(folder, setup, *fds)
             code = 0
         except BaseException:

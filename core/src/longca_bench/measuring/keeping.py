@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from longca.import_path import safe_python
 from longca.plain_text import plain_text
 from longca.processes import end_all, how_it_ended, stop_all
+from longca_bench.measuring.cgroup import end_cgroups
 
 __all__ = ["Keeper", "WorkerProcess"]
 
@@ -87,6 +88,7 @@ class Keeper:
         self._workers.discard(worker.pid)
         self._resting.difference_update(worker.resting)
         code = self._code(worker.pid) if is_lost else None
+        end_cgroups(self._owner, worker.pid)
         if self._process.poll() is None:
             end_all((self._process.pid,), spared=self._workers)
         return "closed its connection and went on" if code is None else how_it_ended(code)
@@ -113,10 +115,16 @@ class Keeper:
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGSTOP)  # it starts nothing more, and its children stay its own
         end_all((self._process.pid,))
+        end_cgroups(self._owner)
         self._process.kill()
         self._process.wait()
         self._control.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _owner(self) -> str:
+        """The owner of the workers' groups: this process and the keeper."""
+        return f"{os.getpid()}-{self._process.pid}"
 
     def _code(self, pid: int) -> int | None:
         """The exit code of a worker, or None if it still runs after a while, or nobody knows."""
@@ -133,7 +141,7 @@ class Keeper:
         os.makedirs(self._folder, exist_ok=True)
         self._control, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            safe_python("-m", _MODULE, str(theirs.fileno()), self._folder),
+            safe_python("-m", _MODULE, str(theirs.fileno()), self._folder, str(os.getpid())),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C does not reach a group of its own

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from longca.errors import LongCAError
 from longca.import_path import safe_python
 from longca.processes import end_all, how_it_ended
+from longca_bench.measuring.cgroup import end_cgroups
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
 from longca_bench.measuring.status import Status
 from longca_bench.suites.tasks import Task
@@ -93,6 +94,7 @@ class Judge:
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGSTOP)  # it starts nothing more
         end_all((self._process.pid,))
+        end_cgroups(f"{self._process.pid}-*")
         self._process.kill()
         self._process.wait()
         if self._connection is not None:

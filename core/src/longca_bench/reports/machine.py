@@ -19,6 +19,7 @@ from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
 from longca.paths import cache_dir
 from longca.plugins import Registry
+from longca_bench.measuring.cgroup import can_join
 from longca_bench.reports.capabilities import Cell, Question, Reach, examine
 from longca_bench.reports.reasons import installs
 
@@ -45,13 +46,15 @@ class Fact:
 
 
 def find_machine() -> Iterator[Fact]:
-    """Python, the operating system, processor, memory and GPUs."""
+    """Python, the operating system, processor, memory, the way in which workers end, and GPUs."""
     cpu = cpu_device()
     yield Fact("Python", f"{platform.python_version()} at {sys.executable}")
     yield Fact("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Fact("CPU", f"{cpu.name}, {cores} cores")
     yield Fact("memory", _gib(cpu.memory))
+    means = "their cgroup, their process groups" if can_join() else "their process groups (no cgroup can be made here)"
+    yield Fact("workers", f"end with {means} and all processes below them")
     driver = driver_version()
     yield Fact("NVIDIA driver", driver or "none", True if driver else None)
     for index, gpu in enumerate(cuda_devices()):

@@ -13,6 +13,7 @@ import torch
 from longca.manifests import Device, Problem
 from longca.masks import build
 from longca_bench.measuring import worker
+from longca_bench.measuring.cgroup import can_join, own_cgroup
 from longca_bench.measuring.commands import Load, WorkerSetup
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.remote_kernel import RemoteKernel
@@ -23,6 +24,7 @@ from longca_bench.verification.inputs import draw_inputs
 from longca_builtin.naive import Naive
 
 CPU = torch.device("cpu")
+NEEDS_CGROUP = pytest.mark.skipif(not can_join(), reason="this user can make no cgroup v2 here")
 PLUGIN = """
 @hookimpl
 def provide_kernel():
@@ -52,6 +54,19 @@ class Runner(Naive):
         if os.fork() == 0:
             os.setpgid(0, 0)
             while True:
+                with open(os.environ["RUNS"], "a") as file:
+                    file.write(".")
+                if os.fork() != 0:
+                    os._exit(0)
+        return super().forward(*arguments, **buffers)
+
+class Escaper(Naive):
+    """As the runner does, for a minute, and each process takes a session of its own."""
+    def forward(self, *arguments, **buffers):
+        end = time.monotonic() + 60
+        if os.fork() == 0:
+            while time.monotonic() < end:
+                os.setsid()
                 with open(os.environ["RUNS"], "a") as file:
                     file.write(".")
                 if os.fork() != 0:
@@ -121,7 +136,7 @@ class Setter(Naive):
         warnings.filterwarnings("ignore", message="longca setter")
 '''
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
-NAMES = ("daemon", "runner", "stopper", "liar", "flooder", "talker", "raiser", "killer", "setter")
+NAMES = ("daemon", "runner", "escaper", "stopper", "liar", "flooder", "talker", "raiser", "killer", "setter")
 
 
 @pytest.fixture
@@ -180,16 +195,34 @@ def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_process_that_forks_faster_than_it_is_found_ends_with_its_worker(workers, fakes, is_lost):
-    call(workers, "runner")
+@pytest.mark.parametrize("name", ["runner", pytest.param("escaper", marks=NEEDS_CGROUP)])
+def test_a_process_that_forks_faster_than_it_is_found_ends_with_its_worker(workers, fakes, name, is_lost):
+    call(workers, name)
     runs, deadline = fakes.root / "runs", time.monotonic() + 30
     while not runs.exists() or runs.stat().st_size < 20:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    workers.of(("odd",), "runner").end(is_lost=is_lost)
+    workers.of(("odd",), name).end(is_lost=is_lost)
     size = runs.stat().st_size
     time.sleep(0.3)
     assert runs.stat().st_size == size
+
+
+@NEEDS_CGROUP
+def test_each_worker_has_a_cgroup_until_it_ends(workers, keeper):
+    call(workers, "naive", "longca-core")
+    call(workers, "daemon")
+    until_running(SECONDS)
+    owner = f"longca-{os.getpid()}-{keeper._process.pid}"
+    groups = list(own_cgroup().glob(f"{owner}-*"))
+    pids = [set((group / "cgroup.procs").read_text().split()) for group in groups]
+    assert len(groups) == 2
+    assert [group.name.rpartition("-")[2] in inside for group, inside in zip(groups, pids, strict=True)] == [True] * 2
+    assert set(running(SECONDS)) < set.union(*pids)
+    workers.of(("odd",), "daemon").end()
+    assert [group.exists() for group in groups].count(True) == 1
+    keeper.close()
+    assert not any(group.exists() for group in groups)
 
 
 def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):
