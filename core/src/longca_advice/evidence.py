@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -41,6 +42,8 @@ class Run(BaseModel):
         capability: The device's compute capability, or None for a CPU.
         memory: The device's memory in bytes, or None if unknown.
         packages: Versions of the packages that were installed.
+        versions: The version of the rows of each kernel, for rows without one of their own.
+        finished: The time of rows without one of their own: that of the run's last measurement.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +53,8 @@ class Run(BaseModel):
     capability: tuple[int, int] | None = None
     memory: int | None = None
     packages: dict[str, str] = {}
+    versions: dict[Name, Version] = {}
+    finished: Moment = ""
 
     @property
     def measured_on(self) -> Device:
@@ -105,7 +110,7 @@ class Row(BaseModel):
         communication: The collectives by kind.
         observed: The values of `Observed` after the seconds: the call's timeline without rates. Empty if the strategy's
             schedule is unknown.
-        version: Distribution of the kernel and its version, or empty if unknown. The history has it, like the time.
+        version: Distribution of the kernel and its version, or empty if unknown.
         finished: Time of the measurement, in UTC, as ISO 8601, or empty if unknown.
         run: The run that the row comes from.
     """
@@ -171,8 +176,9 @@ class Row(BaseModel):
 
     @property
     def source(self) -> str:
-        """The run and the case, for looking the row up."""
-        return f"{self.run.run} {self.case}".strip()
+        """The run and the case, for looking the row up, with the kernel's version and the day."""
+        known = ", ".join(filter(None, (self.version, self.finished[:10])))
+        return f"{self.run.run} {self.case}".strip() + f" ({known})" * bool(known)
 
 
 @cache
@@ -204,7 +210,10 @@ def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:
             if "kernel" not in value:
                 run = Run.model_validate(value)
                 continue
-            yield Row.model_validate({"run": run, **value} if run else value)
+            if run is not None:
+                version = run.versions.get(str(value["kernel"]), "")
+                value = {"run": run, "version": version, "finished": run.finished, **value}
+            yield Row.model_validate(value)
         except ValidationError as error:
             raise RequestError(f"{source}, line {number}: {said(error, 'row')}. Correct or remove the line") from None
         except (ValueError, RecursionError) as error:
@@ -218,13 +227,15 @@ def said(error: ValidationError, whole: str) -> str:
 
 
 def to_lines(rows: Iterable[Row]) -> Iterator[str]:
-    """Rows as the lines of a file, with a line before each run's rows."""
-    run = None
-    for row in rows:
-        if row.run != run:
-            run = row.run
-            yield to_line(run)
-        yield to_line(row.model_copy(update={"run": Row.model_fields["run"].default}))
+    """Rows as the lines of a file, with a line before each run's rows. The line has their versions and their time."""
+    for run, group in groupby(rows, lambda row: row.run):
+        held = list(group)
+        versions = {row.kernel: row.version for row in held if row.version}
+        yield to_line(run.model_copy(update={"versions": versions, "finished": max(row.finished for row in held)}))
+        for row in held:
+            version = "" if versions.get(row.kernel, "") == row.version else row.version
+            said = {"run": Row.model_fields["run"].default, "version": version, "finished": ""}
+            yield to_line(row.model_copy(update=said))
 
 
 def to_line(model: BaseModel) -> str:

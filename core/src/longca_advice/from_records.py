@@ -30,6 +30,7 @@ __all__ = [
     "PlacementChangedError",
     "half_of",
     "layout_of",
+    "origin_of",
     "recorded_transport",
     "row_of",
     "rows_of_folder",
@@ -122,7 +123,7 @@ def run_of(environment: Mapping[str, Any], name: str) -> Run:
     known = device.get("name") or device.get("kind")
     if not known:
         raise ValueError("environment.json names no device")
-    about = {"capability": device.get("capability"), "memory": device.get("memory")}
+    about: dict[str, Any] = {"capability": device.get("capability"), "memory": device.get("memory")}
     return Run(run=name, device=known, packages=versions, **about)
 
 
@@ -142,6 +143,7 @@ def row_of(
     """
     same = ("case", "kernel", "direction", "pattern", "seqlen", "density", "heads_q", "heads_kv", "head_dim", "dtype")
     about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
+    about |= origin_of(record)
     if record.get("strategy") is None:
         drawn = mask or _drawn(record, factors or {})
         kernel, form = half_of(record, "kernel"), half_of(record, "form")
@@ -156,6 +158,12 @@ def row_of(
         communication=Collected.of_record(record),
         run=run,
     )
+
+
+def origin_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """The version and the time of a record's measurement, as rows have them."""
+    version = f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}"
+    return {"version": version, "finished": record["finished"]}
 
 
 def half_of(record: Mapping[str, Any], name: str) -> str:

@@ -24,7 +24,7 @@ from longca.masks import Mask
 from longca.regular_files import append_line, read_regular
 from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
-from longca_advice.from_records import half_of, row_of
+from longca_advice.from_records import half_of, origin_of, row_of
 
 __all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
 
@@ -90,15 +90,12 @@ def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> N
         run: The run that the record comes from.
         mask: The record's mask, or None to draw it again.
     """
-    about = {
-        "version": f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}",
-        "finished": record["finished"],
-    }
     with suppress(ValueError):  # a measurement that cannot be true stays in the records alone
         if record["status"] == "ok":
-            append(row_of(record, run, mask=mask).model_copy(update=about))
+            append(row_of(record, run, mask=mask))
         elif record["status"] in ("wrong", "suspect"):
             kernel = half_of(record, "kernel")
+            about = origin_of(record)
             append(Doubt(status=record["status"], case=record["case"], kernel=kernel, run=run, **about))
 
 

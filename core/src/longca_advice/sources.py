@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -83,6 +84,13 @@ def sources(records: tuple[str, ...] = ()) -> Sources:
 
 @lru_cache(maxsize=4)
 def _collected(here: History, records: tuple[str, ...]) -> Sources:
-    named = (row for folder in records for row in rows_of_folder(Path(folder)))
-    notes = tuple(f"left out of this machine's evidence: {text}" for text in here.wrong)
-    return Sources((*shipped(), *here.rows, *named), notes, here.doubted)
+    named = [row for folder in records for row in rows_of_folder(Path(folder))]
+    others = [(row, (row.kernel, row.run.device, row.version) in here.doubted) for row in (*shipped(), *named)]
+    left_out = Counter(f"{row.kernel} of {row.version}" for row, is_doubted in others if is_doubted)
+    told = [f"left out of this machine's evidence: {text}" for text in here.wrong]
+    told += [
+        f"left out: {count} measurements of {kernel} elsewhere, because this machine found it wrong or suspect"
+        for kernel, count in left_out.items()
+    ]
+    rows = (row for row, is_doubted in others if not is_doubted)
+    return Sources((*rows, *here.rows), tuple(told), here.doubted)

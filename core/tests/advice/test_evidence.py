@@ -57,6 +57,23 @@ def test_a_run_is_that_of_the_rows_after_it():
     assert after.run == H200
 
 
+def test_versions_and_the_time_are_in_the_line_of_the_run():
+    first, last = "2026-11-22T12:00:00+00:00", "2026-11-22T12:30:00+00:00"
+    rows = [row(version="longca-a 1.0", finished=last), row(version="longca-a 1.0", finished=first), row(kernel="b")]
+    lines = list(to_lines(rows))
+    assert json.loads(lines[0])["versions"] == {rows[0].kernel: "longca-a 1.0"}
+    assert not any("longca-a" in line or first in line for line in lines[1:])
+    found = list(parse(lines, "somewhere"))
+    assert [one.version for one in found] == ["longca-a 1.0", "longca-a 1.0", ""]
+    assert [one.finished for one in found] == [last] * 3, "the time of a run is that of its last measurement"
+    assert list(to_lines(found)) == lines
+
+
+def test_a_version_of_its_own_stays_with_its_row():
+    rows = [row(version="longca-a 1.0"), row(version="longca-a 1.1")]
+    assert [one.version for one in parse(to_lines(rows), "somewhere")] == ["longca-a 1.0", "longca-a 1.1"]
+
+
 @pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-Infinity", "-0.001", "0", '"soon"', "null", "90000", "[1]"])
 def test_times_that_none_can_be_are_refused(seconds):
     line = json.dumps(fields(seconds=12345.0)).replace("12345.0", seconds)
@@ -135,6 +152,8 @@ def test_rows_before_a_wrong_line_are_read():
 def test_a_source_names_the_run_and_the_case():
     assert row(case="abc").source == "a run abc"
     assert row(case="").source == "a run"
+    about = {"version": "longca-a 1.0", "finished": "2026-11-22T12:00:00+00:00"}
+    assert row(case="abc", **about).source == "a run abc (longca-a 1.0, 2026-11-22)"
 
 
 def test_a_run_knows_its_device():

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import longca
+import longca_advice.sources as sources_module
 from longca import masks
 from longca.manifests.devices import cpu_device
 from longca_advice.devices import cpu_reaches, evidence_name
@@ -177,6 +178,16 @@ def test_a_kernel_that_was_found_wrong_is_left_out_and_named(status):
     assert f"2 measurements of b, because it was found {status} on Some CPU at 2026-11-22T12:00:00+00:00" in said
     record(case="c3")
     assert left() == [("a", "c0")], "later cases of a wrong kernel are no evidence"
+
+
+@pytest.mark.parametrize("status", ["wrong", "suspect"])
+def test_the_evidence_that_comes_with_longca_is_left_out_too(status, monkeypatch):
+    others = row("b", version="longca-b 1.1"), row("a", version="longca-b 1.0")
+    monkeypatch.setattr(sources_module, "shipped", lambda: (row("b", version="longca-b 1.0"), *others))
+    record(status)
+    assert sources().rows == others
+    (said,) = sources().notes
+    assert "1 measurements of b of longca-b 1.0 elsewhere, because this machine found it wrong or suspect" in said
 
 
 def test_another_version_or_device_is_not_doubted():
