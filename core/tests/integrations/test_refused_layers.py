@@ -148,6 +148,17 @@ def test_a_mask_that_is_none_is_refused(mask):
         step(make("llama"), BATCHES["plain"], "longca", longca_mask=mask)
 
 
+@pytest.mark.parametrize(
+    ("implementation", "arguments"),
+    [("sdpa", {}), ("longca", {"attention_mask": torch.ones(1, 1, 24, 24, dtype=torch.bool).tril()})],
+)
+def test_a_mask_that_no_model_takes_is_refused(implementation, arguments):
+    model = make("llama")
+    model.set_attn_implementation(implementation)
+    with pytest.raises(RequestError, match=r"no model took the mask of using\(mask\)"), using(masks.build("full", 24)):
+        model(input_ids=tokens(1, 24), use_cache=False, **arguments)
+
+
 def call(q=None, given=None, v=None, **arguments):
     """One layer's attention of 2 × 4 heads × 8 tokens."""
     q = torch.randn(2, 4, 8, 16) if q is None else q
