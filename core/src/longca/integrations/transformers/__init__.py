@@ -20,7 +20,7 @@ from longca.integrations.transformers.context_parallel import ContextParallel, c
 from longca.integrations.transformers.layer_masks import LayerMask, make_layer_mask, using
 from longca.integrations.transformers.layers import attend
 from longca.integrations.transformers.model_check import check
-from longca.kernels.attention import check_settings
+from longca.kernels.attention import check_kernel
 
 __all__ = ["ContextParallel", "LayerMask", "check", "context_parallel", "register", "using"]
 
@@ -37,8 +37,9 @@ def register(name: str = "longca", *, kernel: str = "auto", require_documents: b
     Raises:
         ImportError: transformers is missing or too old.
         RequestError: The kernel is no name.
+        UnknownNameError: Nobody provides the kernel.
     """
-    check_settings(kernel, None)
+    check_kernel(kernel)
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionMaskInterface.register(name, make_layer_mask)

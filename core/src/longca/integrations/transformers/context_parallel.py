@@ -23,7 +23,7 @@ from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
 from longca.integrations.transformers.sharded_masks import layer_windows, placed_ahead
 from longca.kernels.ahead import Prefetch
-from longca.kernels.attention import check_mesh, check_settings
+from longca.kernels.attention import check_kernel, check_mesh
 from longca.masks import build
 from longca.parallel.meshes import check_member
 
@@ -184,7 +184,7 @@ def context_parallel(
         UnknownNameError: Nobody provides the strategy, the placement or the kernel.
         UnsupportedError: The strategy cannot split the heads, or the model computes what ranks cannot compute together.
     """
-    check_settings(kernel, None)
+    check_kernel(kernel)
     mesh = check_mesh(strategy, mesh)
     check_member(mesh)
     _check_model(model)
@@ -215,7 +215,7 @@ def _check_model(model: Any) -> None:
     """Checks that the tokens of a model meet in its attention alone.
 
     Raises:
-        RequestError: It is no model of transformers.
+        RequestError: It is no model of transformers, or under `context_parallel` already.
         UnsupportedError: Ranks cannot compute it together.
     """
     name = type(model).__name__
@@ -223,6 +223,9 @@ def _check_model(model: Any) -> None:
         raise RequestError(
             f"model is a {name}; give the model of transformers itself, before DDP wraps it, such as LlamaForCausalLM"
         )
+    # A configuration tells nothing, because models may share it.
+    if any(isinstance(getattr(hook, "__self__", None), ContextParallel) for hook in model._forward_pre_hooks.values()):
+        raise RequestError(f"this {name} is under context_parallel already; call remove() of the earlier one first")
     config = model.config.get_text_config()
     rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kinds = {str(part.get("rope_type")) for part in (rotary, *rotary.values()) if isinstance(part, dict)}
