@@ -74,8 +74,9 @@ def _project(folder: Path, version: str, repository: str | None) -> str:
     address = (repository or (kept[0] if kept else "")).rstrip("/")
     if not re.fullmatch(r"https://[^\s\"]+", address):
         sys.exit(f"{path} has no address of the repository; give it once: --repository https://…")
-    urls = f'[project.urls]\nRepository = "{address}"\nIssues = "{address}/issues"\n'
-    urls += f'Changelog = "{address}/blob/main/CHANGELOG.md"\nPaper = "https://arxiv.org/abs/2510.17896"\n'
+    urls = f'[project.urls]\nRepository = "{address}"\nDocumentation = "{address}/blob/main/docs/index.md"\n'
+    urls += f'Issues = "{address}/issues"\nChangelog = "{address}/blob/main/CHANGELOG.md"\n'
+    urls += 'Paper = "https://arxiv.org/abs/2510.17896"\n'
     text = _ranged(_VERSION.sub(f'version = "{version}"', text, count=1), version)
     return _URLS.sub(lambda _: urls, text)
 

@@ -115,7 +115,7 @@ def test_its_own_ci_is_green(newcomer, folder):
 def test_the_layout_of_the_strategy_can_be_shown(newcomer):
     said = newcomer.longca("show-layout", "gather_all", "--mask", "causal", "--seqlen", "4096", "--ranks", "2")
     page = GUIDE.read_text(encoding="utf-8")
-    assert all(line.strip() in page for line in said.splitlines() if line[:1].isdigit())
+    assert all(line.strip() in page for line in said.splitlines())
 
 
 @pytest.mark.xdist_group("guide")

@@ -36,7 +36,8 @@ def workspace(tmp_path):
         for name in small:
             shutil.copy(ROOT / folder / name, tmp_path / folder / name)
         project = tmp_path / folder / "pyproject.toml"
-        text = re.sub(r"^(Repository|Issues|Changelog) = .*\n", "", project.read_text("utf-8"), flags=re.MULTILINE)
+        written = r"^(Repository|Documentation|Issues|Changelog) = .*\n"
+        text = re.sub(written, "", project.read_text("utf-8"), flags=re.MULTILINE)
         project.write_text(re.sub(r"^version = .*", 'version = "0.1.0"', text, flags=re.MULTILINE), "utf-8")
         for package in (ROOT / folder / "src").iterdir():
             (tmp_path / folder / "src" / package.name).mkdir(parents=True)
@@ -71,7 +72,13 @@ def test_all_distributions_get_the_version_and_each_other_in_its_range(tmp_path)
         ours = [requirement for requirement in asked if requirement.name.startswith("longca-")]
         assert project["version"] == "99.4.5"
         assert {str(requirement.specifier) for requirement in ours} <= {"<100,>=99.4"}
-        assert project["urls"]["Repository"] == HOME
+        assert project["urls"] == {
+            "Repository": HOME,
+            "Documentation": f"{HOME}/blob/main/docs/index.md",
+            "Issues": f"{HOME}/issues",
+            "Changelog": f"{HOME}/blob/main/CHANGELOG.md",
+            "Paper": _project(folder)["urls"]["Paper"],
+        }
         others = {name: value for name, value in project.items() if name not in ("version", "dependencies", "urls")}
         assert others == {name: value for name, value in _project(folder).items() if name in others}
     assert "\nversion: 99.4.5\ndate-released: 2030-01-02\n" in found[tmp_path / "CITATION.cff"]

@@ -20,6 +20,7 @@ from longca.manifests import Device, Problem, Transport
 from longca.parallel import layouts
 from longca.parallel.layouts import _agree
 from longca.parallel.pushes import watched
+from longca_advice import shared_layout
 from longca_advice.auto_kernel import Choice
 from longca_advice.auto_layout import Arrangement
 from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
@@ -359,6 +360,24 @@ def prefetched(size, strategy, placement, transport="auto"):
             made = plan.call_count - before if tokens % 2 else 0
             found.append((made, max(errors(mine, attend(mask, given), layout, rank)), handle.done()))
     return found
+
+
+def placed_ahead(size, strategy):
+    """The choices that `longca.layout` made after a prefetch had ended, and all shards and choices."""
+    mesh, window = mesh_of((("cp", size),)), masks.build("causal_sliding_window", 40, window=9)
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    made, shards = 0, []
+    with mock.patch.object(shared_layout, "_arranged", side_effect=shared_layout._arranged) as arranged:
+        for tokens in range(7, 12):
+            documents = masks.build("causal_document", 40, documents=[tokens, 40 - tokens])
+            handle = longca.prefetch([(documents, 1), (window, 5)], softmax_scale=0.5, **about)
+            if is_early := tokens % 2:
+                handle.wait()  # else the layout may be asked for while the placement is under way
+            before = arranged.call_count
+            shards += [layout.shards for layout in longca.layout([(documents, 1), (window, 5)], **about)]
+            made += is_early * (arranged.call_count - before)
+            handle.wait()
+    return made, shards, arranged.call_count
 
 
 def prefetched_together(size):

@@ -2,6 +2,10 @@
 
 import pytest
 
+import longca
+from longca import masks
+from longca.errors import RequestError
+
 from .test_strategies import EXACT, sizes
 
 
@@ -28,3 +32,17 @@ def test_pushes_are_planned_ahead_too(world, strategy, transport):
 @sizes(3)
 def test_ranks_that_wait_differently_agree_all_the_same(world):
     assert max(world.run("prefetched_together", 3)) <= EXACT
+
+
+@pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "auto"])
+@sizes(2)
+def test_a_layout_of_several_masks_finds_their_placement(world, strategy):
+    found = world.run("placed_ahead", 2, strategy)
+    assert [(made, choices) for made, _, choices in found] == [(0, 5)] * 2
+    assert found[0][1] == found[1][1]
+
+
+def test_several_masks_without_a_strategy_are_refused():
+    weighed = [(masks.build("causal", 40), 1), (masks.build("causal_sliding_window", 40, window=9), 5)]
+    with pytest.raises(RequestError, match="several masks share a placement under a strategy"):
+        longca.prefetch(weighed, heads=(4, 2), device="cpu")

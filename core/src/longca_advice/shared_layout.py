@@ -21,6 +21,7 @@ from longca.manifests import Direction, Layout, Problem
 from longca.manifests.mixes import is_mix
 from longca.manifests.shared_placement import SharedPlacement
 from longca.masks import Mask
+from longca.plan_cache import PlanCache
 from longca.plugins import Registry
 from longca_advice.auto_kernel import Choice, capacity_of, choose, interval
 from longca_advice.auto_layout import AUTO, FIRST, Arrangement, placements_of
@@ -36,6 +37,9 @@ WeighedProblems = Sequence[tuple[Problem, float]]
 
 #: The layouts of all masks under one strategy and placement.
 _Layouts = tuple[Layout, ...]
+
+#: The latest choices. A rank makes them alone.
+_ARRANGED: PlanCache[Arrangement] = PlanCache(64)
 
 
 def check_weighed(masks: Sequence[Any]) -> tuple[tuple[Mask, float], ...]:
@@ -112,19 +116,28 @@ def arrange_shared(
 ) -> Arrangement:
     """The strategy and the placement to take, for training, or for forwards if a mask has no kernel with a backward.
 
-    The arguments are as in `longca_advice.auto_layout.arrange`, with several problems.
+    The latest choices are cached. The arguments are as in `longca_advice.auto_layout.arrange`, with several problems.
 
     Raises:
         UnsupportedError: No strategy and placement suits all masks. The message gives the reasons.
         UnknownNameError: Nobody provides the kernel, or no strategy has the placement.
         RequestError: The evidence cannot be read.
     """
-    trained = [(replace(problem, direction=Direction.BACKWARD), weight) for problem, weight in weighed]
-    try:
-        return _arranged(registry, trained, wanted, kernel, placement, one_host)
-    except UnsupportedError:
-        forwards = [(replace(problem, direction=Direction.FORWARD), weight) for problem, weight in weighed]
-        return _arranged(registry, forwards, wanted, kernel, placement, one_host)
+    trained = [
+        (replace(problem, direction=Direction.BACKWARD, softmax_scale=None, deterministic=False), weight)
+        for problem, weight in weighed
+    ]
+
+    def make() -> Arrangement:
+        try:
+            return _arranged(registry, trained, wanted, kernel, placement, one_host)
+        except UnsupportedError:
+            forwards = [(replace(problem, direction=Direction.FORWARD), weight) for problem, weight in trained]
+            return _arranged(registry, forwards, wanted, kernel, placement, one_host)
+
+    first, masks = trained[0][0], tuple((problem.concrete_mask.key, weight) for problem, weight in trained)
+    sizes = tuple((name, tuple(axes.items())) for name, axes in wanted.items())
+    return _ARRANGED.get(first.mask, (registry, first.settings, masks, sizes, kernel, placement, one_host), make)
 
 
 def _arranged(

@@ -116,7 +116,7 @@ def check_the_page():
     """The code of the page's section runs, on CPUs."""
     section = PAGE.read_text().partition("## Context parallelism")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names = {}
     for block in blocks:
         code = block.replace('"cuda"', '"cpu"').replace(
@@ -137,6 +137,7 @@ CHECKS = {
         "check_autocast",
         "check_checkpoints_recompute",
         "check_losses_of_20_steps",
+        "check_prefetched_batches",
         "trainer_on_ranks",
     ],
     4: [

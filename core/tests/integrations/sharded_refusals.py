@@ -27,12 +27,14 @@ def check_bad_input():
     refused("before DDP wraps it", lambda: context_parallel(torch.nn.Linear(1, 1), mesh))
     refused("runs on a device mesh", lambda: context_parallel(model, size))
     refused("unknown strategy", lambda: context_parallel(model, mesh, "nobody"))
+    refused("unknown kernel", lambda: context_parallel(model, mesh, kernel="nobody"))
     refused(
         "the mesh is",
         lambda: context_parallel(model, init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b")), "usp"),
     )
     assert model.config._attn_implementation != "longca_context_parallel"
     cp = context_parallel(model, mesh, "ring_p2p")
+    refused("under context_parallel already", lambda: context_parallel(model, mesh))
     refused("was not called yet", lambda: cp.shard(ids))
     refused("use_cache", lambda: model(input_ids=ids, use_cache=True))
     refused("logits_to_keep", lambda: model(input_ids=ids, logits_to_keep=1))

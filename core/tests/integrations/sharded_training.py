@@ -1,6 +1,7 @@
 """Training of models under `context_parallel`: 20 steps, losses of one's own, FSDP2 and `Trainer`."""
 
 import sys
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from longca.integrations.transformers import context_parallel
+from longca_advice import shared_layout
 
 STEPS = 20
 
@@ -44,6 +46,22 @@ def check_losses_of_20_steps():
         losses = training(model, rate, drawn(), context_parallel(model, line(dist.get_world_size())))
         assert losses[-1] < losses[0] - 0.1
         torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=0)
+
+
+def check_prefetched_batches():
+    """A call whose batch was prefetched chooses no placement, and the losses are those of one device."""
+    batches, alone, model = [packed(3 + at, 9, 20 - at) for at in range(6)], make("gemma"), make("gemma")
+    alone.set_attn_implementation("sdpa")
+    cp = context_parallel(model, line(2), "ring_p2p")
+
+    def prefetched():
+        for batch in batches:
+            cp.prefetch(**batch, labels=None).wait()
+            with mock.patch.object(shared_layout, "_arranged", side_effect=AssertionError("chosen in the call")):
+                yield batch
+
+    losses = training(model, 1e-3, prefetched(), cp)
+    torch.testing.assert_close(losses, training(alone, 1e-3, batches), rtol=1e-5, atol=0)
 
 
 def own_loss(model, cp, batch):

@@ -11,12 +11,14 @@ import torch
 
 from longca import masks
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers import LayerMask, register, using
+from longca.integrations.transformers import LayerMask, check, register, using
 from longca.integrations.transformers import layers as longca_layers
 
 from .models import BATCHES, COMMON, assert_same, make, packed, step, tokens, transformers
 
 pytestmark = pytest.mark.usefixtures("registered")
+
+PAGE = Path(__file__).parents[3] / "docs" / "transformers.md"
 
 
 def test_boundaries_of_documents_can_be_required():
@@ -44,13 +46,34 @@ OF_THEIR_OWN = {
 }
 
 
-@pytest.mark.skipif(transformers.__version__.startswith("4."), reason="transformers 4 asks for no mask of Bloom")
 @pytest.mark.parametrize("name", OF_THEIR_OWN)
 def test_a_model_with_an_attention_of_its_own_is_refused(name):
     config = getattr(transformers, f"{name}Config")(vocab_size=61, **OF_THEIR_OWN[name])
     model = getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation="longca")
-    with pytest.raises(UnsupportedError, match="does not take its attention from AttentionInterface"):
+    if transformers.__version__.startswith("4."):
+        check(model)  # transformers 4 asks for no mask of these models
+    with pytest.raises(UnsupportedError, match=r"does not take .* from AttentionInterface"):
         model(input_ids=tokens(1, 24), use_cache=False)
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+def test_a_model_that_keeps_another_attention_is_refused_by_a_check(name):
+    config = getattr(transformers, f"{name}Config")(vocab_size=61, **OF_THEIR_OWN[name])
+    model = getattr(transformers, f"{name}ForCausalLM")(config)
+    model.set_attn_implementation("longca")  # transformers logs that it changes nothing
+    check(model)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=f"{name}ForCausalLM computed its attention without LongCA"):
+            model(input_ids=tokens(1, 24), use_cache=False)
+
+
+def test_a_check_is_done_by_the_next_forward_alone():
+    model = make("llama")
+    check(model)
+    with pytest.raises(UnsupportedError, match=r"attn_implementation='sdpa'\. Make the model"):
+        step(model, BATCHES["plain"], "sdpa")
+    step(model, BATCHES["packed"], "longca")
+    step(model, BATCHES["plain"], "sdpa")
 
 
 LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
@@ -89,15 +112,32 @@ def test_every_argument_that_a_model_of_transformers_gives_its_layers_is_known()
     assert {name: where for name, where in given.items() if name not in known | {"query", "key", "value"}} == {}
 
 
-def test_longca_is_refused_until_it_is_registered():
-    code = (
+#: What transformers says by itself, which the page explains: code, and its words.
+SAID = {
+    "t.LlamaForCausalLM._from_config(t.LlamaConfig(**sizes), attn_implementation='longca')": (
+        'Specified `attn_implementation="longca"` is not supported'
+    ),
+    "t.BloomForCausalLM(t.BloomConfig(**sizes)).set_attn_implementation('longca')": (
+        "does not support setting its attention implementation dynamically"
+    ),
+    "register(); t.OlmoeForCausalLM._from_config(t.OlmoeConfig(**sizes), attn_implementation='longca')": (
+        "KeyError: 'longca'"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", SAID)
+def test_the_page_explains_what_transformers_says(code):
+    if "KeyError" in SAID[code] and not transformers.__version__.startswith("4."):
+        pytest.skip("transformers 5 has no lists of attentions")
+    begin = (
         "import transformers as t\n"
-        "config = t.LlamaConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=61)\n"
-        "t.LlamaForCausalLM._from_config(config, attn_implementation='longca')"
+        "from longca.integrations.transformers import register\n"
+        "sizes = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=61)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
-    assert 'Specified `attn_implementation="longca"` is not supported' in ran.stderr
+    ran = subprocess.run([sys.executable, "-c", begin + code], capture_output=True, text=True, check=False)
+    assert SAID[code] in ran.stderr
+    assert SAID[code] in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("mask", ["causal", [], 3])
@@ -106,6 +146,17 @@ def test_a_mask_that_is_none_is_refused(mask):
         pass
     with pytest.raises(RequestError, match=r"give a mask of longca.masks"):
         step(make("llama"), BATCHES["plain"], "longca", longca_mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "arguments"),
+    [("sdpa", {}), ("longca", {"attention_mask": torch.ones(1, 1, 24, 24, dtype=torch.bool).tril()})],
+)
+def test_a_mask_that_no_model_takes_is_refused(implementation, arguments):
+    model = make("llama")
+    model.set_attn_implementation(implementation)
+    with pytest.raises(RequestError, match=r"no model took the mask of using\(mask\)"), using(masks.build("full", 24)):
+        model(input_ids=tokens(1, 24), use_cache=False, **arguments)
 
 
 def call(q=None, given=None, v=None, **arguments):

@@ -24,7 +24,7 @@ from longca.masks import Mask
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["attention", "check_mesh", "check_settings", "check_without_strategy"]
+__all__ = ["attention", "check_kernel", "check_mesh", "check_settings", "check_without_strategy"]
 
 
 def attention(
@@ -150,6 +150,18 @@ def check_settings(kernel: object, softmax_scale: object) -> None:
         isinstance(softmax_scale, (int, float)) or hasattr(softmax_scale, "__float__")
     ):
         raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
+
+
+def check_kernel(kernel: object) -> None:
+    """Checks the kernel of calls to come.
+
+    Raises:
+        RequestError: It is no name.
+        UnknownNameError: Nobody provides it.
+    """
+    check_settings(kernel, None)
+    if isinstance(kernel, str) and kernel != "auto":
+        plugins.registry().manifests(kernel)
 
 
 def _check_no_tangent(*tensors: Tensor) -> None:

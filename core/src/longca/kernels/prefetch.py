@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from longca.kernels.base import check_inputs, check_mask, torch_dtype
 from longca.kernels.planned import Settings, plan_ahead, problem_of
 from longca.manifests import Layout, Transport
 from longca.masks import Mask
+from longca_advice.shared_layout import check_weighed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -22,7 +24,7 @@ __all__ = ["prefetch"]
 
 
 def prefetch(
-    mask: Mask,
+    mask: Mask | Sequence[tuple[Mask, float]],
     *,
     heads: tuple[int, int],
     head_dim: int = 128,
@@ -48,8 +50,11 @@ def prefetch(
     alone. The call that needs the plan starts the collectives: with `auto`, the ranks agree there. The constructor of a
     named strategy may start collectives too, so the first request on a mesh calls it at once.
 
+    Several masks, each with a weight as in `longca.layout`, are placed together. `longca.layout` then finds the
+    placement, and their plans are left to the calls.
+
     Args:
-        mask: The mask.
+        mask: The mask. Or several masks of the same tokens: [(mask, weight), ...].
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type of q, k and v.
@@ -69,10 +74,12 @@ def prefetch(
         of planning is raised by `wait()`, and by the call.
 
     Raises:
-        RequestError: An argument does not fit, or there is neither a device nor a mesh.
+        RequestError: An argument does not fit, there is neither a device nor a mesh, or several masks have no strategy.
         UnknownNameError: Nobody provides the strategy.
     """
-    check_mask(mask)
+    weighed = check_weighed(mask) if isinstance(mask, (tuple, list)) else ()
+    first: Mask = weighed[0][0] if weighed else mask  # type: ignore[assignment]  # it is checked
+    check_mask(first)
     check_settings(kernel, softmax_scale)
     plugins.registry()  # made here, so that no two threads make it
     if strategy is not None:
@@ -80,13 +87,17 @@ def prefetch(
         device = mesh.device_type if device is None else device
     else:
         check_without_strategy(mesh, placement, transport)
-    q, k = _stand_ins(mask, heads, head_dim, dtype, device)
+    q, k = _stand_ins(first, heads, head_dim, dtype, device)
     settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
     if mesh is None or strategy is None:
-        return plan_ahead(mask, q, k, settings, training)
+        if weighed:
+            raise RequestError("several masks share a placement under a strategy; give strategy= and mesh=")
+        return plan_ahead(first, q, k, settings, training)
     from longca.parallel import attention as parallel
 
-    problem = problem_of(q, k, mask, settings, training)
+    problem = problem_of(q, k, first, settings, training)
+    if weighed:
+        return parallel.place_ahead(q, problem, weighed, strategy, mesh, kernel, placement)
     return parallel.plan_ahead(q, problem, strategy, mesh, kernel, placement, transport)
 
 

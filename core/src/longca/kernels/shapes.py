@@ -224,5 +224,6 @@ def _checked(q_bounds: Any, k_bounds: Any, causal: bool, window: tuple[int, int]
     if mask.seqlen_q > queries or mask.seqlen_k > keys:
         raise RequestError(
             f"the bounds end at query {mask.seqlen_q} and key {mask.seqlen_k}, and q has {queries} tokens and k {keys}"
+            "; give bounds within them, or the tensors of these bounds"
         )
     return SliceMask(mask.array, queries, keys) if (mask.seqlen_q, mask.seqlen_k) != (queries, keys) else mask

@@ -8,7 +8,7 @@ graph.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -24,15 +24,16 @@ from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
 from longca.kernels.base import in_given_dtypes, on_device_of
 from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Layout, Problem
+from longca.masks import Mask
 from longca.parallel.agreement import Ranks
-from longca.parallel.layouts import check_layout, layout_words, placed
+from longca.parallel.layouts import check_layout, layout_words, placed, placed_together
 from longca.parallel.meshes import axis_sizes, groups_of, rank_in
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
 from longca_advice.auto_layout import AUTO, choose_kernel
 
-__all__ = ["parallel_attention", "plan_ahead", "strategy_on"]
+__all__ = ["parallel_attention", "place_ahead", "plan_ahead", "strategy_on"]
 
 
 class _Ready(NamedTuple):
@@ -143,6 +144,40 @@ def plan_ahead(
         return None
 
     return ask((problem.concrete_mask.key, about), make, like.device)
+
+
+def place_ahead(
+    like: Tensor,
+    problem: Problem,
+    weighed: Sequence[tuple[Mask, float]],
+    strategy: str,
+    mesh: DeviceMesh,
+    kernel: str,
+    placement: str | Layout,
+) -> Prefetch:
+    """Asks the side thread for the placement that several masks share. `longca.layout` then finds it.
+
+    The ranks' agreement on it is left to `longca.layout`.
+
+    Args:
+        like: A tensor on the device.
+        problem: The problem of the first mask.
+        weighed: The masks with their weights.
+        strategy: Name of the strategy, or `auto`.
+        mesh: The device mesh.
+        kernel: Name of the kernel or pair, or `auto`.
+        placement: Name of the placement, or `auto`.
+
+    Raises:
+        RequestError: The placement is a layout, which places one mask.
+    """
+    if isinstance(placement, Layout):
+        raise RequestError("a layout places one mask, and several were given; give a placement's name, or auto")
+
+    def make() -> None:
+        placed_together(problem, weighed, strategy, mesh, kernel, placement, alone=True)
+
+    return ask(object(), make, like.device)  # the caches know what was made before
 
 
 def _ready_of(mesh: DeviceMesh) -> PlanCache[_Ready]:

@@ -29,7 +29,7 @@ from longca_advice.auto_kernel import log
 from longca_advice.auto_layout import AUTO, Arrangement, arranged
 from longca_advice.shared_layout import arrange_shared, check_weighed, shared_layouts
 
-__all__ = ["check_layout", "layout", "layout_words", "placed"]
+__all__ = ["check_layout", "layout", "layout_words", "placed", "placed_together"]
 
 #: The strategies and placements that the ranks of a mesh agreed on.
 _AGREED: PlanCache[tuple[str, str]] = PlanCache(64)
@@ -130,19 +130,35 @@ def layout(
         device=device,
     )
     if weighed:
-        return _placed_together(problem, weighed, strategy, mesh, kernel, placement)
+        return placed_together(problem, weighed, strategy, mesh, kernel, placement)
     return placed(problem, strategy, mesh, kernel, placement)
 
 
-def _placed_together(
+def placed_together(
     problem: Problem,
     weighed: Sequence[tuple[Mask, float]],
     strategy: str,
     mesh: DeviceMesh | Mapping[str, int],
     kernel: str,
     placement: str,
+    alone: bool = False,
 ) -> tuple[Layout, ...]:
-    """The layout of each mask, with the same shards in all. The problem is that of the first mask."""
+    """The layout of each mask, with the same shards in all.
+
+    Args:
+        problem: The problem of the first mask.
+        weighed: The masks with their weights.
+        strategy: As in `placed`, like the other arguments.
+        mesh: The device mesh, or the number of ranks along each axis.
+        kernel: Name of the kernel or pair, or `auto`.
+        placement: Name of a placement, or `auto`.
+        alone: Whether this rank's own choice counts.
+
+    Raises:
+        RequestError: As in `layout`.
+        UnknownNameError: As in `layout`.
+        UnsupportedError: As in `layout`.
+    """
     registry = plugins.registry()
     problems = [(replace(problem, mask=mask), weight) for mask, weight in weighed]
     wanted = _wanted(registry, strategy, mesh)
@@ -153,7 +169,7 @@ def _placed_together(
 
         masks = tuple((mask.key, weight) for mask, weight in weighed)
         about = registry, _shape(problem), tuple(wanted), kernel, placement, masks
-        strategy, placement = _chosen(problem.mask, about, mesh, arrangement, False)
+        strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
     return shared_layouts(registry, problems, strategy, wanted[strategy], placement)
 
 

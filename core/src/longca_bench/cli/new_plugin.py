@@ -43,7 +43,8 @@ def new_plugin(
     _render(folder, {"kind": kind, "name": name, "core": compatible_range(metadata.version("longca-core"))})
     from longca_bench.reports.text import console, safe
 
-    asked = f"longca show-layout {name}" if strategy else f"longca run quick --kernel {name}"
+    ranked = f"longca run quick --kernel {name} --kernel sdpa --mask causal"
+    asked = f"longca show-layout {name}" if strategy else ranked
     out = console()
     out.print(f"The {kind} {safe(name)} is in {safe(folder)}. Install, test and try it:\n", soft_wrap=True)
     for line in (f"cd {folder}", 'pip install -e ".[test]"', "python -m pytest", asked):

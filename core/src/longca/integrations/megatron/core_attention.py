@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from longca.errors import UnsupportedError
 from longca.integrations.megatron.documents import bounds_of, mask_of, mesh_of, zigzag_layout
-from longca.kernels.attention import attention, check_settings
+from longca.kernels.attention import attention, check_kernel, check_settings
 from longca.manifests import Layout
 from longca.plan_cache import PlanCache
 
@@ -56,6 +56,7 @@ class LongCAAttention(torch.nn.Module):
     Raises:
         UnsupportedError: A setting that LongCA does not compute.
         RequestError: The kernel is no name.
+        UnknownNameError: Nobody provides the kernel.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LongCAAttention(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_settings(kernel, softmax_scale)
+        check_kernel(kernel)
         dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         asked = {name: getattr(config, name, plain[0]) for name, plain in _PLAIN.items()}
         found = {name: value for name, value in asked.items() if value not in _PLAIN[name]}

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torchtitan.protocols.module import Module
 
 from longca.errors import RequestError, UnsupportedError
-from longca.kernels.attention import attention, check_settings
+from longca.kernels.attention import attention, check_kernel
 from longca.manifests import Layout
 from longca.masks import Mask
 
@@ -57,7 +57,7 @@ class LongCAAttention(Module):  # type: ignore[misc]  # torchtitan is not typed 
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        check_settings(config.kernel, None)
+        check_kernel(config.kernel)
         self.config = config
         self.mesh: DeviceMesh | None = None
         self.tensor_ranks = 1

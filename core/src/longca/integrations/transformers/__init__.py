@@ -8,6 +8,7 @@
 Both interfaces of transformers are registered, that of attention and that of masks, so that no mask is lost. A layer
 gets its mask as slices (`LayerMask`): causal, sliding windows, chunks, packed sequences, padding, and any other mask
 function of a model, which is then evaluated. LongCA refuses by name what it cannot compute, before the first step.
+`check` refuses a model that transformers computes without LongCA.
 `context_parallel` spreads the batches of a model over the ranks of a device mesh.
 """
 
@@ -18,9 +19,10 @@ from functools import partial
 from longca.integrations.transformers.context_parallel import ContextParallel, context_parallel
 from longca.integrations.transformers.layer_masks import LayerMask, make_layer_mask, using
 from longca.integrations.transformers.layers import attend
-from longca.kernels.attention import check_settings
+from longca.integrations.transformers.model_check import check
+from longca.kernels.attention import check_kernel
 
-__all__ = ["ContextParallel", "LayerMask", "context_parallel", "register", "using"]
+__all__ = ["ContextParallel", "LayerMask", "check", "context_parallel", "register", "using"]
 
 
 def register(name: str = "longca", *, kernel: str = "auto", require_documents: bool = False) -> None:
@@ -35,8 +37,9 @@ def register(name: str = "longca", *, kernel: str = "auto", require_documents: b
     Raises:
         ImportError: transformers is missing or too old.
         RequestError: The kernel is no name.
+        UnknownNameError: Nobody provides the kernel.
     """
-    check_settings(kernel, None)
+    check_kernel(kernel)
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionMaskInterface.register(name, make_layer_mask)

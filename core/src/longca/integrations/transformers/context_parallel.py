@@ -17,11 +17,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.calls import tokens_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
-from longca.integrations.transformers.sharded_masks import layer_windows
-from longca.kernels.attention import check_mesh, check_settings
+from longca.integrations.transformers.sharded_masks import layer_windows, placed_ahead
+from longca.kernels.ahead import Prefetch
+from longca.kernels.attention import check_kernel, check_mesh
 from longca.masks import build
 from longca.parallel.meshes import check_member
 
@@ -50,6 +52,23 @@ class ContextParallel:
             model.register_forward_pre_hook(self._enter, with_kwargs=True),
             model.register_forward_hook(self._leave, always_call=True),
         )
+
+    def prefetch(self, **batch: Any) -> Prefetch:
+        """Places the tokens of a later batch on a side thread, while this batch is trained. All ranks call it alike.
+
+        Call it under the same `torch.autocast` and `using` as the model. It starts no collective.
+
+        Args:
+            **batch: The arguments of the later call. Its tensors may be on the host, where they are read.
+
+        Returns:
+            A handle. `wait()` waits until the tokens are placed. The call waits by itself.
+
+        Raises:
+            RequestError: The masks or the bounds of the batch do not fit, or there are no tokens or no documents.
+        """
+        given = {name: value for name, value in batch.items() if value is not None}
+        return placed_ahead(given, tokens_of(given), self._setup)
 
     def shard(self, x: Tensor) -> Tensor:
         """This rank's tokens of a tensor of the latest batch, such as weights of a loss of your own.
@@ -165,7 +184,7 @@ def context_parallel(
         UnknownNameError: Nobody provides the strategy, the placement or the kernel.
         UnsupportedError: The strategy cannot split the heads, or the model computes what ranks cannot compute together.
     """
-    check_settings(kernel, None)
+    check_kernel(kernel)
     mesh = check_mesh(strategy, mesh)
     check_member(mesh)
     _check_model(model)
@@ -196,7 +215,7 @@ def _check_model(model: Any) -> None:
     """Checks that the tokens of a model meet in its attention alone.
 
     Raises:
-        RequestError: It is no model of transformers.
+        RequestError: It is no model of transformers, or under `context_parallel` already.
         UnsupportedError: Ranks cannot compute it together.
     """
     name = type(model).__name__
@@ -204,6 +223,9 @@ def _check_model(model: Any) -> None:
         raise RequestError(
             f"model is a {name}; give the model of transformers itself, before DDP wraps it, such as LlamaForCausalLM"
         )
+    # A configuration tells nothing, because models may share it.
+    if any(isinstance(getattr(hook, "__self__", None), ContextParallel) for hook in model._forward_pre_hooks.values()):
+        raise RequestError(f"this {name} is under context_parallel already; call remove() of the earlier one first")
     config = model.config.get_text_config()
     rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kinds = {str(part.get("rope_type")) for part in (rotary, *rotary.values()) if isinstance(part, dict)}

@@ -29,18 +29,15 @@ from longca.integrations.transformers.mask_functions import (
     known,
     name_of,
     padding,
-    signature,
 )
 from longca.masks import Mask, SliceMask, intersection
 
 __all__ = ["LayerMask", "fitting", "make_layer_mask", "own_masks", "own_of", "same_object", "using"]
 
-_OWN: ContextVar[tuple[Mask, ...] | None] = ContextVar("longca_own_masks", default=None)
+_OWN: ContextVar[_Own | None] = ContextVar("longca_own_masks", default=None)
 #: The latest masks, each as its only key.
 _LATEST: OrderedDict[SliceMask, SliceMask] = OrderedDict()
 _MOST = 256
-#: Functions that were compared with the masks that they are known by.
-_COMPARED: set[str] = set()
 
 
 class NoInterfaceError(UnsupportedError, AttributeError):
@@ -103,6 +100,14 @@ class LayerMask:
     ndim = property(contiguous)
 
 
+@dataclass
+class _Own:
+    """The masks of `using`, and whether a model took them."""
+
+    masks: tuple[Mask, ...]
+    was_taken: bool = False
+
+
 @contextmanager
 def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
     """Gives the batches of a block of code their own masks in place of the model's. Sliding windows are kept.
@@ -114,13 +119,19 @@ def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
         mask: One mask for all rows of a batch, or one for each.
 
     Raises:
-        RequestError: It is no mask.
+        RequestError: It is no mask, or no model took it until the end of the block.
     """
-    token = _OWN.set(own_of(mask))
+    given = _Own(own_of(mask))
+    token = _OWN.set(given)
     try:
         yield
     finally:
         _OWN.reset(token)
+    if not given.was_taken:
+        raise RequestError(
+            "no model took the mask of using(mask): none with attn_implementation='longca' was called in the block, or "
+            "its call gave an attention_mask of four dims; give one mask, to a model that check(model) finds right"
+        )
 
 
 def own_of(given: Any) -> tuple[Mask, ...]:
@@ -143,7 +154,10 @@ def own_of(given: Any) -> tuple[Mask, ...]:
 
 def own_masks() -> tuple[Mask, ...] | None:
     """The masks of `using`, if the code runs within it."""
-    return _OWN.get()
+    if (own := _OWN.get()) is None:
+        return None
+    own.was_taken = True
+    return own.masks
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
@@ -233,16 +247,14 @@ def _is_alike(function: MaskFunction) -> bool:
 
 def _of_function(function: MaskFunction, row: int, queries: range, keys: range, device: torch.device) -> SliceMask:
     """The mask of a function for one row of the batch."""
-    name = signature(function)
     try:
         mask = known(function, row, max(queries.stop, keys.stop))
         mask = mask.cut([(queries.start, queries.stop)], [(keys.start, keys.stop)])
-        if name not in _COMPARED and not agrees(mask, _shifted(function, queries.start, keys.start), row, device):
-            raise UnknownFunctionError(name)
-        _COMPARED.add(name)
+        if agrees(mask, _shifted(function, queries.start, keys.start), row, device):
+            return mask
     except UnknownFunctionError:
-        return evaluated(function, row, queries, keys, device)
-    return mask
+        pass
+    return evaluated(function, row, queries, keys, device)
 
 
 def _shifted(function: MaskFunction, queries: int, keys: int) -> MaskFunction:

@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers.boundaries import check_positions, refuse
 from longca.integrations.transformers.layer_masks import LayerMask, fitting, own_of
+from longca.integrations.transformers.model_check import count_call
 from longca.kernels.shapes import contents_of, mask_of_bounds, sdpa
 from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
 from longca.plan_cache import PlanCache
@@ -130,7 +131,7 @@ def computing_dtype(dtype: torch.dtype, device: str) -> torch.dtype:
 
 
 def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]) -> None:
-    """Checks that LongCA computes what a layer asks for.
+    """Checks that LongCA computes what a layer asks for, and counts the call.
 
     Args:
         name: The layer's name.
@@ -143,6 +144,7 @@ def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments:
         RequestError: The tensors have different data types.
         UnsupportedError: An argument changes the scores or the weights, or the head dims differ.
     """
+    count_call()
     if arguments["dropout"]:
         raise UnsupportedError(f"{name} has attention dropout {arguments['dropout']}; set attention_dropout=0.0")
     for argument, why in _REFUSED.items():

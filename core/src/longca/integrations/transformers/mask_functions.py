@@ -35,7 +35,6 @@ __all__ = [
     "known",
     "name_of",
     "padding",
-    "signature",
     "walk",
 ]
 
@@ -109,11 +108,6 @@ def name_of(function: MaskFunction) -> str:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     home = getattr(function, "__module__", "")
     return name.partition(".<locals>")[0] if home == HOME else f"{home}.{name}"
-
-
-def signature(function: MaskFunction) -> str:
-    """The names of a function and of those that it combines."""
-    return f"{name_of(function)}({', '.join(signature(part) for part in _parts(function))})"
 
 
 def has_documents(function: MaskFunction) -> bool:

@@ -13,12 +13,17 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
 from longca.integrations.transformers.layers import computing_dtype
+from longca.kernels.ahead import Prefetch
+from longca.kernels.prefetch import prefetch
 from longca.manifests import Layout
 from longca.masks import Mask
 from longca.parallel.layouts import layout
 from longca.parallel.meshes import groups_of, rank_in
 
-__all__ = ["Setup"]
+__all__ = ["Setup", "Weighed"]
+
+#: The mask of each kind of layer, with the number of these layers.
+Weighed = Sequence[tuple[Mask, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +73,24 @@ class Setup:
         """The data type of q, k and v on a device."""
         return computing_dtype(self.model_dtype, device)
 
-    def placed(self, weighed: Sequence[tuple[Mask, float]], dtype: torch.dtype) -> tuple[Layout, ...]:
+    def placed(self, weighed: Weighed, dtype: torch.dtype) -> tuple[Layout, ...]:
         """The layout of each mask. They have the same shards."""
-        return layout(
-            weighed,
-            strategy=self.strategy,
-            mesh=self.mesh,
-            heads=self.heads,
-            head_dim=self.head_dim,
-            dtype=dtype,
-            kernel=self.kernel,
-            placement=self.placement,
-        )
+        return layout(weighed, **self._asked(dtype))
+
+    def placed_ahead(self, weighed: Weighed, dtype: torch.dtype) -> Prefetch:
+        """Asks the side thread for the layouts, which `placed` then finds."""
+        return prefetch(weighed, **self._asked(dtype))
+
+    def _asked(self, dtype: torch.dtype) -> dict[str, Any]:
+        return {
+            "strategy": self.strategy,
+            "mesh": self.mesh,
+            "heads": self.heads,
+            "head_dim": self.head_dim,
+            "dtype": dtype,
+            "kernel": self.kernel,
+            "placement": self.placement,
+        }
 
     def total(self, x: Tensor) -> Tensor:
         """The sum of a tensor over the ranks of the mesh, which holds no graph."""

@@ -15,11 +15,12 @@ from longca.integrations.transformers.layer_masks import fitting, own_masks, own
 from longca.integrations.transformers.layers import within_documents
 from longca.integrations.transformers.mask_functions import padding
 from longca.integrations.transformers.parallel_setup import Setup
+from longca.kernels.ahead import Prefetch
 from longca.manifests import Layout
 from longca.masks import Mask, Slice, SliceMask, from_cu_seqlens, intersection, pack
 from longca.plan_cache import PlanCache
 
-__all__ = ["ShardedMask", "layer_windows", "sharded_masks"]
+__all__ = ["ShardedMask", "layer_windows", "placed_ahead", "sharded_masks"]
 
 #: The masks of the windows of layers, and the layouts of a batch's masks. Ranks make them together.
 _WINDOWS: PlanCache[Mask] = PlanCache(64)
@@ -79,6 +80,12 @@ def sharded_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> dic
     return _of_layers(base, setup, tokens)
 
 
+def placed_ahead(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> Prefetch:
+    """Places the tokens of a later batch on a side thread. The arguments and errors are those of `sharded_masks`."""
+    base = _base_mask(given, (tokens.shape[0], tokens.shape[1]), setup.require_documents)
+    return setup.placed_ahead(_weighed(base, setup), setup.dtype(setup.mesh.device_type))
+
+
 def _base_mask(given: Mapping[str, Any], shape: tuple[int, int], require_documents: bool) -> Mask:
     """The mask of layers of full attention: the user's own, or causal within documents and without padding."""
     rows, length = shape
@@ -136,6 +143,18 @@ def _starts(positions: Tensor | None, shape: tuple[int, int], shown: Any) -> Any
 
 def _of_layers(base: Mask, setup: Setup, tokens: Tensor) -> dict[int | None, ShardedMask]:
     """The mask and the layout of each kind of layer. Equal batches find both again."""
+    weighed = _weighed(base, setup)
+    dtype = setup.dtype(tokens.device.type)
+    about = setup.key, dtype, tuple(mask.key for mask, _ in weighed)
+    layouts = _LAYOUTS.get(base, about, lambda: setup.placed(weighed, dtype))
+    return {
+        window: ShardedMask(mask, window, found, setup)
+        for window, (mask, _), found in zip(setup.windows, weighed, layouts, strict=True)
+    }
+
+
+def _weighed(base: Mask, setup: Setup) -> list[tuple[Mask, float]]:
+    """The mask of each kind of layer, in the order of `Setup.windows`, with the number of these layers."""
     length = base.seqlen_q
 
     def within(window: int | None) -> Mask:
@@ -144,12 +163,4 @@ def _of_layers(base: Mask, setup: Setup, tokens: Tensor) -> dict[int | None, Sha
         band = SliceMask([Slice(0, length, 0, length, 1 - window)], length, length)
         return _WINDOWS.get(base, window, lambda: intersection(base, band))
 
-    each = {window: within(window) for window in setup.windows}
-    weighed = [(mask, float(setup.windows[window])) for window, mask in each.items()]
-    dtype = setup.dtype(tokens.device.type)
-    about = setup.key, dtype, tuple(mask.key for mask in each.values())
-    layouts = _LAYOUTS.get(base, about, lambda: setup.placed(weighed, dtype))
-    return {
-        window: ShardedMask(mask, window, found, setup)
-        for (window, mask), found in zip(each.items(), layouts, strict=True)
-    }
+    return [(within(window), float(layers)) for window, layers in setup.windows.items()]
