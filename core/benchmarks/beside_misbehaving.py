@@ -1,10 +1,11 @@
 """The time of an honest kernel beside each misbehaving kernel, over its time alone.
 
-    python core/benchmarks/beside_misbehaving.py [--out results/cpu/beside_misbehaving.json] [--most 200]
+    python core/benchmarks/beside_misbehaving.py [--device cuda] [--most 40] [--out results/cpu/beside_misbehaving.json]
 
 One judge measures the honest kernel `naive` twice, then a misbehaving kernel in the direction in which it misbehaves,
 and then `naive` again. The ratio of the last two times of `naive` is compared with that of the first two, which has
-nothing between. A misbehaving kernel whose record is not what its table says is named, and is in neither.
+nothing between. A misbehaving kernel whose record is not what its table says is named, and is in neither. An interrupt
+keeps what was measured until then.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from longca import plugins
 from longca.manifests import Direction
-from longca.manifests.devices import cpu_device
+from longca.manifests.devices import cpu_device, current_device
+from longca.manifests.problem import Device
 from longca.testing import MISBEHAVING, Misbehaviour, misbehaving_plugins
 from longca_bench.measuring.options import Options
 from longca_bench.measuring.records import Record
@@ -46,14 +49,16 @@ def cases(kernels: list[Misbehaviour], seqlen: int) -> Iterator[Case]:
         yield from (honest, honest, made[kernel.name, kernel.direction], honest)
 
 
-def measure(seqlen: int, most: int) -> dict[str, dict[str, object]]:
+def measure(device: Device, seqlen: int, most: int) -> dict[str, dict[str, object]]:
     """The honest kernel's times around each misbehaving kernel, and their ratios."""
-    kernels = [kernel for kernel in MISBEHAVING if kernel.runs_on("cpu")][:most]
-    suite, device = load_suite("quick"), cpu_device()
+    kernels = [kernel for kernel in MISBEHAVING if kernel.runs_on(device.kind)]
+    kernels = kernels[:: max(1, math.ceil(len(kernels) / most))]
     kept: list[Record] = []
-    run_cases(suite, list(cases(kernels, seqlen)), device, plugins.registry(), kept.append, Options(deadline=DEADLINE))
+    options = Options(deadline=DEADLINE)
+    with suppress(KeyboardInterrupt):
+        run_cases(load_suite("quick"), list(cases(kernels, seqlen)), device, plugins.registry(), kept.append, options)
     found = {}
-    for kernel, first, second, bad, after in zip(kernels, *(kept[turn::4] for turn in range(4)), strict=True):
+    for kernel, first, second, bad, after in zip(kernels, *(kept[turn::4] for turn in range(4)), strict=False):
         times = [each.median or math.nan for each in (first, second, after)]
         ratios = {"alone": times[1] / times[0], "beside": times[2] / times[1]}
         said = [f"{each.status} {each.message}" for each in (first, second, after) if each.median is None]
@@ -67,16 +72,19 @@ def main() -> None:
     """Measures, prints a summary, and writes all ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--most", type=int, default=1000, help="the most misbehaving kernels")
+    parser.add_argument("--most", type=int, default=1000, help="the most misbehaving kernels, spread over the table")
     parser.add_argument("--seqlen", type=int, default=512)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LONGCA_HISTORY"] = str(Path(folder) / "history.jsonl")  # no evidence for the user's own calls
         os.environ["PYTHONPATH"] = str(misbehaving_plugins(Path(folder)))
         sys.path.append(os.environ["PYTHONPATH"])
-        found = measure(arguments.seqlen, arguments.most)
+        device = cpu_device() if arguments.device == "cpu" else current_device()
+        found = measure(device, arguments.seqlen, arguments.most)
     if arguments.out:
-        about = {"machine": platform.machine(), "cpus": os.cpu_count(), "seqlen": arguments.seqlen}
+        machine = {"device": str(device), "machine": platform.machine(), "cpus": os.cpu_count()}
+        about = {**machine, "seqlen": arguments.seqlen}
         arguments.out.write_text(json.dumps({**about, "kernels": found}, indent=2) + "\n")
     for name, each in found.items():
         if each["honest_failures"]:
