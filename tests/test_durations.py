@@ -22,9 +22,13 @@ def test_most_runs_are_within_the_stated_factor():
         measured = [(one, two) for one, two in pairwise(records) if two["median"] is not None]
         if len(measured) <= 10:
             continue
+        last = measured[-1][1]
+        is_shared = last.get("strategy") is not None
+        if is_shared and last.get("clocks") is None:  # code without a judge, whose ranks started faster
+            continue
         ends = ((datetime.fromisoformat(each["finished"]) for each in pair) for pair in measured)
         took = sum((end - begin).total_seconds() for begin, end in ends)
-        predicted = sum(case_seconds(record["median"]) for _, record in measured)
+        predicted = sum(case_seconds(record["median"], is_shared=is_shared) for _, record in measured)
         predicted += 10 * len({record["kernel"] for _, record in measured})
         ratios.append(predicted / max(took, 1.0))
     within = sum(1 / WITHIN <= ratio <= WITHIN for ratio in ratios)

@@ -39,6 +39,8 @@ __all__ = ["WITHIN", "Duration", "case_seconds", "duration_of", "is_measured"]
 WITHIN = 3.0
 #: Seconds of each case and of each kernel beside the calls, and the factor on calls for their verification.
 _CASE, _KERNEL, _CHECKED = 0.5, 10.0, 2.0
+#: Seconds of each case that ranks share beside its calls: they start, and one of them computes alone.
+_SHARED_CASE = 9.0
 #: Calls of warm-up, the least and most samples, and the seconds of samples, as in `longca_bench.measuring.timing`.
 _WARM_UP, _LEAST, _SAMPLES, _BUDGET = 2, 3, 50, 0.25
 #: The most cases that are predicted, unless one mask has more, and the seconds after which no further case is.
@@ -57,6 +59,7 @@ class Duration:
         kernels: Number of kernels of the run.
         unpredicted: The kernels, and their strategies, that lack a prediction for a case.
         refusals: Reasons against cases that are not valid on the device.
+        is_shared: Whether ranks share the cases.
     """
 
     cases: int
@@ -64,6 +67,7 @@ class Duration:
     kernels: int
     unpredicted: tuple[str, ...]
     refusals: tuple[str, ...]
+    is_shared: bool = False
 
     @property
     def predicted(self) -> int:
@@ -73,7 +77,7 @@ class Duration:
     @cached_property
     def seconds(self) -> float | None:
         """Predicted seconds of the run. Cases without a prediction count like the others. None without any."""
-        known = [case_seconds(each) for each in self.calls if each is not None]
+        known = [case_seconds(each, is_shared=self.is_shared) for each in self.calls if each is not None]
         if not known:
             return None
         looked = len(self.calls) + len(self.refusals)
@@ -102,10 +106,10 @@ def in_words(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def case_seconds(call: float) -> float:
-    """The seconds of a case, from those of one call."""
+def case_seconds(call: float, *, is_shared: bool = False) -> float:
+    """The seconds of a case, from those of one call, and whether ranks share it."""
     samples = min(_SAMPLES, max(_LEAST, math.ceil(_BUDGET / call)))
-    return _CASE + _CHECKED * call * (_WARM_UP + samples)
+    return (_SHARED_CASE if is_shared else _CASE) + _CHECKED * call * (_WARM_UP + samples)
 
 
 def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, anywhere: bool = False) -> Duration:
@@ -133,7 +137,8 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
             shared = f" with {case.parallel.strategy}" if case.parallel else ""
             unpredicted.setdefault(case.kernel + shared)
     kernels = len({case.kernel for case in cases})
-    return Duration(len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals))
+    is_shared = any(case.parallel is not None for case in cases)
+    return Duration(len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals), is_shared)
 
 
 def is_measured(cases: Iterable[Case], device: Device) -> bool:
