@@ -1,6 +1,6 @@
 """The keeper: a process that starts workers and reaps them. It runs no kernel.
 
-The judge starts it as `python -P -m longca_bench.measuring.keeper FD FOLDER OWNER`. It imports what every worker needs,
+The judge starts it as `python -P -m longca_bench.measuring.keeper FD FOLDER JUDGE`. It imports what every worker needs,
 and forks each worker from this known state, so that a worker starts within milliseconds and inherits nothing from
 another one. Whatever workers start and lose becomes the keeper's child. It ends with the judge, and everything below it
 ends first.
@@ -33,20 +33,20 @@ _MOST = 2**16
 def main() -> None:
     """Serves the socket that the command line names, until its other end is closed.
 
-    Workers get folders in FOLDER, and groups of OWNER where the system allows it.
+    Workers get folders in FOLDER, and groups of JUDGE and this keeper where the system allows it.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
     wake_without_parent()
     control = socket.socket(fileno=int(sys.argv[1]))
-    folder, owner = sys.argv[2:]
+    folder, owner = sys.argv[2], f"{sys.argv[3]}-{os.getpid()}"
     ended: dict[int, int] = {}
     try:
-        _follow(control, folder, f"{owner}-{os.getpid()}", ended)
+        _follow(control, folder, owner, ended)
     finally:
         end_all((os.getpid(),))
-        end_cgroups(f"{owner}-{os.getpid()}")
+        end_cgroups(owner)
         shutil.rmtree(folder, ignore_errors=True)
 
 
