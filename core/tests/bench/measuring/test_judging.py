@@ -76,6 +76,47 @@ def test_a_worker_is_told_nothing_of_the_runs_folder(fakes):
     assert record["message"].endswith("told of []"), ran.stderr
 
 
+KNOWS = """
+from dataclasses import replace
+from longca_bench.verification.inputs import draw_inputs
+from longca_builtin.naive import Naive
+
+class {0}(Naive):
+    is_planned = False
+
+    def plan(self, problem):
+        self.is_planned, self.known = True, draw_inputs(replace(problem, heads_q=4, heads_kv=2), 0)
+        return super().plan(problem)
+
+    def forward(self, q, k, v, plan, **buffers):
+        if self.is_planned:
+            same = [head for head in range(v.shape[1]) if any(v[:, head].equal(x) for x in self.known.v.unbind(1))]
+            assert not same, f"values of heads {{same}} were known to the plan"
+        self.is_planned = False
+        return super().forward(q, k, v, plan, **buffers)
+"""
+PROVIDES_KNOWING = """
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", dtypes=("float32",), backward="external")
+    return [kernel(name.lower(), takes, implementation=f"known:{name}") for name in ("First", "Second")]
+"""
+
+
+@pytest.mark.parametrize("ranks", [(), ("--strategy", "ulysses", "--nproc", "2")])
+def test_no_plan_knows_the_inputs_of_the_call_that_follows(fakes, ranks):
+    """Kernels of one mask share inputs, which a seed gives. The second plan comes after they were drawn."""
+    (fakes.add("knowing", PROVIDES_KNOWING) / "known.py").write_text(
+        "".join(map(KNOWS.format, ("First", "Second"))), "utf-8"
+    )
+    about = ("--seqlen", "64", "--heads", "4:2", "--head-dim", "16", "--dtype", "float32")
+    kernels = ("--kernel", "first", "--kernel", "second", "--device", "cpu")
+    ran = fakes.longca("run", "causal", *kernels, *about, *ranks, "--out", str(fakes.root / "here"))
+    assert (fakes.root / "here").exists(), ran.stdout + ran.stderr
+    records = [json.loads(line) for line in (fakes.root / "here" / "records.jsonl").read_text().splitlines()]
+    assert [each["status"] for each in records] == ["ok"] * 4, ran.stdout + ran.stderr
+
+
 def test_another_error_is_no_lack_of_memory():
     result, bench, _ = measured(ValueError("odd"))
     assert (result.status, result.message, bench.measure.call_count) == (Status.ERROR, "ValueError: odd", 1)
