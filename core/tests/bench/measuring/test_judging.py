@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from longca_bench.measuring.judging import _measured
+from longca_bench.measuring.judging import SHARE, _bound, _measured
 from longca_bench.measuring.messages import Order
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError
@@ -34,6 +34,20 @@ def test_memory_of_the_judge_is_not_said_to_be_the_kernels(ranks):
     result, bench, _ = measured(FULL, FULL, ranks=ranks)
     assert (result.status, bench.measure.call_count) == (Status.OOM, 3 - ranks), "ranks measure together"
     assert result.message.startswith("the judge, which holds inputs and references, has no memory left")
+
+
+@pytest.mark.gpu
+def test_the_judges_own_memory_is_bounded():
+    device = torch.device("cuda", torch.cuda.current_device())
+    total = torch.cuda.get_device_properties(device).total_memory
+    if torch.cuda.mem_get_info(device)[0] < (SHARE + 0.1) * total:
+        pytest.skip("other processes hold the device's memory")
+    try:
+        _bound(device)
+        with pytest.raises(torch.OutOfMemoryError, match="memory limit|allowed"):
+            torch.empty(int((SHARE + 0.05) * total), dtype=torch.uint8, device=device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def test_memory_of_a_kernel_is_the_kernels():
