@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.table import Cell, Head, Table
 from longca_bench.reports.words import times
@@ -49,7 +49,14 @@ def choices(
     from longca import masks
     from longca_bench.suites.suite import load_suite
 
-    shape = {"seqlen": seqlen, "world_size": ranks, "heads_q": 64, "heads_kv": 8, "head_dim": 128, "dtype": "bfloat16"}
+    shape: dict[str, Any] = {
+        "seqlen": seqlen,
+        "world_size": ranks,
+        "heads_q": 64,
+        "heads_kv": 8,
+        "head_dim": 128,
+        "dtype": "bfloat16",
+    }
     known = rows.where(status="ok", seed=0, moved=transport, **shape)
     made = []
     for pattern in dict.fromkeys(name for sweep in load_suite(suite).sweep for name in sweep.patterns):
