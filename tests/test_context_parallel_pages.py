@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from longca import Device, Problem, masks, registry
@@ -15,6 +16,28 @@ from .imports import ROOT
 PAGE = (ROOT / "docs" / "context-parallel.md").read_text("utf-8")
 RESULTS = (ROOT / "docs" / "context-parallel-results.md").read_text("utf-8")
 MIB = 2**20
+#: The block-sparse masks of the table of bytes, by the words of its rows.
+BLOCKS = {
+    "full": lambda n: masks.build("full", n),
+    "half of the blocks, at random": lambda n: masks.sample("uniform_block_sparse", n, block=128, kept=0.5),
+    "a tenth of the blocks, at random": lambda n: masks.sample("uniform_block_sparse", n, block=128, kept=0.1),
+    "the 32 nearest blocks on either side": lambda n: nearest(n, 128, 32),
+}
+
+
+def nearest(seqlen: int, block: int, reach: int) -> masks.BlockSparseMask:
+    """A block-sparse mask whose query blocks keep the key blocks around them."""
+    at = np.arange(seqlen // block)
+    bounds = np.arange(0, seqlen + 1, block)
+    return masks.BlockSparseMask(abs(at[:, None] - at) <= reach, bounds, bounds)
+
+
+def sent(strategy: str, problem: Problem, sizes: dict[str, int], placement: str) -> float:
+    """MiB that the busiest rank sends."""
+    manifest = registry().strategy(strategy)
+    schedule = load_object(manifest, manifest.schedule, "longca-cp")
+    layout = registry().layout(strategy, problem, sizes, placement)
+    return sum(move.sent for phase in schedule(problem, layout, True) for move in phase.moves) / MIB
 
 
 def rows(page: str, *head: str) -> list[list[str]]:
@@ -65,11 +88,24 @@ def test_how_good_placements_of_auto_are():
 def test_what_placements_of_documents_send(ranks):
     mask = masks.sample("causal_document", 2**17, lengths="prolong64k", seed=3)
     problem = Problem(mask=mask, heads_q=64, heads_kv=8, device=Device("cpu"), dtype="bfloat16")
-    manifest = registry().strategy("ring_all_gather")
-    schedule = load_object(manifest, manifest.schedule, "longca-cp")
     shown = {row[0]: row[ranks - 1 : ranks + 1] for row in rows(PAGE, "placement", "busiest of 2 ranks")}
-    for placement, (busiest, sent) in shown.items():
+    for placement, (busiest, mib) in shown.items():
         layout = registry().layout("ring_all_gather", problem, {"ring": ranks}, placement)
-        moved = sum(move.sent for phase in schedule(problem, layout, False) for move in phase.moves)
-        assert (busiest, sent) == (f"{imbalance(problem, layout):.2f}", f"{moved / MIB:.0f}"), placement
+        moved = sent("ring_all_gather", problem, {"ring": ranks}, placement)
+        assert (busiest, mib) == (f"{imbalance(problem, layout):.2f}", f"{moved:.0f}"), placement
     assert len(shown) == 4
+
+
+def test_what_block_sparse_masks_send_beside_a_dense_gather():
+    shown = rows(PAGE, "mask, in blocks of 128", "`ulysses` forward")
+    assert [row[0] for row in shown] == list(BLOCKS)
+    ways = [("ulysses", "ulysses"), ("ring_p2p", "ring"), ("ring_all_gather", "ring")]
+    for name, *figures in shown:
+        mask = BLOCKS[name](2**16)
+        about = {"mask": mask, "heads_q": 64, "heads_kv": 8, "device": Device("cpu"), "dtype": "bfloat16"}
+        moved = [
+            sent(strategy, Problem(direction=direction, **about), {axis: 2}, "contiguous")
+            for strategy, axis in ways
+            for direction in ("forward", "backward")
+        ]
+        assert figures == [f"{each:.0f}" for each in moved], name
