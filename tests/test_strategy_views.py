@@ -140,8 +140,19 @@ def test_time_is_of_one_placement(tmp_path):
     rows = Rows.read(write(tmp_path / "x", records)).where(placement="auto")
     text = part("strategy-time", tmp_path / "x")
     assert len(rows) == 1
-    row = ["`zigzag`", "1500", "1250", "750", "250", "25%", "1.50", "1.25", "2.00", "1.00"]
+    row = ["`zigzag`", "1500", "1250", "750", "250", "25%", "–", "–", "1.50", "1.25", "2.00", "1.00"]
     assert row in lines(text, "`full`", "`ring_p2p`")
+
+
+def test_what_is_hidden_has_its_interval_beside_it(tmp_path):
+    known = record("ring_p2p", 1.5, hidden_interval=(0.125, 0.5))
+    unknown = record("usp", 1.5, hidden=None, hidden_interval=(0.0, 1.0))
+    text = part("strategy-time", write(tmp_path / "x", [known, unknown]))
+    (head,) = {tuple(each) for each in lines(text, "mask", "strategy")}
+    place = head.index("hidden")
+    assert head[place : place + 3] == ("hidden", "at least", "at most")
+    shown = {name: line(text, "`full`", f"`{name}`")[place : place + 3] for name in ("ring_p2p", "usp 2×2")}
+    assert shown == {"ring_p2p": ["25%", "12%", "50%"], "usp 2×2": ["–", "0%", "100%"]}
 
 
 def test_collectives_are_by_kind(tmp_path):

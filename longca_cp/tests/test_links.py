@@ -174,6 +174,32 @@ def test_a_graph_that_is_captured_refuses_a_call():
     assert not link._held
 
 
+@pytest.mark.parametrize("before", [None, "0"])
+def test_multicast_is_off_while_memory_is_mapped_and_then_as_before(monkeypatch, before):
+    """NVLink multicast stays off, whatever the process has asked for elsewhere."""
+    name, seen = "TORCH_SYMM_MEM_DISABLE_MULTICAST", []
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+
+    def rendezvous(memory, group):
+        seen.append(os.environ.get(name))
+        if len(seen) > 1:
+            raise RuntimeError("no peer access")
+        return mock.Mock(get_buffer=lambda peer, shape, dtype: torch.zeros(shape, dtype=dtype))
+
+    link = object.__new__(CopyEngineLink)
+    link.size, link.index, link._group = 2, 0, None
+    memory = torch.zeros(16, dtype=torch.uint8)
+    with mock.patch("torch.distributed._symmetric_memory.rendezvous", rendezvous):
+        buffers, _ = link._mapped(memory)
+        assert (buffers[0] is memory, len(buffers)) == (True, 2)
+        assert os.environ.get(name) == before
+        with pytest.raises(RuntimeError, match="no peer access"):
+            link._mapped(memory)
+    assert (seen, os.environ.get(name)) == (["1", "1"], before)
+
+
 # Strided copies
 
 

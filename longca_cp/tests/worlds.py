@@ -49,7 +49,7 @@ class World:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def run(self, job, *args, **kwargs):
-        """The results of a function of `jobs` on each rank.
+        """The results of a function of the `*jobs` modules on each rank.
 
         Raises:
             WorldError: It raised on some rank, or took longer than the deadline. The world has ended then.

@@ -64,6 +64,13 @@ class Shard:
         for rank, tokens in enumerate(self._held):
             self._owner[tokens], self._row[tokens] = rank, torch.arange(len(tokens))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors and of its reference, apart from the inputs of all tokens."""
+        mine = [getattr(each, name) for each in (self.inputs, self._shared.mine) for name in _INPUTS]
+        expected = self._shared.expected
+        return sum(x.nbytes for x in (*mine, *self._given.values())) + (0 if expected is None else expected.nbytes)
+
     def draw(self, random: Random) -> None:
         """Draws the next change, which all ranks make. The inputs stay as they are until they are written.
 

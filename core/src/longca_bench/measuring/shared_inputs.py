@@ -10,6 +10,7 @@ from longca.manifests import Direction, Problem
 from longca_bench.measuring.shares import Share, shares
 from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case
+from longca_bench.verification.head_sample import Turn
 from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, reference
 
@@ -78,21 +79,22 @@ class InputCache:
         """Frees the memory of a reference for the next one."""
         self._shared = None
 
-    def made(self, case: Case, problem: Problem) -> SharedInputs:
+    def made(self, case: Case, problem: Problem, turn: Turn | None = None) -> SharedInputs:
         """Inputs and a reference that nobody keeps, as for one mask of a stream. The tensors of all masks are equal.
 
         Args:
             case: The case.
             problem: Its problem, with any mask.
+            turn: The turn of a step of a stream, or None for a case of one mask.
         """
-        inputs, dealt = self._draw(case, problem), shares(problem, self._world.size)
+        inputs, dealt = self._draw(case, problem), shares(problem, self._world.size, turn)
         share = dealt[self._world.rank]
         mine, expected = share.inputs(inputs), None
         if not share.is_empty:
             widest = replace(
                 problem, direction=Direction.BACKWARD if case.seqlen in self._with_backward else Direction.FORWARD
             )
-            expected = reference(share.problem(widest), mine)
+            expected = reference(share.problem(widest), mine, turn if self._world.size == 1 else None)
         return SharedInputs(inputs, dealt, mine, expected)
 
     def _draw(self, case: Case, problem: Problem) -> Inputs:

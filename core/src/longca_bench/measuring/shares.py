@@ -15,7 +15,7 @@ from torch import Tensor
 
 from longca.manifests import Layout, Problem
 from longca_bench.measuring.world import World
-from longca_bench.verification.head_sample import sample_heads
+from longca_bench.verification.head_sample import Turn, sample_heads
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.verify import Finding
 
@@ -61,24 +61,37 @@ class Share:
         return replace(finding, head=finding.head + self.heads(finding.tensor.split()[0]).start)
 
 
-def shares(problem: Problem, ranks: int) -> list[Share]:
+def shares(problem: Problem, ranks: int, turn: Turn | None = None) -> list[Share]:
     """Every rank's share: KV heads dealt as equally as possible. A share is empty if ranks outnumber the KV heads.
 
     For a problem so large that some heads stand for all, each rank has the first of its own heads, and the last rank
-    has the last head. One rank has all heads, because a reference samples heads itself.
+    has the last head. The steps of a stream take the heads of each rank by turns. One rank has all heads, because a
+    reference samples heads itself.
 
     Args:
         problem: The problem of all ranks together.
         ranks: Number of ranks.
+        turn: The turn of a step of a stream, or None for a case of one mask.
     """
     if ranks == 1:
         return [Share((0, problem.heads_q), (0, problem.num_heads_kv))]
-    count, sample = problem.num_heads_kv, sample_heads(problem)
+    count, sample = problem.num_heads_kv, sample_heads(problem, turn=turn)
     most = count if sample is None else max(1, len(sample.heads_kv) // ranks)
     group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
-    dealt = [(start, min(stop, start + most)) for start, stop in pairwise(bounds)]
-    dealt[-1] = max(bounds[-2], count - most), count
+    if turn is None:
+        dealt = [(start, min(stop, start + most)) for start, stop in pairwise(bounds)]
+        dealt[-1] = max(bounds[-2], count - most), count
+    else:
+        dealt = [_turned(turn, most, start, stop) for start, stop in pairwise(bounds)]
     return [Share((start * group, stop * group), (start, stop)) for start, stop in dealt]
+
+
+def _turned(turn: Turn, most: int, start: int, stop: int) -> tuple[int, int]:
+    """The heads of a turn among those of a rank."""
+    if stop - start <= most:
+        return start, stop
+    heads = turn.heads(most, start, stop)
+    return heads.start, heads.stop
 
 
 def held_tokens(layout: Layout, places: Sequence[int]) -> list[Tensor]:

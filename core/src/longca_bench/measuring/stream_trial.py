@@ -1,8 +1,9 @@
 """The trial of a stream of masks: the same steps with plans that are there, with planning in each step, and prefetched.
 
-Steps run in windows of WINDOW masks, because the inputs and the results of every step are kept until they are checked.
-Each step has inputs of its own, which change between the ways. All results of every step and way are verified. The
-ways of a window take turns, so that a drift of the machine's speed meets all of them.
+Steps run in windows, because the inputs and the results of every step are kept until they are checked. Each step has
+inputs of its own, which change between the ways. All results of every step and way are verified. If a reference of all
+heads would take long, the steps verify heads by turns. The ways of a window take turns, so that a drift of the
+machine's speed meets all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any
 
 import torch
 
-from longca.kernels.base import torch_dtype
 from longca.manifests import Device, Direction, Layout, Problem, Step
 from longca_advice.nominal import imbalance
 from longca_bench.measuring.clocks import Clocks
@@ -30,15 +30,15 @@ from longca_bench.measuring.shared_inputs import InputCache
 from longca_bench.measuring.shares import worst
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.stream_commands import RunStream, StreamSetting, TakeStream, Way
+from longca_bench.measuring.stream_windows import Windows
 from longca_bench.measuring.workers import CaseEndError, Heard
 from longca_bench.suites.streams import cold, masks_of
 from longca_bench.suites.tasks import Sharing, Task
+from longca_bench.verification.head_sample import Turn
 from longca_bench.verification.verify import Finding, Verification, given_results
 
-__all__ = ["WINDOW", "StreamTrial"]
+__all__ = ["StreamTrial"]
 
-#: Steps whose inputs and results are kept at a time, at most, and their bytes on each rank. Two steps are kept anyway.
-WINDOW, WINDOW_BYTES = 10, 2**35
 _INPUTS = ("q", "k", "v", "dout")
 
 
@@ -70,7 +70,9 @@ class StreamTrial:
         self._noise: list[dict[str, Any]] = []
         self._peak: int | None = None
         self._moved_by = ""
-        self._verified: tuple[int, ...] | None = None
+        self._windows, self._step_bytes = Windows(len(self._masks), self._world), 0
+        self._turn = self._random.randrange(self._problem.num_heads_kv)
+        self._verified, self._verified_all = set[int](), True
         self._without_lse = False
 
     def measure(self) -> Result:
@@ -81,11 +83,12 @@ class StreamTrial:
         """
         self._load()
         found: tuple[Finding, ...] = ()
-        window = self._window_size()
-        for first in range(0, len(self._masks), window):
-            found = worst([found, self._window(range(first, min(first + window, len(self._masks))))])
-        verification = Verification(found)
-        fields: dict[str, Any] = {"findings": tuple(map(asdict, found)), "verified_kv_heads": self._verified}
+        for steps in self._windows:
+            found = worst([found, self._window(steps)])
+            self._give_back()
+            self._windows.fit(self._step_bytes, self._peak or 0)
+        verification, heads = Verification(found), None if self._verified_all else tuple(sorted(self._verified))
+        fields: dict[str, Any] = {"findings": tuple(map(asdict, found)), "verified_kv_heads": heads}
         fields["without_lse"] = self._without_lse
         if not verification.passed:
             return Result(Status.WRONG, "; ".join(map(str, verification.failures)), fields)
@@ -116,19 +119,20 @@ class StreamTrial:
             latency = strategy.latency
         self._clocks = {way: Clocks(self._world.device, latency) for way in Way}
 
-    def _window_size(self) -> int:
-        problem = self._problem
-        heads = 4 * (problem.heads_q + problem.num_heads_kv)  # q, dout, out and dq, and k, v, dk and dv
-        vector = problem.head_dim * torch_dtype(problem.dtype).itemsize
-        nbytes = problem.concrete_mask.seqlen_q // self._world.size * heads * vector
-        return max(2, min(WINDOW, WINDOW_BYTES // max(1, nbytes)))
+    def _give_back(self) -> None:
+        """Gives memory of this process that nothing is in back to the device, where the worker needs it."""
+        self._instruments.workers.trim()
+        self._world.give_back()
 
     def _window(self, steps: range) -> tuple[Finding, ...]:
         """The worst findings of some steps, made in every way."""
         self._instruments.announce("inputs")
-        self._instruments.workers.trim()
         shards = [self._shard(step) for step in steps]
         landings = [shard.landing(Direction.FORWARD) | shard.landing(Direction.BACKWARD) for shard in shards]
+        landed = [sum(there.nbytes for there in landing.values()) for landing in landings]
+        held = (shard.nbytes + 2 * nbytes for shard, nbytes in zip(shards, landed, strict=True))  # the worker's too
+        self._step_bytes = max(self._step_bytes, *held)
+        self._world.give_back()  # a reference takes most of a device's memory
         found: list[tuple[Finding, ...]] = []
         for way in Way:  # the fixed steps come first, and compile what the others need
             self._instruments.announce("time")
@@ -143,13 +147,16 @@ class StreamTrial:
                 shard.checksums.is_complete = True
                 named = tuple(each.named(f"{each.tensor} of {way} steps") for each in mine)
                 found += self._world.everyone(named)
+            self._world.give_back()
         return worst(found)
 
     def _shard(self, step: int) -> Shard:
         """This rank's tokens of a step, with the reference of its mask."""
         problem = self._problem.with_mask(self._masks[step])
-        shared = self._inputs.made(self._task.case, problem)
-        self._verified = shared.verified_kv_heads
+        shared = self._inputs.made(self._task.case, problem, Turn(self._turn + step, len(self._masks)))
+        heads = shared.verified_kv_heads
+        self._verified |= set(range(problem.num_heads_kv) if heads is None else heads)
+        self._verified_all &= heads is None
         arena = self._instruments.workers.arena
         return Shard(problem, self._sharings[step], shared, self._world, arena, self._task.rough_lse)
 

@@ -59,6 +59,9 @@ class JobWorld(World):
         backend = "gloo" if self.device.type == "cpu" else "nccl"
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_TIMEOUT)
         self._join(timeout=_TIMEOUT)
+        if workers is None:
+            # NCCL takes the buffers of exchanges at the first one, when inputs and references may fill the device.
+            self.all_to_all(torch.zeros(self.size, device=self.device), [1] * self.size, [1] * self.size)
 
     def _join(self, timeout: timedelta) -> None:
         """Takes the default process group, and makes the means to talk.

@@ -14,6 +14,7 @@ from longca_bench.reports.derived import (
     alike,
     alone_rate,
     communicated,
+    end_of,
     factor,
     first_plan,
     halves_of,
@@ -179,6 +180,8 @@ _ALL = (
     _digits("busbw", "GB/s", drop=6, derive=partial(communicated, what="busbw"),
             about="bus bandwidth of the communication alone"),
     _share("hidden", drop=2, about="share of communication behind computing"),
+    _share("hidden_from", "at least", drop=2, derive=partial(end_of, field="hidden_interval", end=0)),
+    _share("hidden_to", "at most", drop=2, derive=partial(end_of, field="hidden_interval", end=1)),
     _times("area_imbalance", "area", drop=4, about="visible pairs of the busiest rank over the average rank's"),
     _times("time_imbalance", "time", drop=3, about="time of the slowest rank's kernel calls over the average rank's"),
     # Streams of masks, one for each step.

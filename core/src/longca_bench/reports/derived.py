@@ -137,6 +137,11 @@ def slowest(rows: Rows, field: str, by: float) -> Series:
     return _series(rows, [max(each) * by if each else None for each in rows[field]], "float64")
 
 
+def end_of(rows: Rows, field: str, end: int) -> Series:
+    """An end of an interval. It is missing where there is no interval."""
+    return _series(rows, [each[end] if each else None for each in rows[field]], "float64")
+
+
 def largest_error(rows: Rows, field: str) -> Series:
     """The largest error of the output or of a gradient."""
     return _series(rows, [_largest(findings) for findings in rows[field]], "float64")

@@ -10,6 +10,7 @@ from longca.errors import UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
 from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, TRAINING_STEP, layers
+from longca_bench.reports.views_choices import choices
 from longca_bench.reports.views_dynamic import dynamic
 from longca_bench.reports.views_gaps import gaps, strategy_gaps
 from longca_bench.reports.views_pairs import best_pair, measured_pairs
@@ -74,6 +75,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "strategy-ranking": strategy_ranking,
     "strategy-shares": strategy_shares,
     "auto-placements": auto_placements,
+    "choices": choices,
     "transports": TRANSPORTS,
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": strategy_memory,

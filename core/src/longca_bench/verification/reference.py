@@ -13,7 +13,7 @@ from torch import Tensor
 from longca.kernels.base import torch_dtype
 from longca.manifests import Problem
 from longca.parallel.merge import merge
-from longca_bench.verification.head_sample import HeadSample, sample_heads
+from longca_bench.verification.head_sample import HeadSample, Turn, sample_heads
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.spread import BackwardSpread, ForwardSpread
 from longca_builtin.blockwise import ample_scores, attention_backward, attention_forward
@@ -59,13 +59,24 @@ class Reference:
     merged: tuple[Tensor, Tensor] | None = None
     sample: HeadSample | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        rows = (x for each in self.rows.values() for x in (each.value, each.spread, each.pytorch))
+        return self.lse.nbytes + sum(x.nbytes for x in rows)
 
-def reference(problem: Problem, inputs: Inputs) -> Reference:
+
+def reference(problem: Problem, inputs: Inputs, turn: Turn | None = None) -> Reference:
     """The reference of a problem: its output, and its gradients if its direction is `backward`.
 
     A problem above SAMPLED_PAIRS gets a reference of some heads.
+
+    Args:
+        problem: The problem.
+        inputs: Its tensors.
+        turn: The turn of a step of a stream, or None for a case of one mask.
     """
-    sample, whole = sample_heads(problem), problem
+    sample, whole = sample_heads(problem, turn=turn), problem
     if sample is not None:
         problem, inputs = sample.problem(problem), sample.inputs(inputs)
     mask, scale = problem.concrete_mask, problem.scale

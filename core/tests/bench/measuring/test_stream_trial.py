@@ -1,20 +1,38 @@
 """Streams of masks from a suite to records: right ones, wrong ones, and the readers of their records."""
 
+import gc
+import os
 import statistics
 
 import pytest
+import torch
 
-from longca.manifests import Device
+from longca.manifests import Device, Direction, Layout, Problem
+from longca.masks import build
 from longca_advice.from_records import rows_of_folder
 from longca_advice.history import history
+from longca_bench.measuring import shared_inputs
+from longca_bench.measuring.arena import Arena
+from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.case_record import STEP
+from longca_bench.measuring.instruments import Instruments, Phases
+from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.records import read_records
 from longca_bench.measuring.runner import run_cases
-from longca_bench.measuring.stream_trial import WINDOW
+from longca_bench.measuring.shards import Shard
+from longca_bench.measuring.shared_inputs import SharedInputs
+from longca_bench.measuring.shares import shares
+from longca_bench.measuring.stream_windows import WINDOW
+from longca_bench.measuring.workers import Workers
+from longca_bench.measuring.world import World
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.views import tables
 from longca_bench.suites.cases import expand
 from longca_bench.suites.suite import load_suite
+from longca_bench.suites.tasks import Sharing, task_of
+from longca_bench.verification import head_sample
+from longca_bench.verification.inputs import draw_inputs
+from longca_bench.verification.reference import reference
 
 CPU = Device("cpu")
 SUITE = """
@@ -116,3 +134,62 @@ def test_records_say_what_is_wrong_and_no_evidence_is_learnt(fakes, tmp_path):
     shown = fakes.longca("report", str(out), "--view", "dynamic")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "WRONG" in shown.stdout
+
+
+class Cramped(World):
+    """A device on which two steps fit. It notes when memory is given back, between the phases."""
+
+    def __init__(self, events):
+        super().__init__(torch.device("cpu"))
+        self._events = events
+
+    def free_bytes(self):
+        return 0
+
+    def give_back(self):
+        self._events.append("give back")
+
+
+def test_a_stream_keeps_little_memory_and_verifies_heads_by_turns(core, suite, monkeypatch):
+    """A device's free memory holds what a judge keeps of a window, and NCCL and the worker find theirs."""
+    monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", 0)
+    heads, events = [], []
+
+    def seen(problem, inputs, turn):
+        made = reference(problem, inputs, turn)
+        heads.append(made.sample.heads_kv)
+        return made
+
+    monkeypatch.setattr(shared_inputs, "reference", seen)
+    world, case = Cramped(events), expand(suite, core.kernels)[0]
+    keeper = Keeper(dict(os.environ))
+    workers = Workers(keeper, world.device)
+    bench = Bench(CPU, Instruments(world, workers, Phases(events.append)), {160})
+    try:
+        result = bench.measure(task_of(core, case, CPU))
+    finally:
+        keeper.close()
+    assert result.status == "ok", result.message
+    first = heads[0]
+    assert heads == [first, ((first[0] + 1) % 2,)] * 6, "each step has the head after that of the step before"
+    assert result.fields["verified_kv_heads"] == (0, 1)
+    ways = ["time", "verify", "give back"]
+    assert events == ["load", *["inputs", "give back", *ways * 3, "give back"] * 6]
+    gc.collect()
+    assert workers.arena.unused_bytes == workers.arena.nbytes, "no window outlives its checks"
+
+
+def test_the_bytes_of_a_shard_are_those_of_its_tensors():
+    problem = Problem(
+        mask=build("causal", 32), heads_q=4, heads_kv=2, head_dim=16, dtype="bfloat16", device=CPU,
+        direction="backward",
+    )  # fmt: skip
+    inputs, arena = draw_inputs(problem, 0), Arena(torch.device("cpu"))
+    shared = SharedInputs(inputs, shares(problem, 1), inputs, reference(problem, inputs))
+    sharing = Sharing(Layout(((),), (((0, 32),),)), (0,), True, False)
+    shard = Shard(problem, sharing, shared, World(torch.device("cpu")), arena, False)
+    vectors = 32 * (4 + 4 + 2 + 2) * 16  # of q and dout, k and v, and as many of out, dq, dk and dv
+    rows = 32 * (4 + 4 + 2 + 2) * (4 + 8) + 32 * 4 * 8  # spread in float32, PyTorch's distance and lse in float64
+    assert shard.nbytes == 3 * 2 * vectors + 8 * vectors + rows
+    landing = shard.landing(Direction.FORWARD) | shard.landing(Direction.BACKWARD)
+    assert sum(x.nbytes for x in landing.values()) == 2 * vectors + 4 * 4 * 32

@@ -102,9 +102,23 @@ def check_rounds(world):
     assert rounds.last == world.rank
 
 
+class Judges(JobWorld):
+    """A world that notes its exchanges."""
+
+    exchanges = 0
+
+    def all_to_all(self, sent, sizes_out, sizes_in):
+        self.exchanges += 1
+        return super().all_to_all(sent, sizes_out, sizes_in)
+
+
+def check_first_exchange(world):
+    assert world.exchanges == 1, "NCCL has its buffers before inputs and references are drawn"
+
+
 def main(rank, port):
-    world = JobWorld(torch.device("cpu"), Place(0, rank, RANKS, rank, "localhost", port))
-    for check in (check_collectives, check_heads, check_rounds):
+    world = Judges(torch.device("cpu"), Place(0, rank, RANKS, rank, "localhost", port))
+    for check in (check_first_exchange, check_collectives, check_heads, check_rounds):
         check(world)
     dist.destroy_process_group()
 

@@ -1,0 +1,149 @@
+"""The jobs of refusals: calls that are wrong on all ranks, or on one of them."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from jobs import attend, errors, inputs, mask_of, mesh_of, said
+from torch.distributed.device_mesh import DeviceMesh
+
+import longca
+from longca import masks
+from longca.manifests import Device
+
+
+def refusals(size):
+    """The refusals of longca.attention, by the name of the error."""
+    mask, mesh = mask_of("causal", 40, ()), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "mesh": mesh, "placement": "zigzag", "kernel": "naive"}
+    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+    qkv = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float64")[:3]]
+    wrong = {
+        "no mesh": {"mesh": None},
+        "no strategy": {"strategy": None},
+        "strategy": {"strategy": "ring"},
+        "strategy, no mesh": {"strategy": "uliss", "mesh": None},
+        "placement": {"placement": "zig_zag"},
+        "kernel": {"kernel": "naiv"},
+        "axes": {"strategy": "usp"},
+        "sizes for a mesh": {"mesh": {"ring": size}},
+        "group for a mesh": {"mesh": dist.group.WORLD},
+    }
+    found = {name: said(lambda m=more: longca.attention(*qkv, mask, **{**about, **m})) for name, more in wrong.items()}
+    found["shard"] = said(lambda: longca.attention(*(x[1:] for x in qkv), mask, **about))
+    three = [x.repeat_interleave(3, dim=1)[:, :3] for x in qkv]
+    found["heads"] = said(
+        lambda: longca.attention(*three, mask, strategy="ulysses", mesh=mesh_of((("ulysses", size),)))
+    )
+    return found
+
+
+def others_layouts(size):
+    """The refusals of longca.attention for layouts of another call, by the difference."""
+    mesh, given = mesh_of((("ring", size),)), {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    causal, window = masks.build("causal", 40), masks.build("causal_sliding_window", 40, window=3)
+    about = {"strategy": "ring_all_gather", "mesh": {"ring": size}, "device": Device("cpu"), "placement": "contiguous"}
+    made = {
+        "mask": longca.layout(window, **about, **given),
+        "tokens": longca.layout(masks.build("causal", 38), **about, **given),
+        "strategy": longca.layout(causal, **{**about, "strategy": "ring_p2p"}, **given),
+        "ranks": longca.layout(causal, **{**about, "mesh": {"ring": 2 * size}}, **given),
+        "heads": longca.layout(causal, **about, **{**given, "heads": (8, 2)}),
+    }
+    found, rank = {}, mesh.get_rank()
+    for name, layout in made.items():
+        rows = torch.from_numpy(layout.positions(rank))
+        qkv = [x[rows] for x in inputs(40, (4, 2), "float64")[:3]]
+        call = {"strategy": "ring_all_gather", "mesh": mesh, "placement": layout, "kernel": "naive"}
+        found[name] = said(lambda c=call, x=qkv: longca.attention(*x, causal, **c))
+    return found
+
+
+def asked_by_one_rank(size):
+    """Whether all ranks still agree when one of them has asked for many layouts by itself."""
+    mask, mesh = masks.build("causal", 40), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "kernel": "naive"}
+    given = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    layout = longca.layout(mask, mesh=mesh, **about, **given)
+    if mesh.get_rank() == 0:
+        for tokens in range(10, 80):
+            other = masks.build("causal", tokens)
+            longca.layout(other, mesh={"ring": 4}, device=Device("cpu"), **about, **given)
+    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float64")]
+    return list(attend(mask, mine, mesh=mesh, **about)[0].shape)
+
+
+def outside(_size):
+    """The refusals for a process outside the mesh, by placement. None for the process inside."""
+    mesh, mask = DeviceMesh("cpu", [0], mesh_dim_names=("ring",)), mask_of("causal", 40, ())
+    qkv = inputs(40, (4, 2), "float64")[:3]
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive"}
+    found = [said(lambda p=name: longca.attention(*qkv, mask, placement=p, **about)) for name in ("zigzag", "auto")]
+    given = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
+    return [*found, said(lambda: longca.layout(mask, **about, **given))]
+
+
+def fail_on(rank):
+    """Raises on one rank, while the others wait for it."""
+    if dist.get_rank() == rank:
+        raise ValueError("as it was to")
+    dist.barrier()
+
+
+def vanish():
+    """Ends the last rank's process, while the others wait for it."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        os._exit(3)
+    dist.barrier()
+
+
+def disagreement(size, what):
+    """What each rank is told if the last rank's call differs in one thing, and how the next call goes."""
+    mesh, causal = mesh_of((("ring", size),)), masks.build("causal", 40)
+    is_last, rank = mesh.get_rank() == size - 1, mesh.get_rank()
+    about = {"strategy": "ring_p2p", "mesh": mesh, "placement": "zigzag", "kernel": "naive"}
+    layout = longca.layout(causal, heads=(4, 2), head_dim=8, dtype="float64", **about)
+    given, mask, other = inputs(40, (4, 2), "float64"), causal, {}
+    mine = [layout.shard(x, rank) for x in given]
+    qkv = mine[:3]
+    if is_last:
+        mask = masks.build("full", 40) if what == "mask" else causal
+        other = {
+            "transport": {"transport": "collectives"},
+            "transport that is none": {"transport": "pigeons"},
+            "strategy": {"strategy": "ring_all_gather"},
+            "unknown strategy": {"strategy": "ring"},
+            "placement": {"placement": "contiguous"},
+            "layout": {"placement": layout},
+            "kernel": {"kernel": "sdpa"},
+            "softmax_scale": {"softmax_scale": 0.5},
+            "deterministic": {"deterministic": True},
+            "allow_unverified": {"allow_unverified": True},
+        }.get(what, {})
+        changed = {
+            "heads": lambda x: x[:, :2],
+            "head_dim": lambda x: x[..., :4].contiguous(),
+            "dtype": torch.Tensor.float,
+            "direction": lambda x: x.clone().requires_grad_(),
+            "shard length": lambda x: x[1:],
+            "no tensors": lambda x: None,
+        }.get(what)
+        qkv = [changed(x) for x in qkv] if changed else qkv
+    found = said(lambda: longca.attention(*qkv, mask, **{**about, **other}))
+    again = max(errors(attend(causal, mine, **about), attend(causal, given), layout, rank))
+    return found, again
+
+
+def call_of_one_rank(seconds):
+    """What the first rank is told if it makes a mask anew while the others reuse theirs."""
+    mesh, rank = mesh_of((("ring", 2),)), dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    before, asked = store.timeout, {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
+    store.set_timeout(seconds)
+    try:
+        mask = masks.build("causal", 40)
+        qkv = [x[20 * rank : 20 * rank + 20] for x in inputs(40, (4, 2), "float64")[:3]]
+        longca.attention(*qkv, mask, **asked)
+        return said(lambda: longca.attention(*qkv, masks.build("causal", 40), **asked)) if rank == 0 else None
+    finally:
+        store.set_timeout(before)

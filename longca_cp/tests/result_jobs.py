@@ -1,0 +1,213 @@
+"""The jobs of results: out, lse and gradients of strategies beside those of one process."""
+
+import tempfile
+import warnings
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from jobs import NAMES, attend, directly, errors, expected, inputs, mask_of, mesh_of, rank_of
+from torch.distributed.device_mesh import init_device_mesh
+
+import longca
+from longca import masks
+from longca.errors import UnsupportedError
+from longca.kernels.base import Plan, fill
+from longca.kernels.lse_grad import backward_through_lse
+from longca_builtin.naive import Naive
+from longca_cp.exchange import Axis
+
+
+def worst(
+    strategy,
+    sizes,
+    kind,
+    seqlen,
+    factors,
+    placement,
+    heads,
+    dtype="float64",
+    order=None,
+    way="attention",
+    kernel="naive",
+    transport="auto",
+):
+    """The largest error of each tensor on this rank against the results of one process.
+
+    Without such a layout, the reason. `way` is `attention`, or a way to call the strategy's own methods: with the
+    tensors that the forward `kept`, with tensors `exchanged` again, with a `differentiable` kernel, or in the order
+    `by_nccl`.
+    """
+    mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes, order)
+    given = inputs(seqlen, heads, dtype)
+    about = {"strategy": strategy, "mesh": mesh, "placement": placement, "kernel": kernel}
+    try:
+        layout = longca.layout(mask, heads=heads, head_dim=8, dtype=dtype, **about)
+    except UnsupportedError as error:
+        return str(error)
+    rank = rank_of(sizes, order)
+    mine = [layout.shard(x, rank) for x in given]
+    if way == "attention":
+        results = attend(mask, mine, transport=transport, **about)
+    else:
+        computes = Differentiable() if way == "differentiable" else Naive()
+        by_nccl = mock.patch.object(Axis, "by_nccl", property(lambda _: way == "by_nccl"))
+        with by_nccl:
+            results = directly(mask, mine, computes, strategy, mesh, layout, way == "kept", transport)
+    wanted = expected(kind, seqlen, factors, heads, dtype)
+    return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
+
+
+def mixed(*about):
+    """The errors of a case whose steps take the kernels of a mix by turns, this rank's steps, and their kernels."""
+    names = []
+
+    def taken(registry, mix, step):
+        valid = [name for name, verdict in registry.ways(mix, step).items() if verdict]
+        names.append(valid[len(names) % len(valid)])
+        return names[-1]
+
+    with mock.patch("longca.kernels.mix.taken", taken):
+        return worst(*about, kernel="naive|sdpa"), len(names), names
+
+
+def own_error(kind, seqlen, factors, heads, dtype):
+    """The errors of one process in a dtype."""
+    pairs = zip(
+        expected(kind, seqlen, factors, heads, dtype, dtype), expected(kind, seqlen, factors, heads, dtype), strict=True
+    )
+    return dict(zip(NAMES, [(a.double() - b).nan_to_num().abs().max().item() for a, b in pairs], strict=True))
+
+
+class Differentiable:
+    """A kernel that is differentiable in (out, lse) and no more, as FlexAttention is."""
+
+    def plan(self, problem):
+        return Plan(problem, masks.Form.DENSE, "einsum")
+
+    def forward(self, q, k, v, plan, *, out=None, lse=None):
+        result, sums = self._attend(plan, q, k, v)
+        return fill(out, result), fill(lse, sums)
+
+    def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
+        grads = backward_through_lse(lambda *qkv: self._attend(plan, *qkv), dout, q, k, v, out, lse)
+        return tuple(fill(buffer, grad) for buffer, grad in zip((dq, dk, dv), grads, strict=True))
+
+    def _attend(self, plan, q, k, v):
+        visible = torch.from_numpy(plan.problem.concrete_mask.dense())
+        group = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+        scores = torch.einsum("ihd,jhd->hij", q, k) * plan.problem.scale
+        seen = visible.any(-1)
+        scores = scores.masked_fill(~visible & seen[:, None], -torch.inf)
+        lse = scores.logsumexp(-1)
+        weights = (scores - lse[..., None]).exp() * visible
+        return torch.einsum("hij,jhd->ihd", weights, v), lse.masked_fill(~seen, -torch.inf)
+
+
+def again(size):
+    """The largest errors in a world, and in one that was made after that was destroyed, with an equal mesh."""
+    mask, given, found = mask_of("causal", 40, ()), inputs(40, (4, 2), "float64"), []
+    with tempfile.TemporaryDirectory() as folder:
+        said = [folder]
+        dist.broadcast_object_list(said)  # all ranks meet in the first one's
+        for turn in range(2):
+            mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("ring",))
+            about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+            layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+            rank = mesh.get_rank()
+            mine = attend(mask, [layout.shard(x, rank) for x in given], **about)
+            found.append(max(errors(mine, attend(mask, given), layout, rank)))
+            dist.barrier()
+            if turn == 0:
+                dist.destroy_process_group()
+                store = dist.FileStore(f"{said[0]}/store", size)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    return found
+
+
+def under_autocast(size):
+    """The largest error of out and gradients in float32, against the same without autocast."""
+    mask, mesh = mask_of("causal", 40, ()), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float32", **about)
+    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float32")]
+    plain = attend(mask, mine, **about)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = attend(mask, mine, **about)
+    return max((x - y).abs().max().item() for x, y in zip(plain, cast, strict=True))
+
+
+def reused(size):
+    """How often a strategy plans when several layers, and a later step, have one mask."""
+    strategy = longca.registry().load_strategy("ring_p2p")
+    planned, plan = [], strategy.plan
+    strategy.plan = lambda *args: planned.append(1) or plan(*args)
+    try:
+        mask, mesh = masks.build("causal", 41), mesh_of((("ring", size),))
+        about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive"}
+        layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+        mine = [layout.shard(x, mesh.get_rank()) for x in inputs(41, (4, 2), "float64")]
+        results = [attend(mask, mine, **about, placement=p) for p in ("auto", "auto", layout, layout)]
+    finally:
+        strategy.plan = plan
+    same = all(torch.equal(x, y) for result in results[1:] for x, y in zip(result, results[0], strict=True))
+    return len(planned), same
+
+
+def without_gradients(size):
+    """Whether evaluation gives the same out as training on the same shards, and whether it asked for gradients."""
+    mask, mesh = mask_of("causal_document", 60, (("documents", (20, 40)),)), mesh_of((("ring", size),))
+    layout = longca.layout(mask, strategy="ring_all_gather", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64")
+    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(60, (4, 2), "float64")]
+    about = {"strategy": "ring_all_gather", "mesh": mesh}
+    trained = attend(mask, mine, kernel="auto", **about)[0]
+    out = longca.attention(*mine[:3], mask, **about)
+    return torch.equal(trained, out), out.requires_grad
+
+
+def two_layers(size, compiled):
+    """The largest error of the gradients through two layers in a row."""
+    mask, mesh = mask_of("causal", 50, ()), mesh_of((("ring", size),))
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+    layout = longca.layout(mask, heads=(4, 4), head_dim=8, dtype="float64", **about)
+    given = inputs(50, (4, 4), "float64")
+
+    def twice(q, k, v, **parallel):
+        first = longca.attention(q * 2, k, v, mask, **parallel)
+        return longca.attention(first + q, k, v, mask, **parallel)
+
+    def grads(tensors, function, **parallel):
+        qkv = [x.clone().requires_grad_() for x in tensors[:3]]
+        return torch.autograd.grad(function(*qkv, **parallel), qkv, tensors[3])
+
+    rank = mesh.get_rank()
+    function = torch.compile(twice, backend="eager") if compiled else twice
+    with warnings.catch_warnings():
+        # Where a graph goes on after a break, the compiler asks tensors that are no leaves for their gradients.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
+        mine = grads([layout.shard(x, rank) for x in given], function, **about)
+    alone = [layout.shard(x, rank) for x in grads(given, twice, kernel="naive")]
+    return max((a - b).abs().max().item() for a, b in zip(mine, alone, strict=True))
+
+
+def in_part_of_a_mesh(size):
+    """The largest error of two data-parallel groups with inputs of their own, on a mesh of (dp, ring)."""
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "ring"))
+    mask = mask_of("causal", 50, ())
+    about = {"strategy": "ring_p2p", "mesh": mesh["ring"], "kernel": "naive", "placement": "zigzag"}
+    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+    group, rank = mesh.get_coordinate()
+    given = [x + group for x in inputs(50, (4, 2), "float64")]
+    alone = attend(mask, given)
+    return max(errors(attend(mask, [layout.shard(x, rank) for x in given], **about), alone, layout, rank))
+
+
+def repeated(strategy, sizes, kind, factors):
+    """Whether equal inputs give equal bits."""
+    mask, mesh = mask_of(kind, 60, factors), mesh_of(sizes)
+    about = {"strategy": strategy, "mesh": mesh, "placement": "contiguous", "kernel": "naive"}
+    layout = longca.layout(mask, heads=(8, 2), head_dim=8, dtype="float32", **about)
+    mine = [layout.shard(x, rank_of(sizes, None)) for x in inputs(60, (8, 2), "float32")]
+    first, second = (attend(mask, mine, **about) for _ in range(2))
+    return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))

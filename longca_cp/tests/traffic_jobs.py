@@ -1,0 +1,62 @@
+"""The jobs of traffic: what ranks send, and the buffers that it comes to."""
+
+import torch
+import torch.distributed as dist
+from jobs import attend, inputs, mask_of, mesh_of, problem_of, rank_of
+
+import longca
+from longca.parallel.pushes import watched
+from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
+from longca_builtin.naive import Naive
+from longca_cp.exchange import axes_of
+from longca_cp.kv_ring import KVRing
+
+
+def sent(strategy, sizes, kind, seqlen, factors, placement, heads):
+    """Bytes that this rank sends, by kind, forward and then backward."""
+    mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes)
+    layout = longca.layout(
+        mask, strategy=strategy, mesh=mesh, placement=placement, heads=heads, head_dim=8, dtype="float32"
+    )
+    q, k, v, dout = (layout.shard(x, rank_of(sizes, None)) for x in inputs(seqlen, heads, "float32"))
+    made = longca.registry().load_strategy(strategy)(mesh)
+    plan, kept = made.plan(problem_of(mask, q, k), layout, Naive()), []
+    with Recorder() as forward:
+        out, lse = made.forward(q, k, v, plan, kept=kept)
+    with Recorder() as backward:
+        made.backward(dout, q, k, v, out, lse, plan, kept=kept)
+    return tuple(dict(sent_by_kind(recorder.collectives)) for recorder in (forward, backward))
+
+
+def pushed_again(strategy, sizes, kind, factors):
+    """Bytes of a forward and backward that leave this rank, by kind, and whether a call after more pushes is right."""
+    mesh, seqlen, heads = mesh_of(sizes), 40, (8, 2)
+    mask, given = mask_of(kind, seqlen, factors), inputs(seqlen, heads, "float64")
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive"}
+    layout = longca.layout(mask, heads=heads, head_dim=8, dtype="float64", placement="contiguous", **about)
+    mine = [layout.shard(x, mesh.get_rank()) for x in given]
+    about |= {"placement": layout, "transport": "copy_engine"}
+    before = attend(mask, mine, **about)
+    with watched() as pushes, Recorder() as recorder:
+        attend(mask, mine, **about)
+    dist.barrier()
+    recorder.add(pushes)
+    sizes_sent = sent_by_kind(recorder.collectives)
+    repeat([each for each in recorder.collectives if each.kind == "push"])
+    dist.barrier()
+    return dict(sizes_sent), all(map(torch.equal, before, attend(mask, mine, **about)))
+
+
+def ring_buffers(size):
+    """How many different places a ring's keys are in over a whole round, and whether each rank saw all keys."""
+    ring_axis = axes_of(mesh_of((("ring", size),)), ("ring",))[1][0]
+    tokens = [3 + rank % 2 for rank in range(size)]
+    mine = torch.full((tokens[ring_axis.index], 2, 4), float(ring_axis.index))
+    ring, places, seen = KVRing(ring_axis, tokens, mine, mine + 100), set(), []
+    for _ in range(size):
+        ring.send()
+        places.add(ring.k.data_ptr())
+        assert torch.equal(ring.k + 100, ring.v)
+        seen.append((len(ring.k), int(ring.k[0, 0, 0])))
+        ring.wait()
+    return len(places), seen == [(tokens[s], s) for s in ((ring_axis.index - i) % size for i in range(size))]
