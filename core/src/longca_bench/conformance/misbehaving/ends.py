@@ -160,6 +160,13 @@ RaisesEof = raises(lambda: EOFError("the other end is closed"))
 RaisesGroup = raises(lambda: BaseExceptionGroup("two", [Bare("first"), SystemExit(0)]))
 RaisesUnprintable = raises(UnprintableError)
 RaisesExitsWhenPrinted = raises(ExitsWhenPrintedError)
+#: As PyTorch and FlashInfer raise what a build prints.
+RaisesOfCompiler = raises(
+    lambda: RuntimeError(
+        'Ninja build failed. Ninja output:\n[1/2] nvcc -c tile.cu\ntile.cu(7): error: identifier "tile" is unknown\n'
+        + "ptxas info: 0 bytes gmem\n" * 200_000
+    )
+)
 RaisesLongMessage = raises(lambda: ValueError("long " * 2_000_000))
 RaisesEscapes = raises(lambda: ValueError("\x1b[2Jgone\r\x00\n\u2028 \ud800"))
 RaisesUnpicklable = raises(UnpicklableError)

@@ -278,6 +278,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("raises_unprintable", "It raises an exception whose text raises.", _ERROR, "UnprintableError"),
     _ends("raises_exits_when_printed", "It raises an exception whose text ends the process.", _CRASHED, "code 0"),
     _ends("raises_long_message", "It raises an exception with a text of 10 MB.", _ERROR, "ValueError: long"),
+    _ends("raises_of_compiler", "Its compiler fails and prints 5 MB.", _ERROR, 'error: identifier "tile" is unknown'),
     _ends("raises_escapes", "It raises an exception with escapes in its text.", _ERROR, "ValueError"),
     _ends("raises_unpicklable", "It raises an exception that holds a lock.", _ERROR, "UnpicklableError"),
     _ends("raises_odd_name", "It raises an exception with a line break in its name.", _ERROR, "odd"),
