@@ -113,7 +113,9 @@ class Judges(JobWorld):
 
 
 def check_first_exchange(world):
-    assert world.exchanges == 1, "NCCL has its buffers before inputs and references are drawn"
+    for _ in range(2):
+        world.meet()
+    assert world.exchanges == 1
 
 
 def main(rank, port):
