@@ -1,5 +1,6 @@
 """One rank of three, by `test_collectives`: collectives are seen, counted and repeated; heads go where they should."""
 
+import gc
 import sys
 from unittest import mock
 
@@ -143,6 +144,9 @@ def main(rank, port):
     for check in (check_first_exchange, check_collectives, check_heads, check_heads_by_turns, check_rounds):
         check(world)
     dist.destroy_process_group()
+    # A world is a cycle, and its group's threads must have ended before the interpreter does.
+    del world
+    gc.collect()
 
 
 if __name__ == "__main__":
