@@ -119,9 +119,9 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
     Raises:
         VerificationError: The plan has another form than the offer.
     """
+    plan = _planned(kernel, problem, offer)
     inputs = draw_inputs(problem, seed)
     expected = reference(problem, inputs)
-    plan = _planned(kernel, problem, offer)
     found, out, lse = check_forward(kernel, plan, inputs, expected, rough_lse=offer is not None and offer.rough_lse)
     if offer is None or problem.direction == "forward":
         found += check_counts(kernel, plan, inputs)
@@ -161,9 +161,9 @@ def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -
     Yields:
         The findings of each call.
     """
+    plan, change = _planned(kernel, problem, offer), Change.none(problem)
     given = draw_inputs(problem, seed=0)
     inputs, expected = given.clone(), reference(problem, given)
-    plan, change = _planned(kernel, problem, offer), Change.none(problem)
     for _ in range(calls):
         change = Change.draw(problem, change)
         change.apply(given, inputs)

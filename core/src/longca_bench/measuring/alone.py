@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +19,7 @@ from longca_bench.verification.change import Change
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums
-from longca_bench.verification.verify import Finding, check_backward, check_forward, wrong
+from longca_bench.verification.verify import Finding, Means, check_backward, check_forward, wrong
 
 __all__ = ["Alone", "LoneCalls", "equal_share", "verify_alone"]
 
@@ -64,10 +64,13 @@ def verify_alone(
         rough_lse: Whether the offer that covers the problem calls its log-sum-exp rough.
     """
     plan = kernel.plan(problem)
-    found, out, lse = check_forward(kernel, plan, inputs, expected, rough_lse=rough_lse)
+    change = Change.draw(problem, Change.none(problem))  # after the plan, which knows no call's inputs
+    mine = Inputs(*(change.made(name, getattr(inputs, name)) for name in ("q", "k", "v", "dout")))
+    means = replace(Means.here(mine.q), read=change.undo)
+    found, out, lse = check_forward(kernel, plan, mine, expected, means, rough_lse=rough_lse)
     if problem.direction == "forward":
         return found.findings
-    return check_backward(kernel, plan, inputs, out, lse, expected).findings
+    return check_backward(kernel, plan, mine, out, lse, expected, means).findings
 
 
 def equal_share(problem: Problem, ranks: int) -> Share | None:
@@ -100,17 +103,18 @@ class LoneCalls:
     def __init__(self, kernel: RemoteKernel, problem: Problem, inputs: Inputs, arena: Arena) -> None:
         self.fault, self._last = "", 0.0
         self._kernel, self._problem, self._given = kernel, problem, inputs
-        self._mine = Inputs(*(arena.clone(x) for x in (inputs.q, inputs.k, inputs.v, inputs.dout)))
-        self._change, self._checksums = Change.none(problem), Checksums()
-        self._plan = kernel.plan(problem)
+        self._mine = Inputs(*(arena.like(x) for x in (inputs.q, inputs.k, inputs.v, inputs.dout)))
+        self._plan, self._checksums = kernel.plan(problem), Checksums()
+        self._change = Change.draw(problem, Change.none(problem))
+        self._change.apply(inputs, self._mine)
         x = self._mine
         first = kernel.run(Direction.FORWARD, {"q": x.q, "k": x.k, "v": x.v}, self._plan).results
         self._forward = first
-        self._verified = {name: result.clone() for name, result in first.items()}
+        self._verified = {name: self._change.undo(name, result) for name, result in first.items()}
         if problem.direction == "backward":
             first = kernel.run(problem.direction, self._tensors(), self._plan).results
         for name, result in first.items():
-            self._checksums.keep(name, result)
+            self._checksums.keep(name, self._change.undo(name, result))
 
     def sample(self, *, abreast: bool = False) -> tuple[float, None]:
         """The seconds of a call. Its results are checked here.

@@ -23,7 +23,10 @@ from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError, Workers, failure
 from longca_bench.measuring.world import World
 
-__all__ = ["serve"]
+__all__ = ["SHARE", "serve"]
+
+#: Share of a CUDA device's memory that the judge's own tensors may take. The rest is for the kernel and its results.
+SHARE = 0.75
 
 
 def serve(connection: Connection, keeper: Keeper) -> None:
@@ -41,6 +44,7 @@ def serve(connection: Connection, keeper: Keeper) -> None:
     if setup.place is not None:
         phases("joining")
     world = _world(setup)
+    _bound(world.device)
     workers = Workers(keeper, world.device, setup.memory)
     instruments = Instruments(world, workers, phases)
     bench = Bench(setup.device, instruments, setup.with_backward, setup.wait_idle)
@@ -92,6 +96,12 @@ def _with_all_memory(measure: Callable[[], Result], workers: Workers, *, alone: 
     gc.collect()
     torch.cuda.empty_cache()
     return measure()
+
+
+def _bound(device: torch.device) -> None:
+    """Bounds the memory that this process takes on a CUDA device, beside tensors that it shares with workers."""
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(SHARE)  # of the current device, which is this one
 
 
 def _poisoned() -> bool:

@@ -72,11 +72,13 @@ class KernelTrial(Trial):
         assert shared.expected is not None, "one device verifies heads"
         arena = instruments.workers.arena
         given = shared.inputs
-        mine = Inputs(*(arena.clone(x) for x in (given.q, given.k, given.v, given.dout)))
+        mine = Inputs(*(arena.like(x) for x in (given.q, given.k, given.v, given.dout)))
         super().__init__(plan.problem, mine, shared.expected)
         self._kernel, self._plan, self._given = kernel, plan, given
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
-        self._change = Change.none(plan.problem)
+        # Kernels share drawn inputs. This change is drawn after the plan, so no plan knows any call's inputs.
+        self._change = Change.draw(plan.problem, Change.none(plan.problem))
+        self._change.apply(given, mine)
         self._checksums = Checksums()
         self._forward: tuple[Tensor, ...] = ()
         self._verified: tuple[Tensor, ...] = ()

@@ -45,7 +45,7 @@ class Shard:
         rough_lse: Whether an offer that the steps use calls its log-sum-exp rough.
 
     Attributes:
-        inputs: The tensors of these tokens, in shared memory, as the latest change made them.
+        inputs: The tensors of these tokens, in shared memory, with the values that were written last.
         change: The latest change.
         checksums: Checksums of verified results, if only some heads are verified.
     """
@@ -57,7 +57,7 @@ class Shard:
         self._problem, self._shared, self._world, self._arena = problem, shared, world, arena
         self._rough_lse = rough_lse
         self._given = {name: layout.shard(getattr(shared.inputs, name), place) for name in _INPUTS}
-        self.inputs = Inputs(*map(arena.clone, self._given.values()))
+        self.inputs = Inputs(*map(arena.like, self._given.values()))
         self.change, self.checksums = Change.none(problem), Checksums()
         self._held = held_tokens(layout, sharing.places)
         self._owner, self._row = (torch.empty(layout.num_tokens, dtype=torch.int64) for _ in range(2))
@@ -70,6 +70,14 @@ class Shard:
         mine = [getattr(each, name) for each in (self.inputs, self._shared.mine) for name in _INPUTS]
         expected = self._shared.expected
         return sum(x.nbytes for x in (*mine, *self._given.values())) + (0 if expected is None else expected.nbytes)
+
+    def draw(self, random: Random) -> None:
+        """Draws the next change, which all ranks make. The inputs stay as they are until they are written.
+
+        Args:
+            random: The source of random numbers. It is the same on all ranks.
+        """
+        self.change = Change.draw(self._problem, self.change, random)
 
     def write(self, *names: str) -> None:
         """Writes some inputs as the latest change makes them."""

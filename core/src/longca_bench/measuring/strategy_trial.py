@@ -31,7 +31,6 @@ from longca_bench.measuring.timing import Timing
 from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.measuring.workers import Heard
 from longca_bench.suites.tasks import Task
-from longca_bench.verification.change import Change
 from longca_bench.verification.verify import Finding, Verification, findings_of, wrong
 
 __all__ = ["StrategyTrial"]
@@ -72,11 +71,13 @@ class StrategyTrial(Trial):
         instruments: Instruments,
     ) -> None:
         world, arena, sharing = instruments.world, instruments.workers.arena, strategy.sharing
+        self._random = Random(repr(world.everyone(_drawn())))
         self._shard = Shard(plan.problem, sharing, shared, world, arena, task.rough_lse)
+        self._shard.draw(self._random)  # after the plan, so no plan knows any call's inputs
+        self._shard.write("q", "k", "v", "dout")
         super().__init__(plan.problem, self._shard.inputs, shared.expected)
         self._world, self._instruments = world, instruments
         self._strategy, self._plan, self._task, self._shared = strategy, plan, task, shared
-        self._random = Random(repr(world.everyone(_drawn())))
         self._clocks = Clocks(world.device, strategy.latency)
         self._forward: Results = {}
         self._verified: Results = {}
@@ -117,7 +118,7 @@ class StrategyTrial(Trial):
             WrongResultError: The forward's results break the contract on some rank.
         """
         shard = self._shard
-        shard.change = Change.draw(self.problem, shard.change, self._random)
+        shard.draw(self._random)
         shard.write("q", "k", "v")
         if self._keeps:
             _, breaches = self._called(lambda: self._call(Direction.FORWARD, self._forward, keeps=True))

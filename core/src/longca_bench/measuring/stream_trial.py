@@ -34,7 +34,6 @@ from longca_bench.measuring.stream_windows import Windows
 from longca_bench.measuring.workers import CaseEndError, Heard
 from longca_bench.suites.streams import cold, masks_of
 from longca_bench.suites.tasks import Sharing, Task
-from longca_bench.verification.change import Change
 from longca_bench.verification.head_sample import Turn
 from longca_bench.verification.verify import Finding, Verification, given_results
 
@@ -164,7 +163,7 @@ class StreamTrial:
     def _made(self, way: Way, steps: range, shards: Sequence[Shard], landings: Sequence[Results]) -> None:
         """Makes the steps of a window in one way, on new inputs."""
         for shard, landing in zip(shards, landings, strict=True):
-            shard.change = Change.draw(self._problem, shard.change, self._random)
+            shard.draw(self._random)
             shard.write(*_INPUTS)
             for there in landing.values():
                 there.fill_(torch.nan)

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from longca_bench.measuring.judging import _measured
+from longca_bench.measuring.judging import SHARE, _bound, _measured
 from longca_bench.measuring.messages import Order
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError
@@ -34,6 +34,21 @@ def test_memory_of_the_judge_is_not_said_to_be_the_kernels(ranks):
     result, bench, _ = measured(FULL, FULL, ranks=ranks)
     assert (result.status, bench.measure.call_count) == (Status.OOM, 3 - ranks), "ranks measure together"
     assert result.message.startswith("the judge, which holds inputs and references, has no memory left")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_the_judges_own_memory_is_bounded():
+    device = torch.device("cuda", torch.cuda.current_device())
+    total = torch.cuda.get_device_properties(device).total_memory
+    if torch.cuda.mem_get_info(device)[0] < (SHARE + 0.1) * total:
+        pytest.skip("other processes hold the device's memory")
+    try:
+        _bound(device)
+        with pytest.raises(torch.OutOfMemoryError, match=r"memory limit|allowed"):
+            torch.empty(int((SHARE + 0.05) * total), dtype=torch.uint8, device=device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def test_memory_of_a_kernel_is_the_kernels():
@@ -74,6 +89,47 @@ def test_a_worker_is_told_nothing_of_the_runs_folder(fakes):
     )
     (record,) = map(json.loads, (run / "here" / "records.jsonl").read_text().splitlines())
     assert record["message"].endswith("told of []"), ran.stderr
+
+
+KNOWS = """
+from dataclasses import replace
+from longca_bench.verification.inputs import draw_inputs
+from longca_builtin.naive import Naive
+
+class {0}(Naive):
+    is_planned = False
+
+    def plan(self, problem):
+        self.is_planned, self.known = True, draw_inputs(replace(problem, heads_q=4, heads_kv=2), 0)
+        return super().plan(problem)
+
+    def forward(self, q, k, v, plan, **buffers):
+        if self.is_planned:
+            same = [head for head in range(v.shape[1]) if any(v[:, head].equal(x) for x in self.known.v.unbind(1))]
+            assert not same, f"values of heads {{same}} were known to the plan"
+        self.is_planned = False
+        return super().forward(q, k, v, plan, **buffers)
+"""
+PROVIDES_KNOWING = """
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", dtypes=("float32",), backward="external")
+    return [kernel(name.lower(), takes, implementation=f"known:{name}") for name in ("First", "Second")]
+"""
+
+
+@pytest.mark.parametrize("ranks", [(), ("--strategy", "ulysses", "--nproc", "2")])
+def test_no_plan_knows_the_inputs_of_the_call_that_follows(fakes, ranks):
+    """Kernels of one mask share inputs, which a seed gives. The second plan comes after they were drawn."""
+    (fakes.add("knowing", PROVIDES_KNOWING) / "known.py").write_text(
+        "".join(map(KNOWS.format, ("First", "Second"))), "utf-8"
+    )
+    about = ("--seqlen", "64", "--heads", "4:2", "--head-dim", "16", "--dtype", "float32")
+    kernels = ("--kernel", "first", "--kernel", "second", "--device", "cpu")
+    ran = fakes.longca("run", "causal", *kernels, *about, *ranks, "--out", str(fakes.root / "here"))
+    assert (fakes.root / "here").exists(), ran.stdout + ran.stderr
+    records = [json.loads(line) for line in (fakes.root / "here" / "records.jsonl").read_text().splitlines()]
+    assert [each["status"] for each in records] == ["ok"] * 4, ran.stdout + ran.stderr
 
 
 def test_another_error_is_no_lack_of_memory():
