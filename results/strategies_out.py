@@ -86,7 +86,7 @@ def _records(runs: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(runs.glob("*/records.jsonl")):
         if "chunked" not in str(path):
             records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            yield from (record for record in records if record["status"] == "ok")
+            yield from (each for each in records if each["status"] == "ok" and each.get("stream") is None)
 
 
 def _predicted(record: dict[str, Any], costs: CostModel, links: Links) -> Left:

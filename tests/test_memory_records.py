@@ -53,7 +53,7 @@ def _lines() -> Iterator[dict[str, Any]]:
     for path in (each for each in paths if each.parent.name not in SHORT):
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            if record["status"] == "ok" and record.get("peak_bytes"):
+            if record["status"] == "ok" and record.get("peak_bytes") and not record.get("stream"):
                 yield record
 
 

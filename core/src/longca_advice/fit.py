@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from longca_advice.work import Work
+from longca.masks import Form
+from longca_advice.work import TILE, Work
 
 __all__ = ["Call", "Fit", "Prediction", "non_negative", "robust"]
 
@@ -53,6 +54,16 @@ class Call(NamedTuple):
     work: Work
     heads_q: int
     heads_kv: int
+
+    @property
+    def path(self) -> str:
+        """The work's path, apart for small blocks without groups of heads.
+
+        Some kernels fill a tile with a small block's queries of all heads of a group. One head leaves it partly empty.
+        """
+        form, _, block = self.work.path.partition("/")
+        is_small = form == Form.BLOCK_SPARSE and block.isdigit() and int(block) < TILE
+        return f"{self.work.path}/ungrouped" if is_small and self.heads_q == self.heads_kv else self.work.path
 
 
 class Prediction(NamedTuple):
@@ -90,8 +101,9 @@ class Fit:
 
     def __init__(self, calls: Sequence[Call], seconds: Sequence[float]) -> None:
         self._calls, taken = list(calls), np.array(seconds, np.float64)
-        self._paths = [call.work.path for call in self._calls]
+        self._paths = [call.path for call in self._calls]
         self._known_paths = np.array(self._paths)
+        self._known_works = np.array([call.work.path for call in self._calls])
         self._places = _places(self._calls)
         self._alone: dict[str, _Sum] = {}
         self._common = _fit_sum(self._calls, taken)
@@ -105,7 +117,7 @@ class Fit:
         self._residual = np.log(taken / self._sum(self._calls))
         # A call that is off by more than the correction allows is odd. Its neighbours do not follow it.
         odd = np.maximum(np.abs(self._residual) - 3 * _AMPLITUDE, 0)
-        covariance = self._covariance(self._places, self._paths) + np.diag(_NOISE**2 + odd**2)
+        covariance = self._covariance(self._places, self._calls) + np.diag(_NOISE**2 + odd**2)
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ self._residual
 
@@ -113,8 +125,7 @@ class Fit:
         """The seconds of some calls."""
         if not calls:
             return []
-        places, paths = _places(calls), [call.work.path for call in calls]
-        shared = self._covariance(places, paths)
+        shared = self._covariance(_places(calls), calls)
         seconds = self._sum(calls) * np.exp(shared @ self._weights)
         known = np.einsum("ij,jk,ik->i", shared, self._inverse, shared)
         spread = _NINETY * np.sqrt(np.maximum(_AMPLITUDE**2 - known, 0) + _NOISE**2 + _AMPLITUDE**2 / len(self._calls))
@@ -126,8 +137,8 @@ class Fit:
     def nearest(self, call: Call) -> int:
         """The index of the measured call that is most alike."""
         distance = ((self._places - _places([call])) ** 2).sum(-1)
-        same = self._known_paths == call.work.path
-        related = self._known_alone == (call.work.path in self._alone)
+        same = self._known_paths == call.path
+        related = self._known_alone == (call.path in self._alone)
         return int(np.lexsort((distance, distance + _OTHER_PATH * ~same, ~related))[0])
 
     def _irregular(self, taken: _Floats) -> list[str]:
@@ -141,14 +152,15 @@ class Fit:
     def _sum(self, calls: Sequence[Call]) -> _Floats:
         seconds = self._common.seconds(calls)
         for index, call in enumerate(calls):
-            if call.work.path in self._alone:
-                seconds[index] = self._alone[call.work.path].seconds([call])[0]
+            if call.path in self._alone:
+                seconds[index] = self._alone[call.path].seconds([call])[0]
         return seconds
 
-    def _covariance(self, places: _Floats, paths: Sequence[str]) -> _Floats:
+    def _covariance(self, places: _Floats, calls: Sequence[Call]) -> _Floats:
         distance = ((places[:, None] - self._places[None]) ** 2).sum(-1)
-        other = np.array(paths)[:, None] != self._known_paths
-        apart = np.array([path in self._alone for path in paths])[:, None] != self._known_alone
+        # Calls with and without groups are alike where one sum fits both. Their coordinates tell them apart enough.
+        other = np.array([call.work.path for call in calls])[:, None] != self._known_works
+        apart = np.array([call.path in self._alone for call in calls])[:, None] != self._known_alone
         return np.where(apart, 0.0, _AMPLITUDE**2 * np.exp(-(distance + _OTHER_PATH * other) / 2))
 
 

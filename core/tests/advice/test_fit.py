@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
@@ -43,6 +43,20 @@ def measured():
         ]
         calls += [Call(work, *heads) for work in works for heads in ((8, 8), (32, 4))]
     return calls
+
+
+def test_a_kernel_that_packs_the_heads_of_a_group_is_learnt_apart_without_groups():
+    """With blocks of 64, two heads of a group fill a tile of 128 rows. A head without a group fills half of it."""
+    calls, taken = [], []
+    for seqlen, heads_kv in product((8192, 16384, 32768), (8, 64)):
+        for kept in (0.1, 0.3, 0.5):
+            mask = masks.build("uniform_block_sparse", seqlen, block=64, kept=kept)
+            call = Call(work_of(mask, Form.BLOCK_SPARSE), 64, heads_kv)
+            calls.append(call)
+            taken.append(seconds(call) * (2 if heads_kv == 64 else 1))
+    for index, (call, took) in enumerate(zip(calls, taken, strict=True)):
+        fit = Fit(calls[:index] + calls[index + 1 :], taken[:index] + taken[index + 1 :])
+        assert fit.predict([call])[0].seconds == pytest.approx(took, rel=0.1)
 
 
 @st.composite

@@ -87,6 +87,10 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "overlap": overlap,
     "whole": whole,
 }
+#: Views of strategies on one mask. Steps of a stream of masks have a view of their own.
+_OF_ONE_MASK = frozenset(name for name in VIEWS if name.startswith("strategy-")) | {
+    *("fastest-strategies", "auto-placements", "choices", "transports", "collectives")
+}
 #: The views of a report that names none.
 SUMMARY = ("results", "pairs", "strategies", "not-measured")
 
@@ -105,4 +109,6 @@ def tables(name: str, rows: Rows, /, **changes: Any) -> list[Table]:
     if name not in VIEWS:
         raise UnknownNameError("view", name, VIEWS)
     maker = VIEWS[name]
+    if name in _OF_ONE_MASK:
+        rows = rows.where(lambda found: found["direction"] != "step")
     return tables_of(replace(maker, **changes), rows) if isinstance(maker, View) else maker(rows, **changes)
