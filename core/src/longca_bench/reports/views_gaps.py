@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["gaps", "strategy_gaps"]
 
 _KEY = ("kernel", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype", "direction", "seed")
-_HEADS = ("suite", "tokens", "heads and directions", "masks")
+_HEADS = ("suite", "tokens", "heads and directions", "kernels", "masks")
 
 
 def gaps(rows: Rows, suites: Iterable[str] | str = ()) -> list[Table]:
@@ -43,13 +43,20 @@ def _lines(name: str, there: set[Any], ran: set[str]) -> list[list[str]]:
     for case in (case for case in expand(load_suite(name), registry(guarded=True).kernels) if case.kernel in ran):
         shape = case.seqlen, f"{case.heads_q}:{case.heads_kv} {case.direction}"
         found.setdefault(shape, {}).setdefault(mask_name(case.pattern, dict(case.factors)), []).append(case)
-    merged: dict[tuple[int, str], list[str]] = {}
+    merged: dict[tuple[int, str, str], list[str]] = {}
     for (seqlen, words), masks in found.items():
-        lacking = [mask for mask, cases in masks.items() if any(_key(case, mask) not in there for case in cases)]
-        if lacking:
-            which = "all" if len(lacking) == len(masks) else ", ".join(lacking)
-            merged.setdefault((seqlen, which), []).append(words)
-    return [[name, tokens(seqlen), ", ".join(words), which] for (seqlen, which), words in merged.items()]
+        by_kernels: dict[str, list[str]] = {}
+        for mask, cases in masks.items():
+            lacking = dict.fromkeys(case.kernel for case in cases if _key(case, mask) not in there)
+            if lacking:
+                by_kernels.setdefault(", ".join(lacking), []).append(mask)
+        for kernels, lacked in by_kernels.items():
+            which = "all" if len(lacked) == len(masks) else ", ".join(lacked)
+            merged.setdefault((seqlen, kernels, which), []).append(words)
+    return [
+        [name, tokens(seqlen), ", ".join(words), kernels, which]
+        for (seqlen, kernels, which), words in sorted(merged.items(), key=lambda each: each[0][0])
+    ]
 
 
 def _key(case: Case, mask: str) -> tuple[Any, ...]:
