@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 
 import numpy as np
 import pytest
@@ -174,3 +175,12 @@ def test_how_many_cells_of_peers_miss_their_aim():
     missed = sum(each < 1.05 for each in found["16"]), sum(each < 1.02 for each in found["64"])
     assert said(pattern, RESULTS) == (*missed, len(found["16"]))
     assert len(found["16"]) == len(found["64"])
+
+
+def test_prefetched_steps_of_a_stream_take_hardly_longer_than_fixed_ones():
+    (record,) = read_records(ROOT / "results" / "h200" / "distributed" / "dynamic64k")
+    assert (record.status, record.strategy, len(record.samples)) == ("ok", "ulysses", 50)
+    assert record.verified_kv_heads == tuple(range(8)), "the steps verified all heads by turns"
+    fixed, prefetched = median(record.stream.fixed), median(record.stream.prefetched)
+    assert prefetched <= 1.02 * fixed, "the aim"
+    assert prefetched <= fixed, "the page says that they take no longer"
