@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from longca import Device, Problem, masks, registry
 from longca.discovery.loading import load_object
 from longca_advice.nominal import imbalance
+from longca_bench.measuring.records import read_records
 
 from .imports import ROOT
 
@@ -109,3 +111,76 @@ def test_what_block_sparse_masks_send_beside_a_dense_gather():
             for direction in ("forward", "backward")
         ]
         assert figures == [f"{each:.0f}" for each in moved], name
+
+
+def together(run: str, pattern: str, strategy: str, transport: str = "copy_engine", seqlen: int | None = None) -> float:
+    """The share of one GPU alone, forward and backward together, of a strategy in its best placement."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for record in read_records(ROOT / "results" / "h200" / "distributed" / run):
+        moved = {way.partition("=")[2] for way in (record.moved_by or "").split(",")}
+        is_asked = (record.pattern, record.strategy, moved) == (pattern, strategy, {transport})
+        if is_asked and seqlen in (None, record.seqlen) and record.alone_seconds and record.median:
+            found.setdefault(str(record.placed), {})[str(record.direction)] = record.alone_seconds, record.median
+    shares = [sum(alone for alone, _ in each.values()) / sum(took for _, took in each.values())
+              for each in found.values() if len(each) == 2]  # fmt: skip
+    return max(shares)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "run", "ways"),
+    [
+        (
+            r"`ulysses` reaches (N) on the full mask and (N) on the causal one, `ring_all_gather` (N) and (N), and "
+            r"`ring_p2p` (N) and (N)\.",
+            "links16k",
+            [(mask, name) for name in ("ulysses", "ring_all_gather", "ring_p2p") for mask in ("full", "causal")],
+        ),
+        (
+            r"`ring_p2p` reaches (N) on the full mask \(the aim was 1.00\) and (N) on the causal one",
+            "links64k",
+            [("full", "ring_p2p"), ("causal", "ring_p2p")],
+        ),
+        (
+            r"`ulysses` has (N) and (N) by the copy engine \(the aims were [\d.]+ and [\d.]+, missed\), and "
+            r"(N) and (N) by",
+            "links64k",
+            [(mask, "ulysses", way) for way in ("copy_engine", "collectives") for mask in ("full", "causal")],
+        ),
+        (
+            r"`ring_all_gather` now has (N) and `ring_p2p` (N) on these documents, and `ulysses` (N)\. On "
+            r"`block_causal_document` the better placement of `ring_all_gather` has (N),",
+            "placed128k",
+            [
+                *(("causal_document", name) for name in ("ring_all_gather", "ring_p2p", "ulysses")),
+                ("block_causal_document", "ring_all_gather"),
+            ],
+        ),
+    ],
+)
+def test_shares_of_both_directions_in_sentences(sentence, run, ways):
+    seqlen = 2**14 if run == "links16k" else None
+    for figure, way in zip(said(sentence.replace("N", r"\d\.\d+"), RESULTS), ways, strict=True):
+        digits = 0.0055 if round(figure, 2) == figure else 0.00095
+        assert abs(together(run, *way, seqlen=seqlen) - figure) < digits, way
+
+
+def test_how_many_cells_of_peers_miss_their_aim():
+    block = RESULTS.partition("<!-- view: peers ")[2].partition("<!-- end -->")[0]
+    found: dict[str, list[float]] = {"16": [], "64": []}
+    for part in block.split("### ")[1:]:
+        tokens = part.partition(" K tokens")[0].rpartition(" ")[2]
+        for row in (line.strip("|").split("|") for line in part.splitlines() if line.startswith("| – ")):
+            found[tokens] += [float(row[4]), float(row[7])]
+    pattern = r"They are missed in (\d+) and in (\d+) of (\d+) cells"
+    missed = sum(each < 1.05 for each in found["16"]), sum(each < 1.02 for each in found["64"])
+    assert said(pattern, RESULTS) == (*missed, len(found["16"]))
+    assert len(found["16"]) == len(found["64"])
+
+
+def test_prefetched_steps_of_a_stream_take_hardly_longer_than_fixed_ones():
+    (record,) = read_records(ROOT / "results" / "h200" / "distributed" / "dynamic64k")
+    assert (record.status, record.strategy, len(record.samples)) == ("ok", "ulysses", 50)
+    assert record.verified_kv_heads == tuple(range(8)), "the steps verified all heads by turns"
+    fixed, prefetched = median(record.stream.fixed), median(record.stream.prefetched)
+    assert prefetched <= 1.02 * fixed, "the aim"
+    assert prefetched <= fixed, "the page says that they take no longer"

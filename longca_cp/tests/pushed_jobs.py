@@ -134,3 +134,36 @@ def windows_of_a_stream(size, needed):
             mine = attend(mask, [layout.shard(x, rank) for x in given], transport="copy_engine", **about)
             worst = max(worst, *errors(mine, attend(mask, given), layout, rank))
     return len({call.args[1:3] for call in asked.call_args_list}), worst
+
+
+def order_of_pushes(strategy, sizes, kind, heads):
+    """What this rank's host begins in a forward and in a backward, in order: a `kernel`, or a push to a peer.
+
+    An `early` push does not wait for kernels that were begun before it, and a `late` one does.
+    """
+    mask, begun = mask_of(kind, 96, ()), []
+
+    class Noted(SharedMemoryLink):
+        def send(self, *arguments, early=False):
+            begun.append("early" if early else "late")
+            return super().send(*arguments, early=early)
+
+    class Computes(Naive):
+        def forward(self, *arguments, **options):
+            begun.append("kernel")
+            return super().forward(*arguments, **options)
+
+        def backward(self, *arguments, **options):
+            begun.append("kernel")
+            return super().backward(*arguments, **options)
+
+    layout = placed(strategy, sizes, mask, "contiguous", heads, "float32")
+    q, k, v, dout = (layout.shard(x, rank_of(sizes, None)) for x in inputs(96, heads, "float32"))
+    made = on_links(strategy, mesh_of(sizes), Noted)
+    plan = made.plan(problem_of(mask, q, k), layout, Computes())
+    begun.clear()
+    out, lse = made.forward(q, k, v, plan)
+    forward = list(begun)
+    begun.clear()
+    made.backward(dout, q, k, v, out, lse, plan)
+    return forward, begun

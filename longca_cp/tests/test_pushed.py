@@ -1,5 +1,7 @@
 """Pushed rings and gathers give what collectives give: for every mask and placement, and in every order of pushes."""
 
+from itertools import pairwise
+
 import pytest
 
 from longca import masks, registry
@@ -112,6 +114,25 @@ def test_any_order_of_pushes_gives_equal_bits(world, strategy, mesh, kind):
     factors = (("documents", (9, 30, 1, 20)),) if kind == "causal_document" else ()
     case = (strategy, tuple(mesh.items()), kind, factors, "zigzag", (8, 4))
     assert world.run("in_any_order", *case, seeds=range(6)) == [True] * 4
+
+
+#: Pushes that bring a kernel its tensors, on each of four ranks: for the first kernel, and for each later one.
+BROUGHT = {"ulysses": (3, 3), "ring_p2p": (0, 1), "ring_all_gather": (3, 3)}
+
+
+@pytest.mark.parametrize("strategy", BROUGHT)
+@sizes(4)
+def test_pushes_begin_before_the_step_that_needs_them_and_beside_the_one_before(world, strategy):
+    mesh = (("ulysses" if strategy == "ulysses" else "ring", 4),)
+    first, later = BROUGHT[strategy]
+    for directions in world.run("order_of_pushes", strategy, mesh, "full", (16, 8)):
+        for begun in directions:
+            kernels = [at for at, what in enumerate(begun) if what == "kernel"]
+            assert len(kernels) > 1
+            for number, at in enumerate(kernels):
+                assert begun[:at].count("early") >= first + number * later, f"step {number} of {begun}"
+            for before, after in pairwise(kernels):
+                assert begun[before:after].count("early") >= later, f"a push is beside each kernel in {begun}"
 
 
 # Bytes: float32, 96 tokens on 4 ranks (24 each), head dim 8, heads 8:4.

@@ -52,9 +52,11 @@ def ample_scores(device: torch.device) -> int:
     """Scores of a block for a caller that may use most of a device's memory. Larger blocks are faster."""
     if device.type == "cpu":
         return _SCORES["cpu"]
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free = torch.cuda.mem_get_info(device)[0] + cached
-    return max(_SCORES["cuda"], min(free // _BYTES_A_SCORE, 8 * _SCORES["cuda"]))
+    mine = torch.cuda.memory_allocated(device)
+    free, total = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - mine
+    allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total) - mine
+    return max(_SCORES["cuda"], min(min(free, allowed) // _BYTES_A_SCORE, 8 * _SCORES["cuda"]))
 
 
 def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | None = None) -> Iterator[QueryBlock]:

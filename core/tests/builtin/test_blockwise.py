@@ -163,3 +163,26 @@ def test_gradients_of_many_queries_are_summed_in_float32(scores_a_block):
     out, lse = attention_forward(q, k, v, mask, 1.0, torch.bfloat16)
     _, _, dv = attention_backward(q, q, k, v, out, lse, mask, 1.0, torch.bfloat16)
     assert dv[0, 0, 0].item() == pytest.approx(4000, rel=0.01)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("free", "mine", "cached", "fraction", "bytes_of_a_block"),
+    [
+        (130 * GIB, 0, 0, 1.0, 96 * GIB),  # no block is larger
+        (50 * GIB, 20 * GIB, 10 * GIB, 1.0, 60 * GIB),  # what the allocator keeps is free too
+        (90 * GIB, 40 * GIB, 5 * GIB, 0.75, 65 * GIB),  # 105 GiB are allowed, and this process has 40
+        (90 * GIB, 100 * GIB, 0, 0.75, 12 * GIB),  # no block is smaller
+    ],
+)
+def test_a_block_takes_what_is_free_and_what_the_process_is_allowed(
+    monkeypatch, free, mine, cached, fraction, bytes_of_a_block
+):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 140 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: mine)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: mine + cached)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
+    found = blockwise.ample_scores(torch.device("cuda", 0)) * blockwise._BYTES_A_SCORE
+    assert bytes_of_a_block - 96 < found <= bytes_of_a_block

@@ -93,12 +93,13 @@ def prefetch(
         if weighed:
             raise RequestError("several masks share a placement under a strategy; give strategy= and mesh=")
         return plan_ahead(first, q, k, settings, training)
-    from longca.parallel import attention as parallel
+    from longca.parallel.ahead import place_ahead
+    from longca.parallel.ahead import plan_ahead as plan_parallel_ahead
 
     problem = problem_of(q, k, first, settings, training)
     if weighed:
-        return parallel.place_ahead(q, problem, weighed, strategy, mesh, kernel, placement)
-    return parallel.plan_ahead(q, problem, strategy, mesh, kernel, placement, transport)
+        return place_ahead(q, problem, weighed, strategy, mesh, kernel, placement)
+    return plan_parallel_ahead(q, problem, strategy, mesh, kernel, placement, transport)
 
 
 def _stand_ins(

@@ -56,6 +56,7 @@ class Bench:
         Raises:
             CaseEndError: What the plugin's code did ends the case.
         """
+        self._world.meet()
         if task.case.stream is not None:
             return StreamTrial(task, self._device, self._instruments, self._inputs).measure()
         trial = self._planned(task)

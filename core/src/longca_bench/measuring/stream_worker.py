@@ -71,7 +71,7 @@ class StreamWorker:
         if "strategy" not in self._asked:
             return {}
         # Only ranks import torch.distributed.
-        from longca.parallel.attention import strategy_on
+        from longca.parallel.ready import strategy_on
         from longca.parallel.transport import moved_by
 
         name, mesh, transport = (self._asked[key] for key in ("strategy", "mesh", "transport"))

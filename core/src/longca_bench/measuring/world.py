@@ -37,6 +37,9 @@ class World:
         """Every rank's value, on every rank. It is also a barrier of the hosts."""
         return [value]
 
+    def meet(self) -> None:
+        """Takes the memory that later exchanges need. Inputs and references may fill the device by then."""
+
     def line_up(self) -> None:
         """A barrier of the devices: work that is launched after it begins when all ranks have reached it."""
 

@@ -59,9 +59,6 @@ class JobWorld(World):
         backend = "gloo" if self.device.type == "cpu" else "nccl"
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.size, timeout=_TIMEOUT)
         self._join(timeout=_TIMEOUT)
-        if workers is None:
-            # NCCL takes the buffers of exchanges at the first one, when inputs and references may fill the device.
-            self.all_to_all(torch.zeros(self.size, device=self.device), [1] * self.size, [1] * self.size)
 
     def _join(self, timeout: timedelta) -> None:
         """Takes the default process group, and makes the means to talk.
@@ -73,13 +70,19 @@ class JobWorld(World):
         # Ranks talk over the host, so that their words neither need nor wait for the device.
         over_host = dist.get_backend() == "gloo"
         self._control = dist.group.WORLD if over_host else dist.new_group(backend="gloo", timeout=timeout)
-        self._token = torch.zeros(1, device=self.device)
+        self._token, self._has_met = torch.zeros(1, device=self.device), False
         self.mesh = lru_cache(maxsize=None)(self._mesh)
 
     def _mesh(self, axes: tuple[tuple[str, int], ...]) -> DeviceMesh:
         """The ranks as a mesh of (axis, ranks) pairs. All cases share it, because a mesh has process groups."""
         names, sizes = zip(*axes, strict=True)
         return init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
+
+    def meet(self) -> None:
+        """Exchanges a few bytes, once. NCCL takes the buffers of exchanges at the first one."""
+        if not self._has_met:
+            self.all_to_all(torch.zeros(self.size, device=self.device), [1] * self.size, [1] * self.size)
+            self._has_met = True
 
     def everyone(self, value: _T) -> list[_T]:
         """Every rank's value, on every rank."""

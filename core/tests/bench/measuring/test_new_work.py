@@ -71,7 +71,7 @@ def test_right_results_pass(direction, mask, dtype):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_right_results_of_sampled_heads_pass_and_wrong_ones_have_their_place(direction, monkeypatch):
     sample = HeadSample((1,), (2, 3))
-    monkeypatch.setattr("longca_bench.verification.reference.sample_heads", lambda problem: sample)
+    monkeypatch.setattr("longca_bench.verification.reference.sample_heads", lambda problem, turn: sample)
     work, compute = made(direction)
     monkeypatch.undo()
     assert answer(work, compute) == []

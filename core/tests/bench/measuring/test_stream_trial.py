@@ -149,6 +149,9 @@ class Cramped(World):
     def give_back(self):
         self._events.append("give back")
 
+    def meet(self):
+        self._events.append("meet")
+
 
 def test_a_stream_keeps_little_memory_and_verifies_heads_by_turns(core, suite, monkeypatch):
     """A device's free memory holds what a judge keeps of a window, and NCCL and the worker find theirs."""
@@ -174,7 +177,7 @@ def test_a_stream_keeps_little_memory_and_verifies_heads_by_turns(core, suite, m
     assert heads == [first, ((first[0] + 1) % 2,)] * 6, "each step has the head after that of the step before"
     assert result.fields["verified_kv_heads"] == (0, 1)
     ways = ["time", "verify", "give back"]
-    assert events == ["load", *["inputs", "give back", *ways * 3, "give back"] * 6]
+    assert events == ["meet", "load", *["inputs", "give back", *ways * 3, "give back"] * 6]
     gc.collect()
     assert workers.arena.unused_bytes == workers.arena.nbytes, "no window outlives its checks"
 

@@ -1,6 +1,8 @@
 """One rank of three, by `test_collectives`: collectives are seen, counted and repeated; heads go where they should."""
 
+import gc
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from longca_bench.measuring.shares import by_heads, held_tokens, shares
 from longca_bench.measuring.timing import time_calls
 from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_bench.ranks.world import JobWorld
+from longca_bench.verification import head_sample
+from longca_bench.verification.head_sample import Turn
 
 RANKS = 3
 
@@ -93,6 +97,23 @@ def check_heads(world):
     assert torch.equal(back, lse[share.heads("lse")])
 
 
+def check_heads_by_turns(world):
+    """The steps of a stream bring each rank the next of its heads."""
+    about = {"heads_q": 12, "heads_kv": 6, "head_dim": 2, "device": Device("cpu"), "dtype": "float32"}
+    problem, layout = Problem(mask=build("full", 6), **about), Layout(((),) * 3, (((0, 1),), ((1, 4),), ((4, 6),)))
+    held, seen = held_tokens(layout, range(RANKS)), []
+    whole = torch.arange(6.0 * 12 * 2).view(6, 12, 2)
+    with mock.patch.object(head_sample, "SAMPLED_PAIRS", 0):
+        for number in range(2):
+            dealt = shares(problem, RANKS, Turn(number, 50))
+            back = by_heads("dq", layout.shard(whole, world.rank), held, dealt, world)
+            heads = dealt[world.rank].heads("dq")
+            assert torch.equal(back, whole[:, heads])
+            seen.append((heads.start, heads.stop))
+    first = 4 * world.rank
+    assert seen == [(first, first + 2), (first + 2, first + 4)]
+
+
 def check_rounds(world):
     calls = []
     rounds = time_calls(lambda: calls.append(0) or world.rank, world, 0.001)
@@ -113,14 +134,19 @@ class Judges(JobWorld):
 
 
 def check_first_exchange(world):
-    assert world.exchanges == 1, "NCCL has its buffers before inputs and references are drawn"
+    for _ in range(2):
+        world.meet()
+    assert world.exchanges == 1
 
 
 def main(rank, port):
     world = Judges(torch.device("cpu"), Place(0, rank, RANKS, rank, "localhost", port))
-    for check in (check_first_exchange, check_collectives, check_heads, check_rounds):
+    for check in (check_first_exchange, check_collectives, check_heads, check_heads_by_turns, check_rounds):
         check(world)
     dist.destroy_process_group()
+    # A world is a cycle, and its group's threads must have ended before the interpreter does.
+    del world
+    gc.collect()
 
 
 if __name__ == "__main__":
