@@ -1,5 +1,7 @@
 """Calls and models that `context_parallel` refuses. Every rank refuses them, and goes on."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -60,6 +62,35 @@ def check_bad_input():
     needs.remove()
     averaged = context_parallel(model, mesh, "ring_p2p", averaged=True)
     refused("leave sync_gradients away", averaged.sync_gradients)
+
+
+def check_models_that_share_a_configuration():
+    """Each gets its attention back in any order, and none is computed by another attention meanwhile."""
+    mesh, ids = line(dist.get_world_size()), tokens(1, 24)
+    for first in (0, 1):
+        config = make("llama").config
+        config._attn_implementation = "sdpa"
+        models = [transformers.LlamaForCausalLM(config).double() for _ in range(2)]
+        wanted = [model(input_ids=ids, use_cache=False).logits for model in models]
+        both = [context_parallel(model, mesh, "ring_p2p") for model in models]
+        both[first].remove()
+        refused("a model that shares its configuration", partial(models[first], input_ids=ids, use_cache=False))
+        kept = models[1 - first](input_ids=ids).logits
+        torch.testing.assert_close(kept, both[1 - first].shard(wanted[1 - first]), rtol=0, atol=1e-11)
+        both[1 - first].remove()
+        assert config._attn_implementation == "sdpa"
+        for model, logits in zip(models, wanted, strict=True):
+            assert torch.equal(model(input_ids=ids, use_cache=False).logits, logits)
+
+
+def check_another_attention_under_context_parallel():
+    model, ids = make("llama"), tokens(1, 24)
+    cp = context_parallel(model, line(dist.get_world_size()), "ring_p2p")
+    model.set_attn_implementation("sdpa")
+    refused("was changed to 'sdpa' under context_parallel", lambda: model(input_ids=ids))
+    model.set_attn_implementation("longca_context_parallel")
+    model(input_ids=ids)
+    cp.remove()
 
 
 def check_models_that_ranks_cannot_compute():

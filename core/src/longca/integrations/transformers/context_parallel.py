@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,8 @@ __all__ = ["ContextParallel", "context_parallel"]
 NAME = "longca_context_parallel"
 #: Rotary embeddings whose frequencies depend on the longest position, which ranks would see differently.
 _DYNAMIC = {"dynamic", "longrope"}
+#: The models under `context_parallel` now. Several may share a configuration, which has the name of their attention.
+_UNDER: WeakSet[ContextParallel] = WeakSet()
 
 
 class ContextParallel:
@@ -45,21 +48,24 @@ class ContextParallel:
     def __init__(self, model: Any, setup: Setup) -> None:
         self._model, self._setup = model, setup
         self._latest: ShardedBatch | None = None
-        self._before = model.config._attn_implementation
+        others = [cp for cp in _UNDER if cp._model.config is model.config]
+        self._before = others[0]._before if others else model.config._attn_implementation
         self._signature = inspect.signature(model.forward)
         model.set_attn_implementation(NAME)
         self._hooks = (
             model.register_forward_pre_hook(self._enter, with_kwargs=True),
             model.register_forward_hook(self._leave, always_call=True),
         )
+        _UNDER.add(self)
 
     def prefetch(self, **batch: Any) -> Prefetch:
         """Places the tokens of a later batch on a side thread, while this batch is trained. All ranks call it alike.
 
-        Call it under the same `torch.autocast` and `using` as the model. It starts no collective.
+        Call it under the same `torch.autocast` as the model. It starts no collective.
 
         Args:
-            **batch: The arguments of the later call. Its tensors may be on the host, where they are read.
+            **batch: The arguments of the later call. Its tensors may be on the host, where they are read. Give the
+                mask of a later `using(mask)` as `longca_mask=mask`.
 
         Returns:
             A handle. `wait()` waits until the tokens are placed. The call waits by itself.
@@ -124,13 +130,24 @@ class ContextParallel:
                 work.wait()
 
     def remove(self) -> None:
-        """Gives the model back as it was."""
+        """Gives the model back as it was.
+
+        A model that shares its configuration with another model under `context_parallel` gets its attention back when
+        `remove` of the other one is called too. Until then its calls are refused.
+        """
         for hook in self._hooks:
             hook.remove()
-        self._model.set_attn_implementation(self._before)
+        _UNDER.discard(self)
+        if not any(cp._model.config is self._model.config for cp in _UNDER):
+            self._model.set_attn_implementation(self._before)
 
     def _enter(self, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
         """Cuts the batch of a call."""
+        if (found := self._model.config._attn_implementation) != NAME:
+            raise RequestError(
+                f"the model's attn_implementation was changed to {found!r} under context_parallel, so that each rank "
+                f"would attend to its own tokens alone; call remove() first, or set it to {NAME!r} again"
+            )
         bound = self._signature.bind_partial(*args)
         given = {**bound.arguments, **kwargs}
         self._latest = ShardedBatch.of(given, self._setup)

@@ -102,10 +102,11 @@ class LayerMask:
 
 @dataclass
 class _Own:
-    """The masks of `using`, and whether a model took them."""
+    """The masks of `using`, whether a model took them, and whether `prefetch` read them."""
 
     masks: tuple[Mask, ...]
     was_taken: bool = False
+    was_prefetched: bool = False
 
 
 @contextmanager
@@ -127,6 +128,11 @@ def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
         yield
     finally:
         _OWN.reset(token)
+    if not given.was_taken and given.was_prefetched:
+        raise RequestError(
+            "no model took the mask of using(mask): the block only prefetched a batch. Prefetch it by "
+            "prefetch(..., longca_mask=mask) outside of using, and call the model under using(mask)"
+        )
     if not given.was_taken:
         raise RequestError(
             "no model took the mask of using(mask): none with attn_implementation='longca' was called in the block, or "
@@ -152,11 +158,16 @@ def own_of(given: Any) -> tuple[Mask, ...]:
     return tuple(masks)
 
 
-def own_masks() -> tuple[Mask, ...] | None:
-    """The masks of `using`, if the code runs within it."""
+def own_masks(*, ahead: bool = False) -> tuple[Mask, ...] | None:
+    """The masks of `using`, if the code runs within it. A model takes them.
+
+    Args:
+        ahead: Whether they are read for a later call, so that no model has taken them yet.
+    """
     if (own := _OWN.get()) is None:
         return None
-    own.was_taken = True
+    own.was_taken |= not ahead
+    own.was_prefetched |= ahead
     return own.masks
 
 

@@ -49,8 +49,9 @@ def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) 
     """
     if (batch := CURRENT.get()) is None:
         raise RequestError(
-            "this part of a model was called by itself, and context_parallel shards the batches of the whole model; "
-            "call the model that context_parallel was given, or remove() it first"
+            "this part of a model, or a model that shares its configuration, was called by itself, and "
+            "context_parallel shards the batches of the whole model that it was given; call that model, or remove() "
+            "it first"
         )
     parts = {name_of(part): part for part in walk(mask_function)}
     if unknown := sorted(set(parts) - _KNOWN):
