@@ -49,7 +49,7 @@ class ContextParallel:
         self._model, self._setup = model, setup
         self._latest: ShardedBatch | None = None
         others = [cp for cp in _UNDER if cp._model.config is model.config]
-        self._before = others[0]._before if others else model.config._attn_implementation
+        self._before: str = others[0]._before if others else model.config._attn_implementation
         self._signature = inspect.signature(model.forward)
         model.set_attn_implementation(NAME)
         self._hooks = (
