@@ -17,9 +17,10 @@ from __future__ import annotations
 from functools import partial
 
 from longca.integrations.transformers.context_parallel import ContextParallel, context_parallel
-from longca.integrations.transformers.layer_masks import LayerMask, make_layer_mask, using
+from longca.integrations.transformers.layer_masks import LayerMask, make_layer_mask
 from longca.integrations.transformers.layers import attend
 from longca.integrations.transformers.model_check import check
+from longca.integrations.transformers.own_masks import using
 from longca.kernels.attention import check_kernel
 
 __all__ = ["ContextParallel", "LayerMask", "check", "context_parallel", "register", "using"]

@@ -11,9 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.layer_masks import fitting, own_masks, own_of, same_object
+from longca.integrations.transformers.layer_masks import same_object
 from longca.integrations.transformers.layers import within_documents
 from longca.integrations.transformers.mask_functions import padding
+from longca.integrations.transformers.own_masks import fitting, own_masks, own_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.kernels.ahead import Prefetch
 from longca.manifests import Layout
