@@ -67,6 +67,29 @@ def test_a_model_that_keeps_another_attention_is_refused_by_a_check(name):
             model(input_ids=tokens(1, 24), use_cache=False)
 
 
+#: Models of both releases that transformers computes without asking for an attention or for masks.
+WITHOUT_A_WORD = {
+    "OpenAIGPTLMHeadModel": {"n_embd": 32, "n_layer": 1, "n_head": 4},
+    "CpmAntForCausalLM": {"hidden_size": 32, "num_attention_heads": 4, "dim_head": 8, "dim_ff": 32},
+    "XLMWithLMHeadModel": {"emb_dim": 32, "n_layers": 1, "n_heads": 4},
+    "ProphetNetForCausalLM": {"hidden_size": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 4},
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_WORD)
+def test_a_model_that_never_asks_is_refused_by_a_check(name):
+    model_class = getattr(transformers, name)
+    config = model_class.config_class(vocab_size=61, **WITHOUT_A_WORD[name])
+    model = model_class._from_config(config, attn_implementation="longca").eval()
+    model(input_ids=tokens(1, 12), use_cache=False)
+    check(model)
+    with pytest.raises(UnsupportedError, match=f"{name} computed its attention without LongCA"):
+        model(input_ids=tokens(1, 12), use_cache=False)
+    title = {"OpenAIGPT": "OpenAI GPT", "CpmAnt": "CPM-Ant", "XLM": "XLM", "ProphetNet": "ProphetNet"}
+    short = name.removesuffix("LMHeadModel").removesuffix("ForCausalLM").removesuffix("With")
+    assert title[short] in PAGE.read_text(encoding="utf-8")
+
+
 def test_a_check_is_done_by_the_next_forward_alone():
     model = make("llama")
     check(model)
@@ -120,16 +143,19 @@ SAID = {
     "t.BloomForCausalLM(t.BloomConfig(**sizes)).set_attn_implementation('longca')": (
         "does not support setting its attention implementation dynamically"
     ),
-    "register(); t.OlmoeForCausalLM._from_config(t.OlmoeConfig(**sizes), attn_implementation='longca')": (
+    "register(); t.GPTJForCausalLM._from_config(t.GPTJConfig(rotary_dim=4, **sizes), attn_implementation='longca')": (
         "KeyError: 'longca'"
     ),
 }
 
+if transformers.__version__.startswith("4."):
+    SAID["register(); t.OlmoeForCausalLM._from_config(t.OlmoeConfig(**sizes), attn_implementation='longca')"] = (
+        "KeyError: 'longca'"
+    )
+
 
 @pytest.mark.parametrize("code", SAID)
 def test_the_page_explains_what_transformers_says(code):
-    if "KeyError" in SAID[code] and not transformers.__version__.startswith("4."):
-        pytest.skip("transformers 5 has no lists of attentions")
     begin = (
         "import transformers as t\n"
         "from longca.integrations.transformers import register\n"
