@@ -166,6 +166,28 @@ def test_the_page_explains_what_transformers_says(code):
     assert SAID[code] in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (
+            "None",
+            "longca.integrations.transformers needs transformers, which is not installed. Install it: pip install",
+        ),
+        (
+            "types.SimpleNamespace(__version__='4.40.2', AttentionInterface=dict)",
+            "transformers 4.40.2 is too old, because it has no interface for both attention and masks. Install 4.56",
+        ),
+    ],
+)
+def test_a_missing_or_old_transformers_is_named(module, words):
+    code = (
+        f"import sys, types; sys.modules['transformers'] = {module}\n"
+        "from longca.integrations.transformers import register; register()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1].startswith(f"longca.errors.MissingPackageError: {words}")
+
+
 @pytest.mark.parametrize("mask", ["causal", [], 3])
 def test_a_mask_that_is_none_is_refused(mask):
     with pytest.raises(RequestError, match=r"give a mask of longca.masks"), using(mask):

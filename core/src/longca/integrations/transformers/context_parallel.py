@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers.calls import tokens_of
+from longca.integrations.transformers.interfaces import add_attention
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
@@ -196,7 +197,7 @@ def context_parallel(
         require_documents: As in `register`.
 
     Raises:
-        ImportError: transformers is missing or too old.
+        MissingPackageError: transformers is missing or too old.
         RequestError: No device mesh, one of other axes, or one without this process.
         UnknownNameError: Nobody provides the strategy, the placement or the kernel.
         UnsupportedError: The strategy cannot split the heads, or the model computes what ranks cannot compute together.
@@ -205,10 +206,7 @@ def context_parallel(
     mesh = check_mesh(strategy, mesh)
     check_member(mesh)
     _check_model(model)
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionMaskInterface.register(NAME, take_sharded_mask)
-    AttentionInterface.register(NAME, attend_sharded)
+    add_attention(NAME, attend_sharded, take_sharded_mask)
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     setup = Setup(
