@@ -149,6 +149,7 @@ CHECKS = {
         "check_as_few_tokens_as_ranks",
         "check_bad_input",
         "check_another_attention_under_context_parallel",
+        "check_kinds_of_layers",
         "check_models_that_share_a_configuration",
         "check_models_that_ranks_cannot_compute",
         "check_the_page",

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from longca.errors import RequestError, UnsupportedError
+from longca.errors import RequestError
 from longca.integrations.transformers.calls import tokens_of
 from longca.integrations.transformers.interfaces import add_attention
+from longca.integrations.transformers.parallel_models import check_model, heads_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
@@ -32,8 +33,6 @@ from longca.parallel.meshes import check_member
 __all__ = ["ContextParallel", "context_parallel"]
 
 NAME = "longca_context_parallel"
-#: Rotary embeddings whose frequencies depend on the longest position, which ranks would see differently.
-_DYNAMIC = {"dynamic", "longrope"}
 #: The models under `context_parallel` now. Several may share a configuration, which has the name of their attention.
 _UNDER: WeakSet[ContextParallel] = WeakSet()
 
@@ -205,17 +204,21 @@ def context_parallel(
     check_kernel(kernel)
     mesh = check_mesh(strategy, mesh)
     check_member(mesh)
-    _check_model(model)
+    check_model(model)
+    # A configuration tells nothing, because models may share it.
+    if any(isinstance(getattr(hook, "__self__", None), ContextParallel) for hook in model._forward_pre_hooks.values()):
+        name = type(model).__name__
+        raise RequestError(f"this {name} is under context_parallel already; call remove() of the earlier one first")
     add_attention(NAME, attend_sharded, take_sharded_mask)
     config = model.config.get_text_config()
-    heads = config.num_attention_heads
+    heads, head_dim = heads_of(model)
     setup = Setup(
         mesh=mesh,
         strategy=strategy,
         placement=placement,
         kernel=kernel,
-        heads=(heads, getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        heads=heads,
+        head_dim=head_dim,
         model_dtype=model.dtype,
         windows=layer_windows(config),
         averaged=averaged,
@@ -224,44 +227,3 @@ def context_parallel(
     # Heads and axes that do not fit are refused at once.
     replace(setup, kernel="auto").placed([(build("causal", 128 * mesh.size()), 1.0)], setup.model_dtype)
     return ContextParallel(model, setup)
-
-
-def _check_model(model: Any) -> None:
-    """Checks that the tokens of a model meet in its attention alone.
-
-    Raises:
-        RequestError: It is no model of transformers, or under `context_parallel` already.
-        UnsupportedError: Ranks cannot compute it together.
-    """
-    name = type(model).__name__
-    if not hasattr(model, "set_attn_implementation") or not hasattr(model, "loss_function"):
-        raise RequestError(
-            f"model is a {name}; give the model of transformers itself, before DDP wraps it, such as LlamaForCausalLM"
-        )
-    # A configuration tells nothing, because models may share it.
-    if any(isinstance(getattr(hook, "__self__", None), ContextParallel) for hook in model._forward_pre_hooks.values()):
-        raise RequestError(f"this {name} is under context_parallel already; call remove() of the earlier one first")
-    config = model.config.get_text_config()
-    rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kinds = {str(part.get("rope_type")) for part in (rotary, *rotary.values()) if isinstance(part, dict)}
-    takes = inspect.signature(model.forward).parameters.values()
-    wrong = {
-        "is no decoder": model.config.is_encoder_decoder or model.get_output_embeddings() is None,
-        "takes no further arguments in its forward": all(each.kind is not each.VAR_KEYWORD for each in takes),
-        "does not take its attention from AttentionInterface": not getattr(model, "_supports_attention_backend", False),
-        "keeps a state from token to token": getattr(model, "_is_stateful", False)
-        or any(isinstance(part, (torch.nn.Conv1d, torch.nn.RNNBase)) for part in model.modules()),
-        f"has rotary embeddings ({', '.join(sorted(kinds))}) that depend on the longest position of a rank": bool(
-            kinds & _DYNAMIC
-        ),
-        "balances its experts by a loss of its own (output_router_logits)": getattr(
-            config, "output_router_logits", False
-        ),
-        "has a loss of its own": getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss",
-        "drops weights of attention (attention_dropout)": bool(getattr(config, "attention_dropout", 0.0)),
-    }
-    if reasons := [reason for reason, is_so in wrong.items() if is_so]:
-        raise UnsupportedError(
-            f"{name} {' and '.join(reasons)}, so context_parallel would not compute what one device does; change the "
-            "configuration, or train this model without context_parallel"
-        )
