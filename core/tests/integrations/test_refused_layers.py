@@ -42,7 +42,7 @@ OF_THEIR_OWN = {
     "Bloom": {"hidden_size": 32, "n_layer": 1, "n_head": 4},
     "Mpt": {"d_model": 32, "n_layers": 1, "n_heads": 4},
     "XGLM": {"d_model": 32, "num_layers": 1, "attention_heads": 4, "ffn_dim": 48},
-    "CodeGen": {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 4},
+    "GPTNeoXJapanese": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4},
 }
 
 
@@ -143,7 +143,7 @@ SAID = {
     "t.BloomForCausalLM(t.BloomConfig(**sizes)).set_attn_implementation('longca')": (
         "does not support setting its attention implementation dynamically"
     ),
-    "register(); t.GPTJForCausalLM._from_config(t.GPTJConfig(rotary_dim=4, **sizes), attn_implementation='longca')": (
+    "register(); t.FalconForCausalLM._from_config(t.FalconConfig(**sizes), attn_implementation='longca')": (
         "KeyError: 'longca'"
     ),
 }
