@@ -188,9 +188,16 @@ def test_a_missing_or_old_transformers_is_named(module, words):
     assert ran.stderr.splitlines()[-1].startswith(f"longca.errors.MissingPackageError: {words}")
 
 
-@pytest.mark.parametrize("mask", ["causal", [], 3])
+def test_a_tensor_with_a_mask_for_each_head_is_refused():
+    model, each = make("llama"), torch.ones(1, 4, 24, 24, dtype=torch.bool).tril()
+    model.set_attn_implementation("longca")
+    with pytest.raises(RequestError, match=r"the shape \[1, 4, 24, 24\], .* give \[rows, 1, queries, keys\]"):
+        model(input_ids=tokens(1, 24), attention_mask=each, use_cache=False)
+
+
+@pytest.mark.parametrize("mask", ["causal", [], 3, torch.ones(24, 24)])
 def test_a_mask_that_is_none_is_refused(mask):
-    with pytest.raises(RequestError, match=r"give a mask of longca.masks"), using(mask):
+    with pytest.raises(RequestError, match=rf"your mask is a {type(mask).__name__}; .*masks.from_dense"), using(mask):
         pass
     with pytest.raises(RequestError, match=r"give a mask of longca.masks"):
         step(make("llama"), BATCHES["plain"], "longca", longca_mask=mask)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from longca.errors import UnsupportedError
+from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers.boundaries import LostStart, call_of_model, lost_start, positions_of_caller
 from longca.integrations.transformers.mask_functions import (
     SHIFTS,
@@ -174,8 +174,14 @@ def layer_mask_of_tensor(tensor: Tensor, keys: int) -> LayerMask:
         keys: Number of keys of the layer.
 
     Raises:
+        RequestError: The tensor has another shape.
         MaskError: The tensor is no mask.
     """
+    if tensor.ndim != 4 or tensor.shape[1] != 1:
+        raise RequestError(
+            f"attention_mask has the shape {list(tensor.shape)}, and LongCA computes one mask for all heads; give "
+            "[rows, 1, queries, keys]"
+        )
     state, known = (contents_of(tensor), keys), _DENSE.get(tensor)
     if known is None or known[0] != state:
         masks, call = tuple(from_dense(row[..., :keys]) for row in tensor), call_of_model() or {}

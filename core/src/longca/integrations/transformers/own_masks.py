@@ -68,8 +68,8 @@ def own_of(given: Any) -> tuple[Mask, ...]:
     masks = given if isinstance(given, (list, tuple)) else (given,)
     if not masks or not all(isinstance(mask, Mask) for mask in masks):
         raise RequestError(
-            f"your mask is {given!r}; give a mask of longca.masks, such as masks.build('causal', tokens), or a list "
-            "with one for each row of the batch"
+            f"your mask is a {type(given).__name__}; give a mask of longca.masks, such as "
+            "masks.build('causal', tokens) or masks.from_dense(matrix), or a list with one for each row of the batch"
         )
     return tuple(masks)
 
