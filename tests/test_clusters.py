@@ -142,7 +142,7 @@ def finished(process: subprocess.Popen[str]) -> str:
 
 
 def test_two_hosts_by_torchrun(slurm: Slurm) -> None:
-    """The command of docs/running.md, on two agents of one rank each."""
+    """The command of docs/clusters.md, on two agents of one rank each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

@@ -54,13 +54,23 @@ class MaskError(RequestError):
 
 
 class UnknownNameError(RequestError):
-    """A name nobody provides, with the nearest names that exist."""
+    """A name nobody provides, with the nearest names that exist.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        self.kind, self.name, self.known = kind, name, sorted(known)
-        near = difflib.get_close_matches(str(name)[:100].lower(), self.known, n=3, cutoff=0.5)
+    Args:
+        kind: The noun of the name, such as `kernel`. Without `known` it is the whole message, because `pickle`, `copy`
+            and training frameworks make an error anew from its message alone.
+        name: The name.
+        known: The names that exist.
+    """
+
+    def __init__(self, kind: str, name: str = "", known: Iterable[str] | None = None) -> None:
+        self.kind, self.name, self.known = ("" if known is None else kind), name, sorted(known or ())
+        super().__init__(kind if known is None else self._message())
+
+    def _message(self) -> str:
+        near = difflib.get_close_matches(str(self.name)[:100].lower(), self.known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(self.known) or 'none'}."
-        super().__init__(f"unknown {kind} {name!r}. {hint}")
+        return f"unknown {self.kind} {self.name!r}. {hint}"
 
 
 class UnsupportedError(LongCAError):
@@ -68,11 +78,18 @@ class UnsupportedError(LongCAError):
 
 
 class MissingPackageError(LongCAError, ImportError):
-    """An optional package is missing."""
+    """An optional package is missing.
 
-    def __init__(self, package: str, purpose: str, install: str | None = None) -> None:
-        self.package, self.install = package, install or f"pip install '{package}'"
-        super().__init__(f"{purpose} needs {package}, which is not installed. Install it: {self.install}")
+    Args:
+        package: The package. Without `purpose` it is the whole message, as in `UnknownNameError`.
+        purpose: What needs the package.
+        install: The line that installs it. None for that of pip.
+    """
+
+    def __init__(self, package: str, purpose: str | None = None, install: str | None = None) -> None:
+        self.package, self.install = ("", "") if purpose is None else (package, install or f"pip install '{package}'")
+        told = f"{purpose} needs {package}, which is not installed. Install it: {self.install}"
+        super().__init__(package if purpose is None else told)
 
 
 class PluginError(LongCAError):

@@ -37,10 +37,10 @@ def qwen():
     return transformers.Qwen2ForCausalLM(config)
 
 
-def gemma():
+def gemma(layer_types=ALTERNATING):
     """Sliding windows and full attention in turn, with heads of another size and another scale."""
     config = transformers.Gemma3TextConfig(
-        **COMMON, num_hidden_layers=4, head_dim=16, sliding_window=5, layer_types=ALTERNATING, query_pre_attn_scalar=9
+        **COMMON, num_hidden_layers=4, head_dim=16, sliding_window=5, layer_types=layer_types, query_pre_attn_scalar=9
     )
     return transformers.Gemma3ForCausalLM(config)
 
@@ -48,10 +48,10 @@ def gemma():
 MODELS = {"llama": llama, "mistral": mistral, "qwen": qwen, "gemma": gemma}
 
 
-def make(name, dtype=torch.float64):
+def make(name, dtype=torch.float64, **options):
     """A model with the same random weights every time, in training mode."""
     torch.manual_seed(5)
-    return MODELS[name]().to(dtype).train()
+    return MODELS[name](**options).to(dtype).train()
 
 
 def tokens(rows, length):

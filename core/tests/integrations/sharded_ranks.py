@@ -138,6 +138,7 @@ CHECKS = {
         "check_checkpoints_recompute",
         "check_losses_of_20_steps",
         "check_prefetched_batches",
+        "check_a_prefetched_mask_of_ones_own",
         "trainer_on_ranks",
     ],
     4: [
@@ -147,6 +148,9 @@ CHECKS = {
         "check_fsdp2_on_another_dim",
         "check_as_few_tokens_as_ranks",
         "check_bad_input",
+        "check_another_attention_under_context_parallel",
+        "check_kinds_of_layers",
+        "check_models_that_share_a_configuration",
         "check_models_that_ranks_cannot_compute",
         "check_the_page",
     ],

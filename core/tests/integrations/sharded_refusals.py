@@ -1,5 +1,7 @@
 """Calls and models that `context_parallel` refuses. Every rank refuses them, and goes on."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -62,6 +64,52 @@ def check_bad_input():
     refused("leave sync_gradients away", averaged.sync_gradients)
 
 
+def check_kinds_of_layers():
+    """A model asks for masks of kinds that none of its layers has. A layer of such a kind is refused."""
+    mesh, ids = line(dist.get_world_size()), tokens(1, 24)
+    model = make("gemma", layer_types=["sliding_attention"] * 4)
+    wanted = model(input_ids=ids, use_cache=False).logits
+    cp = context_parallel(model, mesh, "ring_p2p")
+    torch.testing.assert_close(model(input_ids=ids).logits, cp.shard(wanted), rtol=0, atol=1e-5)
+    cp.remove()
+    model.config.layer_types = ["full_attention"] * 4
+    cp = context_parallel(model, mesh, "ring_p2p")
+    model.config.layer_types = ["sliding_attention"] * 4
+    refused(
+        "has a sliding window of 5 tokens, and the configuration lists full attention", lambda: model(input_ids=ids)
+    )
+    cp.remove()
+
+
+def check_models_that_share_a_configuration():
+    """Each gets its attention back in any order, and none is computed by another attention meanwhile."""
+    mesh, ids = line(dist.get_world_size()), tokens(1, 24)
+    for first in (0, 1):
+        config = make("llama").config
+        config._attn_implementation = "sdpa"
+        models = [transformers.LlamaForCausalLM(config).double() for _ in range(2)]
+        wanted = [model(input_ids=ids, use_cache=False).logits for model in models]
+        both = [context_parallel(model, mesh, "ring_p2p") for model in models]
+        both[first].remove()
+        refused("a model that shares its configuration", partial(models[first], input_ids=ids, use_cache=False))
+        kept = models[1 - first](input_ids=ids).logits
+        torch.testing.assert_close(kept, both[1 - first].shard(wanted[1 - first]), rtol=0, atol=1e-11)
+        both[1 - first].remove()
+        assert config._attn_implementation == "sdpa"
+        for model, logits in zip(models, wanted, strict=True):
+            assert torch.equal(model(input_ids=ids, use_cache=False).logits, logits)
+
+
+def check_another_attention_under_context_parallel():
+    model, ids = make("llama"), tokens(1, 24)
+    cp = context_parallel(model, line(dist.get_world_size()), "ring_p2p")
+    model.set_attn_implementation("sdpa")
+    refused("was changed to 'sdpa' under context_parallel", lambda: model(input_ids=ids))
+    model.set_attn_implementation("longca_context_parallel")
+    model(input_ids=ids)
+    cp.remove()
+
+
 def check_models_that_ranks_cannot_compute():
     mesh, sizes = line(dist.get_world_size()), {"hidden_size": 24, "intermediate_size": 24, "vocab_size": 11}
 
@@ -75,6 +123,14 @@ def check_models_that_ranks_cannot_compute():
     refused("longest position", lambda: context_parallel(of(**{key: scaled}), mesh))
     refused("attention_dropout", lambda: context_parallel(of(attention_dropout=0.1), mesh))
     refused("linear_attention", lambda: context_parallel(of(layer_types=["full_attention", "linear_attention"]), mesh))
+    if not OLD:
+        unlike = transformers.Gemma4TextConfig(
+            **sizes, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=6, head_dim=8, global_head_dim=16,
+            hidden_size_per_layer_input=0, vocab_size_per_layer_input=11,
+        )  # fmt: skip
+        refused(
+            "differ in their heads or head dims", lambda: context_parallel(transformers.Gemma4ForCausalLM(unlike), mesh)
+        )
     own = of()
     own.loss_function = lambda **_: None
     refused("a loss of its own", lambda: context_parallel(own, mesh))

@@ -3,6 +3,7 @@
 import sys
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from models import make, packed, tokens, transformers
@@ -12,7 +13,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from longca.integrations.transformers import context_parallel
+from longca import masks
+from longca.errors import RequestError
+from longca.integrations.transformers import context_parallel, using
 from longca_advice import shared_layout
 
 STEPS = 20
@@ -62,6 +65,22 @@ def check_prefetched_batches():
 
     losses = training(model, 1e-3, prefetched(), cp)
     torch.testing.assert_close(losses, training(alone, 1e-3, batches), rtol=1e-5, atol=0)
+
+
+def check_a_prefetched_mask_of_ones_own():
+    """The mask of a later `using` is given to `prefetch` as an argument, and prefetching alone takes none."""
+    own, batch, model = masks.build("prefix_lm_causal", 24, prefix=9), {"input_ids": tokens(1, 24)}, make("gemma")
+    cp = context_parallel(model, line(2), "ring_p2p")
+    with pytest.raises(RequestError, match="the block only prefetched a batch"), using(own):
+        cp.prefetch(**batch).wait()
+    cp.prefetch(**batch, longca_mask=own).wait()
+    chosen = mock.patch.object(shared_layout, "_arranged", side_effect=AssertionError("chosen in the call"))
+    with chosen, using(own):
+        within = model(**batch).logits
+    assert torch.equal(model(**batch, longca_mask=own).logits, within)
+    with using(own):
+        cp.prefetch(**batch).wait()
+        model(**batch)
 
 
 def own_loss(model, cp, batch):

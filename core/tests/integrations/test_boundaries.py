@@ -6,15 +6,19 @@ import torch
 from longca import masks
 from longca.errors import RequestError
 from longca.integrations.transformers import using
-from longca.integrations.transformers.boundaries import LostStart, check_positions, lost_start, positions_of_caller
+from longca.integrations.transformers.boundaries import (
+    LostStart,
+    call_of_model,
+    check_positions,
+    lost_start,
+    positions_of_caller,
+)
 
 from .models import COMMON, make, packed, tokens, transformers
 
 pytestmark = pytest.mark.usefixtures("registered")
 
-NEW = pytest.mark.skipif(
-    transformers.__version__.startswith("4."), reason="OPT and Persimmon of transformers 4 have masks of their own"
-)
+OLD = transformers.__version__.startswith("4.")
 HIDES = {"cache": {"use_cache": True}, "padding": {"attention_mask": torch.ones(1, 24)}}
 
 
@@ -46,7 +50,7 @@ def ready(model):
 
 @pytest.mark.parametrize("hides", HIDES)
 @pytest.mark.parametrize(
-    "build", [lambda: make("llama"), llama4, pytest.param(persimmon, marks=NEW)], ids=["llama", "llama4", "persimmon"]
+    "build", [lambda: make("llama"), llama4, *([] if OLD else [persimmon])], ids=lambda build: build.__name__
 )
 def test_documents_that_transformers_hides_from_masks_are_refused(build, hides):
     model = ready(build())
@@ -58,13 +62,71 @@ def test_documents_that_transformers_hides_from_masks_are_refused(build, hides):
     model(**packed(20, 4), use_cache=False)
 
 
-@NEW
-def test_a_model_that_makes_masks_without_positions_is_told_to_give_a_mask():
-    model = ready(opt())
-    with pytest.raises(RequestError, match=r"makes its masks without position_ids.*; give the mask by using\(mask\)"):
+def granite():
+    config = transformers.GraniteMoeConfig(**COMMON, num_hidden_layers=1, num_local_experts=2, num_experts_per_tok=1)
+    return transformers.GraniteMoeForCausalLM(config)
+
+
+#: Models that make their masks without positions. Some of transformers 4 make them without the mask interface.
+WITHOUT_POSITIONS = [opt, *([persimmon, granite] if OLD else [])]
+
+
+@pytest.mark.parametrize("build", WITHOUT_POSITIONS)
+def test_a_model_that_makes_masks_without_positions_is_told_to_give_a_mask(build):
+    model, own = ready(build()).eval(), masks.build("causal_document", 24, documents=[20, 4])
+    with pytest.raises(RequestError, match=r"makes its masks without position_ids.*; give the mask by using"):
         model(**packed(20, 4), use_cache=False)
-    with using(masks.build("causal_document", 24, documents=[20, 4])):
-        model(**packed(20, 4), use_cache=False)
+    dense = torch.from_numpy(own.dense())[None, None]
+    found = model(**packed(20, 4), attention_mask=dense, use_cache=False).logits
+    alone = model(input_ids=packed(20, 4)["input_ids"][:, 20:], use_cache=False).logits
+    torch.testing.assert_close(found[:, 20:], alone)
+    if OLD:
+        with pytest.raises(RequestError, match=r"no model took the mask of using\(mask\)"), using(own):
+            model(**packed(24), use_cache=False)
+    else:
+        with using(own):
+            assert torch.equal(model(**packed(20, 4), use_cache=False).logits, found)
+
+
+def nemotron():
+    config = transformers.NemotronConfig(**COMMON, num_hidden_layers=1)
+    return transformers.NemotronForCausalLM(config)
+
+
+def stablelm():
+    return transformers.StableLmForCausalLM(transformers.StableLmConfig(**COMMON, num_hidden_layers=1))
+
+
+def gpt2():
+    config = transformers.GPT2Config(n_embd=32, n_head=4, n_layer=1, vocab_size=61, n_positions=64)
+    return transformers.GPT2LMHeadModel(config)
+
+
+@pytest.mark.parametrize("build", [gpt2, granite] if OLD else [nemotron, stablelm])
+def test_arguments_that_a_model_keeps_from_its_layers_are_refused(build):
+    model, ids = ready(build()).eval(), tokens(1, 24)
+    plain = model(input_ids=ids, use_cache=False).logits
+    with pytest.raises(RequestError, match=r"gives longca_mask, and the model does not pass it on .* by using\(mask\)"):
+        model(input_ids=ids, use_cache=False, longca_mask=masks.build("full", 24))
+    bounds = {"cu_seq_lens_q": torch.tensor([0, 20, 24]), "cu_seq_lens_k": torch.tensor([0, 20, 24])}
+    with pytest.raises(RequestError, match=r"gives cu_seq_lens_q, .* give position_ids that start again"):
+        model(input_ids=ids, use_cache=False, **bounds)
+    if build is not granite:  # which reads no boundaries from positions
+        both = model(**packed(20, 4), use_cache=False, **bounds).logits
+        assert torch.equal(both, model(**packed(20, 4), use_cache=False).logits)
+    assert torch.equal(model(input_ids=ids, use_cache=False, longca_mask=None).logits, plain)
+
+
+def test_the_call_of_a_model_is_that_of_the_outer_one():
+    seen, model = [], make("llama")
+    model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(call_of_model()))
+    ids, labels = tokens(1, 24), tokens(1, 24)
+    model(ids, labels=labels, attention_mask=None, use_cache=False)
+    (found,) = seen
+    assert found["labels"] is labels
+    assert found["input_ids"] is ids
+    assert "attention_mask" not in found or found["attention_mask"] is None
+    assert call_of_model() is None
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own

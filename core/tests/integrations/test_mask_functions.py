@@ -5,8 +5,8 @@ import torch
 
 from longca import masks
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers import mask_functions
-from longca.integrations.transformers.layer_masks import make_layer_mask, using
+from longca.integrations.transformers import mask_functions, using
+from longca.integrations.transformers.layer_masks import make_layer_mask
 from longca.integrations.transformers.mask_functions import UnknownFunctionError, evaluated, known
 
 from .models import transformers

@@ -42,7 +42,7 @@ OF_THEIR_OWN = {
     "Bloom": {"hidden_size": 32, "n_layer": 1, "n_head": 4},
     "Mpt": {"d_model": 32, "n_layers": 1, "n_heads": 4},
     "XGLM": {"d_model": 32, "num_layers": 1, "attention_heads": 4, "ffn_dim": 48},
-    "CodeGen": {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 4},
+    "GPTNeoXJapanese": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4},
 }
 
 
@@ -65,6 +65,29 @@ def test_a_model_that_keeps_another_attention_is_refused_by_a_check(name):
     for _ in range(2):
         with pytest.raises(UnsupportedError, match=f"{name}ForCausalLM computed its attention without LongCA"):
             model(input_ids=tokens(1, 24), use_cache=False)
+
+
+#: Models of both releases that transformers computes without asking for an attention or for masks.
+WITHOUT_A_WORD = {
+    "OpenAIGPTLMHeadModel": {"n_embd": 32, "n_layer": 1, "n_head": 4},
+    "CpmAntForCausalLM": {"hidden_size": 32, "num_attention_heads": 4, "dim_head": 8, "dim_ff": 32},
+    "XLMWithLMHeadModel": {"emb_dim": 32, "n_layers": 1, "n_heads": 4},
+    "ProphetNetForCausalLM": {"hidden_size": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 4},
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_WORD)
+def test_a_model_that_never_asks_is_refused_by_a_check(name):
+    model_class = getattr(transformers, name)
+    config = model_class.config_class(vocab_size=61, **WITHOUT_A_WORD[name])
+    model = model_class._from_config(config, attn_implementation="longca").eval()
+    model(input_ids=tokens(1, 12), use_cache=False)
+    check(model)
+    with pytest.raises(UnsupportedError, match=f"{name} computed its attention without LongCA"):
+        model(input_ids=tokens(1, 12), use_cache=False)
+    title = {"OpenAIGPT": "OpenAI GPT", "CpmAnt": "CPM-Ant", "XLM": "XLM", "ProphetNet": "ProphetNet"}
+    short = name.removesuffix("LMHeadModel").removesuffix("ForCausalLM").removesuffix("With")
+    assert title[short] in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_check_is_done_by_the_next_forward_alone():
@@ -120,16 +143,19 @@ SAID = {
     "t.BloomForCausalLM(t.BloomConfig(**sizes)).set_attn_implementation('longca')": (
         "does not support setting its attention implementation dynamically"
     ),
-    "register(); t.OlmoeForCausalLM._from_config(t.OlmoeConfig(**sizes), attn_implementation='longca')": (
+    "register(); t.FalconForCausalLM._from_config(t.FalconConfig(**sizes), attn_implementation='longca')": (
         "KeyError: 'longca'"
     ),
 }
 
+if transformers.__version__.startswith("4."):
+    SAID["register(); t.OlmoeForCausalLM._from_config(t.OlmoeConfig(**sizes), attn_implementation='longca')"] = (
+        "KeyError: 'longca'"
+    )
+
 
 @pytest.mark.parametrize("code", SAID)
 def test_the_page_explains_what_transformers_says(code):
-    if "KeyError" in SAID[code] and not transformers.__version__.startswith("4."):
-        pytest.skip("transformers 5 has no lists of attentions")
     begin = (
         "import transformers as t\n"
         "from longca.integrations.transformers import register\n"
@@ -140,9 +166,38 @@ def test_the_page_explains_what_transformers_says(code):
     assert SAID[code] in PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("mask", ["causal", [], 3])
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (
+            "None",
+            "longca.integrations.transformers needs transformers, which is not installed. Install it: pip install",
+        ),
+        (
+            "types.SimpleNamespace(__version__='4.40.2', AttentionInterface=dict)",
+            "transformers 4.40.2 is too old, because it has no interface for both attention and masks. Install 4.56",
+        ),
+    ],
+)
+def test_a_missing_or_old_transformers_is_named(module, words):
+    code = (
+        f"import sys, types; sys.modules['transformers'] = {module}\n"
+        "from longca.integrations.transformers import register; register()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1].startswith(f"longca.errors.MissingPackageError: {words}")
+
+
+def test_a_tensor_with_a_mask_for_each_head_is_refused():
+    model, each = make("llama"), torch.ones(1, 4, 24, 24, dtype=torch.bool).tril()
+    model.set_attn_implementation("longca")
+    with pytest.raises(RequestError, match=r"the shape \[1, 4, 24, 24\], .* give \[rows, 1, queries, keys\]"):
+        model(input_ids=tokens(1, 24), attention_mask=each, use_cache=False)
+
+
+@pytest.mark.parametrize("mask", ["causal", [], 3, torch.ones(24, 24)])
 def test_a_mask_that_is_none_is_refused(mask):
-    with pytest.raises(RequestError, match=r"give a mask of longca.masks"), using(mask):
+    with pytest.raises(RequestError, match=rf"your mask is a {type(mask).__name__}; .*masks.from_dense"), using(mask):
         pass
     with pytest.raises(RequestError, match=r"give a mask of longca.masks"):
         step(make("llama"), BATCHES["plain"], "longca", longca_mask=mask)

@@ -6,6 +6,7 @@ and gathers keys and values where the config says so. A decoder has its rule of 
 
 import importlib
 import inspect
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
@@ -152,3 +153,17 @@ def test_keys_stay_under_context_parallelism_whatever_the_arguments_are_named(ti
     assert torch.equal(arguments["positions"], inputs["positions"][order])
     for layer, window in zip(model.layers, WINDOWS, strict=True):
         attended(layer, window, arguments, order)
+
+
+def test_a_missing_torchtitan_is_named():
+    code = (
+        "import sys\n"
+        "class Hidden:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torchtitan':\n"
+        "            raise ModuleNotFoundError('No module named torchtitan', name=name)\n"
+        "sys.meta_path.insert(0, Hidden())\n"
+        "import longca.integrations.torchtitan\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr.endswith("needs torchtitan, which is not installed. Install it: pip install 'torchtitan'\n")

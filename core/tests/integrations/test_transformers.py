@@ -13,6 +13,7 @@ import torch
 from longca import masks
 from longca.errors import LongCAError
 from longca.integrations.transformers import LayerMask, register, using
+from longca.integrations.transformers import layer_masks as longca_layer_masks
 from longca.integrations.transformers import layers as longca_layers
 
 from .models import BATCHES, MODELS, assert_same, make, packed, step, tokens, transformers
@@ -121,8 +122,8 @@ def test_a_tensor_of_four_dims_is_read_once(monkeypatch):
     prefix = masks.build("prefix_lm_causal", 24, prefix=10)
     model, batch = make("llama"), {"input_ids": tokens(2, 24)}
     read = []
-    original = longca_layers.from_dense
-    monkeypatch.setattr(longca_layers, "from_dense", lambda matrix: read.append(matrix) or original(matrix))
+    original = longca_layer_masks.from_dense
+    monkeypatch.setattr(longca_layer_masks, "from_dense", lambda matrix: read.append(matrix) or original(matrix))
     dense = torch.from_numpy(prefix.dense())[None, None].expand(2, 1, -1, -1)
     scores = torch.zeros(2, 1, 24, 24, dtype=torch.float64).masked_fill(~dense, torch.finfo(torch.float64).min)
 

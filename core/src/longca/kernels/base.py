@@ -178,7 +178,10 @@ def check_mask(mask: object) -> None:
         RequestError: It is not. The message names the functions that build masks.
     """
     if not isinstance(mask, Mask):
-        raise RequestError(f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample")
+        raise RequestError(
+            f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample, or make one of "
+            "what you have with masks.from_dense, from_block_mask, from_cu_seqlens or from_position_ids"
+        )
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:

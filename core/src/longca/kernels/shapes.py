@@ -16,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError
 from longca.kernels.attention import attention
-from longca.kernels.base import check_mask
+from longca.kernels.base import check_inputs, check_mask
 from longca.masks import Mask, SliceMask, from_cu_seqlens, pack
 from longca.masks.conversions import window_of
 from longca.plan_cache import PlanCache
@@ -130,8 +130,9 @@ def varlen(
         As `longca.attention`.
 
     Raises:
-        RequestError: A feature that LongCA does not compute, options of a strategy, or shapes that do not fit.
-        MaskError: Bounds that do not start at 0, descend, or reach beyond the tokens.
+        RequestError: A feature that LongCA does not compute, options of a strategy, shapes that do not fit, or bounds
+            that reach beyond the tokens.
+        MaskError: Bounds that do not start at 0, or descend.
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
     """
@@ -143,6 +144,7 @@ def varlen(
                 "flash-attn itself"
             )
     _check_options("longca.varlen", options, ("kernel", "deterministic", "allow_unverified", "return_lse"))
+    check_inputs(q, k, v)
     mask = mask_of_bounds(cu_seqlens_q, cu_seqlens_k, causal, window_size, q.shape[0], k.shape[0])
     return attention(q, k, v, mask, softmax_scale=softmax_scale, **options)
 
@@ -185,7 +187,7 @@ def mask_of_bounds(q_bounds: Any, k_bounds: Any, causal: bool, window_size: Any,
         keys: Number of keys.
 
     Raises:
-        RequestError: The bounds reach beyond the tokens.
+        RequestError: The bounds reach beyond the tokens, or those of the keys are missing.
         MaskError: The bounds or the window are none.
     """
     window = window_of(window_size)
@@ -216,10 +218,8 @@ def contents_of(x: Tensor) -> Hashable:
 
 
 def _checked(q_bounds: Any, k_bounds: Any, causal: bool, window: tuple[int, int], queries: int, keys: int) -> SliceMask:
-    if k_bounds is None:
-        if queries != keys:
-            raise RequestError(f"q has {queries} tokens and k {keys}; give cu_seqlens_k, the bounds of the keys")
-        return from_cu_seqlens(q_bounds, causal=causal, window_size=window, seqlen=queries)
+    if k_bounds is None and queries != keys:
+        raise RequestError(f"q has {queries} tokens and k {keys}; give cu_seqlens_k, the bounds of the keys")
     mask = from_cu_seqlens(q_bounds, k_bounds, causal=causal, window_size=window)
     if mask.seqlen_q > queries or mask.seqlen_k > keys:
         raise RequestError(

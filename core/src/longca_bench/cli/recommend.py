@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,7 @@ from longca.limits import MAX_RANKS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
 
-__all__ = ["parse_heads", "recommend"]
+__all__ = ["check_known", "parse_heads", "recommend"]
 
 
 @takes_mask()
@@ -62,7 +64,9 @@ def recommend(
     from longca.masks import get_pattern
     from longca_advice.recommend import recommend as ask
 
-    shape = parse_heads(heads)
+    shape, registry = parse_heads(heads), open_registry(context, no_plugin)
+    if why is not None:
+        check_known(why, [*registry.kernels, *registry.strategies])
     found = ask(
         described.mask(pattern, shape[1] if get_pattern(pattern).per_head else None),
         heads=shape,
@@ -77,7 +81,7 @@ def recommend(
         records=tuple(records or ()),
         kernels=tuple(kernel or ()),
         strategies=tuple(strategy or ()),
-        plugins=open_registry(context, no_plugin),
+        plugins=registry,
     )
     if as_json:
         print_json(found.as_json())
@@ -89,6 +93,23 @@ def recommend(
         print_why(console(), found, why)
     else:
         print_recommendation(console(), found, everything=everything)
+
+
+def check_known(why: str, known: Sequence[str]) -> None:
+    """Checks the name of `--why`: that of a kernel, of a strategy, of a pair `a+b` or of a mix `a|b`.
+
+    Args:
+        why: The name.
+        known: The names of kernels and strategies.
+
+    Raises:
+        UnknownNameError: Nobody provides it, or a part of it.
+    """
+    from longca.errors import UnknownNameError
+
+    for name in re.split(r"[+|]", why):
+        if name.strip() not in known:
+            raise UnknownNameError("kernel or strategy", name.strip(), known)
 
 
 def parse_heads(text: str, example: str = "64:8") -> tuple[int, int]:

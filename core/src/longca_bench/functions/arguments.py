@@ -155,7 +155,11 @@ class Argument(StrEnum):
     CAUSAL = "causal", "the same", lambda call: is_causal(call.mask)
     SCALE = "scale", "the factor on the scores", lambda call: call.problem.scale
     SOFTMAX_SCALE = "softmax_scale", "the same", lambda call: call.problem.scale
-    WINDOW = "window", "the mask's window in tokens, or None", lambda call: call.mask.factors.get("window")
+    WINDOW = (
+        "window",
+        "tokens that a query sees on each visible side of itself, or None",
+        lambda call: call.mask.factors.get("window"),
+    )
     WINDOW_SIZE = "window_size", "(left, right) in tokens, as flash-attn has it. −1 means no bound", _window_size
     ENABLE_GQA = "enable_gqa", "whether there are fewer KV heads than query heads", lambda call: call.problem.is_gqa
     GROUP = "group", "the process group of the ranks, or None on one device", lambda call: call.group

@@ -116,6 +116,10 @@ def test_why_says_where_a_kernel_stands(ask, causal):
     assert "vsa: takes block_sparse" in ask(*LONG, "--why", "vsa")
 
 
+def test_why_of_a_kernel_that_was_left_out_says_that_it_was_not_examined(ask):
+    assert ask(*LONG, "--kernel", "sdpa", "--why", "naive").startswith("naive was not examined")
+
+
 def test_the_forward_alone_has_no_backward_and_no_pairs(answer, ask):
     found = answer(*LONG, "--forward")
     assert found["problem"]["direction"] == "forward"
@@ -206,6 +210,9 @@ def test_records_that_were_edited_are_refused_by_their_line(fakes, own_run, medi
         (["--memory", "0GB"], "a device of 0 bytes was given"),
         (["--kernel", "nobody"], "unknown kernel 'nobody'"),
         (["--strategy", "nobody"], "unknown strategy 'nobody'"),
+        (["--why", "spda"], "unknown kernel or strategy 'spda'. Did you mean sdpa"),
+        (["--why", "naive+spda"], "unknown kernel or strategy 'spda'. Did you mean sdpa"),
+        (["--why", ""], "unknown kernel or strategy ''. Known: "),
         (["--records", "nowhere"], "nowhere is no folder of a run"),
         (["--seqlen", "0"], "seqlen is 0"),
         (["--window", "5"], "causal takes no factor 'window'"),

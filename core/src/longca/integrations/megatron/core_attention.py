@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.errors import UnsupportedError
 from longca.integrations.megatron.documents import bounds_of, mask_of, mesh_of, zigzag_layout
 from longca.kernels.attention import attention, check_kernel, check_settings
 from longca.manifests import Layout
@@ -55,7 +55,8 @@ class LongCAAttention(torch.nn.Module):
 
     Raises:
         UnsupportedError: A setting that LongCA does not compute.
-        RequestError: The kernel is no name, or nobody provides it.
+        RequestError: The kernel is no name.
+        UnknownNameError: Nobody provides the kernel.
     """
 
     def __init__(
@@ -74,10 +75,7 @@ class LongCAAttention(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_settings(kernel, softmax_scale)
-        try:
-            check_kernel(kernel)
-        except UnknownNameError as error:
-            raise RequestError(str(error)) from error  # Megatron makes errors anew from their message alone
+        check_kernel(kernel)
         dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         asked = {name: getattr(config, name, plain[0]) for name, plain in _PLAIN.items()}
         found = {name: value for name, value in asked.items() if value not in _PLAIN[name]}

@@ -10,7 +10,14 @@ Source: torchtitan 0.3.0 and its main of August 2026 (b5bcd76), models/common/at
 windows these are), protocols/module.py (`Module.parallelize`) and trainer.py (`Trainer.post_dataloading_process`).
 """
 
-from longca.integrations.torchtitan.batches import prepare_batch
-from longca.integrations.torchtitan.inner_attention import BatchMasks, LongCAAttention
+from longca.errors import MissingPackageError
+
+try:
+    from longca.integrations.torchtitan.batches import prepare_batch
+    from longca.integrations.torchtitan.inner_attention import BatchMasks, LongCAAttention
+except ModuleNotFoundError as error:
+    if error.name != "torchtitan":
+        raise
+    raise MissingPackageError("torchtitan", "longca.integrations.torchtitan") from None
 
 __all__ = ["BatchMasks", "LongCAAttention", "prepare_batch"]

@@ -17,9 +17,11 @@ from __future__ import annotations
 from functools import partial
 
 from longca.integrations.transformers.context_parallel import ContextParallel, context_parallel
-from longca.integrations.transformers.layer_masks import LayerMask, make_layer_mask, using
+from longca.integrations.transformers.interfaces import add_attention
+from longca.integrations.transformers.layer_masks import LayerMask, make_layer_mask
 from longca.integrations.transformers.layers import attend
 from longca.integrations.transformers.model_check import check
+from longca.integrations.transformers.own_masks import using
 from longca.kernels.attention import check_kernel
 
 __all__ = ["ContextParallel", "LayerMask", "check", "context_parallel", "register", "using"]
@@ -35,12 +37,9 @@ def register(name: str = "longca", *, kernel: str = "auto", require_documents: b
             always packed. Without boundaries, all documents would be one causal sequence, and the loss would be wrong.
 
     Raises:
-        ImportError: transformers is missing or too old.
+        MissingPackageError: transformers is missing or too old.
         RequestError: The kernel is no name.
         UnknownNameError: Nobody provides the kernel.
     """
     check_kernel(kernel)
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionMaskInterface.register(name, make_layer_mask)
-    AttentionInterface.register(name, partial(attend, kernel=kernel, require_documents=require_documents))
+    add_attention(name, partial(attend, kernel=kernel, require_documents=require_documents), make_layer_mask)

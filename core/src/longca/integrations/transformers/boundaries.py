@@ -1,7 +1,8 @@
 """Boundaries: where packed documents start in `position_ids`, and whether the masks of a batch know it.
 
 transformers reads boundaries from `position_ids` only if a call has neither a cache nor an `attention_mask` of two
-dims. Its mask interface is not given the positions, so they are read from the frame of the caller.
+dims. Its mask interface is not given the positions, so they are read from the frame of the caller. Some models give
+their layers neither the positions nor other arguments of the call, so these are read from the call of the model.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -20,8 +22,21 @@ from longca.integrations.transformers.mask_functions import HOME
 from longca.kernels.shapes import contents_of
 from longca.masks import Mask, SliceMask
 
-__all__ = ["LostStart", "check_positions", "lost_start", "positions_of_caller", "refuse"]
+__all__ = [
+    "WITHOUT_POSITIONS",
+    "LostStart",
+    "call_of_model",
+    "check_positions",
+    "lost_start",
+    "positions_of_caller",
+    "refuse",
+]
 
+#: The code by which PyTorch calls a module. Its frame has the module and the arguments.
+_CALL = torch.nn.Module._call_impl.__code__
+
+#: What to do with a model that makes its masks without positions.
+WITHOUT_POSITIONS = "give the mask by using(mask), or as an attention_mask of four dims if that is refused"
 #: Positions whose documents are in the masks, with the contents of the tensor and the masks.
 _CHECKED = WeakTensorKeyDictionary()
 
@@ -45,6 +60,25 @@ def positions_of_caller() -> Tensor | None:
         frame = frame.f_back
     found = None if frame is None else frame.f_locals.get("position_ids")
     return found if isinstance(found, Tensor) else None
+
+
+def call_of_model() -> dict[str, Any] | None:
+    """The named arguments of the model of transformers that is being called. None outside of such a call.
+
+    A model may hold another one. The arguments of the outer model come first. Those that are None are left out.
+    """
+    from transformers import PreTrainedModel
+
+    found: dict[str, Any] | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL:
+            about = frame.f_locals
+            if isinstance(about["self"], PreTrainedModel):
+                given = {name: value for name, value in about["kwargs"].items() if value is not None}
+                found = {**(found or {}), **given}
+        frame = frame.f_back
+    return found
 
 
 def lost_start(positions: Tensor, masks: Sequence[Mask]) -> LostStart | None:
@@ -85,7 +119,7 @@ def check_positions(positions: Any, masks: Sequence[Mask]) -> None:
     state = contents_of(positions), tuple(mask.key for mask in masks)
     if _CHECKED.get(positions) != state:
         if (lost := lost_start(positions, masks)) is not None:
-            refuse(lost, "the model makes its masks without position_ids", "give the mask by using(mask)")
+            refuse(lost, "the model makes its masks without position_ids", WITHOUT_POSITIONS)
         _CHECKED[positions] = state
 
 

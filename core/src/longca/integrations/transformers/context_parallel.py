@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from longca.errors import RequestError, UnsupportedError
+from longca.errors import RequestError
 from longca.integrations.transformers.calls import tokens_of
+from longca.integrations.transformers.interfaces import add_attention
+from longca.integrations.transformers.parallel_models import check_model, heads_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
@@ -30,8 +33,8 @@ from longca.parallel.meshes import check_member
 __all__ = ["ContextParallel", "context_parallel"]
 
 NAME = "longca_context_parallel"
-#: Rotary embeddings whose frequencies depend on the longest position, which ranks would see differently.
-_DYNAMIC = {"dynamic", "longrope"}
+#: The models under `context_parallel` now. Several may share a configuration, which has the name of their attention.
+_UNDER: WeakSet[ContextParallel] = WeakSet()
 
 
 class ContextParallel:
@@ -45,21 +48,24 @@ class ContextParallel:
     def __init__(self, model: Any, setup: Setup) -> None:
         self._model, self._setup = model, setup
         self._latest: ShardedBatch | None = None
-        self._before = model.config._attn_implementation
+        others = [cp for cp in _UNDER if cp._model.config is model.config]
+        self._before: str = others[0]._before if others else model.config._attn_implementation
         self._signature = inspect.signature(model.forward)
         model.set_attn_implementation(NAME)
         self._hooks = (
             model.register_forward_pre_hook(self._enter, with_kwargs=True),
             model.register_forward_hook(self._leave, always_call=True),
         )
+        _UNDER.add(self)
 
     def prefetch(self, **batch: Any) -> Prefetch:
         """Places the tokens of a later batch on a side thread, while this batch is trained. All ranks call it alike.
 
-        Call it under the same `torch.autocast` and `using` as the model. It starts no collective.
+        Call it under the same `torch.autocast` as the model. It starts no collective.
 
         Args:
-            **batch: The arguments of the later call. Its tensors may be on the host, where they are read.
+            **batch: The arguments of the later call. Its tensors may be on the host, where they are read. Give the
+                mask of a later `using(mask)` as `longca_mask=mask`.
 
         Returns:
             A handle. `wait()` waits until the tokens are placed. The call waits by itself.
@@ -124,13 +130,24 @@ class ContextParallel:
                 work.wait()
 
     def remove(self) -> None:
-        """Gives the model back as it was."""
+        """Gives the model back as it was.
+
+        A model that shares its configuration with another model under `context_parallel` gets its attention back when
+        `remove` of the other one is called too. Until then its calls are refused.
+        """
         for hook in self._hooks:
             hook.remove()
-        self._model.set_attn_implementation(self._before)
+        _UNDER.discard(self)
+        if not any(cp._model.config is self._model.config for cp in _UNDER):
+            self._model.set_attn_implementation(self._before)
 
     def _enter(self, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
         """Cuts the batch of a call."""
+        if (found := self._model.config._attn_implementation) != NAME:
+            raise RequestError(
+                f"the model's attn_implementation was changed to {found!r} under context_parallel, so that each rank "
+                f"would attend to its own tokens alone; call remove() first, or set it to {NAME!r} again"
+            )
         bound = self._signature.bind_partial(*args)
         given = {**bound.arguments, **kwargs}
         self._latest = ShardedBatch.of(given, self._setup)
@@ -179,7 +196,7 @@ def context_parallel(
         require_documents: As in `register`.
 
     Raises:
-        ImportError: transformers is missing or too old.
+        MissingPackageError: transformers is missing or too old.
         RequestError: No device mesh, one of other axes, or one without this process.
         UnknownNameError: Nobody provides the strategy, the placement or the kernel.
         UnsupportedError: The strategy cannot split the heads, or the model computes what ranks cannot compute together.
@@ -187,20 +204,21 @@ def context_parallel(
     check_kernel(kernel)
     mesh = check_mesh(strategy, mesh)
     check_member(mesh)
-    _check_model(model)
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionMaskInterface.register(NAME, take_sharded_mask)
-    AttentionInterface.register(NAME, attend_sharded)
+    check_model(model)
+    # A configuration tells nothing, because models may share it.
+    if any(isinstance(getattr(hook, "__self__", None), ContextParallel) for hook in model._forward_pre_hooks.values()):
+        name = type(model).__name__
+        raise RequestError(f"this {name} is under context_parallel already; call remove() of the earlier one first")
+    add_attention(NAME, attend_sharded, take_sharded_mask)
     config = model.config.get_text_config()
-    heads = config.num_attention_heads
+    heads, head_dim = heads_of(model)
     setup = Setup(
         mesh=mesh,
         strategy=strategy,
         placement=placement,
         kernel=kernel,
-        heads=(heads, getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        heads=heads,
+        head_dim=head_dim,
         model_dtype=model.dtype,
         windows=layer_windows(config),
         averaged=averaged,
@@ -209,44 +227,3 @@ def context_parallel(
     # Heads and axes that do not fit are refused at once.
     replace(setup, kernel="auto").placed([(build("causal", 128 * mesh.size()), 1.0)], setup.model_dtype)
     return ContextParallel(model, setup)
-
-
-def _check_model(model: Any) -> None:
-    """Checks that the tokens of a model meet in its attention alone.
-
-    Raises:
-        RequestError: It is no model of transformers, or under `context_parallel` already.
-        UnsupportedError: Ranks cannot compute it together.
-    """
-    name = type(model).__name__
-    if not hasattr(model, "set_attn_implementation") or not hasattr(model, "loss_function"):
-        raise RequestError(
-            f"model is a {name}; give the model of transformers itself, before DDP wraps it, such as LlamaForCausalLM"
-        )
-    # A configuration tells nothing, because models may share it.
-    if any(isinstance(getattr(hook, "__self__", None), ContextParallel) for hook in model._forward_pre_hooks.values()):
-        raise RequestError(f"this {name} is under context_parallel already; call remove() of the earlier one first")
-    config = model.config.get_text_config()
-    rotary = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kinds = {str(part.get("rope_type")) for part in (rotary, *rotary.values()) if isinstance(part, dict)}
-    takes = inspect.signature(model.forward).parameters.values()
-    wrong = {
-        "is no decoder": model.config.is_encoder_decoder or model.get_output_embeddings() is None,
-        "takes no further arguments in its forward": all(each.kind is not each.VAR_KEYWORD for each in takes),
-        "does not take its attention from AttentionInterface": not getattr(model, "_supports_attention_backend", False),
-        "keeps a state from token to token": getattr(model, "_is_stateful", False)
-        or any(isinstance(part, (torch.nn.Conv1d, torch.nn.RNNBase)) for part in model.modules()),
-        f"has rotary embeddings ({', '.join(sorted(kinds))}) that depend on the longest position of a rank": bool(
-            kinds & _DYNAMIC
-        ),
-        "balances its experts by a loss of its own (output_router_logits)": getattr(
-            config, "output_router_logits", False
-        ),
-        "has a loss of its own": getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss",
-        "drops weights of attention (attention_dropout)": bool(getattr(config, "attention_dropout", 0.0)),
-    }
-    if reasons := [reason for reason, is_so in wrong.items() if is_so]:
-        raise UnsupportedError(
-            f"{name} {' and '.join(reasons)}, so context_parallel would not compute what one device does; change the "
-            "configuration, or train this model without context_parallel"
-        )

@@ -1,23 +1,21 @@
 """Layer masks: the masks of a batch for one kind of layer, as transformers asks for them once a forward.
 
-Equal masks of several steps are one object, so that its plans are found again. A user's own masks take the place of the
-model's.
+Equal masks of several steps are one object, so that its plans are found again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.boundaries import LostStart, lost_start, positions_of_caller
+from longca.integrations.transformers.boundaries import LostStart, call_of_model, lost_start, positions_of_caller
 from longca.integrations.transformers.mask_functions import (
     SHIFTS,
     MaskFunction,
@@ -30,14 +28,19 @@ from longca.integrations.transformers.mask_functions import (
     name_of,
     padding,
 )
-from longca.masks import Mask, SliceMask, intersection
+from longca.integrations.transformers.own_masks import fitting, own_masks
+from longca.kernels.shapes import contents_of
+from longca.masks import Mask, SliceMask, from_dense, intersection
 
-__all__ = ["LayerMask", "fitting", "make_layer_mask", "own_masks", "own_of", "same_object", "using"]
+__all__ = ["LayerMask", "layer_mask_of_tensor", "make_layer_mask", "same_object"]
 
-_OWN: ContextVar[_Own | None] = ContextVar("longca_own_masks", default=None)
 #: The latest masks, each as its only key.
 _LATEST: OrderedDict[SliceMask, SliceMask] = OrderedDict()
 _MOST = 256
+#: The masks of tensors [rows, 1, queries, keys].
+_DENSE = WeakTensorKeyDictionary()
+#: Arguments of a model's call that change the masks, and that only its layers get.
+_ASKED = frozenset({"longca_mask", "cu_seq_lens_q"})
 
 
 class NoInterfaceError(UnsupportedError, AttributeError):
@@ -53,7 +56,8 @@ class LayerMask:
         is_own: Whether the user gave them, so that a sliding window of a layer is not in them.
         has_documents: Whether the boundaries of packed documents are in them.
         has_positions: Whether the model gave its positions together with the request for masks.
-        lost: A document whose start is in these positions and not in the masks.
+        lost: A document whose start is in the positions of the call and not in the masks.
+        asked: The arguments of the model's call that its layers have to get: `longca_mask`, `cu_seq_lens_q`.
     """
 
     masks: tuple[Mask, ...]
@@ -61,6 +65,7 @@ class LayerMask:
     has_documents: bool = False
     has_positions: bool = False
     lost: LostStart | None = None
+    asked: frozenset[str] = frozenset()
 
     def __radd__(self, _scores: Any) -> NoReturn:
         """Models that compute their own attention add a mask to scores, or read the mask as a tensor.
@@ -98,66 +103,6 @@ class LayerMask:
         )
 
     ndim = property(contiguous)
-
-
-@dataclass
-class _Own:
-    """The masks of `using`, and whether a model took them."""
-
-    masks: tuple[Mask, ...]
-    was_taken: bool = False
-
-
-@contextmanager
-def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
-    """Gives the batches of a block of code their own masks in place of the model's. Sliding windows are kept.
-
-    The mask replaces causality, boundaries of documents and padding of every model that is called within. A call may
-    give it as the argument `longca_mask=` as well, if the model passes its arguments on to its layers.
-
-    Args:
-        mask: One mask for all rows of a batch, or one for each.
-
-    Raises:
-        RequestError: It is no mask, or no model took it until the end of the block.
-    """
-    given = _Own(own_of(mask))
-    token = _OWN.set(given)
-    try:
-        yield
-    finally:
-        _OWN.reset(token)
-    if not given.was_taken:
-        raise RequestError(
-            "no model took the mask of using(mask): none with attn_implementation='longca' was called in the block, or "
-            "its call gave an attention_mask of four dims; give one mask, to a model that check(model) finds right"
-        )
-
-
-def own_of(given: Any) -> tuple[Mask, ...]:
-    """The masks that a user gave.
-
-    Args:
-        given: One mask, or a list of masks.
-
-    Raises:
-        RequestError: Something else, or an empty list.
-    """
-    masks = given if isinstance(given, (list, tuple)) else (given,)
-    if not masks or not all(isinstance(mask, Mask) for mask in masks):
-        raise RequestError(
-            f"your mask is {given!r}; give a mask of longca.masks, such as masks.build('causal', tokens), or a list "
-            "with one for each row of the batch"
-        )
-    return tuple(masks)
-
-
-def own_masks() -> tuple[Mask, ...] | None:
-    """The masks of `using`, if the code runs within it."""
-    if (own := _OWN.get()) is None:
-        return None
-    own.was_taken = True
-    return own.masks
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
@@ -209,26 +154,51 @@ def make_layer_mask(
                 intersection(mask, padding(shown, q_length, kv_length)) for mask, shown in zip(found, seen, strict=True)
             ]
     masks, is_packed, positions = tuple(map(same_object, found)), has_documents(mask_function), positions_of_caller()
-    lost = None
-    if positions is not None and not is_packed and 1 < q_length == kv_length:
-        lost = lost_start(positions, masks)
-    return LayerMask(masks, has_documents=is_packed, has_positions=positions is not None, lost=lost)
+    call = call_of_model() or {}
+    return LayerMask(
+        masks,
+        has_documents=is_packed,
+        has_positions=positions is not None,
+        lost=None if is_packed else _lost(call.get("position_ids") if positions is None else positions, masks),
+        asked=_ASKED & call.keys(),
+    )
 
 
-def fitting(masks: Sequence[Mask], batch: int, queries: int, keys: int) -> tuple[Mask, ...]:
-    """The user's mask of each row.
+def layer_mask_of_tensor(tensor: Tensor, keys: int) -> LayerMask:
+    """The masks of a tensor of four dims, which a user gave, or which a model made without the mask interface.
+
+    All layers give the same tensor, so it is read once. A user's own tensor has the documents that the user means.
+
+    Args:
+        tensor: Booleans or scores [rows, 1, queries, keys]. It may have more keys.
+        keys: Number of keys of the layer.
 
     Raises:
-        RequestError: Another number of masks, or masks of another size.
+        RequestError: The tensor has another shape.
+        MaskError: The tensor is no mask.
     """
-    each = tuple(masks) * batch if len(masks) == 1 else tuple(masks)
-    if len(each) != batch or any((mask.seqlen_q, mask.seqlen_k) != (queries, keys) for mask in each):
-        sizes = ", ".join(f"{mask.seqlen_q} × {mask.seqlen_k}" for mask in masks[:4])
+    if tensor.ndim != 4 or tensor.shape[1] != 1:
         raise RequestError(
-            f"your {len(masks)} masks are of {sizes} tokens, and the batch has {batch} rows of {queries} queries and "
-            f"{keys} keys; give one mask of that size, or one for each row"
+            f"attention_mask has the shape {list(tensor.shape)}, and LongCA computes one mask for all heads; give "
+            "[rows, 1, queries, keys]"
         )
-    return each
+    state, known = (contents_of(tensor), keys), _DENSE.get(tensor)
+    if known is None or known[0] != state:
+        masks, call = tuple(from_dense(row[..., :keys]) for row in tensor), call_of_model() or {}
+        given = call.get("attention_mask")
+        by_model = bool(call) and (given is None or getattr(given, "ndim", None) == 2)
+        lost = _lost(call.get("position_ids"), masks) if by_model else None
+        made = LayerMask(masks, has_documents=not by_model, lost=lost, asked=_ASKED & call.keys())
+        known = _DENSE[tensor] = state, made
+    found: LayerMask = known[1]
+    return found
+
+
+def _lost(positions: Any, masks: Sequence[Mask]) -> LostStart | None:
+    """The start of a document that positions have and the masks of all tokens do not have."""
+    if not isinstance(positions, Tensor) or not 1 < masks[0].seqlen_q == masks[0].seqlen_k:
+        return None
+    return lost_start(positions, masks)
 
 
 def _rows(function: MaskFunction, batch: int) -> range:

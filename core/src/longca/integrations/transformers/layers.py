@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.boundaries import check_positions, refuse
-from longca.integrations.transformers.layer_masks import LayerMask, fitting, own_of
+from longca.integrations.transformers.boundaries import WITHOUT_POSITIONS, check_positions, refuse
+from longca.integrations.transformers.layer_masks import LayerMask, layer_mask_of_tensor
 from longca.integrations.transformers.model_check import count_call
-from longca.kernels.shapes import contents_of, mask_of_bounds, sdpa
-from longca.masks import Mask, Slice, SliceMask, from_dense, intersection
+from longca.integrations.transformers.own_masks import fitting, own_of
+from longca.kernels.shapes import mask_of_bounds, sdpa
+from longca.masks import Mask, Slice, SliceMask, intersection
 from longca.plan_cache import PlanCache
 
 __all__ = ["attend", "check_layer", "computing_dtype", "under_autocast", "within_documents"]
@@ -34,8 +34,6 @@ _REFUSED = {
 
 #: Masks of bounds and of windows, combined with those of a layer.
 _NARROWED: PlanCache[Mask] = PlanCache(256)
-#: The masks of a user's own tensors [rows, 1, queries, keys].
-_DENSE = WeakTensorKeyDictionary()
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # one break a layer, and masks compile nothing again
@@ -90,9 +88,13 @@ def attend(
     query, key, value = under_autocast(query, key, value)
     check_layer(name, query, key, value, {"dropout": dropout, **others})
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
-    masks, has_window = _masks(name, attention_mask, longca_mask, batch, queries, keys)
     made = attention_mask if isinstance(attention_mask, LayerMask) else None
+    if isinstance(attention_mask, Tensor) and longca_mask is None:
+        made = layer_mask_of_tensor(attention_mask, keys)
+    masks, has_window = _masks(name, made, longca_mask, batch, queries, keys)
     has_documents = made is None or made.is_own or made.has_documents
+    if made is not None:
+        _check_passed_on(name, made, {"longca_mask": longca_mask, "cu_seq_lens_q": cu_seq_lens_q})
     if require_documents and queries > 1 and batch == 1 and not has_documents and longca_mask is cu_seq_lens_q is None:
         raise RequestError(
             "this batch has no boundaries of documents, and register(require_documents=True) asks for them. Use a "
@@ -168,28 +170,35 @@ def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments:
 
 
 def _masks(
-    name: str, given: LayerMask | Tensor | None, own: Any, batch: int, queries: int, keys: int
+    name: str, given: LayerMask | None, own: Any, batch: int, queries: int, keys: int
 ) -> tuple[list[Mask], bool]:
     """The mask of each row, and whether a sliding window of the layer is in them."""
     if own is not None:
         return list(fitting(own_of(own), batch, queries, keys)), False
     if isinstance(given, LayerMask):
         return list(fitting(given.masks, batch, queries, keys)), not given.is_own
-    if isinstance(given, Tensor):
-        return _of_tensor(given, batch, keys), True
     raise RequestError(
         f"{name} gives no mask, so that its attention may be causal or not. Call longca.integrations.transformers."
         "register() before the model is made, and give layers that are no part of a decoder another attn_implementation"
     )
 
 
-def _of_tensor(tensor: Tensor, batch: int, keys: int) -> list[Mask]:
-    """The masks of a user's own tensor. All layers give the same tensor, so it is read once."""
-    state, known = (contents_of(tensor), keys), _DENSE.get(tensor)
-    if known is None or known[0] != state:
-        known = _DENSE[tensor] = state, [from_dense(row[..., :keys]) for row in tensor]
-    masks = known[1]
-    return masks * batch if len(masks) == 1 else list(masks)
+def _check_passed_on(name: str, made: LayerMask, got: dict[str, Any]) -> None:
+    """Checks that a layer got the arguments of the model's call that change its mask.
+
+    Raises:
+        RequestError: The model keeps one of them from its layers.
+    """
+    ways = {
+        "longca_mask": "give the mask by using(mask)",
+        "cu_seq_lens_q": "give position_ids that start again in each document, use_cache=False and no attention_mask",
+    }
+    for argument in sorted(made.asked):
+        if got[argument] is None and not made.is_own and (argument == "longca_mask" or not made.has_documents):
+            raise RequestError(
+                f"the call gives {argument}, and the model does not pass it on to its layers ({name}), so that the "
+                f"mask would be lost; {ways[argument]}"
+            )
 
 
 def _check_boundaries(given: LayerMask, positions: Any) -> None:
@@ -198,15 +207,17 @@ def _check_boundaries(given: LayerMask, positions: Any) -> None:
     Raises:
         RequestError: A mask has no boundary where the positions start again.
     """
-    if not given.has_positions:
-        check_positions(positions, given.masks)
-    elif given.lost is not None:
+    if given.lost is not None and given.has_positions:
         refuse(
             given.lost,
             "transformers keeps this boundary from the masks of a call with a cache or an attention_mask",
             "give use_cache=False (or set model.config.use_cache = False) and no attention_mask, or give the mask by "
             "using(mask)",
         )
+    if given.lost is not None:
+        refuse(given.lost, "the model makes its masks without position_ids", WITHOUT_POSITIONS)
+    if not given.has_positions:
+        check_positions(positions, given.masks)
 
 
 def within_documents(

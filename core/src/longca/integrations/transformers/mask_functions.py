@@ -5,7 +5,7 @@ causal_mask_function)`. A function is known by its name in `transformers.masking
 closure. The result is compared with the function itself at the edges of some rows (`agrees`). A function that is not
 known, or that disagrees, is evaluated (`evaluated`).
 
-Source: transformers/masking_utils.py, 4.56 to 5.23.
+Source: transformers/masking_utils.py, 4.56 to 5.24.
 """
 
 from __future__ import annotations

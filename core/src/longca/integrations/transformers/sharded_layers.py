@@ -7,6 +7,7 @@ kind of a layer is read from its mask function. Its mask is that of the whole ba
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,9 +35,24 @@ _KNOWN = {
 }
 
 
+@dataclass(frozen=True)
+class UnlistedMask:
+    """The mask of a kind of layer that the configuration does not list. A layer that gets it is refused.
+
+    Attributes:
+        window: The sliding window of these layers. None for full attention.
+        listed: The windows that the configuration lists.
+    """
+
+    window: int | None
+    listed: tuple[int | None, ...]
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
-def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) -> ShardedMask:
+def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) -> ShardedMask | UnlistedMask:
     """The mask of the whole batch for one kind of layer. It is called as transformers' mask interface.
+
+    Models ask for the masks of all kinds of layers, also of kinds that none of their layers has.
 
     Args:
         *_args: Other arguments of transformers, which belong to the tokens of one rank.
@@ -49,8 +65,9 @@ def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) 
     """
     if (batch := CURRENT.get()) is None:
         raise RequestError(
-            "this part of a model was called by itself, and context_parallel shards the batches of the whole model; "
-            "call the model that context_parallel was given, or remove() it first"
+            "this part of a model, or a model that shares its configuration, was called by itself, and "
+            "context_parallel shards the batches of the whole model that it was given; call that model, or remove() "
+            "it first"
         )
     parts = {name_of(part): part for part in walk(mask_function)}
     if unknown := sorted(set(parts) - _KNOWN):
@@ -59,13 +76,7 @@ def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) 
             "the mask by longca.integrations.transformers.using(mask) with another model, or train on one device"
         )
     window = int(closure_of(parts[_WINDOW])["sliding_window"]) if _WINDOW in parts else None
-    if (found := batch.masks.get(window)) is None:
-        asked, known = _words(window), ", ".join(map(_words, batch.masks))
-        raise UnsupportedError(
-            f"the model has layers of {asked}, and its configuration lists {known}; set layer_types and sliding_window "
-            "of the configuration to what the layers compute"
-        )
-    return found
+    return batch.masks.get(window) or UnlistedMask(window, tuple(batch.masks))
 
 
 def attend_sharded(
@@ -73,7 +84,7 @@ def attend_sharded(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: ShardedMask,
+    attention_mask: ShardedMask | UnlistedMask,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -97,11 +108,17 @@ def attend_sharded(
 
     Raises:
         RequestError: No mask of the batch, another window than that of the mask, or different data types.
-        UnsupportedError: The layer asks for what LongCA cannot compute.
+        UnsupportedError: The layer asks for what LongCA cannot compute, or the configuration does not list its window.
     """
     name = type(module).__name__
     query, key, value = under_autocast(query, key, value)
     check_layer(name, query, key, value, {"dropout": dropout, **others})
+    if isinstance(attention_mask, UnlistedMask):
+        raise UnsupportedError(
+            f"{name} has {_words(attention_mask.window)}, and the configuration lists "
+            f"{', '.join(map(_words, attention_mask.listed))}; set layer_types and sliding_window of the configuration "
+            "to what the layers compute"
+        )
     if not isinstance(attention_mask, ShardedMask):
         raise RequestError(
             f"{name} gives no mask of context_parallel, so that its keys would be those of one rank; give layers that "

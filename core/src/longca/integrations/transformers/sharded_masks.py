@@ -11,9 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.layer_masks import fitting, own_masks, own_of, same_object
+from longca.integrations.transformers.layer_masks import same_object
 from longca.integrations.transformers.layers import within_documents
 from longca.integrations.transformers.mask_functions import padding
+from longca.integrations.transformers.own_masks import fitting, own_masks, own_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.kernels.ahead import Prefetch
 from longca.manifests import Layout
@@ -76,26 +77,25 @@ def sharded_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> dic
     Raises:
         RequestError: The user's own masks or the batch's bounds do not fit, or there are no documents.
     """
-    base = _base_mask(given, (tokens.shape[0], tokens.shape[1]), setup.require_documents)
-    return _of_layers(base, setup, tokens)
+    return _of_layers(_base_mask(given, tokens, setup, ahead=False), setup, tokens)
 
 
 def placed_ahead(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> Prefetch:
     """Places the tokens of a later batch on a side thread. The arguments and errors are those of `sharded_masks`."""
-    base = _base_mask(given, (tokens.shape[0], tokens.shape[1]), setup.require_documents)
+    base = _base_mask(given, tokens, setup, ahead=True)
     return setup.placed_ahead(_weighed(base, setup), setup.dtype(setup.mesh.device_type))
 
 
-def _base_mask(given: Mapping[str, Any], shape: tuple[int, int], require_documents: bool) -> Mask:
+def _base_mask(given: Mapping[str, Any], tokens: Tensor, setup: Setup, *, ahead: bool) -> Mask:
     """The mask of layers of full attention: the user's own, or causal within documents and without padding."""
-    rows, length = shape
-    own = given.get("longca_mask", own_masks())
+    shape = rows, length = tokens.shape[0], tokens.shape[1]
+    own = given.get("longca_mask", own_masks(ahead=ahead))
     if own is not None:
         return _packed(fitting(own_of(own), rows, length, length))
     shown = given["attention_mask"].bool().cpu().numpy() if "attention_mask" in given else None
     starts = _starts(given.get("position_ids"), shape, shown)
     bounds = given.get("cu_seq_lens_q")
-    if require_documents and rows == 1 and not starts[:, 1:].any() and bounds is None:
+    if setup.require_documents and rows == 1 and not starts[:, 1:].any() and bounds is None:
         raise RequestError(
             "this batch has no boundaries of documents, and context_parallel(require_documents=True) asks for them. "
             "Use a collator that gives position_ids which start again in each document, such as "
