@@ -139,7 +139,7 @@ def constants() -> str:
         (
             "`timing.LOAD`",
             f"{timing.LOAD * 1e3:g}\N{NO-BREAK SPACE}ms",
-            "a kernel's own calls on other inputs before a timed call on a CUDA device",
+            "a kernel's own calls before the inputs of a timed call on a CUDA device change",
         ),
         ("`timing.LONG`", f"{timing.LONG:g}\N{NO-BREAK SPACE}s", "a call of as long has none of these calls before it"),
         ("`timing.LEAST`", timing.LEAST, "samples that are taken at any cost"),

@@ -42,6 +42,7 @@ BROKEN = {
     "hook-exits": ("@hookimpl\ndef provide_kernel(): exit()", "provide_kernel raised SystemExit"),
     "hook-os-exits": ("import os\n@hookimpl\ndef provide_kernel(): os._exit(7)", "ended the process with status 7"),
     "none": (RETURNS.format("None"), "provide_kernel returned None; it returns one KernelManifest or several"),
+    "generator": (RETURNS.format("iter(int, 1)"), "provide_kernel returned an object of type int"),
     "dict": (RETURNS.format("{}"), "provide_kernel returned an object of type dict"),
     "text": (RETURNS.format("'kernel'"), "provide_kernel returned an object of type str"),
     "invalid": (RETURNS.format("kernel('Not A Name')"), "raised ValidationError: name: String should match pattern"),

@@ -196,7 +196,8 @@ def _valid(items: list[Any], kind: type[_Any], hook: str, problems: list[str]) -
     kept: dict[str, _Any] = {}
     for item in items:
         if fault := _fault(item, kind, hook):
-            problems.append(fault)
+            if fault not in problems:  # a generator may yield a thousand alike
+                problems.append(fault)
         elif item.name in kept:
             problems.append(f"{hook} returned two manifests named {item.name!r}; the second is left out")
         else:

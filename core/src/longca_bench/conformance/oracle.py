@@ -29,6 +29,7 @@ from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, part_reference, reference
 from longca_bench.verification.verify import (
     Finding,
+    Means,
     Verification,
     check_backward,
     check_counts,
@@ -120,14 +121,16 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
         VerificationError: The plan has another form than the offer.
     """
     plan = _planned(kernel, problem, offer)
-    inputs = draw_inputs(problem, seed)
-    expected = reference(problem, inputs)
-    found, out, lse = check_forward(kernel, plan, inputs, expected, rough_lse=offer is not None and offer.rough_lse)
+    given, change = draw_inputs(problem, seed), Change.draw(problem, Change.none(problem))
+    inputs = change.made_all(given)  # drawn after the plan, which could know what the seed gives
+    expected, means = reference(problem, given), replace(Means.here(given.q), read=change.undo)
+    rough_lse = offer is not None and offer.rough_lse
+    found, out, lse = check_forward(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
     if offer is None or problem.direction == "forward":
-        found += check_counts(kernel, plan, inputs)
+        found += check_counts(kernel, plan, inputs, means)
     if not found.passed or problem.direction == "forward":
         return found
-    found += check_backward(kernel, plan, inputs, out, lse, expected)
+    found += check_backward(kernel, plan, inputs, out, lse, expected, means)
     return found + _run_as_part(kernel, problem, inputs) if offer is not None and offer.backward.composes else found
 
 

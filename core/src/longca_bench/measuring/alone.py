@@ -65,7 +65,7 @@ def verify_alone(
     """
     plan = kernel.plan(problem)
     change = Change.draw(problem, Change.none(problem))  # after the plan, which knows no call's inputs
-    mine = Inputs(*(change.made(name, getattr(inputs, name)) for name in ("q", "k", "v", "dout")))
+    mine = change.made_all(inputs)
     means = replace(Means.here(mine.q), read=change.undo)
     found, out, lse = check_forward(kernel, plan, mine, expected, means, rough_lse=rough_lse)
     if problem.direction == "forward":

@@ -108,7 +108,7 @@ class Mode(StrEnum):
     WALL = "wall"
     #: Nothing. The judge's own clock holds several calls in a row, each on other inputs.
     BURST = "burst"
-    #: Nothing. Several calls in a row keep a CUDA device busy, before a timed call on other inputs.
+    #: Nothing. Several calls in a row keep a CUDA device busy, before the inputs of a timed call change.
     LOAD = "load"
     #: The peak of memory.
     PEAK = "peak"

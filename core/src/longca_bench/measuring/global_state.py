@@ -6,6 +6,7 @@ import gc
 import locale
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ __all__ = ["GlobalState"]
 
 #: Where libraries note the folder of their cache, in their first call.
 _CACHES = b"CACHE_DIR"
+_LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 
 
@@ -107,6 +109,18 @@ def _precision_flags() -> tuple[bool, ...]:
     )
 
 
+def _attention_backends() -> tuple[bool, ...]:
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None  # it was removed
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -131,6 +145,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "anomaly mode": torch.is_anomaly_enabled,
     "float32 matmul precision": torch.get_float32_matmul_precision,
     "precision flags": _precision_flags,
+    "backends of attention": _attention_backends,
     "flush of denormals": lambda: float("1e-310") * 0.5 == 0.0,
     "random state of torch": _random_state_of_torch,
     "random state of random": random.getstate,
@@ -138,11 +153,14 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "dispatch modes": lambda: (len(_get_current_dispatch_mode_stack()), torch._C._len_torch_function_stack()),
     "current device": _current_device,
     "current stream": _current_stream,
-    "working directory": os.getcwd,
+    "working directory": _working_directory,
     "signal handlers": _signal_handlers,
+    "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
     "timers": lambda: signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0),
     "affinity": lambda: os.sched_getaffinity(0),
     "priority": lambda: os.getpriority(os.PRIO_PROCESS, 0),
+    "scheduling policy": lambda: os.sched_getscheduler(0),
+    "resource limits": lambda: [resource.getrlimit(limit) for limit in _LIMITS],
     "umask": _umask,
     "locale": lambda: locale.setlocale(locale.LC_ALL),
     "recursion limit": sys.getrecursionlimit,

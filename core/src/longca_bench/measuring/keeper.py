@@ -102,8 +102,18 @@ def _be_worker(folder: str, setup: WorkerSetup, fd: int, words: int) -> None:
         os.dup2(there, here)
     os.close(nothing)
     os.close(words)
-    os.chdir(tempfile.mkdtemp(dir=folder))
+    os.chdir(_new_folder(folder))
     serve(Connection(fd), setup)
+
+
+def _new_folder(folder: str) -> str:
+    """A new folder in the workers' folder, which an earlier worker may have removed, closed or replaced by a file."""
+    if not os.path.isdir(folder):
+        with suppress(FileNotFoundError):
+            os.unlink(folder)  # a file, or a link to nowhere
+        os.mkdir(folder, 0o700)
+    os.chmod(folder, 0o700)
+    return tempfile.mkdtemp(dir=folder)
 
 
 def _reap(ended: dict[int, int]) -> None:

@@ -85,8 +85,7 @@ class KernelTrial(Trial):
         self._landing: dict[str, Tensor] = {}
         self._lateness = Lateness()
         self._right: dict[str, Tensor] = {}
-        self._others: dict[str, Tensor] = {}
-        self._last, self._is_full = 0.0, False
+        self._last = 0.0
         self.fields = {
             "form": plan.form_text,
             "backend": plan.backend,
@@ -127,6 +126,7 @@ class KernelTrial(Trial):
 
     def sample(self) -> tuple[float, dict[str, Tensor]]:
         """The seconds and the results of a timed call on changed inputs."""
+        self._load()
         self.change()
         self._instruments.world.synchronize()
         start = time.perf_counter()
@@ -135,7 +135,6 @@ class KernelTrial(Trial):
             self._landing["lse"].fill_(torch.nan)
         self._instruments.world.synchronize()
         handling = time.perf_counter() - start
-        self._load()
         ran = self._run(Mode.TIMED)
         seconds = self._last = ran.heard.sample
         self._clocks.take(seconds, ran.heard, handling)
@@ -221,12 +220,17 @@ class KernelTrial(Trial):
         new = NewWork(self.problem, self._given, self.expected, first, arena, count, rough_lse=rough_lse)
 
         def attempt() -> tuple[Heard, float]:
+            if self.is_forward:
+                self._load()
             self._apply(Change.none(self.problem))
-            handling = new.draw()
-            for step in new.forwards:
-                self._kernel.run(Direction.FORWARD, step.tensors, self._plan, landing=step.landing)
+            new.draw("q")
+            if not self.is_forward:
+                for step in new.forwards:
+                    self._kernel.run(Direction.FORWARD, step.tensors, self._plan, landing=step.landing)
+                self._load()
+                new.draw("dout")  # no earlier call may know it
+            handling = new.empty()
             self._instruments.world.synchronize()
-            self._load()
             heard = self._run(Mode.BURST if count > 1 else Mode.TIMED, new.steps[1:]).heard
             if found := new.failures(without_lse=self._without_lse):
                 raise WrongResultError(found)
@@ -251,15 +255,11 @@ class KernelTrial(Trial):
         return {"dout": x.dout, **tensors, "out": self._forward[0], "lse": self._forward[1]}
 
     def _load(self) -> None:
-        """Keeps a CUDA device as busy as calls in a row do, with calls on inputs that no timed call has."""
-        times, direction = loading_calls(self._last), self.problem.direction
-        if self._instruments.world.device.type == "cpu" or times == 0 or self._is_full:
-            return
-        try:
-            self._others = self._others or {name: self._means.clone(x) for name, x in self._tensors.items()}
-            self._kernel.run(direction, self._others, self._plan, mode=Mode.LOAD, times=times)
-        except torch.OutOfMemoryError:
-            self._others, self._is_full = {}, True
+        """Keeps a CUDA device as busy as calls in a row do, before the inputs change, so that no call knows them."""
+        times = loading_calls(self._last)
+        if times and self._instruments.world.device.type != "cpu":
+            about = self.problem.direction, self._tensors, self._plan
+            self._kernel.run(*about, mode=Mode.LOAD, landing=self._landing or None, times=times)
 
     def _run(self, mode: Mode, earlier: Sequence[Step] = ()) -> Ran:
         direction, landing = self.problem.direction, self._landing or None

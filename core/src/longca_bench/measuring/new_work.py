@@ -81,23 +81,31 @@ class NewWork:
             for step in self.steps
         ]
 
-    def draw(self) -> float:
-        """Draws the inputs of each call, and fills the places of the results with NaN.
+    def draw(self, name: str) -> None:
+        """Draws one input of each call.
+
+        A backward's dout is drawn after `forwards` have run. A forward that knew it could compute the gradients too.
+
+        Args:
+            name: The input: `q`, or `dout` of a backward.
+        """
+        source = getattr(self._given, name)
+        generator = torch.Generator(source.device)
+        generator.manual_seed(SystemRandom().getrandbits(63))
+        tokens, heads, width = source.shape
+        for step in self.steps:
+            of_token, of_element = (
+                torch.randint(0, 2, shape, generator=generator, device=source.device).mul_(2).sub_(1).to(source.dtype)
+                for shape in ((tokens, heads, 1), (1, heads, width))
+            )
+            torch.mul(source, of_element, out=step.tensors[name]).mul_(of_token)
+
+    def empty(self) -> float:
+        """Fills the places of the results with NaN.
 
         Returns:
-            Seconds that the filling took.
+            Seconds that it took.
         """
-        generator = torch.Generator()
-        generator.manual_seed(SystemRandom().getrandbits(63))
-        for step in self.steps:
-            for name in ("q",) if self._is_forward else ("q", "dout"):
-                source = getattr(self._given, name)
-                tokens, heads, width = source.shape
-                of_token, of_element = (
-                    torch.randint(0, 2, shape, generator=generator).mul_(2).sub_(1).to(source.device, source.dtype)
-                    for shape in ((tokens, heads, 1), (1, heads, width))
-                )
-                torch.mul(source, of_element, out=step.tensors[name]).mul_(of_token)
         start = time.perf_counter()
         for step in self.steps:
             for place in step.landing.values():

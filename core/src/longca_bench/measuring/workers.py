@@ -231,8 +231,8 @@ class Worker:
             ended = ended if ended.seconds else self._moment(begin)
             answer = self._hear()
         done = self._moment(begin)
-        if ended.seconds and not self.is_joined and self._process is not None:
-            self._process.pause()  # nothing computes on while the results are read; other ranks may wait for a rank
+        if not self.is_joined and self._process is not None:  # other ranks may wait for a rank
+            self._process.pause()  # nothing computes on while results are read and the next inputs are written
             self._paused = True
         self.is_changed |= bool(answer.changed)
         self.look()
@@ -282,9 +282,9 @@ class Worker:
         if self._rests:
             self._process.wake()
             self._rests = False
-        elif self._paused:
+        if self._paused:
             self._process.resume()
-        self._paused = False
+            self._paused = False
 
     def _moment(self, since: Moment = Moment()) -> Moment:
         pid = self._process.pid if self._process is not None else os.getpid()

@@ -105,6 +105,10 @@ class Change:
         self.write(name, given, changed)
         return changed
 
+    def made_all(self, given: Inputs) -> Inputs:
+        """All changed inputs."""
+        return Inputs(*(self.made(name, getattr(given, name)) for name in ("q", "k", "v", "dout")))
+
     def undo(self, name: str, changed: Tensor) -> Tensor:
         """A result for the inputs as they were drawn.
 

@@ -46,10 +46,14 @@ def made(direction, dtype="float32", mask="causal", count=2):
 
 
 def draw(work, kernel, plan):
-    work.draw()
-    for step in work.forwards:
+    work.draw("q")
+    forwards = work.forwards
+    for step in forwards:
         for there, result in zip(step.landing.values(), kernel.forward(**step.tensors, plan=plan), strict=True):
             there.copy_(result)
+    if forwards:
+        work.draw("dout")
+    work.empty()
 
 
 def answer(work, results_of):
@@ -84,7 +88,8 @@ def test_right_results_of_sampled_heads_pass_and_wrong_ones_have_their_place(dir
 def test_results_of_other_inputs_fail_in_each_tensor(direction):
     work, compute = made(direction)
     old = compute(work.steps[0].tensors)
-    work.draw()
+    for name in ("q",) if direction == "forward" else ("q", "dout"):
+        work.draw(name)
     found = answer(work, lambda tensors: old)
     stale = () if direction == "forward" else ("out", "lse")  # no forward has met the new q
     names = (*work.steps[0].landing, *stale)

@@ -1,6 +1,7 @@
 """Workers are ended with everything that they started, answers are data, and a lost keeper is replaced."""
 
 import os
+import shutil
 import signal
 import time
 import weakref
@@ -15,6 +16,7 @@ from longca.masks import build
 from longca_bench.measuring import worker
 from longca_bench.measuring.cgroup import can_join, own_cgroup
 from longca_bench.measuring.commands import Load, WorkerSetup
+from longca_bench.measuring.keeper import _new_folder
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
@@ -296,6 +298,23 @@ def test_a_worker_starts_in_a_folder_of_its_own(workers):
     assert os.listdir(folder) == []
 
 
+def test_a_worker_is_stopped_after_its_answer_so_no_thread_of_it_meets_the_next_inputs_early(workers):
+    call(workers, "naive", "longca-core")
+    pid, deadline = workers.of(("longca-core",), "naive")._process.pid, time.monotonic() + 10
+    while not is_stopped(pid):
+        assert time.monotonic() < deadline
+
+
+def test_a_folder_that_a_kernel_removed_closed_or_replaced_is_made_again(tmp_path):
+    folder = tmp_path / "gone"
+    for spoil in (lambda: None, lambda: folder.write_text(""), lambda: folder.symlink_to(tmp_path / "nowhere")):
+        spoil()
+        assert Path(_new_folder(str(folder))).parent == folder
+        folder.chmod(0o500)
+        assert Path(_new_folder(str(folder))).parent == folder
+        shutil.rmtree(folder)
+
+
 def test_other_workers_rest_while_one_computes(workers):
     call(workers, "naive", "longca-core")
     call(workers, "daemon")
@@ -303,9 +322,8 @@ def test_other_workers_rest_while_one_computes(workers):
     assert is_stopped(pid)
     until_running(SECONDS)
     (daemon,) = running(SECONDS)
-    assert not is_stopped(daemon)
+    assert not is_stopped(daemon), "what a worker has started may be at work for it"
     call(workers, "naive", "longca-core")
-    assert not is_stopped(pid)
     assert is_stopped(daemon), "it is the keeper's child, and would compute beside the other worker"
     call(workers, "daemon")
     assert not is_stopped(daemon)

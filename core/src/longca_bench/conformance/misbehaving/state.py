@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import random
+import resource
+import shutil
 import signal
 import sys
 import threading
@@ -59,6 +61,12 @@ def busy_thread() -> None:
     threading.Thread(target=spin, daemon=True).start()
 
 
+def lower_a_limit() -> None:
+    """Lets the process take less processor time than it might."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (3600 if soft == resource.RLIM_INFINITY else soft - 1, hard))
+
+
 class ChangesInPlan(Honest):
     """Changes the default dtype when it plans."""
 
@@ -84,6 +92,11 @@ ThreadsVariable = beside(lambda: os.environ.update(OMP_NUM_THREADS="7"))
 DevicesVariable = beside(lambda: os.environ.update(CUDA_VISIBLE_DEVICES=""))
 DropsPath = beside(lambda: os.environ.pop("PATH", None))
 WorkingDirectory = beside(lambda: os.chdir("/"))
+RemovesFolders = beside(lambda: shutil.rmtree(os.path.dirname(os.getcwd())))
+ResourceLimits = beside(lower_a_limit)
+BlockedSignals = beside(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1}))
+SchedulingPolicy = beside(lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
+AttentionBackends = beside(lambda: torch.backends.cuda.enable_flash_sdp(not torch.backends.cuda.flash_sdp_enabled()))
 InterruptHandler = beside(lambda: signal.signal(signal.SIGINT, lambda *_: None))
 AlarmHandler = beside(lambda: signal.signal(signal.SIGALRM, lambda *_: None))
 Affinity = beside(lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))

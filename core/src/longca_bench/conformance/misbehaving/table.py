@@ -180,6 +180,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     # It knows the harness.
     _sly("recognises_heads", "It knows each head, and repeats its results.", _SUSPECT, "new"),
     _sly("recognises_heads_backward", "It knows each head, and repeats its results.", _SUSPECT, "new"),
+    _sly("ahead_in_forward_backward", "Its forward computes the gradients to come.", _SUSPECT, "new"),
     _sly("keeps_by_lse_backward", "It keeps a part of its work for each lse.", _SUSPECT, "new"),
     _sly("skips_bursts", "It hides 1 ms of each call, but repeats its results in a burst.", _WRONG, _OUT, device="cpu"),
     _sly("computes_when_copied", "It computes when its results are copied.", _SUSPECT, "disagree", device="cpu"),
@@ -252,6 +253,11 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("devices_variable", "It sets CUDA_VISIBLE_DEVICES.", "environment: CUDA_VISIBLE_DEVICES"),
     _state_of("drops_path", "It unsets PATH.", "environment: PATH"),
     _state_of("working_directory", "It changes the working directory.", "working directory"),
+    _state_of("removes_folders", "It removes the working directory and the one above.", "working directory"),
+    _state_of("resource_limits", "It lowers the limit of processor time.", "resource limits"),
+    _state_of("blocked_signals", "It blocks SIGUSR1.", "blocked signals"),
+    _state_of("scheduling_policy", "It asks for the policy of batch jobs.", "scheduling policy"),
+    _state_of("attention_backends", "It switches a backend of torch's attention on or off.", "backends of attention"),
     _state_of("interrupt_handler", "It handles SIGINT.", "signal handlers"),
     _state_of("alarm_handler", "It handles SIGALRM.", "signal handlers"),
     _state_of("affinity", "It binds its process to one core.", "affinity"),
@@ -310,7 +316,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _cuda("never_done", "Its work on the device never ends.", _TIMEOUT, "phase"),
     _ends("waits_for_child", "It waits for a child that sleeps for a day.", _TIMEOUT, "phase"),
     # It leaves something behind, which must be gone after the run.
-    _ends("leaves_no_descriptor", "It lets its process open no more files.", _ERROR, "files|open|OS call"),
+    _ends("leaves_no_descriptor", "It lets its process open no more files.", _WRONG, "resource limits"),
     _ends("forks", "It forks, and both processes return, the copy later.", _OK),
     _ends("leaves_daemon", "It leaves `sleep 86397` in a session of its own.", _OK),
     _ends("leaves_stopped_daemon", "It leaves a stopped process, with 86396 in its command line.", _OK),
