@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,8 @@ __all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
 
 #: Bytes of the file that is read, and of a line.
 _MOST_OF_FILE, _MOST_OF_LINE = 2**26, 2**20
+#: Clocks of two machines that share the file may differ by as much.
+_CLOCKS = timedelta(days=1)
 
 
 class Doubt(BaseModel):
@@ -165,6 +168,8 @@ def _entry(line: bytes) -> Row | Doubt | None:
     here = evidence_name(cpu_device())
     if row.run.capability is None and row.run.device == here and row.tflops > cpu_reaches(row.dtype):
         raise ValueError(f"{row.seconds} seconds would be {row.tflops:.0f} TFLOP/s, more than {here} can do here")
+    if row.finished and datetime.fromisoformat(row.finished) > datetime.now(UTC) + _CLOCKS:
+        raise ValueError(f"it was measured at {row.finished}, which has not come yet")
     return row
 
 

@@ -97,6 +97,8 @@ def test_empty_lines_are_nothing(path, junk):
         ({"seconds": 1e-12}, "more than the device can do"),
         ({"more": 1}, "more"),
         ({"work": []}, "work has 0 values"),
+        ({"finished": "2999-01-01T00:00:00+00:00"}, "has not come yet"),
+        ({"finished": "2026-13-01T00:00:00+00:00"}, "month"),
     ],
 )
 def test_what_cannot_be_is_left_out_and_named(path, change, says):
