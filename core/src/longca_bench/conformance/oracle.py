@@ -123,7 +123,7 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
     plan = _planned(kernel, problem, offer)
     given, change = draw_inputs(problem, seed), Change.draw(problem, Change.none(problem))
     inputs = change.made_all(given)  # drawn after the plan, which could know what the seed gives
-    expected, means = reference(problem, given), replace(Means.here(given.q), read=change.undo)
+    expected, means = reference(problem, given), replace(Means.here(given.q), read=change.undo, place=change.place)
     rough_lse = offer is not None and offer.rough_lse
     found, out, lse = check_forward(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
     if offer is None or problem.direction == "forward":
@@ -172,7 +172,7 @@ def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -
         change.apply(given, inputs)
         try:
             results = {name: change.undo(name, result) for name, result in run(kernel, plan, inputs).items()}
-            yield check_values(results, expected, rough_lse=offer.rough_lse)
+            yield check_values(results, expected, rough_lse=offer.rough_lse).placed(change.place)
         except ContractError as error:
             yield Verification(findings_of(error))
 

@@ -66,7 +66,7 @@ def verify_alone(
     plan = kernel.plan(problem)
     change = Change.draw(problem, Change.none(problem))  # after the plan, which knows no call's inputs
     mine = change.made_all(inputs)
-    means = replace(Means.here(mine.q), read=change.undo)
+    means = replace(Means.here(mine.q), read=change.undo, place=change.place)
     found, out, lse = check_forward(kernel, plan, mine, expected, means, rough_lse=rough_lse)
     if problem.direction == "forward":
         return found.findings
@@ -131,7 +131,7 @@ class LoneCalls:
                     self._change.write(name, self._verified[name], self._forward[name])
             about = self._problem.direction, self._tensors(), self._plan
             ran = self._kernel.run(*about, mode=Mode.TIMED, abreast=abreast)
-            found = self._checksums.check(ran.results, self._change.undo)
+            found = self._checksums.check(ran.results, self._change)
             if not all(bool(result.isfinite().all()) for name, result in ran.results.items() if name != "lse"):
                 found = [wrong("a result", "not every element is finite, or was written")]
             self.fault = self.fault or "".join(map(str, found[:1]))

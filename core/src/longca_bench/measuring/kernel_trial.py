@@ -151,11 +151,12 @@ class KernelTrial(Trial):
         # All rows are compared: it costs little, and a device that rests between calls has higher clocks.
         whole = given_results(self._means.read_all(results), optional_lse=self._without_lse)
         new = {name: x for name, x in whole.items() if name not in self._right or not same_bits(x, self._right[name])}
-        found = list(check_values(new, self.expected, rough_lse=self._rough_lse).failures)
+        checked = check_values(new, self.expected, rough_lse=self._rough_lse).placed(self._change.place)
+        found = list(checked.failures)
         if self.expected.sample is None:
             self._right |= new  # results with these bits are right
         else:
-            found += self._checksums.check(results, self._change.undo)
+            found += self._checksums.check(results, self._change)
         found += self._changed_inputs()
         if found:
             raise WrongResultError([finding.named(f"{finding.tensor} of a timed call") for finding in found])
@@ -243,7 +244,7 @@ class KernelTrial(Trial):
     def _means(self) -> Means:
         """Kept nowhere: a trial that refers to itself would keep its tensors until the next collection of garbage."""
         arena = self._instruments.workers.arena
-        return Means(arena.empty, arena.clone, self._read)
+        return Means(arena.empty, arena.clone, self._read, self._change.place)
 
     @property
     def _tensors(self) -> dict[str, Tensor]:

@@ -141,7 +141,7 @@ class Shard:
                 found += [replace(each, token=int(tokens[each.token])) for each in failures]
         found = self._named(found)
         if self._shared.verified_kv_heads is not None:
-            found += self.here(self.checksums.check(dict(results), self.change.undo))
+            found += self.here(self.checksums.check(dict(results), self.change))
         return found
 
     def check_counts(self, lse: Tensor) -> list[Finding]:
@@ -157,7 +157,7 @@ class Shard:
     def _named(self, found: Iterable[Finding]) -> list[Finding]:
         """Findings in this rank's share. A failure names the rank that holds its token."""
         share = self._shared.shares[self._world.rank]
-        named = [share.named(each) for each in found]
+        named = [share.named(each).placed(self.change.place) for each in found]
         return [each if each.passed else _on(each, int(self._owner[each.token])) for each in named]
 
 

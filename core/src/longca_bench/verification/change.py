@@ -121,6 +121,16 @@ class Change:
         there = changed.index_select(int(name != "lse"), _index(places, changed))
         return there if name == "lse" else there.mul_(_column([1 / factors[place] for place in places], there))
 
+    def place(self, name: str, head: int) -> int:
+        """The place that a head of the drawn inputs has in a result.
+
+        Args:
+            name: The result's name. `counts` are of lse.
+            head: The head's number as the inputs were drawn.
+        """
+        order, _ = self._of("lse" if name == "counts" else name)
+        return order.index(head)
+
     def _of(self, name: str) -> tuple[Sequence[int], list[float]]:
         """The order and the factors of a tensor's heads."""
         by_key = {

@@ -7,13 +7,13 @@ that of the verified results.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random, SystemRandom
 
 import torch
 from torch import Tensor
 
+from longca_bench.verification.change import Change
 from longca_bench.verification.reference import Reference, Rows
 from longca_bench.verification.verify import Finding, wrong
 
@@ -45,21 +45,22 @@ class Checksums:
             sums, norms = (torch.cat(each) for each in zip(*parts, strict=True))
             self._sums[name] = sums, norms.maximum(norms.mean(0, keepdim=True))
 
-    def check(self, results: dict[str, Tensor], undo: Callable[[str, Tensor], Tensor]) -> list[Finding]:
+    def check(self, results: dict[str, Tensor], change: Change) -> list[Finding]:
         """The failures of the results of a timed call.
 
         Args:
             results: The results by their names.
-            undo: Returns a result as the reference has it.
+            change: The change of the call's inputs.
         """
         found = []
         for name, (sums, norms) in self._sums.items():
             if name not in results:
                 continue
-            now = torch.cat([self._summed(undo(name, part)) for part in results[name].split(_CHUNK)])
+            now = torch.cat([self._summed(change.undo(name, part)) for part in results[name].split(_CHUNK)])
             excess = (now - sums).abs() - CHECKSUM_ULPS * torch.finfo(results[name].dtype).eps * norms
             if (excess > 0).any():
                 token, head = divmod(int(excess.argmax()), excess.shape[1])
+                head = change.place(name, head)
                 found.append(wrong(name, f"token {token}, head {head} is not as it was when it was verified"))
         return found
 

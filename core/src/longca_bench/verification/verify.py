@@ -67,7 +67,7 @@ class Finding:
         pytorch: The same distance of PyTorch's own arithmetic, or NaN without such a comparison.
         limit: The largest error that passes.
         token: The query of out, lse and dq, or the key of dk and dv.
-        head: Query head or KV head.
+        head: Query head or KV head, as the kernel got it.
         note: An error that has no size.
     """
 
@@ -91,6 +91,10 @@ class Finding:
         """The same finding under another tensor's name."""
         return replace(self, tensor=tensor)
 
+    def placed(self, place: Callable[[str, int], int]) -> Finding:
+        """The same finding with the place of its head in the kernel's tensors, by the tensor's name and the head."""
+        return self if self.note else replace(self, head=place(self.tensor, self.head))
+
     def __str__(self) -> str:
         if self.note:
             return f"{self.tensor}: {self.note}"
@@ -108,11 +112,13 @@ class Means:
         empty: Makes a tensor of a shape and dtype, where the kernel can reach it.
         clone: Copies a tensor to where the kernel can reach it.
         read: A result as the reference has it, by its name and the kernel's result.
+        place: The place of a reference's head in the kernel's result, by the result's name.
     """
 
     empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
     clone: Callable[[Tensor], Tensor]
     read: Callable[[str, Tensor], Tensor]
+    place: Callable[[str, int], int]
 
     @classmethod
     def here(cls, like: Tensor) -> Means:
@@ -121,6 +127,7 @@ class Means:
             lambda shape, dtype: torch.empty(shape, dtype=dtype, device=like.device),
             Tensor.clone,
             lambda name, result: result,
+            lambda name, head: head,
         )
 
     def read_all(self, results: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -143,6 +150,10 @@ class Verification:
     def failures(self) -> tuple[Finding, ...]:
         """The findings that failed."""
         return tuple(finding for finding in self.findings if not finding.passed)
+
+    def placed(self, place: Callable[[str, int], int]) -> Verification:
+        """The same findings with the places of their heads in the kernel's tensors."""
+        return Verification(tuple(finding.placed(place) for finding in self.findings))
 
     def __add__(self, other: Verification) -> Verification:
         return Verification(self.findings + other.findings)
@@ -182,7 +193,7 @@ def check_forward(
     )
     if not found:
         results = given_results(means.read_all(buffers), optional_lse=optional_lse)
-        found = list(check_values(results, expected, rough_lse=rough_lse).findings)
+        found = list(check_values(results, expected, rough_lse=rough_lse).placed(means.place).findings)
     return Verification(tuple(found)), buffers["out"], buffers["lse"]
 
 
@@ -217,7 +228,9 @@ def check_backward(
         lambda: kernel.backward(dout, q, k, v, given["out"], given["lse"], plan, **buffers),
         Direction.BACKWARD,
     )
-    return Verification(tuple(found)) if found else check_values(means.read_all(buffers), expected)
+    if found:
+        return Verification(tuple(found))
+    return check_values(means.read_all(buffers), expected).placed(means.place)
 
 
 def given_results(results: Mapping[str, Tensor], *, optional_lse: bool) -> dict[str, Tensor]:
@@ -245,7 +258,7 @@ def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs, means: Means | None
         _, lse = kernel.forward(nothing, inputs.k, inputs.v, plan)
     except ContractError as error:
         return Verification(findings_of(error))
-    return check_lse_counts(means.read("lse", lse), plan.problem)
+    return check_lse_counts(means.read("lse", lse), plan.problem).placed(means.place)
 
 
 def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:

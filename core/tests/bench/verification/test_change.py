@@ -90,3 +90,14 @@ def test_what_is_written_is_undone():
         there = torch.empty_like(given_one)
         change.write(name, given_one, there)
         assert torch.equal(change.undo(name, there.clone()), given_one)
+
+
+def test_a_head_has_its_place_among_the_changed_ones():
+    asked = problem((6, 3))
+    drawn, change = draw_inputs(asked, 0), Change.draw(asked, Change.none(asked))
+    for name, result, heads in (("q", "out", 6), ("k", "dk", 3)):
+        source = getattr(drawn, name)
+        changed = change.made(name, source)
+        for head in range(heads):
+            assert torch.equal(changed[:, change.place(result, head)].abs(), source[:, head].abs())
+    assert change.place("counts", 5) == change.place("lse", 5) == change.place("dq", 5)

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from longca.masks import build
+from longca_bench.verification.change import Change
 from longca_bench.verification.rows import ROWS, Checksums, at_tokens, drawn_tokens
 from longca_bench.verification.verify import check_values
 from longca_builtin.naive import Naive
@@ -54,16 +55,16 @@ def test_a_single_wrong_row_is_found_sooner_or_later(right):
 
 
 def test_heads_without_a_reference_are_held_by_checksums(right):
-    _, results = right
+    made, results = right
     sums = Checksums()
     for name, result in results.items():
         sums.keep(name, result)
-
-    def read(name, result):
-        return result
-
-    assert sums.check(results, read) == []
-    results["dk"][5, 1] *= 1.01
-    (finding,) = sums.check(results, read)
+    none = Change.none(made.problem)
+    change = Change.draw(made.problem, none)
+    changed = {name: change.made(name, result) for name, result in results.items()}
+    assert sums.check(results, none) == []
+    assert sums.check(changed, change) == []
+    changed["dk"][5, 1] *= 1.01
+    (finding,) = sums.check(changed, change)
     assert finding.tensor == "dk"
     assert finding.note == "token 5, head 1 is not as it was when it was verified"
