@@ -59,7 +59,7 @@ def test_a_function_is_a_right_kernel(folder, name, shape):
 
 
 def test_without_a_log_sum_exp_a_function_is_no_kernel_of_a_plugin(folder):
-    with pytest.raises(VerificationError, match="is wrong: lse: error inf of token 0, head 0"):
+    with pytest.raises(VerificationError, match=r"is wrong: lse: error inf of token 0, head [0-9]"):
         verify(FunctionKernel("my_measured:out_alone", "thd"), MASK)
 
 
