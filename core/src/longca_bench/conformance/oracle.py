@@ -121,9 +121,9 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
         VerificationError: The plan has another form than the offer.
     """
     plan = _planned(kernel, problem, offer)
-    given, change = draw_inputs(problem, seed), Change.draw(problem, Change.none(problem))
-    inputs = change.made_all(given)  # drawn after the plan, which could know what the seed gives
-    expected, means = reference(problem, given), replace(Means.here(given.q), read=change.undo, place=change.place)
+    given, change = draw_inputs(problem, seed), Change.first(problem)
+    inputs = change.made_all(given)
+    expected, means = reference(problem, given), Means.here(given.q, change)
     rough_lse = offer is not None and offer.rough_lse
     found, out, lse = check_forward(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
     if offer is None or problem.direction == "forward":

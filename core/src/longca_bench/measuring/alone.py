@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
@@ -64,9 +64,8 @@ def verify_alone(
         rough_lse: Whether the offer that covers the problem calls its log-sum-exp rough.
     """
     plan = kernel.plan(problem)
-    change = Change.draw(problem, Change.none(problem))  # after the plan, which knows no call's inputs
-    mine = change.made_all(inputs)
-    means = replace(Means.here(mine.q), read=change.undo, place=change.place)
+    change = Change.first(problem)
+    mine, means = change.made_all(inputs), Means.here(inputs.q, change)
     found, out, lse = check_forward(kernel, plan, mine, expected, means, rough_lse=rough_lse)
     if problem.direction == "forward":
         return found.findings
@@ -105,7 +104,7 @@ class LoneCalls:
         self._kernel, self._problem, self._given = kernel, problem, inputs
         self._mine = Inputs(*(arena.like(x) for x in (inputs.q, inputs.k, inputs.v, inputs.dout)))
         self._plan, self._checksums = kernel.plan(problem), Checksums()
-        self._change = Change.draw(problem, Change.none(problem))
+        self._change = Change.first(problem)
         self._change.apply(inputs, self._mine)
         x = self._mine
         first = kernel.run(Direction.FORWARD, {"q": x.q, "k": x.k, "v": x.v}, self._plan).results

@@ -76,8 +76,7 @@ class KernelTrial(Trial):
         super().__init__(plan.problem, mine, shared.expected)
         self._kernel, self._plan, self._given = kernel, plan, given
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
-        # Kernels share drawn inputs. This change is drawn after the plan, so no plan knows any call's inputs.
-        self._change = Change.draw(plan.problem, Change.none(plan.problem))
+        self._change = Change.first(plan.problem)
         self._change.apply(given, mine)
         self._checksums = Checksums()
         self._forward: tuple[Tensor, ...] = ()

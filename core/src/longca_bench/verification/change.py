@@ -53,6 +53,11 @@ class Change:
         return cls(tuple(range(heads_q)), tuple(range(heads_kv)), ones, ones, ones)
 
     @classmethod
+    def first(cls, problem: Problem) -> Change:
+        """The first change of a case. It is drawn after the plan, so no plan knows the inputs of a call."""
+        return cls.draw(problem, cls.none(problem))
+
+    @classmethod
     def draw(cls, problem: Problem, last: Change, random: Random = SystemRandom()) -> Change:
         """A change that differs from the last one in every head of out, dq, dk and dv.
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from longca.kernels.base import Kernel, Plan, torch_dtype
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.results import ContractError, held
+from longca_bench.verification.change import Change
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, Rows
 
@@ -121,13 +122,18 @@ class Means:
     place: Callable[[str, int], int]
 
     @classmethod
-    def here(cls, like: Tensor) -> Means:
-        """Tensors in this process, on the device of another one. Results are read as they are."""
+    def here(cls, like: Tensor, change: Change | None = None) -> Means:
+        """Tensors in this process.
+
+        Args:
+            like: A tensor on their device.
+            change: The change of the inputs. None reads results as they are.
+        """
         return cls(
             lambda shape, dtype: torch.empty(shape, dtype=dtype, device=like.device),
             Tensor.clone,
-            lambda name, result: result,
-            lambda name, head: head,
+            change.undo if change is not None else lambda name, result: result,
+            change.place if change is not None else lambda name, head: head,
         )
 
     def read_all(self, results: Mapping[str, Tensor]) -> dict[str, Tensor]:
