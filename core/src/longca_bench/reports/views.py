@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from longca.errors import UnknownNameError
+from longca.errors import RequestError, UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
 from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, TRAINING_STEP, layers
@@ -105,10 +106,17 @@ def tables(name: str, rows: Rows, /, **changes: Any) -> list[Table]:
 
     Raises:
         UnknownNameError: There is no such view. The message lists the views.
+        RequestError: The view needs an argument that is not given.
     """
     if name not in VIEWS:
         raise UnknownNameError("view", name, VIEWS)
     maker = VIEWS[name]
     if name in _OF_ONE_MASK:
         rows = rows.where(lambda found: found["direction"] != "step")
-    return tables_of(replace(maker, **changes), rows) if isinstance(maker, View) else maker(rows, **changes)
+    if isinstance(maker, View):
+        return tables_of(replace(maker, **changes), rows)
+    try:
+        signature(maker).bind(rows, **changes)
+    except TypeError as error:
+        raise RequestError(f"the view {name!r} is for blocks of pages, which give its arguments: {error}") from None
+    return maker(rows, **changes)
