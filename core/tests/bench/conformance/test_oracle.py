@@ -8,6 +8,7 @@ from longca.masks import build
 from longca.testing import verify
 from longca_bench.conformance.oracle import verify_repeats
 from longca_bench.conformance.subject import Subject
+from longca_bench.verification.inputs import draw_inputs
 from longca_builtin.naive import Naive
 
 from .bad_kernels import KERNELS, Base
@@ -25,6 +26,22 @@ def test_a_right_kernel():
 def test_a_wrong_one(name):
     with pytest.raises(VerificationError, match=f"{KERNELS[name].__name__} is wrong"):
         verify(KERNELS[name](), CAUSAL)
+
+
+class KnowsTheSeed(Base):
+    """Draws its inputs when it plans, and computes with them whatever it gets."""
+
+    def plan(self, problem):
+        self.drawn = draw_inputs(problem, seed=0)
+        return super().plan(problem)
+
+    def forward(self, q, k, v, plan, **buffers):
+        return super().forward(self.drawn.q, self.drawn.k, self.drawn.v, plan, **buffers)
+
+
+def test_no_plan_knows_the_inputs_of_a_call():
+    with pytest.raises(VerificationError, match="KnowsTheSeed is wrong: out"):
+        verify(KnowsTheSeed(), CAUSAL, direction="forward")
 
 
 def test_what_a_manifest_does_not_cover():

@@ -20,6 +20,8 @@ CYCLES = 200_000_000
 HIDDEN_CYCLES = 20_000_000
 #: Cycles that take longer than any run: some days.
 ENDLESS_CYCLES = 2**50
+#: Cycles that take at least 20 ms, which `table.py` has as the least time of a record.
+WORK_CYCLES = 50_000_000
 
 
 def dense(qkv: Tensors, visible: Tensor, scale: float) -> Tensors:
@@ -96,6 +98,18 @@ def hiding(name: str, value: Callable[[Any], Any]) -> type[Honest]:
     return beside(act)
 
 
+def once_for_the_same_inputs(kernel: Any, call: Call) -> Tensors:
+    """Results that take 20 ms, or in a row of calls on the same inputs those of the call before."""
+    last = kernel.memory.get("last")
+    if last is not None and all(torch.equal(*pair) for pair in zip(call.inputs, last[0], strict=True)):
+        earlier: Tensors = last[1]
+        return earlier
+    right = call.right()
+    torch.cuda._sleep(WORK_CYCLES)
+    kernel.memory["last"] = tuple(x.clone() for x in call.inputs), right
+    return right
+
+
 def take_all_memory() -> None:
     """Fills the device."""
     taken = []
@@ -128,6 +142,8 @@ SideStream = on_a_side_stream(Tensor.copy_)
 SideStreamBackward = backward(SideStream)
 LateHostCopy = on_a_side_stream(through_the_host)
 GraphOfOldInputs = computes(replay)
+OnceForTheSameInputs = computes(once_for_the_same_inputs)
+OnceForTheSameInputsBackward = backward(OnceForTheSameInputs)
 HidesFromEvents = hiding("elapsed_time", lambda old: lambda *events: old(*events) / 1000)
 CpuResults = answers(lambda kernel, call: tuple(x.cpu() for x in call.fill(call.right())))
 TakesAllGpuMemory = beside(take_all_memory)

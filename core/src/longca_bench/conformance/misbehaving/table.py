@@ -176,6 +176,8 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _late("patches_norm", "It returns zeros, and each norm is 0.", _WRONG, _OUT),
     _late("patches_isfinite", "It returns nothing, and each value is finite.", _WRONG, _OUT),
     _late("patches_subtraction", "It returns zeros, and each difference is 0.", _WRONG, _OUT),
+    _cuda("once_for_the_same_inputs", "It repeats itself for the inputs of its last call.", _OK, seconds=0.02),
+    _cuda("once_for_the_same_inputs_backward", "It repeats itself for the last inputs.", _OK, seconds=0.02),
     _cuda("hides_from_events", "It takes 10 ms more, and events say a thousandth.", _SUSPECT, "disagree"),
     # It knows the harness.
     _sly("recognises_heads", "It knows each head, and repeats its results.", _SUSPECT, "new"),
