@@ -121,7 +121,7 @@ def statuses() -> str:
 
 def finding_fields() -> str:
     """The fields of a finding."""
-    from longca_bench.verification.verify import Finding
+    from longca_bench.verification.findings import Finding
 
     said = attributes(Finding)
     return _table(("field", "meaning"), [(f"`{f.name}`", said[f.name]) for f in dataclass_fields(Finding)])
@@ -130,7 +130,7 @@ def finding_fields() -> str:
 def constants() -> str:
     """The constants of timing and verification."""
     from longca_bench.measuring import options, timing
-    from longca_bench.verification import head_sample, reference, verify
+    from longca_bench.verification import findings, head_sample, reference
 
     rows = [
         ("`timing.WARM`", timing.WARM, "warm-up ends when two calls in a row differ by less than this share"),
@@ -164,8 +164,12 @@ def constants() -> str:
             _power(head_sample.SAMPLED_PAIRS),
             "pairs of all heads, hidden ones of block masks too, above which only some KV heads are verified",
         ),
-        ("`verify.WIDE_ULPS`", f"{verify.WIDE_ULPS:g}", "ulps of float32 (float64) of a row's spread that always pass"),
-        ("`verify.HALF_ULPS`", f"{verify.HALF_ULPS:g}", "ulps of bfloat16 or float16 that pass in addition"),
+        (
+            "`findings.WIDE_ULPS`",
+            f"{findings.WIDE_ULPS:g}",
+            "ulps of float32 (float64) of a row's spread that always pass",
+        ),
+        ("`findings.HALF_ULPS`", f"{findings.HALF_ULPS:g}", "ulps of bfloat16 or float16 that pass in addition"),
     ]
     return _table(("constant", "value", "meaning"), [tuple(map(str, row)) for row in rows])
 

@@ -23,7 +23,7 @@ from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
 from longca_bench.reports.formats import FORMATS
 from longca_bench.suites.suite import Suite, Sweep
-from longca_bench.verification.verify import Finding
+from longca_bench.verification.findings import Finding
 
 from .docs_pages import docs_module
 from .imports import DISTRIBUTIONS, ROOT, modules

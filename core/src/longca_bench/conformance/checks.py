@@ -20,8 +20,8 @@ from longca_bench.conformance.oracle import buffers_for, oracle, run, verify_pro
 from longca_bench.conformance.problems import Labelled, few
 from longca_bench.conformance.subject import PARTNER, NotApplicableError, Subject
 from longca_bench.measuring.workers import CaseEndError
+from longca_bench.verification.findings import same_bits
 from longca_bench.verification.reference import reference
-from longca_bench.verification.verify import same_bits
 
 __all__ = ["CHECKS", "RUNS"]
 

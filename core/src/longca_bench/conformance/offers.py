@@ -34,7 +34,7 @@ from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError, failure
-from longca_bench.verification.verify import Finding, Verification
+from longca_bench.verification.findings import Finding, Verification
 
 __all__ = ["OfferCheck", "verify_kernels", "verify_subject"]
 

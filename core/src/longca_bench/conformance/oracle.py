@@ -25,20 +25,10 @@ from longca.plugins import registry
 from longca_bench.conformance.road import Road
 from longca_bench.measuring.results import NAMES, ContractError, held
 from longca_bench.verification.change import Change
+from longca_bench.verification.findings import Finding, Verification, check_values, findings_of, same_bits
 from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, part_reference, reference
-from longca_bench.verification.verify import (
-    Finding,
-    Means,
-    Verification,
-    check_backward,
-    check_counts,
-    check_forward,
-    check_values,
-    findings_of,
-    lse_dtype,
-    same_bits,
-)
+from longca_bench.verification.verify import Means, check_backward, check_counts, check_forward, lse_dtype
 
 __all__ = [
     "REPEATS",

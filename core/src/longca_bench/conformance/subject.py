@@ -21,8 +21,8 @@ from longca.plugins import Registry
 from longca_bench.conformance.oracle import Results
 from longca_bench.conformance.problems import Labelled, few, long_problems, problems_for, small_problems
 from longca_bench.conformance.road import Road
+from longca_bench.verification.findings import check_values
 from longca_bench.verification.reference import Reference
-from longca_bench.verification.verify import check_values
 
 __all__ = ["OVERTAKEN", "PARTNER", "NotApplicableError", "Subject", "subjects"]
 

@@ -22,8 +22,8 @@ from longca_bench.functions.oracle import Asked, right
 from longca_bench.functions.ranks import Placing, Ranks, tokens_of_ranks
 from longca_bench.functions.shapes import Shape
 from longca_bench.functions.user_function import UserFunction
+from longca_bench.verification.findings import Finding, check_values
 from longca_bench.verification.inputs import draw_inputs
-from longca_bench.verification.verify import Finding, check_values
 
 __all__ = ["FunctionCheck", "MaskCheck", "check", "examine"]
 

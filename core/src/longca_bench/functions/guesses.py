@@ -19,8 +19,8 @@ from longca.kernels.base import torch_dtype
 from longca.manifests.offers import DType
 from longca.masks import from_dense
 from longca_bench.functions.oracle import Asked, right, turned_back
+from longca_bench.verification.findings import check_values
 from longca_bench.verification.reference import Reference, reference
-from longca_bench.verification.verify import check_values
 
 __all__ = [
     "Dense",

@@ -12,7 +12,7 @@ from longca.errors import MaskError
 from longca_bench.functions import guesses, mask_guesses, rank_guesses
 from longca_bench.functions.guesses import Guess, Results
 from longca_bench.functions.oracle import Asked, right
-from longca_bench.verification.verify import check_values
+from longca_bench.verification.findings import check_values
 
 __all__ = ["MOST_TOKENS", "Mistake", "explain"]
 

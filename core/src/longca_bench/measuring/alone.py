@@ -16,10 +16,11 @@ from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shares import Share
 from longca_bench.measuring.timing import loading_calls
 from longca_bench.verification.change import Change
+from longca_bench.verification.findings import Finding, wrong
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums
-from longca_bench.verification.verify import Finding, Means, check_backward, check_forward, wrong
+from longca_bench.verification.verify import Means, check_backward, check_forward
 
 __all__ = ["Alone", "LoneCalls", "equal_share", "verify_alone"]
 

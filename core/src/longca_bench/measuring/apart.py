@@ -24,7 +24,7 @@ from longca_bench.measuring.strategy_commands import COMPUTE, WHOLE, Part
 from longca_bench.measuring.timing import Timing, take_samples, take_turns
 from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case
-from longca_bench.verification.verify import Finding
+from longca_bench.verification.findings import Finding
 
 __all__ = ["computing_and_communication", "kernel_alone"]
 

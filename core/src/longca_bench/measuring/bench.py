@@ -22,7 +22,7 @@ from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.measuring.workers import CaseEndError
 from longca_bench.suites.tasks import Task
-from longca_bench.verification.verify import Verification
+from longca_bench.verification.findings import Verification
 
 __all__ = ["Bench"]
 

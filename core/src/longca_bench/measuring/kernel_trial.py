@@ -29,24 +29,20 @@ from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.measuring.workers import Heard
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.change import Change
-from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.reference import Reference
-from longca_bench.verification.rows import Checksums
-from longca_bench.verification.verify import (
+from longca_bench.verification.findings import (
     CHANGED,
     Finding,
-    Means,
     Verification,
-    check_backward,
-    check_counts,
-    check_forward,
     check_values,
     findings_of,
     given_results,
-    lse_dtype,
     same_bits,
     wrong,
 )
+from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.reference import Reference
+from longca_bench.verification.rows import Checksums
+from longca_bench.verification.verify import Means, check_backward, check_counts, check_forward, lse_dtype
 
 __all__ = ["KernelTrial"]
 

@@ -21,9 +21,9 @@ from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.remote_kernel import Step
 from longca_bench.measuring.results import NAMES
+from longca_bench.verification.findings import Finding, check_values, wrong
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, gradients_of_part, reference
-from longca_bench.verification.verify import Finding, check_values, wrong
 
 __all__ = ["NewWork"]
 

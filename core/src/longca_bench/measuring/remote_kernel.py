@@ -22,7 +22,8 @@ from longca_bench.measuring.commands import Answer, MakePlan, Mode, Run
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import CaseEndError, Heard, Workers
-from longca_bench.verification.verify import lse_dtype, same_bits
+from longca_bench.verification.findings import same_bits
+from longca_bench.verification.verify import lse_dtype
 
 __all__ = ["Ran", "RemoteKernel", "RemotePlan", "Step", "results_of", "said_seconds"]
 

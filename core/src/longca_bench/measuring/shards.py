@@ -16,15 +16,10 @@ from longca_bench.measuring.shares import by_heads, held_tokens
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
+from longca_bench.verification.findings import Finding, check_lse_counts, check_values, wrong
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens
-from longca_bench.verification.verify import (
-    Finding,
-    check_lse_counts,
-    check_values,
-    lse_dtype,
-    wrong,
-)
+from longca_bench.verification.verify import lse_dtype
 
 __all__ = ["Results", "Shard"]
 

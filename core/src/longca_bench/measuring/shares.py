@@ -15,9 +15,9 @@ from torch import Tensor
 
 from longca.manifests import Layout, Problem
 from longca_bench.measuring.world import World
+from longca_bench.verification.findings import Finding
 from longca_bench.verification.head_sample import Turn, sample_heads
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.verify import Finding
 
 __all__ = ["Share", "by_heads", "held_tokens", "shares", "worst"]
 

@@ -31,7 +31,7 @@ from longca_bench.measuring.timing import Timing
 from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.measuring.workers import Heard
 from longca_bench.suites.tasks import Task
-from longca_bench.verification.verify import Finding, Verification, findings_of, wrong
+from longca_bench.verification.findings import Finding, Verification, findings_of, wrong
 
 __all__ = ["StrategyTrial"]
 

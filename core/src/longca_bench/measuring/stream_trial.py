@@ -34,8 +34,8 @@ from longca_bench.measuring.stream_windows import Windows
 from longca_bench.measuring.workers import CaseEndError, Heard
 from longca_bench.suites.streams import cold, masks_of
 from longca_bench.suites.tasks import Sharing, Task
+from longca_bench.verification.findings import Finding, Verification, given_results
 from longca_bench.verification.head_sample import Turn
-from longca_bench.verification.verify import Finding, Verification, given_results
 
 __all__ = ["StreamTrial"]
 

@@ -9,9 +9,9 @@ from typing import Any
 from longca.errors import LongCAError
 from longca.manifests import Problem
 from longca_bench.measuring.timing import Timing
+from longca_bench.verification.findings import Finding, Verification
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
-from longca_bench.verification.verify import Finding, Verification
 
 __all__ = ["Trial", "WrongResultError"]
 

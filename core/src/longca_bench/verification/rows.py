@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from longca_bench.verification.change import Change
+from longca_bench.verification.findings import Finding, wrong
 from longca_bench.verification.reference import Reference, Rows
-from longca_bench.verification.verify import Finding, wrong
 
 __all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens"]
 

@@ -6,8 +6,8 @@ import pytest
 
 from longca.masks import build
 from longca_bench.verification.change import Change
+from longca_bench.verification.findings import check_values
 from longca_bench.verification.rows import ROWS, Checksums, at_tokens, drawn_tokens
-from longca_bench.verification.verify import check_values
 from longca_builtin.naive import Naive
 
 

@@ -143,7 +143,7 @@ def from_the_reference(kernel: Any, call: Call) -> Tensors:
 
 def no_failures() -> type[Honest]:
     """A kernel that returns zeros, and patches LongCA's own verification."""
-    from longca_bench.verification.verify import Verification
+    from longca_bench.verification.findings import Verification
 
     def results(kernel: Any, call: Call) -> Iterable[Tensor]:
         Verification.passed = property(lambda self: True)  # type: ignore[method-assign, assignment]
