@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from longca.manifests import Offer, Problem
 from longca.masks import Mask
 from longca_bench.conformance.masks import long_blocks, long_masks, small_masks
-
-if TYPE_CHECKING:
-    from longca_bench.conformance.subject import Subject
 
 __all__ = ["Labelled", "few", "head_dims", "long_problems", "problems_for", "small_problems"]
 
@@ -19,57 +15,48 @@ _LONG_HEAD_DIM = 128
 
 #: A problem with its label.
 Labelled = tuple[str, Problem]
+#: Makes the problem of a mask, its query heads and KV heads, and a head dimension.
+Make = Callable[[Mask, tuple[int, int], int], Problem]
 
 
-def small_problems(subject: Subject) -> Iterator[list[Labelled]]:
+def small_problems(offer: Offer, make: Make) -> Iterator[list[Labelled]]:
     """For each head dimension, the problems of the small masks. The offer may not cover all of them."""
-    blocks = tuple(sorted({16, 64, 128, *(subject.offer.block_sizes or ())}))
-    for head_dim in head_dims(subject.offer):
-        yield list(problems_for(subject, small_masks(blocks), head_dim))
+    blocks = tuple(sorted({16, 64, 128, *(offer.block_sizes or ())}))
+    for head_dim in head_dims(offer):
+        yield list(problems_for(offer, make, small_masks(blocks), head_dim))
 
 
-def long_problems(subject: Subject) -> Iterator[Labelled]:
-    """The problems of the long masks on CUDA devices, with a head dimension near 128. None on a CPU."""
-    if subject.device.kind != "cuda":
-        return
-    offer = subject.offer
+def long_problems(offer: Offer, make: Make) -> Iterator[Labelled]:
+    """The problems of the long masks, for CUDA devices, with a head dimension near 128."""
     head_dim = min((*head_dims(offer), *_ruled(offer, _LONG_HEAD_DIM)), key=lambda dim: abs(dim - _LONG_HEAD_DIM))
-    yield from problems_for(subject, long_masks(), head_dim, _heads(offer)[:1])
-    yield from problems_for(subject, long_blocks(tuple(sorted({64, 128, *(offer.block_sizes or ())}))))
+    yield from problems_for(offer, make, long_masks(), head_dim, _heads(offer)[:1])
+    yield from problems_for(offer, make, long_blocks(tuple(sorted({64, 128, *(offer.block_sizes or ())}))))
 
 
 def problems_for(
-    subject: Subject,
+    offer: Offer,
+    make: Make,
     masks: Iterable[tuple[str, Mask]],
     head_dim: int | None = None,
     heads: Sequence[tuple[int, int]] = (),
 ) -> Iterator[Labelled]:
-    """Labelled problems for a subject. Its offer may not cover all of them.
+    """Labelled problems for an offer. The offer may not cover all of them.
 
     Args:
-        subject: The subject.
+        offer: The offer.
+        make: Makes each problem.
         masks: Labelled masks.
         head_dim: Head dimension, or None for the first of `head_dims`.
         heads: Pairs of query heads and KV heads. If empty: 3:3, and 8:1 if the offer takes GQA. A mask of two heads
             gets 4:2.
     """
-    first = head_dims(subject.offer)[0]
+    first = head_dims(offer)[0]
     dim = head_dim or first
     for label, mask in masks:
-        for heads_q, heads_kv in heads or _heads(subject.offer, mask.heads):
-            if mask.heads not in (1, heads_q, heads_kv):
-                continue
-            problem = Problem(
-                mask=mask,
-                heads_q=heads_q,
-                heads_kv=heads_kv,
-                head_dim=dim,
-                dtype=subject.dtype,
-                device=subject.device,
-                direction=subject.direction,
-                allow_unverified=subject.allow_unverified,
-            )
-            yield f"{label}, {heads_q}:{heads_kv} heads" + (f" of {dim}" if dim != first else ""), problem
+        for heads_q, heads_kv in heads or _heads(offer, mask.heads):
+            if mask.heads in (1, heads_q, heads_kv):
+                of_dim = f" of {dim}" if dim != first else ""
+                yield f"{label}, {heads_q}:{heads_kv} heads{of_dim}", make(mask, (heads_q, heads_kv), dim)
 
 
 def head_dims(offer: Offer) -> tuple[int, ...]:

@@ -75,14 +75,15 @@ class Subject:
             NotApplicableError: The offer covers none of the problems on this device.
         """
         if masks is not None:
-            found, refusal = self._covered(problems_for(self, masks))
+            found, refusal = self._covered(problems_for(self.offer, self._make, masks))
         else:
             found, refusal = [], ""
-            for asked in small_problems(self):
+            for asked in small_problems(self.offer, self._make):
                 of_dim, reason = self._covered(asked)
                 refusal = refusal or reason
                 found += few(of_dim) if found else of_dim
-            found += self._covered(long_problems(self))[0]
+            if self.device.kind == "cuda":
+                found += self._covered(long_problems(self.offer, self._make))[0]
         if not found:
             raise NotApplicableError(refusal)
         return found
@@ -100,6 +101,18 @@ class Subject:
         """
         if failures := check_values(results, expected, rough_lse=self.offer.rough_lse).failures:
             raise VerificationError(f"{self.name}, {where}: {'; '.join(map(str, failures))}")
+
+    def _make(self, mask: Mask, heads: tuple[int, int], head_dim: int) -> Problem:
+        return Problem(
+            mask=mask,
+            heads_q=heads[0],
+            heads_kv=heads[1],
+            head_dim=head_dim,
+            dtype=self.dtype,
+            device=self.device,
+            direction=self.direction,
+            allow_unverified=self.allow_unverified,
+        )
 
     def _covered(self, problems: Iterable[Labelled]) -> tuple[list[Labelled], str]:
         """The problems that resolve to the offer. If there are none, also the reason.
