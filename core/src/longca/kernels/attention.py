@@ -188,6 +188,7 @@ def _in_parallel(
 ) -> tuple[Tensor, Tensor]:
     from longca.parallel.agreement import Ranks
     from longca.parallel.attention import parallel_attention
+    from longca.parallel.ready import ParallelCall
 
     try:
         mesh = check_mesh(strategy, mesh)
@@ -203,4 +204,5 @@ def _in_parallel(
             Ranks.of(mesh).tell(error)  # others may be waiting to compare this call
         raise
     with on_device_of(q), in_given_dtypes(q):
-        return parallel_attention(q, k, v, problem, strategy, mesh, settings.kernel, placement, transport)
+        call = ParallelCall(problem, strategy, mesh, settings.kernel, placement, transport)
+        return parallel_attention(q, k, v, call)

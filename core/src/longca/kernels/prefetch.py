@@ -95,11 +95,10 @@ def prefetch(
         return plan_ahead(first, q, k, settings, training)
     from longca.parallel.ahead import place_ahead
     from longca.parallel.ahead import plan_ahead as plan_parallel_ahead
+    from longca.parallel.ready import ParallelCall
 
-    problem = problem_of(q, k, first, settings, training)
-    if weighed:
-        return place_ahead(q, problem, weighed, strategy, mesh, kernel, placement)
-    return plan_parallel_ahead(q, problem, strategy, mesh, kernel, placement, transport)
+    call = ParallelCall(problem_of(q, k, first, settings, training), strategy, mesh, kernel, placement, transport)
+    return place_ahead(q, weighed, call) if weighed else plan_parallel_ahead(q, call)
 
 
 def _stand_ins(

@@ -6,30 +6,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 from longca.kernels.ahead import NotAheadError, Prefetch, ask
 from longca.kernels.base import in_given_dtypes, on_device_of
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout
 from longca.masks import Mask
 from longca.parallel.layouts import placed_together
-from longca.parallel.ready import Ready, about_call, make_ready, ready_of, strategy_on, words_of
-from longca.parallel.transport import Transport
+from longca.parallel.ready import ParallelCall, Ready, make_ready, ready_of, strategy_on
 from longca_advice.auto_layout import AUTO
 
 __all__ = ["place_ahead", "plan_ahead"]
 
 
-def plan_ahead(
-    like: Tensor,
-    problem: Problem,
-    strategy: str,
-    mesh: DeviceMesh,
-    kernel: str,
-    placement: str | Layout,
-    transport: Transport | str,
-) -> Prefetch:
+def plan_ahead(like: Tensor, call: ParallelCall) -> Prefetch:
     """Asks the side thread for everything of a later call that this rank makes alone.
 
     The ranks' agreement on `auto` is left to the call. A named strategy is constructed here, because its constructor
@@ -38,53 +28,37 @@ def plan_ahead(
 
     Args:
         like: A tensor of the call's dtype and device.
-        problem: As in `parallel_attention`, like the other arguments.
-        strategy: Name of the strategy, or `auto`.
-        mesh: The device mesh.
-        kernel: Name of the kernel or pair, or `auto`.
-        placement: Name of the placement, `auto`, or a layout.
-        transport: The way to move tensors, or `auto`.
+        call: The later call.
     """
-    about = about_call(problem, strategy, mesh, kernel, placement, transport)
-    if strategy != AUTO:
-        strategy_on(strategy, mesh, transport)
+    mask, about = call.problem.mask, call.about()
+    if call.strategy != AUTO:
+        strategy_on(call.strategy, call.mesh, call.transport)
 
     def make() -> Ready | None:
-        if (found := ready_of(mesh).find(problem.mask, about)) is not None:
+        if (found := ready_of(call.mesh).find(mask, about)) is not None:
             return found
-        words_of(problem, strategy, kernel, placement, transport)  # the mask keeps its digest for the call
+        call.words()  # the mask keeps its digest for the call
         with on_device_of(like), in_given_dtypes(like), suppress(NotAheadError):
-            return make_ready(problem, strategy, mesh, kernel, placement, transport)
+            return make_ready(call)
         return None
 
-    return ask((problem.concrete_mask.key, about), make, like.device)
+    return ask((call.problem.concrete_mask.key, about), make, like.device)
 
 
-def place_ahead(
-    like: Tensor,
-    problem: Problem,
-    weighed: Sequence[tuple[Mask, float]],
-    strategy: str,
-    mesh: DeviceMesh,
-    kernel: str,
-    placement: str | Layout,
-) -> Prefetch:
+def place_ahead(like: Tensor, weighed: Sequence[tuple[Mask, float]], call: ParallelCall) -> Prefetch:
     """Asks the side thread for the placement that several masks share. `longca.layout` then finds it.
 
     The ranks' agreement on it is left to `longca.layout`.
 
     Args:
         like: A tensor on the device.
-        problem: The problem of the first mask.
         weighed: The masks with their weights.
-        strategy: Name of the strategy, or `auto`.
-        mesh: The device mesh.
-        kernel: Name of the kernel or pair, or `auto`.
-        placement: Name of the placement, or `auto`.
+        call: A call with the first mask.
 
     Raises:
         RequestError: The placement is a layout, which places one mask.
     """
+    problem, strategy, mesh, kernel, placement, _ = call
     if isinstance(placement, Layout):
         raise RequestError("a layout places one mask, and several were given; give a placement's name, or auto")
 

@@ -13,42 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.ahead import take
 from longca.kernels.base import in_given_dtypes
-from longca.manifests import Problem
 from longca.parallel.agreement import Ranks
-from longca.parallel.ready import Ready, about_call, check_lengths, make_ready, ready_of, words_of
+from longca.parallel.ready import ParallelCall, Ready, check_lengths, make_ready, ready_of
 from longca.parallel.strategy import Strategy, StrategyPlan
-from longca.parallel.transport import Transport
 
 __all__ = ["parallel_attention"]
 
 
-def parallel_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    problem: Problem,
-    strategy: str,
-    mesh: DeviceMesh,
-    kernel: str,
-    placement: Any,
-    transport: Transport | str = Transport.AUTO,
-) -> tuple[Tensor, Tensor]:
+def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> tuple[Tensor, Tensor]:
     """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens. See `longca.attention`.
 
     Args:
         q: This rank's queries: [Tl, Hq, D].
         k: This rank's keys: [Tl, Hkv, D].
         v: This rank's values: [Tl, Hkv, D].
-        problem: The problem of all ranks together.
-        strategy: Name of the strategy, or `auto`.
-        mesh: A device mesh with dims named as the strategy's axes.
-        kernel: Name of the kernel or pair, or `auto`.
-        placement: Name of the placement, `auto`, or a layout of the strategy.
-        transport: The way to move tensors, or `auto`.
+        call: The call, apart from its tensors.
 
     Raises:
         RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
@@ -58,16 +40,15 @@ def parallel_attention(
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
     """
-    about, lengths = about_call(problem, strategy, mesh, kernel, placement, transport), (q.shape[0], k.shape[0])
+    problem, mesh, about, lengths = call.problem, call.mesh, call.about(), (q.shape[0], k.shape[0])
 
     def make() -> Ready:
         ranks = Ranks.of(mesh)
         with ranks.told():
-            ranks.agree(words_of(problem, strategy, kernel, placement, transport))
+            ranks.agree(call.words())
             if (asked := take((problem.concrete_mask.key, about))) is not None:
                 asked.taken()  # what it made is in the caches
-            together = ranks, lengths
-            ready = make_ready(problem, strategy, mesh, kernel, placement, transport, together)
+            ready = make_ready(call, (ranks, lengths))
             assert ready is not None, "ranks that make it together make the strategy too"
             ranks.agree({})  # every rank has its plan
         return ready

@@ -1,4 +1,4 @@
-"""Ready: everything that a call of a strategy needs before it moves data, and what is kept of the latest calls.
+"""Ready: everything that a call under a strategy needs before it moves data, and what is kept of the latest calls.
 
 The ranks of a mesh make a new call ready together. The side thread of `longca.prefetch` makes the parts of it that
 need no other rank.
@@ -25,7 +25,55 @@ from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
 from longca_advice.auto_layout import AUTO, choose_kernel
 
-__all__ = ["Ready", "about_call", "check_lengths", "make_ready", "ready_of", "strategy_on", "words_of"]
+__all__ = ["ParallelCall", "Ready", "check_lengths", "make_ready", "ready_of", "strategy_on"]
+
+
+class ParallelCall(NamedTuple):
+    """A call under a strategy, apart from its tensors.
+
+    Attributes:
+        problem: The problem of all ranks together.
+        strategy: Name of the strategy, or `auto`.
+        mesh: A device mesh with dims named as the strategy's axes.
+        kernel: Name of the kernel or pair, or `auto`.
+        placement: Name of the placement, `auto`, or a layout of the strategy.
+        transport: The way to move tensors, or `auto`.
+    """
+
+    problem: Problem
+    strategy: str
+    mesh: DeviceMesh
+    kernel: str
+    placement: str | Layout
+    transport: Transport | str
+
+    def about(self) -> tuple[Hashable, ...]:
+        """Everything that the call's plan depends on, apart from the mask."""
+        problem, strategy, mesh, kernel, placement, transport = self
+        # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
+        where = id(placement) if isinstance(placement, Layout) else placement
+        return plugins.registry(), problem.settings, strategy, mesh, groups_of(mesh), kernel, where, transport
+
+    def words(self) -> dict[str, str]:
+        """The parts of the call that are the same on all ranks, in words that ranks compare."""
+        problem, placement = self.problem, self.placement
+        mask = problem.concrete_mask
+        return {
+            "mask": f"{mask.label} ({mask.digest})",
+            "heads": f"{problem.heads_q}:{problem.num_heads_kv}",
+            "head_dim": str(problem.head_dim),
+            "dtype": problem.dtype,
+            "device": problem.device.kind,
+            "direction": str(problem.direction),
+            "softmax_scale": str(problem.softmax_scale),
+            "deterministic": str(problem.deterministic),
+            "allow_unverified": str(problem.allow_unverified),
+            "strategy": self.strategy,
+            "kernel": self.kernel,
+            "placement": _said(placement) if isinstance(placement, Layout) else str(placement),
+            "transport": str(self.transport),
+            "longca-core": find_core().version,
+        }
 
 
 class Ready(NamedTuple):
@@ -52,29 +100,6 @@ def ready_of(mesh: DeviceMesh) -> PlanCache[Ready]:
     return _READY.get(None, (mesh, groups_of(mesh)), lambda: PlanCache(64))
 
 
-def words_of(
-    problem: Problem, strategy: str, kernel: str, placement: str | Layout, transport: Transport | str
-) -> dict[str, str]:
-    """The parts of a call that are the same on all ranks, in words that ranks compare."""
-    mask = problem.concrete_mask
-    return {
-        "mask": f"{mask.label} ({mask.digest})",
-        "heads": f"{problem.heads_q}:{problem.num_heads_kv}",
-        "head_dim": str(problem.head_dim),
-        "dtype": problem.dtype,
-        "device": problem.device.kind,
-        "direction": str(problem.direction),
-        "softmax_scale": str(problem.softmax_scale),
-        "deterministic": str(problem.deterministic),
-        "allow_unverified": str(problem.allow_unverified),
-        "strategy": strategy,
-        "kernel": kernel,
-        "placement": _said(placement) if isinstance(placement, Layout) else str(placement),
-        "transport": str(transport),
-        "longca-core": find_core().version,
-    }
-
-
 def _said(layout: Layout) -> str:
     """A layout in words that ranks compare. The entry holds the layout, so its number stands for it."""
     return _SAID.get(None, id(layout), lambda: (layout, layout_words(layout)))[1]
@@ -93,35 +118,14 @@ def check_lengths(layout: Layout, rank: int, lengths: tuple[int, int]) -> None:
         )
 
 
-def about_call(
-    problem: Problem, strategy: str, mesh: DeviceMesh, kernel: str, placement: str | Layout, transport: Transport | str
-) -> tuple[Hashable, ...]:
-    """Everything that a call's plan depends on, apart from the mask."""
-    # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
-    where = id(placement) if isinstance(placement, Layout) else placement
-    return plugins.registry(), problem.settings, strategy, mesh, groups_of(mesh), kernel, where, transport
-
-
-def make_ready(
-    problem: Problem,
-    strategy: str,
-    mesh: DeviceMesh,
-    kernel: str,
-    placement: str | Layout,
-    transport: Transport | str,
-    together: tuple[Ranks, tuple[int, int]] | None = None,
-) -> Ready | None:
+def make_ready(call: ParallelCall, together: tuple[Ranks, tuple[int, int]] | None = None) -> Ready | None:
     """Makes a call ready. A rank that is alone starts no collective, and returns None if the strategy is not there.
 
     Args:
-        problem: As in `parallel_attention`, like the next five arguments.
-        strategy: Name of the strategy, or `auto`.
-        mesh: The device mesh.
-        kernel: Name of the kernel or pair, or `auto`.
-        placement: Name of the placement, `auto`, or a layout.
-        transport: The way to move tensors, or `auto`.
+        call: The call.
         together: The ranks that make it together, and this rank's tokens of q and k. None for a rank that is alone.
     """
+    problem, strategy, mesh, kernel, placement, transport = call
     registry, given, alone = plugins.registry(), isinstance(placement, Layout), together is None
     layout = placement if isinstance(placement, Layout) else placed(problem, strategy, mesh, kernel, placement, alone)
     strategy = _named(strategy, layout)
