@@ -90,7 +90,7 @@ def recommend(
     from longca_bench.reports.text import console
 
     if why is not None:
-        print_why(console(), found, why)
+        print_why(console(), found, why, tuple(registry.strategies))
     else:
         print_recommendation(console(), found, everything=everything)
 

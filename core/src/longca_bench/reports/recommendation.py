@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from longca_bench.reports.reasons import by_reason
@@ -56,22 +56,28 @@ def _say(console: Console, *lines: str) -> None:
             console.print(printable(line), soft_wrap=True, markup=False)
 
 
-def print_why(console: Console, found: Recommendation, kernel: str) -> None:
+def print_why(console: Console, found: Recommendation, name: str, strategies: Collection[str]) -> None:
     """Prints the place of one kernel, strategy or pair, and the reasons for it.
 
     Args:
         console: The console.
         found: The recommendation.
-        kernel: The name of a kernel, a pair or a strategy.
+        name: The name of a kernel, a pair or a strategy.
+        strategies: The names of the strategies. They are examined from two devices on.
     """
-    lines = list(_about(found, kernel))
-    if not lines and "+" in kernel:
+    lines = list(_about(found, name))
+    if not lines and "+" in name:
         lines = [
-            f"{kernel} is not listed: a pair is listed if both take the problem"
+            f"{name} is not listed: a pair is listed if both take the problem"
             " and it is clearly faster than each of them alone"
         ]
-        lines += [line for half in kernel.split("+") for line in _about(found, half.strip())]
-    _say(console, *(lines or [f"{kernel} was not examined; --all lists all kernels and strategies that were"]))
+        lines += [line for half in name.split("+") for line in _about(found, half.strip())]
+    elif not lines and found.ranks == 1 and name in strategies:
+        lines = [
+            f"{name} was not examined: a strategy is examined for two or more devices that share the tokens, and one"
+            " was asked for; give --gpus 2 or more"
+        ]
+    _say(console, *(lines or [f"{name} was not examined; --all lists all kernels and strategies that were"]))
 
 
 def _sentence(found: Recommendation) -> str:

@@ -269,6 +269,10 @@ def test_why_tells_what_is_refused_of_a_strategy(on_two):
     assert "round placed nowhere: too many." in text
 
 
+def test_why_of_a_strategy_on_one_device_says_how_to_ask(on_two):
+    assert on_two("--gpus", "1", "--why", "round").endswith("give --gpus 2 or more\n")
+
+
 def test_neither_torch_nor_matplotlib_is_imported(fakes):
     said = fakes.says("recommend", *LONG, "--device", "h200", without=("torch", "triton", "matplotlib"))
     assert "is predicted fastest" in said

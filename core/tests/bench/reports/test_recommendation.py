@@ -30,12 +30,12 @@ def answer(*choices, **fields):
     return Recommendation(**{"problem": PROBLEM, "device": "Some GPU", "ranks": 1, "choices": choices, **fields})
 
 
-def shown(found, *, width=100, everything=False, why=None):
+def shown(found, *, width=100, everything=False, why=None, strategies=()):
     console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False)
     if why is None:
         print_recommendation(console, found, everything=everything)
     else:
-        print_why(console, found, why)
+        print_why(console, found, why, strategies)
     return console.file.getvalue()
 
 
@@ -197,6 +197,14 @@ def test_why_says_where_a_choice_stands():
     assert shown(refused, why="c") == "c: too old. Buy one.\n"
     assert shown(refused, why="d") == "d is valid and not ranked: none\n"
     assert shown(refused, why="e") == "e was not examined; --all lists all kernels and strategies that were\n"
+
+
+def test_why_of_a_strategy_on_one_device_says_how_to_ask():
+    text = shown(answer(choice("a", 0.1)), why="ring", strategies=("ring",))
+    assert text.startswith("ring was not examined: a strategy is examined for two or more devices ")
+    assert text.endswith("; give --gpus 2 or more\n")
+    others = answer(choice("a", 0.1, strategy="other"), ranks=2)
+    assert "--gpus" not in shown(others, why="ring", strategies=("ring", "other"))
 
 
 def test_why_of_a_pair_that_is_not_listed_tells_of_its_kernels():
