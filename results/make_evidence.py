@@ -32,6 +32,9 @@ LEFT_OUT = {
     "h200/distributed/chunked32k": "an earlier schedule: transfers of full masks beside the kernel",
     "h200/core/dtypes": "short calls in every dtype, which show that no honest kernel is suspected",
     "h200/core/dtypes_more": "the same for kernels of blocks of 64",
+    "h200/core/dtypes_again": "the same once more",
+    "h200/core/dtypes_flex_flash": "the same for a kernel that nobody verified before",
+    "h200/core/dtypes_flashinfer": "the same for a kernel that takes long to compile",
     "h200/advice/problems": "problems that predictions were held against; they stay unseen",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from random import SystemRandom
 from typing import Any
 
 import torch
@@ -216,14 +217,12 @@ class KernelTrial(Trial):
         new = NewWork(self.problem, self._given, self.expected, first, arena, count, rough_lse=rough_lse)
 
         def attempt() -> tuple[Heard, float]:
-            if self.is_forward:
-                self._load()
+            self._load()
             self._apply(Change.none(self.problem))
             new.draw("q")
             if not self.is_forward:
                 for step in new.forwards:
                     self._kernel.run(Direction.FORWARD, step.tensors, self._plan, landing=step.landing)
-                self._load()
                 new.draw("dout")  # no earlier call may know it
             handling = new.empty()
             self._instruments.world.synchronize()
@@ -251,9 +250,14 @@ class KernelTrial(Trial):
         return {"dout": x.dout, **tensors, "out": self._forward[0], "lse": self._forward[1]}
 
     def _load(self) -> None:
-        """Keeps a CUDA device as busy as calls in a row do, before the inputs change, so that no call knows them."""
+        """Keeps a CUDA device as busy as calls in a row do, before the inputs change, so that no call knows them.
+
+        These calls are not checked. Their number varies, or a kernel that is wrong in every seventh call might be so
+        only among them.
+        """
         times = loading_calls(self._last)
         if times and self._instruments.world.device.type != "cpu":
+            times += SystemRandom().randrange(2 + times // 8)
             about = self.problem.direction, self._tensors, self._plan
             self._kernel.run(*about, mode=Mode.LOAD, landing=self._landing or None, times=times)
 

@@ -113,7 +113,9 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _fast("cached_by_keys", "It computes once for the content of k, and ignores new q and v.", _WRONG, _OUT),
     _fast("cached_by_norms", "It computes once for the norms of q, k and v.", _WRONG, _OUT),
     _fast("cached_by_norms_backward", "It computes once for the norms of all inputs.", _WRONG, _GRADS),
-    _fast("one_in_seven", "Its results are off by 1 in every seventh call.", _WRONG, _OUT),
+    _fast("one_in_three", "Its results are off by 1 in every third call.", _WRONG, _OUT),
+    # On a CUDA device few of its wrong calls are timed ones. One case of ten has none.
+    _fast("one_in_seven", "Its results are off by 1 in every seventh call.", _WRONG, _OUT, device="cpu"),
     _fast("every_second", "It computes in every second call, and else repeats itself.", _WRONG, _OUT),
     _fast("until_the_sixth", "It computes in five calls, and then repeats itself.", _WRONG, _OUT),
     _fast("into_buffers_only", "It computes if it gets buffers, and else repeats itself.", _WRONG, _OUT),
