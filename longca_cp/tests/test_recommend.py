@@ -10,6 +10,7 @@ import pytest
 
 import longca
 from longca import masks
+from longca.errors import RequestError
 
 CAUSAL = masks.build("causal", 16384)
 RINGS = {"ring_p2p", "ring_all_gather"}
@@ -50,6 +51,11 @@ def test_each_of_the_five_is_ranked_on_a_host():
     for name in longca.registry().strategies:
         alone = ask(ranks=8, strategies=(name,))
         assert {choice.strategy for choice in alone.choices} == {name}
+
+
+def test_a_strategy_for_one_device_is_refused():
+    with pytest.raises(RequestError, match=r"^ring_p2p: a strategy is for two or more devices"):
+        ask(strategies=("ring_p2p",))
 
 
 @pytest.mark.parametrize("ranks", [8, 16])  # every pair cut, and pairs by the whole mask

@@ -70,8 +70,8 @@ def recommend(
         The recommendation. If no choice fits, it says which changes would make one fit.
 
     Raises:
-        RequestError: An unknown device, memory or network, ranks below 1, a pair without training, or records that
-            cannot be read. Also evidence with impossible times. The message names the line.
+        RequestError: An unknown device, memory or network, ranks below 1, a strategy for one rank, a pair without
+            training, or records that cannot be read. Also evidence with impossible times. The message names the line.
         UnknownNameError: A kernel or a strategy that nobody provides.
     """
     _check_ranks(ranks, per_node)
@@ -91,6 +91,11 @@ def recommend(
     )
     for name in strategies:
         provided.strategy(name)
+    if strategies and ranks == 1:
+        raise RequestError(
+            f"{', '.join(strategies)}: a strategy is for two or more devices that share the tokens, and one was asked "
+            f"for; name more ranks (--gpus), or no strategy"
+        )
     chosen, pairs = _chosen(kernels or tuple(provided.kernels), provided, training)
     asked = Asked(problem, training, provided, known.costs, _capacity(memory, where), chosen, pairs=pairs)
     about = asked.as_json(ranks, per_node)
