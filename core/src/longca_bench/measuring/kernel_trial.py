@@ -210,20 +210,19 @@ class KernelTrial(Trial):
         Raises:
             WrongResultError: Their results are wrong.
         """
-        nbytes = self.inputs.q.nbytes + sum(place.nbytes for place in self._landing.values())
-        count = self._clocks.burst(nbytes)
+        count = self._clocks.burst(sum(x.nbytes for x in (*self._tensors.values(), *self._landing.values())))
         arena, rough_lse = self._instruments.workers.arena, self._rough_lse
         first = Step(self._tensors, self._landing)
         new = NewWork(self.problem, self._given, self.expected, first, arena, count, rough_lse=rough_lse)
 
         def attempt() -> tuple[Heard, float]:
             self._load()
-            self._apply(Change.none(self.problem))
-            new.draw("q")
+            self._change = Change.none(self.problem)
+            new.draw()
             if not self.is_forward:
                 for step in new.forwards:
                     self._kernel.run(Direction.FORWARD, step.tensors, self._plan, landing=step.landing)
-                new.draw("dout")  # no earlier call may know it
+                new.draw_dout()
             handling = new.empty()
             self._instruments.world.synchronize()
             heard = self._run(Mode.BURST if count > 1 else Mode.TIMED, new.steps[1:]).heard

@@ -29,7 +29,7 @@ __all__ = ["NewWork"]
 
 #: Tokens at which the results of a call are compared, and the most calls that are compared.
 TOKENS, COMPARED = 16, 3
-_OF_KEYS = ("dk", "dv")
+_QKV, _OF_KEYS = ("q", "k", "v"), ("dk", "dv")
 
 
 class NewWork:
@@ -61,7 +61,7 @@ class NewWork:
     ) -> None:
         self._problem, self._given, self._expected, self._rough_lse = problem, given, expected, rough_lse
         self._is_forward = problem.direction == "forward"
-        own = ("q",) if self._is_forward else ("q", "dout", *NAMES[Direction.FORWARD])
+        own = _QKV if self._is_forward else (*_QKV, "dout", *NAMES[Direction.FORWARD])
         self.steps = [first]
         for _ in range(count - 1):
             tensors = {**first.tensors, **{name: arena.like(first.tensors[name]) for name in own}}
@@ -75,20 +75,25 @@ class NewWork:
         names = NAMES[Direction.FORWARD]
         return [
             Step(
-                {name: step.tensors[name] for name in ("q", "k", "v")},
+                {name: step.tensors[name] for name in _QKV},
                 {name: step.tensors[name].fill_(torch.nan) for name in names},
             )
             for step in self.steps
         ]
 
-    def draw(self, name: str) -> None:
-        """Draws one input of each call.
+    def draw(self) -> None:
+        """Draws q, k and v of each call."""
+        for name in _QKV:
+            self._draw(name)
 
-        A backward's dout is drawn after `forwards` have run. A forward that knew it could compute the gradients too.
+    def draw_dout(self) -> None:
+        """Draws dout of each call of a backward, after `forwards` have run.
 
-        Args:
-            name: The input: `q`, or `dout` of a backward.
+        A forward that knew it could compute the gradients too.
         """
+        self._draw("dout")
+
+    def _draw(self, name: str) -> None:
         source = getattr(self._given, name)
         generator = torch.Generator(source.device)
         generator.manual_seed(SystemRandom().getrandbits(63))
@@ -137,7 +142,7 @@ class NewWork:
 
     def _compared(self, tensors: Mapping[str, Tensor], results: Mapping[str, Tensor], random: Random) -> list[Finding]:
         """The failures of a call at some queries and some keys."""
-        new = ("q",) if self._is_forward else ("q", "dout")
+        new = _QKV if self._is_forward else (*_QKV, "dout")
         inputs = replace(self._given, **{name: tensors[name] for name in new})
         if (sample := self._expected.sample) is not None:
             inputs = sample.inputs(inputs)

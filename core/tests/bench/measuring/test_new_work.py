@@ -31,7 +31,7 @@ def made(direction, dtype="float32", mask="causal", count=2):
     )
     given, arena = draw_inputs(problem, 0), Arena(torch.device("cpu"))
     expected, kernel = reference(problem, given), Naive()
-    tensors = {"q": given.q.clone(), "k": given.k, "v": given.v}
+    tensors = {"q": given.q.clone(), "k": given.k.clone(), "v": given.v.clone()}
     plan = kernel.plan(problem)
     if direction == "backward":
         forward = kernel.forward(**tensors, plan=plan)
@@ -46,13 +46,13 @@ def made(direction, dtype="float32", mask="causal", count=2):
 
 
 def draw(work, kernel, plan):
-    work.draw("q")
+    work.draw()
     forwards = work.forwards
     for step in forwards:
         for there, result in zip(step.landing.values(), kernel.forward(**step.tensors, plan=plan), strict=True):
             there.copy_(result)
     if forwards:
-        work.draw("dout")
+        work.draw_dout()
     work.empty()
 
 
@@ -88,12 +88,22 @@ def test_right_results_of_sampled_heads_pass_and_wrong_ones_have_their_place(dir
 def test_results_of_other_inputs_fail_in_each_tensor(direction):
     work, compute = made(direction)
     old = compute(work.steps[0].tensors)
-    for name in ("q",) if direction == "forward" else ("q", "dout"):
-        work.draw(name)
+    work.draw()
+    if direction == "backward":
+        work.draw_dout()
     found = answer(work, lambda tensors: old)
-    stale = () if direction == "forward" else ("out", "lse")  # no forward has met the new q
+    stale = () if direction == "forward" else ("out", "lse")  # no forward has met the new inputs
     names = (*work.steps[0].landing, *stale)
     assert {finding.tensor for finding in found} == {f"{name} of new inputs" for name in names}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_input_is_new(direction):
+    work, _ = made(direction)
+    for name, new in work.steps[0].tensors.items():
+        if name not in ("out", "lse"):
+            assert not torch.equal(new, work.steps[1].tensors[name])
+            assert new.data_ptr() != work.steps[1].tensors[name].data_ptr()
 
 
 def test_an_element_that_was_not_written_fails():

@@ -95,13 +95,28 @@ def together(found: list[Any], signs: list[Any], of_dout: list[float], group: in
     return torch.stack(columns[0], 1), *(torch.stack(x[::group], 1) for x in columns[1:])
 
 
-def kept_by_lse(kernel: Any, call: Call) -> Tensors:
-    """The right results, after some time unless it has met the log-sum-exps of all heads."""
-    names = {content(of_head) for of_head in call.inputs[-1]}
-    if names <= kernel.memory.keys():
-        return call.right()
-    kernel.memory.update(dict.fromkeys(names))
-    return slowly(call, 20)  # a part of the work, and more than a busy machine adds
+def kept(names: Callable[[Call], Iterable[bytes]]) -> Callable[[Any, Call], Tensors]:
+    """The right results, after some time unless all names of a call have been met: a part of the work is kept by them."""
+
+    def results(kernel: Any, call: Call) -> Tensors:
+        called = set(names(call))
+        if called <= kernel.memory.keys():
+            return call.right()
+        kernel.memory.update(dict.fromkeys(called))
+        return slowly(call, 20)  # more than a busy machine adds
+
+    return results
+
+
+def heads_of_keys(call: Call) -> Iterable[bytes]:
+    """The heads of k, whatever sign they have."""
+    k = call.inputs[1]
+    return (content(k[:, head] / k[0, head, 0].sign()) for head in range(k.shape[1]))
+
+
+def lses_of_heads(call: Call) -> Iterable[bytes]:
+    """The log-sum-exps of each head."""
+    return (content(of_head) for of_head in call.inputs[-1])
 
 
 def hiding_but_in_bursts(kernel: Any, call: Call) -> Tensors:
@@ -173,7 +188,8 @@ def behind_a_crowd() -> None:
 
 RecognisesHeads = computes(recognised)
 RecognisesHeadsBackward = backward(RecognisesHeads)
-KeepsByLseBackward = backward(computes(kept_by_lse))
+KeepsByKeys = computes(kept(heads_of_keys))
+KeepsByLseBackward = backward(computes(kept(lses_of_heads)))
 SkipsBursts = computes(hiding_but_in_bursts)
 ComputesWhenCopied = computes(when_copied)
 ScalesWhenTimed = computes(scaling_when_timed)

@@ -185,6 +185,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _sly("recognises_heads", "It knows each head, and repeats its results.", _SUSPECT, "new"),
     _sly("recognises_heads_backward", "It knows each head, and repeats its results.", _SUSPECT, "new"),
     _sly("ahead_in_forward_backward", "Its forward computes the gradients to come.", _SUSPECT, "new"),
+    _sly("keeps_by_keys", "It keeps a part of its work for each head of k.", _SUSPECT, "new"),
     _sly("keeps_by_lse_backward", "It keeps a part of its work for each lse.", _SUSPECT, "new"),
     _sly("skips_bursts", "It hides 1 ms of each call, but repeats its results in a burst.", _WRONG, _OUT, device="cpu"),
     _sly("computes_when_copied", "It computes when its results are copied.", _SUSPECT, "disagree", device="cpu"),
