@@ -1,10 +1,9 @@
 """New work: calls on inputs that a kernel has never met. They must be right, and as fast as the samples.
 
 Between timed calls inputs change in ways whose effect is known. A kernel could learn these ways: it recognises each
-head, and repeats an earlier result in another order and with other factors. New inputs have no earlier result. Each
-token of q (of a backward: of dout too) gets a sign, and so does each element of a head. There are more than 2^D ways to
-do so, and no rounding differs. A backward gets the kernel's own out and lse of the new q, because nothing that was kept
-for an earlier lse may help it. The results are compared at some tokens, which are drawn after the calls.
+head, and repeats an earlier result in another order and with other factors. New inputs (`Signs`) have no such result,
+and nothing that was kept for a head helps. A backward gets the kernel's own out and lse of the new inputs. The results
+are compared at some tokens, which are drawn after the calls.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from longca_bench.measuring.remote_kernel import Step
 from longca_bench.measuring.results import NAMES
 from longca_bench.verification.findings import Finding, check_values, wrong
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.reference import Reference, gradients_of_part, reference
+from longca_bench.verification.new_inputs import Signs, reference_at, rows_at, some_tokens
+from longca_bench.verification.reference import Reference
 
 __all__ = ["NewWork"]
 
-#: Tokens at which the results of a call are compared, and the most calls that are compared.
-TOKENS, COMPARED = 16, 3
+#: The most calls that are compared.
+COMPARED = 3
 _QKV, _OF_KEYS = ("q", "k", "v"), ("dk", "dv")
 
 
@@ -95,15 +95,8 @@ class NewWork:
 
     def _draw(self, name: str) -> None:
         source = getattr(self._given, name)
-        generator = torch.Generator(source.device)
-        generator.manual_seed(SystemRandom().getrandbits(63))
-        tokens, heads, width = source.shape
         for step in self.steps:
-            of_token, of_element = (
-                torch.randint(0, 2, shape, generator=generator, device=source.device).mul_(2).sub_(1).to(source.dtype)
-                for shape in ((tokens, heads, 1), (1, heads, width))
-            )
-            torch.mul(source, of_element, out=step.tensors[name]).mul_(of_token)
+            Signs(source.shape, SystemRandom(), source.device).write(source, step.tensors[name])
 
     def empty(self) -> float:
         """Fills the places of the results with NaN.
@@ -144,45 +137,21 @@ class NewWork:
         """The failures of a call at some queries and some keys."""
         new = _QKV if self._is_forward else (*_QKV, "dout")
         inputs = replace(self._given, **{name: tensors[name] for name in new})
-        if (sample := self._expected.sample) is not None:
-            inputs = sample.inputs(inputs)
+        if self._expected.sample is not None:
+            inputs = self._expected.sample.inputs(inputs)
+        sample, like = self._expected.sample, self._expected.rows["out"].value.dtype
+        problem = self._problem if sample is None else sample.problem(self._problem)
+        forward = {name: self._heads(name, x) for name, x in tensors.items() if name in NAMES[Direction.FORWARD]}
         found: list[Finding] = []
         for of_keys in (False, True):
             there = {name: self._heads(name, x) for name, x in results.items() if (name in _OF_KEYS) is of_keys}
             if there:
-                count = len(inputs.k if of_keys else inputs.q)
-                tokens = torch.tensor(sorted(random.sample(range(count), min(TOKENS, count))), device=inputs.q.device)
-                right = self._right(inputs, tensors, tokens, of_keys=of_keys)
-                rows = {name: _at(name, result, tokens) for name, result in there.items()}
+                tokens = some_tokens(inputs, random, of_keys=of_keys)
+                right = reference_at(problem, inputs, tokens, forward, of_keys=of_keys, like=like)
+                rows = {name: rows_at(name, result, tokens) for name, result in there.items()}
                 compared = check_values(rows, right, rough_lse=self._rough_lse)
                 found += [self._placed(finding, tokens) for finding in compared.failures]
         return found
-
-    def _right(self, inputs: Inputs, tensors: Mapping[str, Tensor], tokens: Tensor, *, of_keys: bool) -> Reference:
-        """The reference at some queries, or at some keys."""
-        sample, problem = self._expected.sample, self._problem
-        whole, whole_inputs = problem if sample is None else sample.problem(problem), inputs
-        mask = problem.concrete_mask
-        some = [(token, token + 1) for token in tokens.tolist()]
-        ranges = ([(0, mask.seqlen_q)], some) if of_keys else (some, [(0, mask.seqlen_k)])
-        if sample is not None:
-            problem = problem.narrowed(sample.heads_q, sample.heads_kv, ranges)
-        else:
-            problem = problem.with_mask(mask.cut(*ranges))
-        part = {name: _at(name, getattr(inputs, name), tokens) for name in (("k", "v") if of_keys else ("q", "dout"))}
-        inputs = replace(inputs, **part)
-        if self._is_forward:
-            return reference(problem, inputs)
-        out, lse = (self._heads(name, tensors[name]) for name in NAMES[Direction.FORWARD])
-        if lse.isnan().any():  # the kernel gives none
-            lse = reference(_forward(whole), whole_inputs).lse.to(lse.dtype)
-        if of_keys:  # out and lse of all queries were compared at some of them
-            dtype = self._expected.rows["out"].value.dtype
-            return gradients_of_part(problem, inputs, (out.to(dtype), lse.to(dtype)), (out, lse))
-        right = reference(_forward(problem), inputs)
-        own = _at("out", out, tokens), _at("lse", lse, tokens)
-        found = gradients_of_part(problem, inputs, (right.rows["out"].value, right.lse), own)
-        return replace(found, rows={**found.rows, **right.rows})
 
     def _heads(self, name: str, tensor: Tensor) -> Tensor:
         """The heads of a tensor that have a reference."""
@@ -194,11 +163,3 @@ class NewWork:
         head = finding.head if sample is None else sample.indices(finding.tensor)[finding.head]
         return replace(finding, token=int(tokens[finding.token]), head=head)
 
-
-def _forward(problem: Problem) -> Problem:
-    return replace(problem, direction=Direction.FORWARD)
-
-
-def _at(name: str, tensor: Tensor, tokens: Tensor) -> Tensor:
-    """Some tokens of a tensor, by its name."""
-    return tensor.index_select(int(name == "lse"), tokens)

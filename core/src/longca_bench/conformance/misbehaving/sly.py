@@ -96,7 +96,7 @@ def together(found: list[Any], signs: list[Any], of_dout: list[float], group: in
 
 
 def kept(names: Callable[[Call], Iterable[bytes]]) -> Callable[[Any, Call], Tensors]:
-    """The right results, after some time unless all names of a call have been met: a part of the work is kept by them."""
+    """The right results, after some time unless all names of a call have been met. They keep a part of the work."""
 
     def results(kernel: Any, call: Call) -> Tensors:
         called = set(names(call))
