@@ -101,7 +101,11 @@ class Clocks:
         return max(1, min(MOST, 1 + int(4 * self._fixed / max(self._sample, 1e-9)), MOST_BYTES // nbytes))
 
     def hold(
-        self, count: int, attempt: Callable[[], tuple[Heard, float]], is_disturbed: Callable[[], bool] = lambda: False
+        self,
+        count: int,
+        attempt: Callable[[], tuple[Heard, float]],
+        is_disturbed: Callable[[], bool] = lambda: False,
+        everywhere: Callable[[bool], bool] = bool,
     ) -> str:
         """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
 
@@ -113,6 +117,7 @@ class Clocks:
             count: Calls of each attempt.
             attempt: Makes the calls. It returns the worker's answer, and the judge's seconds of writing their results.
             is_disturbed: Whether other processes have computed since the first attempt.
+            everywhere: Whether an attempt was fast enough on all ranks, from whether it was so on this one.
         """
         slower, least, ours, theirs = (1 + 2 * SHARE) * self._sample, SLOWER[self._device.type], inf, inf
         busy = (1 + 2 * SHARE) * median(call.heard.ended.computed for call in self._calls)
@@ -122,10 +127,9 @@ class Clocks:
             copies = BURST_COPIES * handling if count > 1 else 0.0
             took = heard.ended.seconds - heard.ended.waited - copies
             said = heard.answer.seconds or 0.0
-            if took <= self._fixed + count * slower and said <= slower + least:
-                return ""
+            is_fast = took <= self._fixed + count * slower and said <= slower + least
             took_no_more = count == 1 and self._device.type == "cpu" and 0.0 < heard.ended.computed <= busy
-            if took_no_more and is_disturbed():
+            if everywhere(is_fast or (took_no_more and is_disturbed())):
                 return ""
             ours, theirs = min(ours, took), min(theirs, said)
         if theirs > slower + least:

@@ -162,4 +162,3 @@ class NewWork:
         sample = self._expected.sample
         head = finding.head if sample is None else sample.indices(finding.tensor)[finding.head]
         return replace(finding, token=int(tokens[finding.token]), head=head)
-

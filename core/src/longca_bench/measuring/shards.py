@@ -12,12 +12,13 @@ from torch import Tensor
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import by_heads, held_tokens
+from longca_bench.measuring.shares import Share, by_heads, held_tokens
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import Finding, check_lse_counts, check_values, wrong
 from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.new_inputs import Signs, reference_at, rows_at, some_tokens
 from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens
 from longca_bench.verification.verify import lse_dtype
 
@@ -54,6 +55,7 @@ class Shard:
         self._given = {name: layout.shard(getattr(shared.inputs, name), place) for name in _INPUTS}
         self.inputs = Inputs(*map(arena.like, self._given.values()))
         self.change, self.checksums = Change.none(problem), Checksums()
+        self._signs: dict[str, Signs] = {}
         self._held = held_tokens(layout, sharing.places)
         self._owner, self._row = (torch.empty(layout.num_tokens, dtype=torch.int64) for _ in range(2))
         for rank, tokens in enumerate(self._held):
@@ -78,6 +80,19 @@ class Shard:
         """Writes some inputs as the latest change makes them."""
         for name in names:
             self.change.write(name, self._given[name], getattr(self.inputs, name))
+
+    def write_new(self, random: Random, *names: str) -> None:
+        """Writes some inputs anew, as nobody has met them (`Signs`).
+
+        Args:
+            random: The source of random numbers. It is the same on all ranks.
+            names: The inputs.
+        """
+        self.change = Change.none(self._problem)
+        for name in names:
+            whole = getattr(self._shared.inputs, name).shape
+            self._signs[name] = signs = Signs(whole, random, torch.device("cpu"))
+            signs.write(self._given[name], getattr(self.inputs, name), rows=self._held[self._world.rank])
 
     def landing(self, direction: Direction) -> Results:
         """New shared tensors for this rank's results, full of NaN."""
@@ -137,6 +152,44 @@ class Shard:
         found = self._named(found)
         if self._shared.verified_kv_heads is not None:
             found += self.here(self.checksums.check(dict(results), self.change))
+        return found
+
+    def check_new(self, results: Results, forward: Results, random: Random) -> list[Finding]:
+        """The failures of this rank's heads on new inputs, at some tokens.
+
+        Args:
+            results: This rank's results.
+            forward: A backward's out and lse, or nothing. They are checked too.
+            random: The source of the tokens. It is the same on all ranks.
+        """
+        share, expected = self._shared.shares[self._world.rank], self._shared.expected
+        whole = {name: by_heads(name, x, self._held, self._shared.shares, self._world) for name, x in forward.items()}
+        mine = self._new_of_share(share)
+        found: list[Finding] = []
+        for of_keys in (False, True):
+            there = {name: x for name, x in (forward | results).items() if (name in ("dk", "dv")) is of_keys}
+            tokens = some_tokens(self._shared.inputs, random, of_keys=of_keys).cpu()
+            held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
+            rows = self._row[held[self._world.rank]]
+            parts = {
+                name: by_heads(name, rows_at(name, x, rows.to(x.device)), held, self._shared.shares, self._world)
+                for name, x in there.items()
+            }
+            if expected is not None and parts:
+                about = share.problem(self._problem), mine, tokens.to(mine.q.device), whole
+                right = reference_at(*about, of_keys=of_keys, like=expected.rows["out"].value.dtype)
+                failures = check_values(parts, right, rough_lse=self._rough_lse).failures
+                found += [replace(each, token=int(tokens[each.token])) for each in failures]
+        return self._named(found)
+
+    def _new_of_share(self, share: Share) -> Inputs:
+        """The new inputs of a share's heads, over all tokens. One that was not written is as it was drawn."""
+        found = share.inputs(self._shared.inputs)
+        for name, signs in self._signs.items():
+            given = getattr(found, name)
+            new = torch.empty_like(given)
+            signs.write(given, new, heads=share.heads(name))
+            found = replace(found, **{name: new})
         return found
 
     def check_counts(self, lse: Tensor) -> list[Finding]:

@@ -6,6 +6,7 @@ results together.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
+from longca_bench.measuring.noise import Noise
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
@@ -83,7 +85,7 @@ class StrategyTrial(Trial):
         self._verified: Results = {}
         self._landing: Results = {}
         self._lateness = Lateness()
-        self._keeps = False
+        self._keeps, self._held = False, ""
         self.fields = {
             "form": task.form,
             "placed": task.placed,
@@ -134,6 +136,20 @@ class StrategyTrial(Trial):
         # Before the change, on inputs whose results are known: a strategy may keep tensors of the forward after it.
         self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
         self.change()
+        ran, heard, handling = self._timed()
+        self._clocks.take(ran.heard.sample, heard, handling)
+        return ran.heard.sample, ran.results
+
+    def _timed(self) -> tuple[Ran, Heard, float]:
+        """A timed call on the inputs as they are.
+
+        Returns:
+            This rank's call. What was heard of it, with the waits of all ranks. Seconds of writing such results.
+
+        Raises:
+            WrongResultError: It was wrong on some rank.
+        """
+        direction = self.problem.direction
         start = time.perf_counter()
         self._landing = self._landing or self._shard.landing(direction)
         for there in self._landing.values():
@@ -148,9 +164,7 @@ class StrategyTrial(Trial):
                 found += self._shard.here([wrong(next(iter(ran.results)), late)])
         waited = self._shared_words(found, ran)
         assert ran is not None, "a call without results has findings"
-        seconds = ran.heard.sample
-        self._clocks.take(seconds, _with_waits(ran.heard, waited), handling)
-        return seconds, ran.results
+        return ran, _with_waits(ran.heard, waited), handling
 
     def inspect(self, results: Results) -> None:
         """Compares rows that are drawn after a timed call, checksums of heads that are not verified, and the inputs.
@@ -176,6 +190,7 @@ class StrategyTrial(Trial):
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """Each rank's times and memory, the clocks, and the times of computing and of communication apart."""
+        self._meet_new_work()
         direction = self.problem.direction
         apart = computing_and_communication(
             self._strategy,
@@ -187,8 +202,33 @@ class StrategyTrial(Trial):
 
     def suspicion(self) -> str:
         """The clocks that do not agree, with their ranks, or an empty text."""
-        faults = enumerate(self._world.everyone(self._clocks.fault()))
+        faults = enumerate(self._world.everyone(self._clocks.fault() or self._held))
         return "; ".join(f"rank {rank}: {fault}" for rank, fault in faults if fault)
+
+    def _meet_new_work(self) -> None:
+        """Makes calls on inputs that the strategy has never met. They must be right, and as fast as the samples.
+
+        Raises:
+            WrongResultError: Their results are wrong on some rank.
+        """
+        shard, direction = self._shard, self.problem.direction
+
+        def attempt() -> tuple[Heard, float]:
+            self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
+            shard.write_new(self._random, "q", "k", "v")
+            if not self.is_forward:
+                _, breaches = self._called(lambda: self._call(Direction.FORWARD, self._forward, keeps=self._keeps))
+                self._raise(self._all(breaches))
+                shard.write_new(self._random, "dout")
+            ran, heard, handling = self._timed()
+            self._raise(self._all(shard.check_new(ran.results, self._forward, self._random)), "new inputs")
+            return heard, handling
+
+        ours = {pid for each in self._world.everyone((os.getpid(), os.getppid())) for pid in each}
+        watch = Noise(self._world.device.type, ours)
+        self._held = self._clocks.hold(
+            1, attempt, lambda: bool(watch.stop()["busy"]), lambda is_fast: all(self._world.everyone(is_fast))
+        )
 
     def _checked(self, direction: Direction) -> Verification:
         """Verifies the results of one call on all ranks. A forward keeps its results for the backward."""
@@ -233,9 +273,9 @@ class StrategyTrial(Trial):
         """The worst findings of all ranks."""
         return worst(self._world.everyone(found))
 
-    def _raise(self, found: Iterable[Finding]) -> None:
-        """Raises the findings of a timed call, if there are any."""
-        if found := [each.named(each.tensor.replace(" on", " of a timed call on", 1)) for each in found]:
+    def _raise(self, found: Iterable[Finding], of: str = "a timed call") -> None:
+        """Raises findings, if there are any. Their names say what they are of."""
+        if found := [each.named(each.tensor.replace(" on", f" of {of} on", 1)) for each in found]:
             raise WrongResultError(found)
 
 

@@ -20,6 +20,7 @@ STRATEGIES = {
     "patches_time": "PatchesTime", "patches_torch": "PatchesTorch", "returns_list": "ReturnsList",
     "returns_other_shape": "ReturnsOtherShape", "changes_state": "ChangesState", "plans_with_state": "PlansWithState",
     "changes_inputs_later": "ChangesInputsLater",
+    "keeps_by_head": "KeepsByHead",
 }  # fmt: skip
 PLUGIN = f"""
 @hookimpl

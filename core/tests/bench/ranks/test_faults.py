@@ -56,6 +56,7 @@ STRATEGIES = {
     "returns_other_shape": ("wrong", "out on rank 1: (39, 4, 16) float32 on cpu was returned"),
     "changes_state": ("wrong", "state on rank 1: the strategy changes global state: default dtype"),
     "changes_inputs_later": ("wrong", "v of a timed call on rank 1: the strategy changed this input"),
+    "keeps_by_head": ("suspect", "rank 1: a call on new inputs took"),
     "plans_with_state": ("wrong", "plan changes global state: working directory, on rank 1"),
 }
 

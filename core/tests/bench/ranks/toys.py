@@ -113,6 +113,18 @@ class ChangesInputsLater(Toy):
         return results
 
 
+class KeepsByHead(Toy):
+    """Takes its time for heads of k that it has not met, whatever their signs are."""
+
+    def forward(self, q, k, v, plan, *, kept=None):
+        met = self.__dict__.setdefault("met", set())
+        names = {(k[:, head] / k[0, head, 0]).numpy().tobytes() for head in range(k.shape[1])}
+        if not names <= met:
+            met |= names
+            time.sleep(0.2)
+        return super().forward(q, k, v, plan, kept=kept)
+
+
 class PlansWithState(Toy):
     """Changes the directory in a plan on one rank."""
 
