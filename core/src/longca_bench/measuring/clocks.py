@@ -106,6 +106,7 @@ class Clocks:
         attempt: Callable[[], tuple[Heard, float]],
         is_disturbed: Callable[[], bool] = lambda: False,
         everywhere: Callable[[bool], bool] = bool,
+        sample: float | None = None,
     ) -> str:
         """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
 
@@ -118,8 +119,10 @@ class Clocks:
             attempt: Makes the calls. It returns the worker's answer, and the judge's seconds of writing their results.
             is_disturbed: Whether other processes have computed since the first attempt.
             everywhere: Whether an attempt was fast enough on all ranks, from whether it was so on this one.
+            sample: Seconds of a sample, or None for the median of this rank's.
         """
-        slower, least, ours, theirs = (1 + 2 * SHARE) * self._sample, SLOWER[self._device.type], inf, inf
+        sample, least, ours, theirs = sample or self._sample, SLOWER[self._device.type], inf, inf
+        slower = (1 + 2 * SHARE) * sample
         busy = (1 + 2 * SHARE) * median(call.heard.ended.computed for call in self._calls)
         for number in range(ATTEMPTS):
             time.sleep(PAUSE * number)  # other processes come and go
@@ -133,10 +136,10 @@ class Clocks:
                 return ""
             ours, theirs = min(ours, took), min(theirs, said)
         if theirs > slower + least:
-            return f"a call on new inputs took {_ms(theirs)}, and a call that was timed {_ms(self._sample)}"
+            return f"a call on new inputs took {_ms(theirs)}, and a call that was timed {_ms(sample)}"
         calls = "a call" if count == 1 else f"{count} calls"
         return (
-            f"the clocks disagree: a call took {_ms(self._sample)} by the worker's, and {calls} on new inputs took "
+            f"the clocks disagree: a call took {_ms(sample)} by the worker's, and {calls} on new inputs took "
             f"{_ms(ours)} by the judge's"
         )
 

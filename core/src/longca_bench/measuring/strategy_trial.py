@@ -80,12 +80,12 @@ class StrategyTrial(Trial):
         super().__init__(plan.problem, self._shard.inputs, shared.expected)
         self._world, self._instruments = world, instruments
         self._strategy, self._plan, self._task, self._shared = strategy, plan, task, shared
-        self._clocks = Clocks(world.device, strategy.latency)
         self._forward: Results = {}
         self._verified: Results = {}
         self._landing: Results = {}
         self._lateness = Lateness()
-        self._keeps, self._held = False, ""
+        self._keeps = False
+        self._begin_clocks()
         self.fields = {
             "form": task.form,
             "placed": task.placed,
@@ -140,6 +140,9 @@ class StrategyTrial(Trial):
         self._clocks.take(ran.heard.sample, heard, handling)
         return ran.heard.sample, ran.results
 
+    def _begin_clocks(self) -> None:
+        self._clocks, self._held = Clocks(self._world.device, self._strategy.latency), ""
+
     def _timed(self) -> tuple[Ran, Heard, float]:
         """A timed call on the inputs as they are.
 
@@ -184,13 +187,14 @@ class StrategyTrial(Trial):
         return tuple(peak for peak in peaks if peak is not None)
 
     def before_timing(self) -> dict[str, Any]:
-        """Errors and times of the kernel alone."""
+        """Errors and times of the kernel alone. The clocks begin, or begin anew."""
+        self._begin_clocks()
         about = self._task.case, self.problem, self._strategy, self._shared, self._instruments
         return kernel_alone(*about).fields()
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """Each rank's times and memory, the clocks, and the times of computing and of communication apart."""
-        self._meet_new_work()
+        self._meet_new_work(timing.median)
         direction = self.problem.direction
         apart = computing_and_communication(
             self._strategy,
@@ -205,8 +209,11 @@ class StrategyTrial(Trial):
         faults = enumerate(self._world.everyone(self._clocks.fault() or self._held))
         return "; ".join(f"rank {rank}: {fault}" for rank, fault in faults if fault)
 
-    def _meet_new_work(self) -> None:
+    def _meet_new_work(self, sample: float) -> None:
         """Makes calls on inputs that the strategy has never met. They must be right, and as fast as the samples.
+
+        Args:
+            sample: Seconds of a sample. The slowest rank counts, as in these calls.
 
         Raises:
             WrongResultError: Their results are wrong on some rank.
@@ -222,12 +229,13 @@ class StrategyTrial(Trial):
                 shard.write_new(self._random, "dout")
             ran, heard, handling = self._timed()
             self._raise(self._all(shard.check_new(ran.results, self._forward, self._random)), "new inputs")
-            return heard, handling
+            seconds = max(self._world.everyone(heard.answer.seconds or 0.0))
+            return replace(heard, answer=heard.answer.model_copy(update={"seconds": seconds})), handling
 
         ours = {pid for each in self._world.everyone((os.getpid(), os.getppid())) for pid in each}
         watch = Noise(self._world.device.type, ours)
         self._held = self._clocks.hold(
-            1, attempt, lambda: bool(watch.stop()["busy"]), lambda is_fast: all(self._world.everyone(is_fast))
+            1, attempt, lambda: bool(watch.stop()["busy"]), lambda fast: all(self._world.everyone(fast)), sample
         )
 
     def _checked(self, direction: Direction) -> Verification:

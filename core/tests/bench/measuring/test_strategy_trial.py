@@ -9,6 +9,7 @@ import torch
 
 from longca.manifests import Direction, Layout
 from longca_bench.measuring.arena import Arena
+from longca_bench.measuring.commands import Answer
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import StrategyFacts
@@ -52,7 +53,7 @@ class Here:
         for there, result in zip(landing.values(), method(*given, self.plan), strict=True):
             there.copy_(result)
         self.spoil(landing, self.calls)
-        answer = SimpleNamespace(kept=keeps and self.keeps, seconds=self.seconds, late=0.0, peak=None)
+        answer = Answer(kept=keeps and self.keeps, seconds=self.seconds, late=0.0, peak=None)
         return Ran(dict(landing), Heard(answer, Moment(1e-3), Moment(1e-3)))
 
 
@@ -114,7 +115,7 @@ def after_samples(one, monkeypatch):
     assert one.verify().passed
     for _ in range(3):
         one.sample()
-    return one.after_timing(SimpleNamespace(ranks=()), ())
+    return one.after_timing(SimpleNamespace(ranks=(), median=1e-3), ())
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
