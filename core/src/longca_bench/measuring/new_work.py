@@ -22,8 +22,9 @@ from longca_bench.measuring.remote_kernel import Step
 from longca_bench.measuring.results import NAMES
 from longca_bench.verification.findings import Finding, check_values, wrong
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.new_inputs import Signs, reference_at, rows_at, some_tokens
+from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
 from longca_bench.verification.reference import Reference
+from longca_bench.verification.rows import drawn_tokens, rows_at
 
 __all__ = ["NewWork"]
 
@@ -146,7 +147,8 @@ class NewWork:
         for of_keys in (False, True):
             there = {name: self._heads(name, x) for name, x in results.items() if (name in _OF_KEYS) is of_keys}
             if there:
-                tokens = some_tokens(inputs, random, of_keys=of_keys)
+                source = inputs.k if of_keys else inputs.q
+                tokens = drawn_tokens(len(source), random, TOKENS).to(source.device)
                 right = reference_at(problem, inputs, tokens, forward, of_keys=of_keys, like=like)
                 rows = {name: rows_at(name, result, tokens) for name, result in there.items()}
                 compared = check_values(rows, right, rough_lse=self._rough_lse)

@@ -18,8 +18,9 @@ from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import Finding, check_lse_counts, check_values, wrong
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.new_inputs import Signs, reference_at, rows_at, some_tokens
-from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens
+from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
+from longca_bench.verification.reference import Reference
+from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens, rows_at
 from longca_bench.verification.verify import lse_dtype
 
 __all__ = ["Results", "Shard"]
@@ -139,16 +140,10 @@ class Shard:
             random: The source of the tokens. It is the same on all ranks.
         """
         tokens = drawn_tokens(len(self._owner), random)
-        held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
-        found: list[Finding] = []
-        for name, result in results.items():
-            rows = self._row[held[self._world.rank]].to(result.device)
-            mine = self.change.undo(name, result.index_select(int(name == "lse"), rows))
-            part = by_heads(name, mine, held, self._shared.shares, self._world)
-            if self._shared.expected is not None:
-                expected = at_tokens(self._shared.expected, name, tokens.to(part.device))
-                failures = check_values({name: part}, expected, rough_lse=self._rough_lse).failures
-                found += [replace(each, token=int(tokens[each.token])) for each in failures]
+        parts, expected, found = self._at(tokens, results), self._shared.expected, list[Finding]()
+        if expected is not None:
+            for name, part in parts.items():
+                found += self._failures({name: part}, at_tokens(expected, name, tokens.to(part.device)), tokens)
         found = self._named(found)
         if self._shared.verified_kv_heads is not None:
             found += self.here(self.checksums.check(dict(results), self.change))
@@ -164,27 +159,32 @@ class Shard:
         """
         share, expected = self._shared.shares[self._world.rank], self._shared.expected
         whole = {name: by_heads(name, x, self._held, self._shared.shares, self._world) for name, x in forward.items()}
-        mine = self._new_of_share(share)
-        found: list[Finding] = []
+        mine, found = self._new_of_share(share), list[Finding]()
         for of_keys in (False, True):
+            tokens = drawn_tokens(len(self._owner), random, TOKENS)
             there = {name: x for name, x in (forward | results).items() if (name in ("dk", "dv")) is of_keys}
-            tokens = some_tokens(self._shared.inputs, random, of_keys=of_keys).cpu()
-            held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
-            rows = self._row[held[self._world.rank]]
-            parts = {
-                name: by_heads(name, rows_at(name, x, rows.to(x.device)), held, self._shared.shares, self._world)
-                for name, x in there.items()
-            }
+            parts = self._at(tokens, there)
             if expected is not None and parts:
                 about = share.problem(self._problem), mine, tokens.to(mine.q.device), whole
                 right = reference_at(*about, of_keys=of_keys, like=expected.rows["out"].value.dtype)
-                failures = check_values(parts, right, rough_lse=self._rough_lse).failures
-                found += [replace(each, token=int(tokens[each.token])) for each in failures]
+                found += self._failures(parts, right, tokens)
         return self._named(found)
+
+    def _at(self, tokens: Tensor, results: Mapping[str, Tensor]) -> Results:
+        """Some tokens of this rank's heads, from the results of all ranks, for the inputs as they were drawn."""
+        held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
+        rows = self._row[held[self._world.rank]]
+        mine = self.undone({name: rows_at(name, x, rows.to(x.device)) for name, x in results.items()})
+        return {name: by_heads(name, x, held, self._shared.shares, self._world) for name, x in mine.items()}
+
+    def _failures(self, parts: Results, right: Reference, tokens: Tensor) -> list[Finding]:
+        """The failures of results at some tokens, with the numbers of the tokens."""
+        failures = check_values(parts, right, rough_lse=self._rough_lse).failures
+        return [replace(each, token=int(tokens[each.token])) for each in failures]
 
     def _new_of_share(self, share: Share) -> Inputs:
         """The new inputs of a share's heads, over all tokens. One that was not written is as it was drawn."""
-        found = share.inputs(self._shared.inputs)
+        found = self._shared.mine
         for name, signs in self._signs.items():
             given = getattr(found, name)
             new = torch.empty_like(given)

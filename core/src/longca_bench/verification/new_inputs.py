@@ -16,8 +16,9 @@ from torch import Tensor
 from longca.manifests import Direction, Problem
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, gradients_of_part, reference
+from longca_bench.verification.rows import rows_at
 
-__all__ = ["TOKENS", "Signs", "reference_at", "rows_at", "some_tokens"]
+__all__ = ["TOKENS", "Signs", "reference_at"]
 
 #: Tokens at which the results of a call are compared.
 TOKENS = 16
@@ -82,23 +83,6 @@ def reference_at(
     own = rows_at("out", out, tokens), rows_at("lse", lse, tokens)
     found = gradients_of_part(here, given, (right.rows["out"].value, right.lse), own)
     return replace(found, rows={**found.rows, **right.rows})
-
-
-def some_tokens(inputs: Inputs, random: Random, *, of_keys: bool) -> Tensor:
-    """Tokens to compare results at, in order: int64.
-
-    Args:
-        inputs: The inputs.
-        random: Draws them.
-        of_keys: Whether they are keys. Else they are queries.
-    """
-    source = inputs.k if of_keys else inputs.q
-    return torch.tensor(sorted(random.sample(range(len(source)), min(TOKENS, len(source)))), device=source.device)
-
-
-def rows_at(name: str, tensor: Tensor, tokens: Tensor) -> Tensor:
-    """Some tokens of a tensor, by its name."""
-    return tensor.index_select(int(name == "lse"), tokens)
 
 
 def _forward(problem: Problem) -> Problem:

@@ -17,7 +17,7 @@ from longca_bench.verification.change import Change
 from longca_bench.verification.findings import Finding, wrong
 from longca_bench.verification.reference import Reference, Rows
 
-__all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens"]
+__all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens", "rows_at"]
 
 #: Tokens of each tensor whose rows are compared after a timed call.
 ROWS = 256
@@ -73,19 +73,20 @@ class Checksums:
         return result.float() @ self._weights[width]
 
 
-def _dim(name: str) -> int:
-    return int(name == "lse")
-
-
-def drawn_tokens(count: int, random: Random) -> Tensor:
+def drawn_tokens(count: int, random: Random, most: int = ROWS) -> Tensor:
     """Tokens, in order: some, or all if there are few."""
-    return torch.tensor(list(range(count)) if count <= ROWS else sorted(random.sample(range(count), ROWS)))
+    return torch.tensor(list(range(count)) if count <= most else sorted(random.sample(range(count), most)))
+
+
+def rows_at(name: str, tensor: Tensor, tokens: Tensor) -> Tensor:
+    """Some tokens of a tensor, by its name: of `lse` [Hq, Tq], or of any other [T, H, D]."""
+    return tensor.index_select(int(name == "lse"), tokens)
 
 
 def at_tokens(expected: Reference, name: str, tokens: Tensor) -> Reference:
     """The reference of one tensor at some tokens."""
     if name == "lse":
-        return replace(expected, lse=expected.lse.index_select(1, tokens))
+        return replace(expected, lse=rows_at(name, expected.lse, tokens))
     rows = expected.rows[name]
     there = Rows(*(x.index_select(0, tokens) for x in (rows.value, rows.spread, rows.pytorch)))
     return replace(expected, rows={name: there})
