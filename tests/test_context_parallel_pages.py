@@ -177,10 +177,18 @@ def test_how_many_cells_of_peers_miss_their_aim():
     assert len(found["16"]) == len(found["64"])
 
 
-def test_prefetched_steps_of_a_stream_take_hardly_longer_than_fixed_ones():
-    (record,) = read_records(ROOT / "results" / "h200" / "distributed" / "dynamic64k")
-    assert (record.status, record.strategy, len(record.samples)) == ("ok", "ulysses", 50)
+@pytest.mark.parametrize(
+    ("run", "strategy", "said_ratio"),
+    [
+        ("h200/distributed/dynamic64k", "ulysses", 1.0),
+        ("h100/distributed/dynamic64k", "ring_p2p", 1.0),
+        ("h100/distributed/dynamic64k_ring_all_gather", "ring_all_gather", 1.0075),
+    ],
+)
+def test_prefetched_steps_of_a_stream_take_hardly_longer_than_fixed_ones(run, strategy, said_ratio):
+    (record,) = read_records(ROOT / "results" / run)
+    assert (record.status, record.strategy, len(record.samples)) == ("ok", strategy, 50)
     assert record.verified_kv_heads == tuple(range(8)), "the steps verified all heads by turns"
     fixed, prefetched = median(record.stream.fixed), median(record.stream.prefetched)
     assert prefetched <= 1.02 * fixed, "the aim"
-    assert prefetched <= fixed, "the page says that they take no longer"
+    assert prefetched <= said_ratio * fixed, "the page says how long they take"
