@@ -75,6 +75,7 @@ CHARTS = (
     Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
+    Chart("sparse-kept-64.png", "results/h200/cudnn/blocks64", {"seqlen": 32768}, drawn=(draw_by_kept, curves)),
     Chart(
         "strategies.png",
         "results/h200/distributed",

@@ -114,7 +114,12 @@ def tables(name: str, rows: Rows, /, **changes: Any) -> list[Table]:
     if name in _OF_ONE_MASK:
         rows = rows.where(lambda found: found["direction"] != "step")
     if isinstance(maker, View):
-        return tables_of(replace(maker, **changes), rows)
+        view = replace(maker, **changes)
+        if not view.rows:
+            raise RequestError(
+                f"the view {name!r} is for blocks of pages, which give its arguments: 'rows' and 'values'"
+            )
+        return tables_of(view, rows)
     try:
         signature(maker).bind(rows, **changes)
     except TypeError as error:

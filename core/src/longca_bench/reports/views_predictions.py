@@ -81,7 +81,7 @@ def problems(rows: Rows) -> list[Table]:
     heads = tuple(
         Head(name, left=name in ("problem", "first choice", "fastest"), code=name.startswith("f")) for name in names
     )
-    known = [name for name in ("name", "ways", "fastest", "regret", "message") if name in rows.names]
+    known = ["name", "ways", "fastest", "regret", *(["message"] if "message" in rows.names else [])]
     lines = [_problem(**dict(zip(known, line, strict=True))) for line in rows.frame(known).itertuples(index=False)]
     return [Table(heads, tuple(lines))]
 

@@ -188,4 +188,5 @@ def _beside(line: tuple[Cell, ...], alone: tuple[Cell, ...]) -> tuple[Cell, ...]
 
 
 def _worst(findings: Iterable[Any], tensor: str) -> float | None:
-    return max((float(each["error"]) for each in findings or () if each["tensor"] == tensor), default=None)
+    found = (each["error"] for each in findings or () if each["tensor"] == tensor)
+    return max((float(error) for error in found if error is not None), default=None)

@@ -46,7 +46,9 @@ def test_report_shows_a_view_of_several_runs(fakes, runs, tmp_path):
     assert (tmp_path / "folder" / "throughput.csv").read_text().startswith("table,mask,tiles,draws,naive,sdpa")
 
 
-@pytest.mark.parametrize(("view", "lacking"), [("choices", "aim"), ("contrast", "pairs"), ("published", "file")])
+@pytest.mark.parametrize(
+    ("view", "lacking"), [("choices", "aim"), ("contrast", "pairs"), ("published", "file"), ("list", "rows")]
+)
 def test_a_view_that_needs_arguments_is_refused_in_a_sentence(fakes, runs, view, lacking):
     refused = fakes.longca("report", str(runs[0]), "--view", view)
     assert refused.returncode == 2

@@ -1,15 +1,17 @@
 """The views of whole runs: what stands in which cell, and what is told of cases without a time."""
 
 import json
+from contextlib import suppress
 
 import pytest
 
+from longca.errors import RequestError
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.run_source import Run
 from longca_bench.reports.table import Mark
-from longca_bench.reports.views import tables
+from longca_bench.reports.views import VIEWS, tables
 
-from .runs import ENVIRONMENT, record
+from .runs import ENVIRONMENT, record, write_run
 
 
 def texts(table):
@@ -160,3 +162,10 @@ def test_every_record_is_a_line_with_plain_values():
     first, second = json.loads(json.dumps(table.as_json()["rows"]))
     assert (first["kernel"], first["seqlen"], first["peak_bytes"], first["median"]) == ("sdpa", 1024, "", 1e-3)
     assert (second["peak_bytes"], second["median"]) == (8, "")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_of_any_run_has_tables_or_a_reason(tmp_path, view):
+    run = write_run(tmp_path / "run", [record(), record("sdpa"), record("flex", status="oom")])
+    with suppress(RequestError):
+        assert all(table.heads for table in tables(view, Rows.read(run)))
