@@ -153,8 +153,8 @@ class Shard:
         """The failures of this rank's heads on new inputs, at some tokens.
 
         Args:
-            results: This rank's results.
-            forward: A backward's out and lse, or nothing. They are checked too.
+            results: The results of this rank that are checked.
+            forward: A backward's out and lse, or nothing. The reference of its gradients is for these.
             random: The source of the tokens. It is the same on all ranks.
         """
         share, expected = self._shared.shares[self._world.rank], self._shared.expected
@@ -162,7 +162,7 @@ class Shard:
         mine, found = self._new_of_share(share), list[Finding]()
         for of_keys in (False, True):
             tokens = drawn_tokens(len(self._owner), random, TOKENS)
-            there = {name: x for name, x in (forward | results).items() if (name in ("dk", "dv")) is of_keys}
+            there = {name: x for name, x in results.items() if (name in ("dk", "dv")) is of_keys}
             parts = self._at(tokens, there)
             if expected is not None and parts:
                 about = share.problem(self._problem), mine, tokens.to(mine.q.device), whole

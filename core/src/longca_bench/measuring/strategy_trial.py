@@ -228,7 +228,9 @@ class StrategyTrial(Trial):
                 self._raise(self._all(breaches))
                 shard.write_new(self._random, "dout")
             ran, heard, handling = self._timed()
-            self._raise(self._all(shard.check_new(ran.results, self._forward, self._random)), "new inputs")
+            self._raise(
+                self._all(shard.check_new(self._forward | ran.results, self._forward, self._random)), "new inputs"
+            )
             seconds = max(self._world.everyone(heard.answer.seconds or 0.0))
             return replace(heard, answer=heard.answer.model_copy(update={"seconds": seconds})), handling
 

@@ -3,7 +3,8 @@
 Steps run in windows, because the inputs and the results of every step are kept until they are checked. Each step has
 inputs of its own, which change between the ways. All results of every step and way are verified. If a reference of all
 heads would take long, the steps verify heads by turns. The ways of a window take turns, so that a drift of the
-machine's speed meets all of them.
+machine's speed meets all of them. At the end of a window its steps are prefetched once more, on inputs that nobody has
+met (`write_new`). They must be right, and as fast as before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from random import Random, SystemRandom
 from statistics import median
 from typing import Any
@@ -40,6 +42,25 @@ from longca_bench.verification.head_sample import Turn
 __all__ = ["StreamTrial"]
 
 _INPUTS = ("q", "k", "v", "dout")
+#: Steps of a window whose results on new inputs are compared.
+COMPARED = 3
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Steps of a window that were made.
+
+    Attributes:
+        taken: The worker's answer before them.
+        heard: The worker's answer after them.
+        handling: Seconds in which this process wrote tensors like the results.
+        watch: The noise of the machine since they began.
+    """
+
+    taken: Heard
+    heard: Heard
+    handling: float
+    watch: Noise
 
 
 class StreamTrial:
@@ -63,7 +84,7 @@ class StreamTrial:
         self._layers = case.stream.layers
         self._random = Random(repr(self._world.everyone(SystemRandom().getrandbits(63))))
         self._worker = instruments.workers.of(task.distributions)
-        self._clocks = {way: Clocks(self._world.device, 0.0) for way in Way}
+        self._latency, self._clocks, self._held = 0.0, dict[Way, Clocks](), ""
         self._seconds: dict[str, list[float]] = {name: [] for name in ("plan", *Way)}
         # The runner waits for this process.
         self._ours = {pid for each in self._world.everyone((os.getpid(), os.getppid())) for pid in each}
@@ -98,26 +119,29 @@ class StreamTrial:
             for rank, fault in enumerate(self._world.everyone(clocks.fault()))
             if fault
         ]
+        doubts += [
+            f"rank {rank}: {objection}" for rank, objection in enumerate(self._world.everyone(self._held)) if objection
+        ]
         fields |= self._times()
         return Result(
             Status.SUSPECT if doubts else Status.OK, "; ".join(doubts), fields if self._world.rank == 0 else {}
         )
 
     def _load(self) -> None:
-        task, latency = self._task, 0.0
+        task = self._task
         self._instruments.announce("load")
         if task.case.parallel is None:
             kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
             kernel.load()
-            latency = kernel.latency
+            self._latency = kernel.latency
         else:
             # Only ranks import torch.distributed.
             from longca_bench.measuring.remote_strategy import RemoteStrategy
 
             strategy = RemoteStrategy(self._instruments, task)
             strategy.load()
-            latency = strategy.latency
-        self._clocks = {way: Clocks(self._world.device, latency) for way in Way}
+            self._latency = strategy.latency
+        self._clocks = {way: self._new_clocks() for way in Way}
 
     def _give_back(self) -> None:
         """Gives memory of this process that nothing is in back to the device, where the worker needs it."""
@@ -136,7 +160,7 @@ class StreamTrial:
         found: list[tuple[Finding, ...]] = []
         for way in Way:  # the fixed steps come first, and compile what the others need
             self._instruments.announce("time")
-            self._made(way, steps, shards, landings)
+            made = self._make(way, steps, shards, landings)
             self._instruments.announce("verify")
             for shard, landing in zip(shards, landings, strict=True):
                 results = given_results(landing, optional_lse=self._task.optional_lse)
@@ -148,6 +172,7 @@ class StreamTrial:
                 named = tuple(each.named(f"{each.tensor} of {way} steps") for each in mine)
                 found += self._world.everyone(named)
             self._world.give_back()
+        found.append(self._meet_new_work(made, steps, shards, landings))
         return worst(found)
 
     def _shard(self, step: int) -> Shard:
@@ -160,45 +185,91 @@ class StreamTrial:
         arena = self._instruments.workers.arena
         return Shard(problem, self._sharings[step], shared, self._world, arena, self._task.rough_lse)
 
-    def _made(self, way: Way, steps: range, shards: Sequence[Shard], landings: Sequence[Results]) -> None:
-        """Makes the steps of a window in one way, on new inputs."""
-        for shard, landing in zip(shards, landings, strict=True):
+    def _make(self, way: Way, steps: range, shards: Sequence[Shard], landings: Sequence[Results]) -> _Made:
+        """Makes the steps of a window in one way, on changed inputs, and notes their seconds."""
+        for shard in shards:
             shard.draw(self._random)
             shard.write(*_INPUTS)
-            for there in landing.values():
-                there.fill_(torch.nan)
+        made = self._run(way, steps, shards, landings)
+        if way is Way.FIXED:
+            self._seconds["plan"] += self._slowest(made.taken, len(steps))
+            self._peak = max(filter(None, (self._peak, made.taken.answer.peak)), default=None)
+            self._moved_by = ",".join(f"{axis}={transport}" for axis, transport in made.taken.answer.moved_by.items())
+        self._seconds[way] += self._slowest(made.heard, len(steps))
+        # Steps of several masks differ. A drift of the machine shows in their ratios to the fixed steps.
+        pairs = zip(self._seconds[way], self._seconds[Way.FIXED], strict=True)
+        self._noise.append(made.watch.stop([mine / fixed for mine, fixed in pairs][-len(steps) :]))
+        self._clocks[way].take(sum(made.heard.answer.steps), made.heard, made.handling)
+        return made
+
+    def _meet_new_work(
+        self, made: _Made, steps: range, shards: Sequence[Shard], landings: Sequence[Results]
+    ) -> tuple[Finding, ...]:
+        """The worst findings of the steps on inputs that nobody has met. They must be as fast as prefetched ones.
+
+        Args:
+            made: The prefetched steps of the window.
+            steps: The steps.
+            shards: This rank's tokens of each step.
+            landings: The places of each step's results.
+        """
+        found: list[tuple[Finding, ...]] = []
+
+        def attempt() -> tuple[Heard, float]:
+            self._instruments.announce("time")
+            for shard in shards:
+                shard.write_new(self._random, *_INPUTS)
+            new = self._run(Way.PREFETCHED, steps, shards, landings)
+            self._instruments.announce("verify")
+            for number in sorted(self._random.sample(range(len(shards)), min(COMPARED, len(shards)))):
+                shard, landing = shards[number], landings[number]
+                results = given_results(landing, optional_lse=self._task.optional_lse)
+                forward = {name: landing[name] for name in ("out", "lse")}
+                mine = [*shard.incomplete(results), *shard.check_new(results, forward, self._random)]
+                found.extend(self._world.everyone(tuple(each.named(f"{each.tensor} of new inputs") for each in mine)))
+            self._world.give_back()
+            said = sum(self._slowest(new.heard, len(steps)))
+            return replace(new.heard, answer=new.heard.answer.model_copy(update={"seconds": said})), new.handling
+
+        # The window is one call, whose clock is that of the prefetched steps.
+        clocks, watch = self._new_clocks(), Noise(self._world.device.type, self._ours)
+        clocks.take(sum(made.heard.answer.steps), made.heard, made.handling)
+        sample = sum(self._seconds[Way.PREFETCHED][-len(steps) :])
+        objection = clocks.hold(
+            1, attempt, lambda: bool(watch.stop()["busy"]), lambda fast: all(self._world.everyone(fast)), sample
+        )
+        self._held = self._held or objection
+        return worst(found)
+
+    def _run(self, way: Way, steps: range, shards: Sequence[Shard], landings: Sequence[Results]) -> _Made:
+        """Makes the steps of a window in one way, on the inputs that are there."""
+        for there in chain(*(landing.values() for landing in landings)):
+            there.fill_(torch.nan)
         masks = tuple(cold(self._masks[step % len(self._masks)]) for step in range(steps.start, steps.stop + 1))
         tensors = tuple({name: self._place(getattr(shard.inputs, name)) for name in _INPUTS} for shard in shards)
         taken = self._worker.ask(TakeStream(self._setting, way, masks, tensors))
-        if way is Way.FIXED:
-            self._note("plan", taken, len(steps))
-            self._peak = max(filter(None, (self._peak, taken.answer.peak)), default=None)
-            self._moved_by = ",".join(f"{axis}={transport}" for axis, transport in taken.answer.moved_by.items())
         self._world.synchronize()
         start = time.perf_counter()
-        for landing in landings:
-            for there in landing.values():
-                there.fill_(torch.nan)
+        for there in chain(*(landing.values() for landing in landings)):
+            there.fill_(torch.nan)
         self._world.synchronize()
         handling = time.perf_counter() - start
         self._world.everyone(None)  # all judges give their commands at once, so their clocks can be compared
         places = tuple({name: self._place(there) for name, there in landing.items()} for landing in landings)
         watch = Noise(self._world.device.type, self._ours)
-        heard = self._worker.ask(RunStream(places))
-        self._note(way, heard, len(steps))
-        # Steps of several masks differ. A drift of the machine shows in their ratios to the fixed steps.
-        pairs = zip(self._seconds[way], self._seconds[Way.FIXED], strict=True)
-        self._noise.append(watch.stop([mine / fixed for mine, fixed in pairs][-len(steps) :]))
-        self._clocks[way].take(sum(heard.answer.steps), heard, handling)
+        return _Made(taken, self._worker.ask(RunStream(places)), handling, watch)
 
-    def _note(self, name: str, heard: Heard, count: int) -> None:
-        """Notes the seconds of each step on the slowest rank."""
+    def _slowest(self, heard: Heard, count: int) -> list[float]:
+        """The seconds of each step on the slowest rank."""
         said, changed = heard.answer.steps, heard.answer.changed
         fault = f"it gave {len(said)} times for {count} steps" if len(said) != count else ""
         fault = fault or (f"a step changes global state: {', '.join(changed)}" if changed else "")
         if faults := [each for each in self._world.everyone(fault) if each]:
             raise CaseEndError(Status.WRONG, faults[0])
-        self._seconds[name] += map(max, zip(*self._world.everyone(said), strict=True))
+        return list(map(max, zip(*self._world.everyone(said), strict=True)))
+
+    def _new_clocks(self) -> Clocks:
+        return Clocks(self._world.device, self._latency)
 
     def _place(self, tensor: torch.Tensor) -> Any:
         return self._worker.place(tensor)
