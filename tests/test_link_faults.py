@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,20 +50,28 @@ def _environment(folder: Path) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")},
         "PYTHONPATH": str(info.parent),
         "LONGCA_HISTORY": str(folder / "history.jsonl"),
+        "STARTED_BY_TEST": str(folder),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
 
 
-def _left(folder: Path) -> list[int]:
-    """The processes of a run that are still there."""
+def _left(folder: Path, seconds: float = 60) -> list[int]:
+    """The processes of a run that are still there some time after it: a keeper ends once its judge has."""
+    deadline = time.monotonic() + seconds
+    while (found := _running(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _running(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             environment = (process / "environ").read_bytes()
         except OSError:
             continue
-        if f"LONGCA_HISTORY={folder}".encode() in environment:
+        if f"STARTED_BY_TEST={folder}".encode() in environment:
             found.append(int(process.name))
     return found
 

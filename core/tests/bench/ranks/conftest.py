@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,7 @@ class Toys:
             "PYTHONPATH": os.pathsep.join(map(str, fakes.folders)),
             "LONGCA_PLUGINS": "toy",
             "LONGCA_HISTORY": str(folder / "history.jsonl"),
+            "STARTED_BY_TEST": str(folder),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
         }
@@ -120,8 +122,15 @@ class Toys:
                 line, environment = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
             except OSError:
                 continue
-            if f"LONGCA_HISTORY={self.folder}".encode() in environment:
+            if f"STARTED_BY_TEST={self.folder}".encode() in environment:
                 found[int(process.name)] = line
+        return found
+
+    def left(self, seconds=60):
+        """What is still running some time after a run: a keeper ends once its judge has."""
+        deadline = time.monotonic() + seconds
+        while (found := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
         return found
 
 

@@ -85,7 +85,7 @@ def test_under_torchrun_it_joins_the_job(toys):
     assert [(r["status"], r["world_size"], r["placed"]) for r in records] == [("ok", 2, "lazily")] * 2
     assert output.count("2 cases: 2 ok") == 1, "rank 0 alone prints"
     assert errors.count("[1/2]") == 1
-    assert not toys.processes()
+    assert not toys.left()
 
 
 @pytest.mark.slow
