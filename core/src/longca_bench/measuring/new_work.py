@@ -26,9 +26,9 @@ from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import drawn_tokens, rows_at
 
-__all__ = ["NewWork"]
+__all__ = ["COMPARED", "NewWork"]
 
-#: The most calls that are compared.
+#: The most calls, or steps of a stream, that are compared.
 COMPARED = 3
 _QKV, _OF_KEYS = ("q", "k", "v"), ("dk", "dv")
 

@@ -25,6 +25,7 @@ from longca_advice.nominal import imbalance
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import Result
+from longca_bench.measuring.new_work import COMPARED
 from longca_bench.measuring.noise import Noise
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shards import Results, Shard
@@ -42,8 +43,6 @@ from longca_bench.verification.head_sample import Turn
 __all__ = ["StreamTrial"]
 
 _INPUTS = ("q", "k", "v", "dout")
-#: Steps of a window whose results on new inputs are compared.
-COMPARED = 3
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class StreamTrial:
                 shard.write_new(self._random, *_INPUTS)
             new = self._run(Way.PREFETCHED, steps, shards, landings)
             self._instruments.announce("verify")
-            for number in sorted(self._random.sample(range(len(shards)), min(COMPARED, len(shards)))):
+            for number in self._random.sample(range(len(shards)), min(COMPARED, len(shards))):
                 shard, landing = shards[number], landings[number]
                 results = given_results(landing, optional_lse=self._task.optional_lse)
                 forward = {name: landing[name] for name in ("out", "lse")}
@@ -243,8 +242,6 @@ class StreamTrial:
 
     def _run(self, way: Way, steps: range, shards: Sequence[Shard], landings: Sequence[Results]) -> _Made:
         """Makes the steps of a window in one way, on the inputs that are there."""
-        for there in chain(*(landing.values() for landing in landings)):
-            there.fill_(torch.nan)
         masks = tuple(cold(self._masks[step % len(self._masks)]) for step in range(steps.start, steps.stop + 1))
         tensors = tuple({name: self._place(getattr(shard.inputs, name)) for name in _INPUTS} for shard in shards)
         taken = self._worker.ask(TakeStream(self._setting, way, masks, tensors))
