@@ -7,6 +7,7 @@ from longca import masks
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Problem
 from longca.masks import Form
+from longca_bench.conformance.oracle import verify
 from longca_builtin.sdpa import SDPA
 
 from ..kernels.cases import (
@@ -41,6 +42,12 @@ def test_agrees_with_the_reference(mask, heads_q, heads_kv, dtype):
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     assert [x.dtype for x in result] == [dtype, wide, dtype, dtype, dtype]
     assert_close(result, truth(mask, given), BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_of_a_large_group_are_not_added_up_in_half_precision(dtype):
+    found = verify(SDPA(), masks.build("causal", 512), dtype=dtype, heads=(32, 1), head_dim=16, device=Device("cpu"))
+    assert max(finding.closeness for finding in found.findings if finding.tensor in ("dk", "dv")) < 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
