@@ -2,8 +2,8 @@
 
 The judge's clock runs from its command until the worker says that the call has ended, and on until the results are
 there. It includes messages, the flush of the L2 cache, and copies of the results. Time for which the system gave the
-judge or the worker no core does not count. A worker whose clock runs slow is slow in all calls, and other processes
-disturb some, so the lower quartile of the distances counts.
+judge or the worker no core does not count. Other processes disturb some calls, so the lower quartile of the distances
+counts. It is that of the shorter half of the samples: a clock that runs slow in most calls makes their median too.
 
 At the end calls on inputs that the kernel has never met must be as fast as the samples. A call of a millisecond could
 be hidden in what is allowed. On CPUs the judge's clock holds such calls in bursts: many in a row, with the messages of
@@ -156,13 +156,12 @@ class Clocks:
         """The disagreement of the clocks, in a sentence, or an empty text."""
         slow = [call for call in self._calls if call.heard.ended.seconds < call.sample]
         if slow or self._ended > self.allowed:
-            ours = median(call.heard.ended.seconds for call in self._calls)
-            theirs = median(call.sample for call in self._calls)
+            ours = median(call.heard.ended.seconds for call in self._shorter)
             return (
-                f"the clocks disagree: a call took {_ms(theirs)} by the worker's, and {_ms(ours)} by the judge's, "
+                f"the clocks disagree: a call took {_ms(self._sample)} by the worker's, and {_ms(ours)} by the judge's, "
                 f"which may be ahead by {_ms(self.allowed)}"
             )
-        done = _lower_quartile([call.done for call in self._calls])
+        done = _lower_quartile([call.done for call in self._shorter])
         allowed = 2 * self.allowed + COPIES * median(call.handling for call in self._calls)
         if done > allowed:
             return f"the results of a call came {_ms(done)} after its end, and {_ms(allowed)} are allowed"
@@ -173,12 +172,17 @@ class Clocks:
         return median(call.sample for call in self._calls)
 
     @property
+    def _shorter(self) -> list[_Call]:
+        """The calls that are at most as long as the median."""
+        return [call for call in self._calls if call.sample <= self._sample]
+
+    @property
     def _fixed(self) -> float:
         return ALLOWED[self._device.type] + ROUND_TRIPS * self._latency
 
     @property
     def _ended(self) -> float:
-        return _lower_quartile([call.ended for call in self._calls])
+        return _lower_quartile([call.ended for call in self._shorter])
 
 
 def _lower_quartile(values: list[float]) -> float:

@@ -55,6 +55,12 @@ def test_neighbours_that_disturb_some_calls_accuse_nobody():
     assert clocks([quiet, disturbed, disturbed, quiet, disturbed]).fault() == ""
 
 
+def test_a_clock_that_is_slow_in_most_calls_is_found():
+    honest, hidden = (0.030, 0.0305, 0.031), (0.010, 0.0305, 0.031)
+    assert "a call took 10 ms by the worker's, and 30.5 ms" in clocks([honest, hidden, hidden] * 5).fault()
+    assert clocks([honest, honest, hidden] * 5).fault() == "", "their median is honest"
+
+
 def test_time_without_a_core_does_not_count():
     assert clocks([(0.010, 0.050, 0.051, 0.039)] * 5).fault() == ""
     assert clocks([(0.010, 0.050, 0.051, 0.020)] * 5).fault() != ""

@@ -132,6 +132,15 @@ def hiding_but_in_bursts(kernel: Any, call: Call) -> Tensors:
     return right
 
 
+def hiding_in_most(kernel: Any, call: Call) -> Tensors:
+    """Right results after some time, which the worker's clock shows in every third call."""
+    right, hidden = call.right(), kernel.memory.setdefault("hidden", [0.0])
+    patch(time, "perf_counter", lambda clock: lambda: clock() - hidden[0])
+    time.sleep(HIDDEN)
+    hidden[0] += HIDDEN if kernel.calls % 3 else 0.0
+    return right
+
+
 def when_copied(kernel: Any, call: Call) -> Tensors:
     """Memory that gets its results when the worker copies them, after it has said that the call ended."""
     results, left = call.empty(), kernel.memory
@@ -191,6 +200,7 @@ RecognisesHeadsBackward = backward(RecognisesHeads)
 KeepsByKeys = computes(kept(heads_of_keys))
 KeepsByLseBackward = backward(computes(kept(lses_of_heads)))
 SkipsBursts = computes(hiding_but_in_bursts)
+HidesInMostCalls = computes(hiding_in_most)
 ComputesWhenCopied = computes(when_copied)
 ScalesWhenTimed = computes(scaling_when_timed)
 HidesBehindThreads = beside(behind_a_crowd)

@@ -188,6 +188,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _sly("keeps_by_keys", "It keeps a part of its work for each head of k.", _SUSPECT, "new"),
     _sly("keeps_by_lse_backward", "It keeps a part of its work for each lse.", _SUSPECT, "new"),
     _sly("skips_bursts", "It hides 1 ms of each call, but repeats its results in a burst.", _WRONG, _OUT, device="cpu"),
+    _sly("hides_in_most_calls", "It hides 20 ms in two of three calls.", _SUSPECT, "disagree", device="cpu"),
     _sly("computes_when_copied", "It computes when its results are copied.", _SUSPECT, "disagree", device="cpu"),
     _sly("scales_when_timed", "It doubles q in timed calls.", _WRONG, "q of a timed call: the kernel changed"),
     _sly(
