@@ -7,9 +7,14 @@ memory. All functions refuse such a name with an `OSError` whose `strerror` is a
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
+from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 __all__ = ["append_line", "open_regular", "read_regular", "write_all", "write_whole"]
 
@@ -21,8 +26,9 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 
-
 _WRONG_KINDS = {errno.ELOOP: "a symbolic link", errno.EISDIR: "a folder"}
+#: Bytes before a line that a function may read, and seconds to wait for a file's lock.
+_MOST_READ, _PATIENCE = 2**26, 5.0
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
@@ -66,8 +72,13 @@ def read_regular(path: Path, most: int, *, follow: bool = False) -> bytes:
         OSError: The file cannot be read, is no regular file, or has more bytes.
     """
     with os.fdopen(open_regular(path, follow=follow), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
+        return _within(file, most, path)
+
+
+def _within(file: BinaryIO | FileIO, most: int, path: Path) -> bytes:
+    """The content of an open file, if it has at most some bytes."""
+    size = os.fstat(file.fileno()).st_size
+    content = (file.read(most + 1) or b"") if size <= most else b""
     if size > most or len(content) > most:
         raise OSError(errno.EFBIG, f"it has {max(size, len(content))} bytes, and at most {most} are read", str(path))
     return content
@@ -81,21 +92,41 @@ def write_all(descriptor: int, content: bytes) -> None:
     os.fsync(descriptor)
 
 
-def append_line(path: Path, line: bytes) -> None:
+def append_line(path: Path, line: bytes | Callable[[bytes], bytes], most: int = _MOST_READ) -> None:
     """Adds a line to a regular file or to a link to one. The file and its folder are made if they are missing.
 
+    Args:
+        path: The file.
+        line: The line, or a function that makes it from the lines before it. No other process adds a line meanwhile.
+        most: Bytes that these may have.
+
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written, or another process holds its lock for seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, follow=True)
-    try:
+    with os.fdopen(open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, follow=True), "rb", buffering=0) as file:
+        _lock(file.fileno(), path)
         # A writer that was killed left a line without an end. The new line must not be lost with it.
-        size = os.fstat(file).st_size
-        torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-        write_all(file, b"\n" * torn + line + b"\n")
-    finally:
-        os.close(file)
+        size = os.fstat(file.fileno()).st_size
+        torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        if callable(line):
+            line = line(_within(file, most, path) + b"\n" * torn)
+        write_all(file.fileno(), b"\n" * torn + line + b"\n")
+
+
+def _lock(file: int, path: Path) -> None:
+    """Waits for a file's lock, but not forever."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise OSError(errno.EAGAIN, "another process holds its lock", str(path)) from None
+            time.sleep(0.01)
+        except OSError:
+            return  # this file system has no locks
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -103,10 +103,7 @@ def _trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[li
     doubted = {name for name, its in providers.items() if (name, f"{its.distribution} {its.version}") in found}
     if len(doubted) == len(valid):
         return valid, []
-    said = [
-        f"{name} is passed over: `longca run` found this version of it wrong or suspect here"
-        for name in sorted(doubted)
-    ]
+    said = [f"{name} is passed over: LongCA found this version of it wrong or suspect here" for name in sorted(doubted)]
     return [name for name in valid if name not in doubted], said
 
 

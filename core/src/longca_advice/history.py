@@ -2,8 +2,11 @@
 which a kernel was wrong or suspect.
 
 The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. The full records are in each
-run's own folder. All measurements of a kernel on a device are left out once that version of the kernel was found wrong
-there. They are left out for a suspect case too, until the same case is `ok`.
+run's own folder. Lines are a chain of digests, as those of records are, and a line that was changed or inserted is left
+out. `longca verify` adds a line for each kernel that it finds wrong.
+
+All measurements of a kernel on a device are left out once that version of the kernel was found wrong there. They are
+left out for a suspect case too, until the same case is `ok`.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from longca.manifests.devices import cpu_device
 from longca.masks import Mask
-from longca.regular_files import append_line, read_regular
+from longca.regular_files import read_regular
 from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
 from longca_advice.from_records import half_of, origin_of, row_of
+from longca_advice.record_lines import RecordLines, append_linked, without_link
 
 __all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
 
@@ -33,6 +37,7 @@ __all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
 _MOST_OF_FILE, _MOST_OF_LINE = 2**26, 2**20
 #: Clocks of two machines that share the file may differ by as much.
 _CLOCKS = timedelta(days=1)
+_ANEW = "The other lines count. Remove the file to begin anew"
 
 
 class Doubt(BaseModel):
@@ -88,15 +93,18 @@ def history_path() -> Path:
 def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> None:
     """Adds the record of a case on one device, if its status says something about the kernel.
 
+    A stream is no measurement of one mask, so it is noted only where it was wrong.
+
     Args:
         record: The record.
         run: The run that the record comes from.
         mask: The record's mask, or None to draw it again.
     """
+    is_stream = record.get("stream") is not None
     with suppress(ValueError):  # a measurement that cannot be true stays in the records alone
-        if record["status"] == "ok":
+        if record["status"] == "ok" and not is_stream:
             append(row_of(record, run, mask=mask))
-        elif record["status"] in ("wrong", "suspect"):
+        elif record["status"] == "wrong" or (record["status"] == "suspect" and not is_stream):
             kernel = half_of(record, "kernel")
             about = origin_of(record)
             append(Doubt(status=record["status"], case=record["case"], kernel=kernel, run=run, **about))
@@ -105,7 +113,7 @@ def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> N
 def append(entry: Row | Doubt) -> None:
     """Adds a line. A file that cannot be written to is no error: the run's own records are elsewhere."""
     with suppress(OSError):
-        append_line(history_path(), to_line(entry).encode())
+        append_linked(history_path(), to_line(entry).encode(), _MOST_OF_FILE)
 
 
 def history() -> History:
@@ -126,15 +134,8 @@ def _read(path: Path, *_changed: int) -> History:
         return History((), (f"{path}: {error.strerror}",))
     rows: dict[tuple[str, ...], Row] = {}
     doubts: dict[tuple[str, ...], Doubt] = {}
-    wrong: list[str] = []
-    for number, line in enumerate(content.split(b"\n"), 1):
-        try:
-            entry = _entry(line)
-        except ValueError as error:
-            wrong.append(f"{path}, line {number}: {error}. Correct or remove the line")
-            continue
-        if entry is None:
-            continue
+    entries, wrong = _entries(path, content)
+    for number, entry in entries.items():
         case = (entry.run.device, entry.case or f"line {number}", entry.kernel)
         if isinstance(entry, Doubt):
             doubts[*case, entry.version] = entry
@@ -148,8 +149,30 @@ def _read(path: Path, *_changed: int) -> History:
     return History(kept, (*wrong, *(f"{path}: {text}" for text in left_out)), doubted)
 
 
-def _entry(line: bytes) -> Row | Doubt | None:
-    """The measurement or the doubt in a line, or None for an empty line.
+def _entries(path: Path, content: bytes) -> tuple[dict[int, Row | Doubt], list[str]]:
+    """The entries by the number of their line, and a sentence about each line that is wrong or missing."""
+    *lines, rest = content.split(b"\n")
+    held = RecordLines(path, (*lines, rest) if rest else tuple(lines), bool(rest), None, None)
+    entries: dict[int, Row | Doubt] = {}
+    links: dict[int, str | None] = {}
+    wrong: list[str] = []
+    for number, line in enumerate(held.lines, 1):
+        try:
+            entry, link = _entry(line)
+        except ValueError as error:
+            wrong.append(f"{held.named(number, error)}. {_ANEW}")
+            continue
+        if entry is not None:
+            entries[number], links[number] = entry, link
+    for out, note in held.breaks(links):
+        wrong.append(f"{note}. {_ANEW}")
+        if out is not None:
+            del entries[out]
+    return entries, wrong
+
+
+def _entry(line: bytes) -> tuple[Row | Doubt | None, str | None]:
+    """The measurement or the doubt in a line, or None for an empty line, and the link to the line before.
 
     Raises:
         ValueError: The line is no entry.
@@ -157,11 +180,12 @@ def _entry(line: bytes) -> Row | Doubt | None:
     if len(line) > _MOST_OF_LINE:
         raise ValueError(f"it has {len(line)} bytes, and a line has at most {_MOST_OF_LINE}")
     if not line.strip():
-        return None
+        return None, None
+    line, link = without_link(line)
     try:
         # No text in JSON has unescaped quotes, so that only a key reads so, and a row has no such key.
         if b'"status"' in line:
-            return Doubt.model_validate_json(line)
+            return Doubt.model_validate_json(line), link
         row = Row.model_validate_json(line)
     except ValidationError as error:
         raise ValueError(said(error, "row")) from None
@@ -170,7 +194,7 @@ def _entry(line: bytes) -> Row | Doubt | None:
         raise ValueError(f"{row.seconds} seconds would be {row.tflops:.0f} TFLOP/s, more than {here} can do here")
     if row.finished and datetime.fromisoformat(row.finished) > datetime.now(UTC) + _CLOCKS:
         raise ValueError(f"it was measured at {row.finished}, which has not come yet")
-    return row
+    return row, link
 
 
 def _without_doubted(rows: Iterable[Row], doubts: Iterable[Doubt]) -> tuple[tuple[Row, ...], Iterator[str]]:

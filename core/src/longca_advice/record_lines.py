@@ -1,9 +1,9 @@
 """The lines of a run's records, held against their chain.
 
 Each line of `records.jsonl` has the field `previous`: the number and the digest of the line before, as in `41:9c1f…`.
-The first line has 0 and the digest of `environment.json`. `seal.json` has the last line's link, and is written when a
-run stops. A line that was changed, dropped, doubled, inserted or moved contradicts the links of other lines. Lines of
-earlier versions have no link, and nothing speaks for or against them.
+The first line has 0 and the digest of `environment.json`, or of nothing without one. `seal.json` has the last line's
+link, and is written when a run stops. A line that was changed, dropped, doubled, inserted or moved contradicts the
+links of other lines. Lines of earlier versions have no link, and nothing speaks for or against them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from longca.errors import RequestError
-from longca.regular_files import read_regular
+from longca.regular_files import append_line, read_regular
 
 __all__ = [
     "ENVIRONMENT",
@@ -26,9 +26,11 @@ __all__ = [
     "RECORDS",
     "SEAL",
     "RecordLines",
+    "append_linked",
     "link_to",
     "read_beside",
     "read_lines",
+    "without_link",
 ]
 
 RECORDS, ENVIRONMENT, SEAL = "records.jsonl", "environment.json", "seal.json"
@@ -36,6 +38,8 @@ RECORDS, ENVIRONMENT, SEAL = "records.jsonl", "environment.json", "seal.json"
 LINK = r"^\d{1,9}:[0-9a-f]{32}$"
 #: Bytes that one line, all lines, and a file beside the records may have.
 MOST_OF_LINE, _MOST_OF_FILE, _MOST_BESIDE = 2**23, 2**29, 2**24
+#: The beginning of a line that `append_linked` wrote.
+_BEGIN = re.compile(rb'^\{"previous": ?"(\d{1,9}:[0-9a-f]{32})",')
 
 
 def link_to(number: int, line: bytes) -> str:
@@ -46,6 +50,33 @@ def link_to(number: int, line: bytes) -> str:
         line: The line without its newline, or the content of `environment.json`.
     """
     return f"{number}:{hashlib.sha256(line).hexdigest()[:32]}"
+
+
+def append_linked(path: Path, line: bytes, most: int) -> None:
+    """Adds a line that begins with a link to the line before it.
+
+    Args:
+        path: The file. It needs no environment and no seal.
+        line: The line: an object of JSON that is not empty.
+        most: Bytes that the file may have before.
+
+    Raises:
+        OSError: The file cannot be read or written.
+    """
+
+    def linked(before: bytes) -> bytes:
+        lines = before.split(b"\n")[:-1]
+        link = link_to(len(lines), lines[-1] if lines else b"")
+        return b'{"previous":"' + link.encode() + b'",' + line.removeprefix(b"{")
+
+    append_line(path, linked, most)
+
+
+def without_link(line: bytes) -> tuple[bytes, str | None]:
+    """A line as it was before `append_linked` added the link, and the link. None for a line without a link."""
+    if found := _BEGIN.match(line):
+        return b"{" + line[found.end() :], found[1].decode()
+    return line, None
 
 
 @dataclass(frozen=True)
@@ -84,7 +115,7 @@ class RecordLines:
         own = {line: link_to(place, self.lines[line - 1]) for line, place in places.items() if place}
         vouched = {place: own[line] for line, place in places.items() if own.get(line) in links}
         spoken_of = {_number(link) for link in links}
-        unread = set(range(1, len(self.lines) + 1)) - set(places)
+        unread = {number for number, line in enumerate(self.lines, 1) if line.strip()} - set(places)
         first: dict[str, int] = {}
         highest = 0
         for line, place in places.items():

@@ -349,7 +349,7 @@ def test_a_kernel_that_was_found_wrong_is_not_taken_however_fast_it_is_said_to_b
     here("lean", 1e-3, version="toys 1", case="another")
     choice = choose(problem(), TOYS)
     assert choice.kernel == "leaner"
-    assert "lean is passed over: `longca run` found this version of it wrong or suspect here" in choice.wrong
+    assert "lean is passed over: LongCA found this version of it wrong or suspect here" in choice.wrong
 
 
 def test_a_kernel_that_was_found_wrong_is_not_the_first_of_the_unmeasured():

@@ -1,10 +1,14 @@
 """The history: one line a measurement, which nothing that is wrong with the file can take down."""
 
+import fcntl
 import json
 import math
 import os
 import random
+import re
 import resource
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -76,10 +80,91 @@ def test_lines_that_are_not_whole_are_left_out_and_named(path, junk):
     append(row())
     path.write_bytes(junk + b"\n" + path.read_bytes() + junk)
     assert history().rows == (row(),)
-    first, last = history().wrong
+    first, last, *moved = history().wrong
+    assert all("missing" in said for said in moved)
     assert first.startswith(f"{path}, line 1: ")
     assert last.startswith(f"{path}, line 3: ")
-    assert "Correct or remove the line" in first
+    assert "The other lines count. Remove the file to begin anew" in first
+
+
+def change(lines):
+    lines[1] = lines[1].replace(b'"seconds":2', b'"seconds":1')
+
+
+def forge_a_link(lines):
+    lines[3] = lines[3].replace(lines[3][13:20], b"9:00000")
+
+
+def drop(lines):
+    del lines[1]
+
+
+def double(lines):
+    lines.insert(2, lines[1])
+
+
+def insert(lines):
+    lines.insert(2, to_line(row("forged", 1e-3)).encode())
+
+
+def insert_with_a_link(lines):
+    lines.insert(2, lines[2][:49] + to_line(row("forged", 1e-3)).encode()[1:])
+
+
+def add(lines):
+    lines.append(to_line(row("forged", 1e-3)).encode())
+
+
+@pytest.mark.parametrize(
+    ("tamper", "left", "says"),
+    [
+        (change, "acd", r"line 2: it was changed after it was written"),
+        (forge_a_link, "abcd", "lines 4 to 9 are missing"),
+        (drop, "acd", r"line 2 is missing; a written line was dropped"),
+        (double, "abcd", "line 3: it doubles line 2"),
+        (insert, "abcd", "line 3: it was inserted: it has no link"),
+        (insert_with_a_link, "abcd", "line 3: it was inserted, or it is a changed copy"),
+        (add, "abcd", "line 5: it was inserted: it has no link"),
+    ],
+)
+def test_lines_are_a_chain(path, tamper, left, says):
+    for number, name in enumerate("abcd"):
+        append(row(name, 1.0 + number))
+    assert history().wrong == ()
+    lines = path.read_bytes().split(b"\n")[:-1]
+    tamper(lines)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert "".join(one.kernel for one in history().rows) == left
+    (said,) = history().wrong
+    assert re.search(says, said)
+    assert said.endswith("The other lines count. Remove the file to begin anew")
+
+
+def test_lines_that_processes_add_at_once_are_one_chain(path):
+    code = "import sys; from longca_advice.history import append; from longca_advice.evidence import Row\n"
+    code += "for number in range(20): append(Row.model_validate_json(sys.argv[1]))"
+    writers = [subprocess.Popen([sys.executable, "-c", code, row(name).model_dump_json()]) for name in "abc"]
+    assert [writer.wait(120) for writer in writers] == [0, 0, 0]
+    assert history().wrong == ()
+    assert len(path.read_bytes().splitlines()) == 60
+
+
+def test_lines_of_earlier_versions_count(path):
+    path.parent.mkdir(parents=True)
+    path.write_text(to_line(row("a")) + "\n" + to_line(row("b")) + "\n")
+    append(row("c"))
+    assert [one.kernel for one in history().rows] == ["a", "b", "c"]
+    assert history().wrong == ()
+
+
+def test_a_lock_that_is_never_given_back_makes_nobody_wait(path, monkeypatch):
+    monkeypatch.setattr("longca.regular_files._PATIENCE", 0.1)
+    append(row("a"))
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        in_time(lambda: append(row("b")))
+    append(row("c"))
+    assert [one.kernel for one in history().rows] == ["a", "c"]
 
 
 @pytest.mark.parametrize("junk", [b"", b"\n\n"])
@@ -136,7 +221,8 @@ def test_the_model_is_kept_until_the_history_changes(path):
     first = sources()
     assert sources().costs is first.costs
     assert "of_this_test" in first.costs.kernels_on(CPU.device)
-    path.write_text(path.read_text() + to_line(row("b_of_this_test")) + "\n{\n")
+    append(row("b_of_this_test"))
+    path.write_text(path.read_text() + "{\n")
     assert first.notes == ()
     changed = sources()
     assert changed.costs is not first.costs

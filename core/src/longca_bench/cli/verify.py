@@ -118,7 +118,8 @@ def verify(
     of a named kernel can be verified here.
 
     An offer that passed with --unverified counts as verified on this machine, until another version of the kernel, of a
-    package that it requires or of PyTorch is installed.
+    package that it requires or of PyTorch is installed. A kernel that is wrong is passed over by kernel='auto' on this
+    machine, until another version of it is installed.
 
     With --function a function of yours is verified, in this process. The answer names what is wrong in known ways.
     Under torchrun each rank's function gets the rank's own tokens.
@@ -162,7 +163,7 @@ def verify(
             each = " or ".join(singles(name))
             raise RequestError(f"{name} is a mix, whose kernels are verified one by one; name {each}")
 
-    from longca_bench.conformance.noting import note
+    from longca_bench.conformance.noting import doubt, note
     from longca_bench.conformance.offers import verify_kernels
     from longca_bench.conformance.road import Road
     from longca_bench.reports.text import console
@@ -184,6 +185,9 @@ def verify(
                 _say_noted(name, where, note(registry, name, where, checks))
             if not as_json:
                 print_verification(console(), name, checks)
+            for wrong in doubt(registry, where, checks):
+                if not as_json:
+                    typer.echo(f"{wrong}: kernel='auto' passes over this version of it on this machine", err=True)
     finally:  # of a command that was interrupted, the offers that were verified are told
         if as_json:
             print_json({name: [_as_json(check) for check in found[name]] for name in names if name in found})

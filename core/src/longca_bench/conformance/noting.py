@@ -1,4 +1,4 @@
-"""Noting the checks of unverified offers, so that the offers count as verified on this machine."""
+"""Noting checks on this machine: unverified offers count as verified there, and wrong kernels are not recommended."""
 
 from __future__ import annotations
 
@@ -8,13 +8,59 @@ from itertools import groupby
 
 from longca.errors import RecordError
 from longca.manifests import Device
+from longca.manifests.pairs import split
 from longca.manifests.verified import Check, note_check, verified_path, versions_of
 from longca.plain_text import plain_text
 from longca.plugins import Registry
+from longca_advice.history import Doubt, append
 from longca_bench.conformance.offers import OfferCheck
 from longca_bench.conformance.subject import OVERTAKEN
+from longca_bench.measuring.environment import this_machine
+from longca_bench.measuring.status import Status
 
-__all__ = ["note"]
+__all__ = ["doubt", "note"]
+
+_GRADIENTS = ("dq", "dk", "dv")
+_MOST_OF_CASE = 200
+
+
+def doubt(registry: Registry, device: Device, checks: Sequence[OfferCheck]) -> list[str]:
+    """Adds each kernel that is wrong to this machine's history, which then leaves out what was measured of it.
+
+    Args:
+        registry: The registry of the kernels.
+        device: The device.
+        checks: Checks of offers.
+
+    Returns:
+        The kernels.
+    """
+    wrong: dict[str, OfferCheck] = {}
+    for check in checks:
+        if check.status is Status.WRONG and (kernel := _blamed(check)):
+            wrong.setdefault(kernel, check)
+    for kernel, check in wrong.items():
+        provider = registry.provider(kernel)
+        append(
+            Doubt(
+                status="wrong",
+                case=f"`longca verify`: {_failure(check)}"[:_MOST_OF_CASE],
+                kernel=kernel,
+                version=f"{provider.distribution} {provider.version}",
+                finished=datetime.now(UTC).isoformat(timespec="seconds"),
+                run=this_machine(registry, device),
+            )
+        )
+    return list(wrong)
+
+
+def _blamed(check: OfferCheck) -> str:
+    """The kernel that is wrong, or an empty text if it may be either one of a pair."""
+    halves = split(check.kernel)
+    if halves is None:
+        return check.kernel
+    of_gradients = {finding.tensor.startswith(_GRADIENTS) for _, finding in check.failures}
+    return halves[of_gradients.pop()] if len(of_gradients) == 1 else ""
 
 
 def note(registry: Registry, kernel: str, device: Device, checks: Sequence[OfferCheck]) -> list[Check]:

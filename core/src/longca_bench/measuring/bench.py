@@ -58,7 +58,7 @@ class Bench:
         """
         self._world.meet()
         if task.case.stream is not None:
-            return StreamTrial(task, self._device, self._instruments, self._inputs).measure()
+            return StreamTrial(task, self._device, self._instruments, self._inputs, self._wait_idle).measure()
         trial = self._planned(task)
         found, fields = self._verified(trial)
         times: dict[str, Any] = {}

@@ -158,8 +158,8 @@ class Clocks:
         if slow or self._ended > self.allowed:
             ours = median(call.heard.ended.seconds for call in self._shorter)
             return (
-                f"the clocks disagree: a call took {_ms(self._sample)} by the worker's, and {_ms(ours)} by the judge's, "
-                f"which may be ahead by {_ms(self.allowed)}"
+                f"the clocks disagree: a call took {_ms(self._sample)} by the worker's, and {_ms(ours)} by the "
+                f"judge's, which may be ahead by {_ms(self.allowed)}"
             )
         done = _lower_quartile([call.done for call in self._shorter])
         allowed = 2 * self.allowed + COPIES * median(call.handling for call in self._calls)

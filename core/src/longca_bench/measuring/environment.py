@@ -14,10 +14,12 @@ from longca import plugins
 from longca.manifests import Device, installed_version
 from longca.manifests.devices import driver_version
 from longca.manifests.packages import alternatives
+from longca_advice.devices import evidence_name
+from longca_advice.evidence import Run
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.suites.suite import Suite
 
-__all__ = ["environment", "package_versions", "surroundings"]
+__all__ = ["environment", "surroundings", "this_machine"]
 
 _PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
 
@@ -45,10 +47,12 @@ def surroundings(registry: plugins.Registry, device: Device) -> dict[str, Any]:
     }
 
 
-def package_versions(registry: plugins.Registry) -> dict[str, str]:
-    """The versions of the packages that are installed and that results may depend on."""
+def this_machine(registry: plugins.Registry, device: Device) -> Run:
+    """The run of what this machine's history has, with the versions of the packages that results may depend on."""
     found = {name: installed_version(name) for name in _package_names(registry)}
-    return {name: version for name, version in found.items() if version is not None}
+    versions = {name: version for name, version in found.items() if version is not None}
+    about: dict[str, Any] = {"capability": device.capability, "memory": device.memory}
+    return Run(run="this machine", device=evidence_name(device), packages=versions, **about)
 
 
 def _package_names(registry: plugins.Registry) -> list[str]:

@@ -17,11 +17,9 @@ from typing import Any
 from longca.errors import UnsupportedError
 from longca.manifests import Device
 from longca.plugins import Registry
-from longca_advice.devices import evidence_name
-from longca_advice.evidence import Run
 from longca_advice.history import remember
 from longca_bench.measuring.case_record import identity, judged, measured_record, unmeasured_record
-from longca_bench.measuring.environment import package_versions
+from longca_bench.measuring.environment import this_machine
 from longca_bench.measuring.interleave import Turns
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.measuring.options import Options
@@ -110,13 +108,7 @@ class _Run:
         self._record, self._options = record, options
         self._lock = threading.Lock()
         self._stopped = self._closed = False
-        self._here = Run(
-            run="this machine",
-            device=evidence_name(device),
-            capability=device.capability,
-            memory=device.memory,
-            packages=package_versions(registry),
-        )
+        self._here = this_machine(registry, device)
 
     def close(self) -> None:
         """Keeps no further record: the last words of a judge that is being ended are not a result."""
@@ -173,7 +165,7 @@ class _Run:
             return unmeasured_record(about, Status.SKIPPED, message)
         result = measure(task, self._options.deadline + self._options.wait_idle)
         record = measured_record(about, task, judged(result, self._device, case))
-        if case.parallel is None and case.stream is None:
+        if case.parallel is None:
             remember(record.model_dump(mode="json"), self._here, case.mask)
         return record
 

@@ -26,7 +26,7 @@ from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.new_work import COMPARED
-from longca_bench.measuring.noise import Noise
+from longca_bench.measuring.noise import Noise, quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shared_inputs import InputCache
@@ -53,13 +53,16 @@ class _Made:
         taken: The worker's answer before them.
         heard: The worker's answer after them.
         handling: Seconds in which this process wrote tensors like the results.
-        watch: The noise of the machine since they began.
+        seconds: Seconds of each step on the slowest rank.
+        samples: The same over the seconds of the fixed steps. Steps of several masks differ, and a drift of the machine
+            shows in these ratios.
     """
 
     taken: Heard
     heard: Heard
     handling: float
-    watch: Noise
+    seconds: tuple[float, ...]
+    samples: tuple[float, ...] = ()
 
 
 class StreamTrial:
@@ -70,9 +73,12 @@ class StreamTrial:
         device: The device of each rank.
         instruments: The instruments of this rank.
         inputs: Draws inputs and computes references.
+        wait_idle: Seconds that the stream may wait for a quiet machine.
     """
 
-    def __init__(self, task: Task, device: Device, instruments: Instruments, inputs: InputCache) -> None:
+    def __init__(
+        self, task: Task, device: Device, instruments: Instruments, inputs: InputCache, wait_idle: float = 0.0
+    ) -> None:
         case = task.case
         assert case.stream is not None, "the case is a stream"
         self._task, self._instruments, self._inputs = task, instruments, inputs
@@ -88,6 +94,7 @@ class StreamTrial:
         # The runner waits for this process.
         self._ours = {pid for each in self._world.everyone((os.getpid(), os.getppid())) for pid in each}
         self._noise: list[dict[str, Any]] = []
+        self._wait = wait_idle
         self._peak: int | None = None
         self._moved_by = ""
         self._windows, self._step_bytes = Windows(len(self._masks), self._world), 0
@@ -185,19 +192,24 @@ class StreamTrial:
         return Shard(problem, self._sharings[step], shared, self._world, arena, self._task.rough_lse)
 
     def _make(self, way: Way, steps: range, shards: Sequence[Shard], landings: Sequence[Results]) -> _Made:
-        """Makes the steps of a window in one way, on changed inputs, and notes their seconds."""
-        for shard in shards:
-            shard.draw(self._random)
-            shard.write(*_INPUTS)
-        made = self._run(way, steps, shards, landings)
+        """Makes the steps of a window in one way, on a quiet machine if that was asked, and notes their seconds."""
+
+        def measure() -> _Made:
+            for shard in shards:
+                shard.draw(self._random)
+                shard.write(*_INPUTS)
+            made = self._run(way, steps, shards, landings)
+            fixed = made.seconds if way is Way.FIXED else self._seconds[Way.FIXED][-len(steps) :]
+            return replace(made, samples=tuple(mine / one for mine, one in zip(made.seconds, fixed, strict=True)))
+
+        made, noise = quietly(measure, self._world, self._ours, self._wait)
+        self._wait = max(0.0, self._wait - noise.get("waited", 0.0))
+        self._noise.append(noise)
         if way is Way.FIXED:
             self._seconds["plan"] += self._slowest(made.taken, len(steps))
             self._peak = max(filter(None, (self._peak, made.taken.answer.peak)), default=None)
             self._moved_by = ",".join(f"{axis}={transport}" for axis, transport in made.taken.answer.moved_by.items())
-        self._seconds[way] += self._slowest(made.heard, len(steps))
-        # Steps of several masks differ. A drift of the machine shows in their ratios to the fixed steps.
-        pairs = zip(self._seconds[way], self._seconds[Way.FIXED], strict=True)
-        self._noise.append(made.watch.stop([mine / fixed for mine, fixed in pairs][-len(steps) :]))
+        self._seconds[way] += made.seconds
         self._clocks[way].take(sum(made.heard.answer.steps), made.heard, made.handling)
         return made
 
@@ -227,8 +239,8 @@ class StreamTrial:
                 mine = [*shard.incomplete(results), *shard.check_new(results, forward, self._random)]
                 found.extend(self._world.everyone(tuple(each.named(f"{each.tensor} of new inputs") for each in mine)))
             self._world.give_back()
-            said = sum(self._slowest(new.heard, len(steps)))
-            return replace(new.heard, answer=new.heard.answer.model_copy(update={"seconds": said})), new.handling
+            said = new.heard.answer.model_copy(update={"seconds": sum(new.seconds)})
+            return replace(new.heard, answer=said), new.handling
 
         # The window is one call, whose clock is that of the prefetched steps.
         clocks, watch = self._new_clocks(), Noise(self._world.device.type, self._ours)
@@ -253,8 +265,8 @@ class StreamTrial:
         handling = time.perf_counter() - start
         self._world.everyone(None)  # all judges give their commands at once, so their clocks can be compared
         places = tuple({name: self._place(there) for name, there in landing.items()} for landing in landings)
-        watch = Noise(self._world.device.type, self._ours)
-        return _Made(taken, self._worker.ask(RunStream(places)), handling, watch)
+        heard = self._worker.ask(RunStream(places))
+        return _Made(taken, heard, handling, tuple(self._slowest(heard, len(steps))))
 
     def _slowest(self, heard: Heard, count: int) -> list[float]:
         """The seconds of each step on the slowest rank."""
@@ -287,9 +299,13 @@ class StreamTrial:
         seconds = {str(name): tuple(found) for name, found in self._seconds.items()}
         noise, peaks, moved = zip(*self._world.everyone((self._noise, self._peak, self._moved_by)), strict=True)
         watched = [each for rank in noise for each in rank]
+        machine = next((each for each in watched if each["busy"]), watched[0])
+        if waits := [each for each in self._noise if "waited" in each]:
+            about = {"waited": sum(each["waited"] for each in waits), "measured": max(w["measured"] for w in waits)}
+            machine = {**machine, **about}
         known = tuple(peak for peak in peaks if peak is not None)
         return {
-            "machine": next((each for each in watched if each["busy"]), watched[0]),
+            "machine": machine,
             "peak_bytes": max(known, default=None),
             "rank_peak_bytes": known if self._world.size > 1 else (),
             "moved_by": "|".join(dict.fromkeys(moved)) or None,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from longca.testing import misbehaving_plugins
+
 HALVES = """
 from longca.kernels.base import Plan
 from longca_builtin.naive import Naive
@@ -344,3 +346,54 @@ def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path, form):
     assert [row["direction"] for row in told["fast"]] == ["forward", "backward"]
     assert [row["direction"] for row in told["tired"]] == ["forward"]
     assert all(row["passed"] for rows in told.values() for row in rows)
+
+
+#: Says which kernel attention takes, and whether its results are right. A line of history says that zeros is fast.
+TAKES = """
+import torch
+import longca
+from longca import masks, plugins
+from longca.manifests import Problem
+from longca.manifests.devices import cpu_device
+from longca.masks import Form
+from longca_advice.auto_kernel import choose
+from longca_advice.devices import evidence_name
+from longca_advice.evidence import Row, Run
+from longca_advice.history import append
+from longca_advice.work import work_of
+
+mask = masks.build("causal", 64)
+q, k, v = torch.randn(3, 64, 2, 32).unbind()
+about = dict(heads_q=2, heads_kv=2, head_dim=32, dtype="float32")
+append(Row(
+    kernel="zeros", direction="forward", seconds=1e-6, seqlen=64, density=mask.density, pattern="causal", case="forged",
+    mask=mask.digest, work=tuple(vars(work_of(mask, Form.ROW_INTERVALS)).values()), **about,
+    version="longca-misbehaving-fast 1.0", run=Run(run="this machine", device=evidence_name(cpu_device())),
+))
+print(choose(Problem(mask=mask, device=cpu_device(), **about), plugins.registry()).kernel, end=" ")
+print(torch.allclose(longca.attention(q, k, v, mask), longca.attention(q, k, v, mask, kernel="naive"), atol=1e-5))
+"""
+
+
+def test_a_kernel_that_is_wrong_is_not_taken_whatever_the_history_says(fakes, tmp_path):
+    fakes.folders.append(misbehaving_plugins(tmp_path / "misbehaving"))
+
+    def takes():
+        ran = fakes.python("-c", TAKES, OMP_NUM_THREADS="1")
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.split()
+
+    assert takes() == ["zeros", "False"], "nobody has verified it here, and its history says that it is fast"
+    ran = fakes.longca("verify", "--kernel", "zeros", "--device", "cpu", OMP_NUM_THREADS="1")
+    assert ran.returncode == 1
+    assert "zeros: kernel='auto' passes over this version of it on this machine" in ran.stderr
+    kernel, is_right = takes()
+    assert (kernel != "zeros", is_right) == (True, "True")
+
+
+def test_the_half_of_a_pair_that_is_wrong_is_doubted(halves):
+    ran = halves.longca("verify", "--kernel", "ahead+wrong", "--device", "cpu")
+    assert ran.returncode == 1
+    (doubt,) = (json.loads(line) for line in Path(halves.env["LONGCA_HISTORY"]).read_text().splitlines())
+    assert (doubt["status"], doubt["kernel"], doubt["version"]) == ("wrong", "wrong", "halves 1.0")
+    assert doubt["case"].startswith("`longca verify`: row_intervals float32 backward: wrong on ")

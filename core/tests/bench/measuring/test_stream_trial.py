@@ -1,6 +1,8 @@
 """Streams of masks from a suite to records: right ones, wrong ones, and the readers of their records."""
 
 import gc
+import itertools
+import json
 import os
 import re
 import statistics
@@ -19,6 +21,7 @@ from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.case_record import STEP
 from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.noise import Noise
 from longca_bench.measuring.records import read_records
 from longca_bench.measuring.runner import run_cases
 from longca_bench.measuring.shards import Shard
@@ -132,7 +135,8 @@ def test_records_say_what_is_wrong_and_no_evidence_is_learnt(fakes, tmp_path):
     assert "of fixed steps" in found["stale"].message
     assert "no backward today" in found["raises"].message
     assert list(rows_of_folder(out)) == []
-    assert not (tmp_path / "history.jsonl").exists()
+    (doubt,) = (json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines())
+    assert (doubt["status"], doubt["kernel"]) == ("wrong", "stale"), "no time of a stream is learnt"
     shown = fakes.longca("report", str(out), "--view", "dynamic")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "WRONG" in shown.stdout
@@ -168,6 +172,35 @@ class Cramped(World):
         self._events.append("meet")
 
 
+def measured(core, suite, world, tell=lambda phase: None, wait_idle=0.0):
+    """The result of a suite's first stream, and the workers that it had."""
+    keeper = Keeper(dict(os.environ))
+    workers = Workers(keeper, world.device)
+    bench = Bench(CPU, Instruments(world, workers, Phases(tell)), {160}, wait_idle)
+    try:
+        return bench.measure(task_of(core, expand(suite, core.kernels)[0], CPU)), workers
+    finally:
+        keeper.close()
+
+
+def test_steps_wait_for_a_quiet_machine_and_are_made_again(core, suite, monkeypatch):
+    """The machine is busy before the first steps, and while they are made for the first time."""
+    looks, stop = itertools.count(), Noise.stop
+
+    def stopped(watch, samples=()):
+        busy = next(looks) in (0, 2)
+        return {**stop(watch, samples), "busy": busy, "why": "a neighbour" if busy else ""}
+
+    monkeypatch.setattr(Noise, "stop", stopped)
+    result, _ = measured(core, suite, World(torch.device("cpu")), wait_idle=60.0)
+    assert result.status == "ok", result.message
+    machine = result.fields["machine"]
+    assert machine["measured"] == 2
+    assert machine["waited"] > 1.0
+    assert not machine["busy"], "what was made on a busy machine does not count"
+    assert len(result.fields["samples"]) == len(result.fields["stream"]["fixed"]) == 12
+
+
 def test_a_stream_keeps_little_memory_and_verifies_heads_by_turns(core, suite, monkeypatch):
     """A device's free memory holds what a judge keeps of a window, and NCCL and the worker find theirs."""
     monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", 0)
@@ -179,14 +212,7 @@ def test_a_stream_keeps_little_memory_and_verifies_heads_by_turns(core, suite, m
         return made
 
     monkeypatch.setattr(shared_inputs, "reference", seen)
-    world, case = Cramped(events), expand(suite, core.kernels)[0]
-    keeper = Keeper(dict(os.environ))
-    workers = Workers(keeper, world.device)
-    bench = Bench(CPU, Instruments(world, workers, Phases(events.append)), {160})
-    try:
-        result = bench.measure(task_of(core, case, CPU))
-    finally:
-        keeper.close()
+    result, workers = measured(core, suite, Cramped(events), events.append)
     assert result.status == "ok", result.message
     first = heads[0]
     assert heads == [first, ((first[0] + 1) % 2,)] * 6, "each step has the head after that of the step before"
