@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import shlex
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +29,8 @@ _SAME = ("suite", "python", "device", "cuda", "packages", "plugins", "git_revisi
 _NAMED = 5
 #: The file for the records of a run whose file was taken away.
 _RESCUED = "records.rescued.jsonl"
+#: Errors of a write for which there was no room.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RunFolder:
@@ -55,7 +60,7 @@ class RunFolder:
         self.torn = False
         self.added = 0
         self._count, self._size, self._last, self._link = 0, 0, b"", ""
-        self._coming = b""
+        self._coming = self._environment = b""
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._file = open_regular(self.records, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -94,9 +99,11 @@ class RunFolder:
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._file, self._size)
+            is_full = error.errno in _FULL
+            remedy = "make room" if is_full else "make it writable, or name a copy of the folder with --out,"
             raise RecordError(
                 f"cannot write to {self.records}: {error.strerror}. The records before it are intact; "
-                "make room and continue with --resume"
+                f"{remedy} and continue with --resume"
             ) from None
         self._count_coming()
 
@@ -140,7 +147,8 @@ class RunFolder:
             if not self.earlier:
                 (self.path / SEAL).unlink(missing_ok=True)
                 write_whole(self.path / ENVIRONMENT, json.dumps(environment, indent=2).encode() + b"\n")
-                self._link = link_to(0, read_beside(self.path / ENVIRONMENT) or b"")
+            self._environment = read_beside(self.path / ENVIRONMENT) or b""
+            self._link = self._link or link_to(0, self._environment)
             if self.torn:
                 os.ftruncate(self._file, self._size)
         except OSError as error:
@@ -174,13 +182,24 @@ class RunFolder:
         return False
 
     def _rescue(self, line: bytes) -> str:
-        """Writes the records beside a file that was taken away. Returns how to go on, as a sentence."""
+        """Writes the records beside a file that was taken away, or into a new folder if the folder went with it.
+
+        Returns:
+            How to go on, as a sentence.
+        """
         kept = self.path / _RESCUED
         try:
-            write_whole(kept, os.pread(self._file, self._size, 0) + line + b"\n")
+            lines = os.pread(self._file, self._size, 0) + line + b"\n"
+            with suppress(OSError):
+                write_whole(kept, lines)
+                return f"Its records are in {kept}: name that {RECORDS} and continue with --resume"
+            folder = Path(tempfile.mkdtemp(prefix="longca-rescued-"))
+            write_whole(folder / ENVIRONMENT, self._environment)
+            write_whole(folder / RECORDS, lines)
         except OSError as error:
-            return f"Its records cannot be written to {kept} either: {error.strerror}"
-        return f"Its records are in {kept}: name that {RECORDS} and continue with --resume"
+            return f"Its records cannot be written elsewhere either: {error.strerror}"
+        again = f"--resume --out {shlex.quote(str(folder))}"
+        return f"Its folder is gone or takes no files, so its records are in {folder}: continue with {again}"
 
     def _check_environment(self, environment: dict[str, Any]) -> None:
         file = self.path / ENVIRONMENT

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -317,6 +318,65 @@ def test_a_full_disk(faulty, tmp_path):
         assert gone("longca_bench.measuring.keeper", tmp_path)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def interrupted_by(faulty, out, harm):
+    """A run whose folder takes harm while it measures its third case: the records before, and the errors it says."""
+    process = start(faulty, out, "--kernel", "naive", "--kernel", "slow")
+    wait_for_records(out, 2)
+    before = records(out)
+    harm()
+    _, errors = process.communicate(timeout=600)
+    assert (process.returncode, len(before)) == (1, 2), errors
+    assert [line for line in errors.splitlines() if line.startswith("error: ")] == errors.splitlines()[-1:]
+    assert "Traceback" not in errors
+    assert gone("longca_bench.measuring.keeper", faulty.root)
+    return before, errors
+
+
+def resumed(faulty, out):
+    """The records of a run that goes on."""
+    process = start(faulty, out, "--kernel", "naive", "--kernel", "slow", "--resume")
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    return records(out)
+
+
+@pytest.mark.slow
+def test_a_folder_that_vanishes(faulty, tmp_path):
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    faulty.env["TMPDIR"] = str(spare)
+    before, errors = interrupted_by(faulty, tmp_path / "run", lambda: shutil.rmtree(tmp_path / "run"))
+    (kept,) = spare.iterdir()
+    assert errors.endswith(f"continue with --resume --out {kept}\n")
+    rescued = records(kept)
+    assert (rescued[:2], len(rescued)) == (before, 3), "the third was measured"
+    assert not (tmp_path / "run").exists()
+    after = resumed(faulty, kept)
+    assert (after[:3], len(after)) == (rescued, 4)
+
+
+@pytest.mark.slow
+def test_a_disk_that_becomes_read_only(faulty, tmp_path):
+    """A kernel of Linux does that to a disk that fails. A tmpfs with an open file cannot be mounted read-only."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    make = "truncate -s 8M image && mkfs.ext4 -q image && mount -o loop image disk"
+    made = subprocess.run(["sh", "-c", make], cwd=tmp_path, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {made.stderr.strip()}")
+    try:
+        abort = ["mount", "-o", "remount,abort", str(disk)]
+        before, errors = interrupted_by(faulty, disk / "run", lambda: subprocess.run(abort, check=True))
+        assert f"cannot write to {disk / 'run' / 'records.jsonl'}: Read-only file system. " in errors
+        assert "make room" not in errors
+        assert records(disk / "run") == before
+        shutil.copytree(disk / "run", tmp_path / "copy")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    after = resumed(faulty, tmp_path / "copy")
+    assert (after[:2], len(after)) == (before, 4)
 
 
 def finished(faulty, out):

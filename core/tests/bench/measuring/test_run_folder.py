@@ -231,14 +231,31 @@ def test_a_file_that_changes_under_a_run_is_found_at_the_next_record(run, change
         assert found(run)[1]
 
 
-def test_a_folder_that_vanishes_is_found_at_the_next_record(run):
+def test_records_of_a_folder_that_vanishes_are_kept_in_another(run, tmp_path, monkeypatch):
+    (tmp_path / "a spare").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "a spare"))
+    folder = RunFolder(run, SURROUNDINGS)
+    folder.append(record(case=f"{0:016x}"))
+    shutil.rmtree(run)
+    with pytest.raises(RecordError, match=r"removed or replaced.*--resume --out '") as raised:
+        folder.append(record(case=f"{1:016x}"))
+    folder.close()
+    assert not run.exists()
+    (kept,) = (tmp_path / "a spare").iterdir()
+    assert str(raised.value).endswith(f"'{kept}'")
+    assert found(kept) == ([0, 1], [])
+    write(kept, 1, resume=True)
+    assert found(kept) == ([0, 1, 2], [])
+
+
+def test_records_that_can_be_written_nowhere_are_a_sentence(run, monkeypatch):
     folder = RunFolder(run, SURROUNDINGS)
     folder.append(record())
     shutil.rmtree(run)
-    with pytest.raises(RecordError, match=r"removed or replaced.*cannot be written to"):
+    monkeypatch.setattr("tempfile.tempdir", str(run / "nowhere"))
+    with pytest.raises(RecordError, match=r"cannot be written elsewhere either: No such file"):
         folder.append(record())
     folder.close()
-    assert not run.exists()
 
 
 @pytest.fixture
