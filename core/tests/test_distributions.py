@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from .fake_plugins import FakePlugins, provides
+from .fake_plugins import WORKS, FakePlugins, provides
 
 NOISE = Random(0).randbytes(4096)
 COMMANDS = {
@@ -67,6 +67,7 @@ def broken(tmp_path_factory):
         at = fakes.add(f"broken-{index}", provides(f"broken_{index}"))
         harm(next(at.glob("*.dist-info")) / name)
     fakes.add("honest", provides("honest"))
+    fakes.add("works", WORKS)
     for name in ("longca-core", "LongCA.Core"):
         fakes.add(name, provides("sdpa", title="Not the core's"), entry="core", module="not_the_core", version="99")
     return fakes
@@ -109,6 +110,11 @@ def test_every_command_works(broken, command):
     ran = broken.longca(*command)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+def test_kernels_are_measured_and_verified(broken):
+    broken.measure()
 
 
 @pytest.mark.parametrize("harm", [noise, fifo, None])

@@ -7,7 +7,7 @@ from textwrap import indent
 
 import pytest
 
-from .fake_plugins import NO, STRATEGY, VETO, FakePlugins, provides
+from .fake_plugins import NO, STRATEGY, VETO, WORKS, FakePlugins, provides
 
 #: Code that runs from the second import on.
 SECOND = """
@@ -104,6 +104,7 @@ def harmful(tmp_path_factory):
     fakes.add("does-endless", hook("endless", f"return {ENDLESS}"))
     fakes.add("honest", hook("honest", f"if problem.heads_q == 3: {NO}"))
     fakes.add("rounds", STRATEGY)
+    fakes.add("works", WORKS)
     return fakes
 
 
@@ -161,6 +162,11 @@ def test_every_command_works_beside_harmful_hooks(harmful, command):
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.slow
+def test_kernels_are_measured_and_verified_beside_harmful_hooks(harmful):
+    harmful.measure("--no-plugin=does-hangs", "--no-plugin=does-floods")
+
+
 SECONDS = {
     "hangs": (HANG, "its second import did not end within"),
     "os-exits": ("import os; os._exit(0)", "its second import ended the process with status 0"),
@@ -187,6 +193,22 @@ def test_every_command_works_when_a_second_import_exits(fakes, command):
     fakes.add("honest", provides("honest"))
     fakes.add("rounds", STRATEGY)
     assert fakes.longca(*command).returncode == 0
+
+
+@pytest.mark.slow
+def test_kernels_are_measured_when_a_second_import_exits(fakes):
+    fakes.add("changes", SECOND.format(body="import os; os._exit(0)") + hook("mine", "return None"))
+    fakes.add("works", WORKS)
+    fakes.measure()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["import", "hook"])
+def test_kernels_are_measured_beside_a_plugin_that_hangs(fakes, where):
+    fakes.add("hangs", hook("mine", HANG) if where == "hook" else HANG)
+    fakes.add("works", WORKS)
+    fakes.env["LONGCA_PROBE_TIMEOUT"] = "2"
+    fakes.measure()
 
 
 def test_a_hang_is_waited_for_once_in_a_command(fakes):
