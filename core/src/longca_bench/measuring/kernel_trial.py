@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from random import SystemRandom
 from typing import Any
 
@@ -221,11 +221,11 @@ class KernelTrial(Trial):
             new.draw()
             if not self.is_forward:
                 for step in new.forwards:
-                    self._kernel.run(Direction.FORWARD, step.tensors, self._plan, landing=step.landing)
+                    self._call(Direction.FORWARD, step.tensors, landing=step.landing)
                 new.draw_dout()
             handling = new.empty()
             self._instruments.world.synchronize()
-            heard = self._run(Mode.BURST if count > 1 else Mode.TIMED, new.steps[1:]).heard
+            heard = self._run(Mode.BURST if count > 1 else Mode.TIMED, earlier=new.steps[1:]).heard
             if found := new.failures(without_lse=self._without_lse):
                 raise WrongResultError(found)
             return heard, handling
@@ -257,13 +257,14 @@ class KernelTrial(Trial):
         times = loading_calls(self._last)
         if times and self._instruments.world.device.type != "cpu":
             times += SystemRandom().randrange(2 + times // 8)
-            about = self.problem.direction, self._tensors, self._plan
-            self._kernel.run(*about, mode=Mode.LOAD, landing=self._landing or None, times=times)
+            self._run(Mode.LOAD, times=times)
 
-    def _run(self, mode: Mode, earlier: Sequence[Step] = ()) -> Ran:
-        direction, landing = self.problem.direction, self._landing or None
+    def _run(self, mode: Mode, **how: Any) -> Ran:
+        return self._call(self.problem.direction, self._tensors, mode=mode, landing=self._landing or None, **how)
+
+    def _call(self, direction: Direction, tensors: Mapping[str, Tensor], **how: Any) -> Ran:
         try:
-            return self._kernel.run(direction, self._tensors, self._plan, mode=mode, landing=landing, earlier=earlier)
+            return self._kernel.run(direction, tensors, self._plan, **how)
         except ContractError as error:
             raise WrongResultError([_of_timed(finding) for finding in findings_of(error)]) from None
 

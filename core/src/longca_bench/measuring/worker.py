@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import random
 import resource
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,6 +64,8 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
     """
     if setup.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(0)  # a case begins in a known state
     worker = Worker(connection, setup)
     while True:
         try:
@@ -257,10 +261,13 @@ class Worker:
         returned = describe_all(named, tensors, buffers, parts=is_strategy)
         landed = {name: there for name, there in landing.items() if _lands(returned, name, there)}
         measured["late"] = self._land(named, landed)
+        is_first = self._is_first(run)
+        # Compilers start threads in a first call, and may do so in some later ones on a CUDA device.
+        threads = run.mode is Mode.TIMED or not (is_first or world.device.type == "cuda")
         return Answer(
             returned=[returned[name] for name in named],
             fault=plain_text(fault, _WORD),
-            changed=self._state.changed(threads=run.mode is Mode.TIMED, sets_up=self._is_first(run)),
+            changed=self._state.changed(threads=threads, sets_up=is_first),
             **measured,
         )
 

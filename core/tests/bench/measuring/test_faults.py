@@ -128,6 +128,7 @@ def missed(faulty, tmp_path, kernels, *options, directions=("forward", "backward
     lacking = [case for case in product(names, directions) if case not in found]
     assert lacking or process.returncode == 1, errors
     assert "Traceback" not in errors
+    assert not [r["message"] for r in found.values() if "ContractError" in r["message"]]
     assert len(found) <= len(directions) * len(names)
     assert all(r["advice"] for r in found.values() if r["status"] != "ok")
     assert all(r["median"] is None for r in found.values() if r["status"] not in ("ok", "suspect"))
@@ -206,6 +207,73 @@ def test_a_manifest_that_names_its_own_work_is_refused(fakes):
     fakes.add("counts", provides("counts", flops=10**15))
     (problem,) = fakes.plugins()["counts"]["problems"]
     assert "flops" in problem
+
+
+#: Changes every state that it can in its first call, and says in later ones what is not as it was.
+CHANGES_ONCE = """
+import gc, os, pathlib, random, signal, sys, threading, zlib
+import numpy, torch
+from longca_builtin.naive import Naive
+
+MARKER = pathlib.Path({marker!r})
+
+def state():
+    drawn = torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state(legacy=False))
+    return [
+        torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled(), zlib.crc32(repr(drawn).encode()),
+        torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(), sorted(os.environ.items()),
+        os.getcwd().rpartition("-")[0], os.sched_getaffinity(0), signal.getsignal(signal.SIGINT), gc.isenabled(),
+        sys.getrecursionlimit(), sys.path[:], threading.active_count(), umask(),
+    ]
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+class Changes(Naive):
+    before = []
+
+    def plan(self, problem):
+        self.before = state()
+        return super().plan(problem)
+
+    def forward(self, *arguments, **buffers):
+        if not MARKER.exists():
+            MARKER.write_text(repr(self.before))
+            torch.set_default_dtype(torch.float64)
+            torch.set_num_threads(torch.get_num_threads() + 1)
+            torch._C._set_grad_enabled(not torch.is_grad_enabled())
+            torch.manual_seed(3)
+            torch.set_float32_matmul_precision("medium")
+            torch.use_deterministic_algorithms(True)
+            random.seed(3)
+            numpy.random.seed(3)
+            os.environ["OMP_NUM_THREADS"] = "7"
+            os.chdir("/")
+            os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+            signal.signal(signal.SIGINT, lambda *_: None)
+            gc.disable()
+            sys.setrecursionlimit(5000)
+            sys.path.insert(0, "/")
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            os.umask(0o777)
+        elif (expected := MARKER.read_text()) != (found := repr(self.before)):
+            raise RuntimeError(f"the state is {{found}}, and was {{expected}}")
+        return super().forward(*arguments, **buffers)
+"""
+
+
+@pytest.mark.slow
+def test_a_case_after_a_changed_state_sees_the_original(faulty, tmp_path):
+    folder = faulty.add("changes", PROVIDES.format("changes").replace("Late", "Changes"))
+    (folder / "changes_kernel.py").write_text(CHANGES_ONCE.format(marker=str(tmp_path / "marker")), "utf-8")
+    process = start(faulty, tmp_path / "run", "--kernel", "changes")
+    _, errors = process.communicate(timeout=600)
+    forward, backward = records(tmp_path / "run")
+    assert (forward["status"], backward["status"]) == ("wrong", "ok"), backward["message"] + errors
+    changes = "default dtype, threads of torch, grad mode", "random state", "affinity", "signal handlers", "sys.path"
+    assert all(change in forward["message"] for change in changes), forward["message"]
 
 
 @pytest.mark.slow
