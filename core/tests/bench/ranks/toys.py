@@ -91,6 +91,61 @@ class ReturnsOtherShape(Toy):
         return (out[:-1], lse) if os.environ["RANK"] == "1" else (out, lse)
 
 
+class ReturnsGenerator(Toy):
+    def forward(self, *arguments, **buffers):
+        results = super().forward(*arguments, **buffers)
+        return (result for result in results) if os.environ["RANK"] == "1" else results
+
+
+class ReturnsFloat64(Toy):
+    def forward(self, *arguments, **buffers):
+        out, lse = super().forward(*arguments, **buffers)
+        return (out.double(), lse) if os.environ["RANK"] == "1" else (out, lse)
+
+
+class Odd(BaseException):
+    def __str__(self):
+        raise RuntimeError("it has no text")
+
+    def __reduce__(self):
+        raise TypeError("it cannot be pickled")
+
+
+class RaisesOddly(Toy):
+    """Raises what is no Exception, has no text and cannot be pickled."""
+
+    def forward(self, *arguments, **buffers):
+        results = super().forward(*arguments, **buffers)
+        if os.environ["RANK"] == "1":
+            raise Odd
+        return results
+
+
+class WrongNowAndThen(Toy):
+    """Is off by 1 in one element of every fifth call on one rank."""
+
+    calls = 0
+
+    def forward(self, *arguments, **buffers):
+        out, lse = super().forward(*arguments, **buffers)
+        self.calls += 1
+        if os.environ["RANK"] == "1" and self.calls % 5 == 0:
+            out[7, 2, 3] += 1
+        return out, lse
+
+
+class RepeatsItself(Toy):
+    """Gives its third answer for ever after."""
+
+    calls = 0
+
+    def forward(self, *arguments, **buffers):
+        self.calls += 1
+        if self.calls <= 3:
+            self.last = super().forward(*arguments, **buffers)
+        return self.last
+
+
 class ChangesState(Toy):
     """Changes the default dtype in a forward on one rank."""
 
