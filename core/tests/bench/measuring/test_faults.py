@@ -284,6 +284,35 @@ def test_every_fault_is_named_and_the_next_case_is_unaffected(faulty, tmp_path):
     assert gone("86397", tmp_path), "a process in a session of its own lives on"
 
 
+#: Misbehaving kernels that end no check: `longca verify` goes through all of its problems with each.
+VERIFIED = {
+    "zeros", "cached_by_shape", "one_in_three", "every_second", "skips_last_row", "ignores_mask", "slightly_off",
+    "in_bfloat16", "late_thread", "copies_reference", "patches_verification", "patches_equal", "lazy_tensor",
+    "float64_out", "default_dtype", "changes_in_plan",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_verify_takes_the_same_road(faulty, tmp_path):
+    """What ends a case ends the check of an offer with the same status, and so does most of what is wrong."""
+    there = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT]
+    kernels = [k for k in there if k.module in ("ends", "") or k.name in VERIFIED]
+    named = [option for name in (*(k.name for k in kernels), "naive") for option in ("--kernel", name)]
+    ran = faulty.longca("verify", *named, "--device", "cpu", "--jobs", "2", "--timeout", "60", "--json")
+    assert ran.returncode == 1
+    assert "Traceback" not in ran.stderr
+    found = json.loads(ran.stdout)
+    odd = []
+    for kernel in kernels:
+        (row,) = (row for row in found[kernel.name] if row["direction"] == kernel.direction)
+        said = [row["error"] or "", *(f"{failure['tensor']}: {failure['note']}" for failure in row["failures"])]
+        if not any(kernel.holds(row["status"], text) for text in said):
+            odd.append((kernel.name, kernel.status, row["status"], said[:3]))
+    assert odd == []
+    assert all(row["passed"] for row in found["naive"]), "what ran beside them"
+    assert gone("longca_bench.measuring.keeper", tmp_path)
+
+
 @pytest.mark.slow
 def test_what_does_not_end_is_ended(faulty, tmp_path):
     kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is Status.TIMEOUT]
