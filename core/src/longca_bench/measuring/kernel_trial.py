@@ -21,7 +21,7 @@ from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.new_work import NewWork
-from longca_bench.measuring.noise import Noise
+from longca_bench.measuring.noise import disturbed
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, Step
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
@@ -230,8 +230,7 @@ class KernelTrial(Trial):
                 raise WrongResultError(found)
             return heard, handling
 
-        watch = Noise(self._instruments.world.device.type, (os.getppid(),))
-        self._held = self._clocks.hold(count, attempt, lambda: bool(watch.stop()["busy"]))
+        self._held = self._clocks.hold(count, attempt, disturbed(arena.device.type, (os.getppid(),)))
 
     @property
     def _means(self) -> Means:

@@ -17,7 +17,7 @@ from longca_bench.measuring.gpu_state import gpu_clock, gpu_used_by_others
 from longca_bench.measuring.processor import allowed_cores, process_tree, read_processor
 from longca_bench.measuring.world import World
 
-__all__ = ["BUSY_CORES", "BUSY_GPU", "DRIFT", "REPEATS", "Noise", "quietly", "wait_idle"]
+__all__ = ["BUSY_CORES", "BUSY_GPU", "DRIFT", "REPEATS", "Noise", "disturbed", "quietly", "wait_idle"]
 
 #: Cores that other processes may use beside a measurement on a CPU, or the share of all cores if that is more.
 BUSY_CORES, BUSY_SHARE = 0.25, 0.02
@@ -97,6 +97,12 @@ class Noise:
             return gpu_used_by_others(process_tree(self._own), self._since, worked=worked)
         except NVMLError:
             return None
+
+
+def disturbed(kind: str, own: Iterable[int]) -> Callable[[], bool]:
+    """A function that says whether other processes have computed since now. `Noise` has the arguments."""
+    watch = Noise(kind, own)
+    return lambda: bool(watch.stop()["busy"])
 
 
 def wait_idle(kind: str, seconds: float, own: Iterable[int] = ()) -> bool:

@@ -22,7 +22,7 @@ from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
-from longca_bench.measuring.noise import Noise
+from longca_bench.measuring.noise import disturbed
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
@@ -235,9 +235,8 @@ class StrategyTrial(Trial):
             return replace(heard, answer=heard.answer.model_copy(update={"seconds": seconds})), handling
 
         ours = {pid for each in self._world.everyone((os.getpid(), os.getppid())) for pid in each}
-        watch = Noise(self._world.device.type, ours)
         self._held = self._clocks.hold(
-            1, attempt, lambda: bool(watch.stop()["busy"]), lambda fast: all(self._world.everyone(fast)), sample
+            1, attempt, disturbed(self._world.device.type, ours), lambda fast: all(self._world.everyone(fast)), sample
         )
 
     def _checked(self, direction: Direction) -> Verification:

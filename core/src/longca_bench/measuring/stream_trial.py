@@ -26,7 +26,7 @@ from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.new_work import COMPARED
-from longca_bench.measuring.noise import Noise, quietly
+from longca_bench.measuring.noise import disturbed, quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shared_inputs import InputCache
@@ -243,12 +243,10 @@ class StreamTrial:
             return replace(new.heard, answer=said), new.handling
 
         # The window is one call, whose clock is that of the prefetched steps.
-        clocks, watch = self._new_clocks(), Noise(self._world.device.type, self._ours)
+        clocks, is_disturbed = self._new_clocks(), disturbed(self._world.device.type, self._ours)
         clocks.take(sum(made.heard.answer.steps), made.heard, made.handling)
         sample = sum(self._seconds[Way.PREFETCHED][-len(steps) :])
-        objection = clocks.hold(
-            1, attempt, lambda: bool(watch.stop()["busy"]), lambda fast: all(self._world.everyone(fast)), sample
-        )
+        objection = clocks.hold(1, attempt, is_disturbed, lambda fast: all(self._world.everyone(fast)), sample)
         self._held = self._held or objection
         return worst(found)
 
