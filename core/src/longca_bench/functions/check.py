@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -215,9 +216,10 @@ def examine(
     """
     if shape not in tuple(Shape):
         raise RequestError(f"the shape is {shape!r}; give {', '.join(Shape)}")
-    if rotary is not None and (head_dim % 2 or not rotary > 1):
+    if rotary is not None and (head_dim % 2 or not 1 < rotary < math.inf):
         raise RequestError(
-            f"rotary positions have the base {rotary} and {head_dim} dims; give a base above 1, and an even head dim"
+            f"rotary positions have the base {rotary} and {head_dim} dims; give a finite base above 1, "
+            "and an even head dim"
         )
     size = 0 if ranks is None else ranks.size
     labelled: Sequence[Labelled] = (

@@ -188,6 +188,7 @@ def test_what_cannot_be_called_is_refused(text, kind, said):
     [
         ({"shape": "sbhd"}, RequestError, "the shape is 'sbhd'; give thd, bhsd, bshd"),
         ({"rotary": 10000.0, "head_dim": 15}, RequestError, "and an even head dim"),
+        ({"rotary": float("inf")}, RequestError, "give a finite base above 1"),
         ({"mask": "casual"}, UnknownNameError, "Did you mean causal"),
         ({"placement": "zigzag"}, RequestError, "without a process group; start with torchrun"),
     ],
