@@ -148,7 +148,8 @@ def verify(
         given = {name: value for name, value in about.items() if value is not None}
         verify_function(function, given, described, chosen_device(device), timeout, as_json=as_json)
         return
-    _refuse("kernels are verified on every offer of their manifests", {**about, **described.given})
+    length = {"seqlen": described.seqlen, "seqlen_k": described.seqlen_k, "seed": described.seed}
+    _refuse("kernels are verified on every offer of their manifests", {**about, **length, **described.given})
     from longca.manifests.mixes import is_mix, singles
     from longca.manifests.pairs import split
 

@@ -13,6 +13,7 @@ import typer
 
 from longca.discovery.quiet import stdout_to_stderr
 from longca.errors import LongCAError, RequestError
+from longca.limits import shown
 from longca_bench.cli.finding_json import finding_as_json
 from longca_bench.cli.options import chosen_directions, print_json
 from longca_bench.cli.recommend import parse_heads
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["verify_function"]
 
 _MOST_SHOWN = 3  # wrong masks
-_HEADS = "4:2"
+_HEADS, _HEAD_DIM = "4:2", 64
 #: Visible pairs of the largest mask by device. float64 attention computes each of them, which takes minutes.
 _MOST_PAIRS = {"cpu": 2**33, "cuda": 2**40}
+#: Numbers of the queries: 16 GiB in float64.
+_MOST_NUMBERS = 2**31
 
 
 def verify_function(
@@ -56,7 +59,7 @@ def verify_function(
 
     heads = parse_heads(given.get("heads", _HEADS), _HEADS)
     mask = _mask(given.get("mask"), described, heads)
-    _check_size(mask, device)
+    _check_size(mask, device, heads[0] * given.get("head_dim", _HEAD_DIM))
     chosen_directions(given.get("direction"))
     quiet = stdout_to_stderr() if as_json else nullcontext()
     with quiet, _job(device, given, timeout) as ranks, _deadline(text, timeout, ranks) as before:
@@ -70,7 +73,7 @@ def verify_function(
             direction=given.get("direction", "backward"),
             dtype=given.get("dtype", "float32"),
             heads=heads,
-            head_dim=given.get("head_dim", 64),
+            head_dim=given.get("head_dim", _HEAD_DIM),
             softmax_scale=given.get("scale"),
             rotary=given.get("rotary"),
             equal_lengths=bool(given.get("equal_lengths")),
@@ -99,12 +102,20 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int]) -
     return described.mask(pattern, heads[1] if get_pattern(pattern).per_head else None)
 
 
-def _check_size(mask: Mask | str | None, device: Device) -> None:
+def _check_size(mask: Mask | str | None, device: Device, width: int) -> None:
+    """Refuses a mask that is too large to be verified, with the numbers that each of its queries has in all heads."""
+    if mask is None or isinstance(mask, str):
+        return
     most = _MOST_PAIRS[device.kind]
-    if mask is not None and not isinstance(mask, str) and mask.area > most:
+    if mask.area > most:
         raise RequestError(
             f"{mask.label} has {mask.area:.2g} visible pairs, and float64 attention on {device.kind} takes at most "
             f"{most:.2g} here; give a shorter --seqlen, because mistakes show at some hundred tokens too"
+        )
+    if mask.seqlen_q * width > _MOST_NUMBERS:
+        raise RequestError(
+            f"the queries of {mask.label} have {shown(mask.seqlen_q * width)} numbers in all heads, and at most "
+            f"{_MOST_NUMBERS} are allowed here; give fewer --heads, a smaller --head-dim or a shorter --seqlen"
         )
 
 

@@ -124,6 +124,31 @@ def test_suites(text, said):
         ("run causal --memory 1e300", "--memory"),
         ("run causal --nproc 1000000000000000000", "--nproc"),
         ("verify --jobs 1000000000000000000", "--jobs"),
+        ("verify --repeat 1000000000000000000", "--repeat"),
+        ("verify --timeout 1e300", "--timeout"),
+        ("verify --kernel sdpa --seqlen 1073741824", "every offer of their manifests; leave out --seqlen"),
+        ("verify --kernel sdpa --seed 7 --seqlen-k 64", "leave out --seqlen-k and --seed"),
+        (f"verify --kernel {'naive+' * 20_000}naive", "characters)…"),
+        ("verify --function m:f --mask causal --seqlen 1073741824", "lengths from 1 to 67108864 tokens"),
+        (
+            "verify --function m:f --mask causal --seqlen 67108864 --device cpu",
+            "float64 attention on cpu takes at most",
+        ),
+        (
+            "verify --function m:f --mask causal --seqlen 65536 --heads 65536:1 --head-dim 65536 --device cpu",
+            "have 281474976710656 numbers in all heads, and at most 2147483648 are allowed",
+        ),
+        (
+            f"verify --function m:f --mask causal --seqlen 9 --head-dim {'9' * 4000}",
+            "a number of about 4002 digits numbers",
+        ),
+        ("verify --function m:f --mask causal_document --documents zero.txt", "it is a device"),
+        (f"verify --function {'m' * 100_000}:f", "there is no module 'mmm"),
+        ("list-capabilities --head-dim 1073741824", "give an integer from 1 to 65536"),
+        (f"list-capabilities --head-dim {'9' * 4000}", "head_dim is a number of about 4000 digits"),
+        (f"list-capabilities --device cuda:9.{DIGITS}", "unknown device 'cuda:9.999"),
+        (f"list-capabilities --kernel {'naive+' * 20_000}naive", "characters)…"),
+        (f"list-capabilities --why sdpa {'k' * 100_000}", "unknown mask pattern 'kkk"),
         ("show-mask causal --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
         ("show-mask causal --seqlen-k 1073741824", "seqlen_k is 1073741824; lengths from 1"),
         (f"show-mask causal --seqlen {'9' * 4000}", "seqlen is a number of about 4000 digits"),
@@ -150,6 +175,7 @@ def test_suites(text, said):
         ("show-layout ring_p2p --ranks 1000000000000000007", "--ranks"),
         (f"report {'a' * 5000}", "does not exist; give the folder of a run"),
         (f"compare {'a' * 5000} b", "does not exist; give the folder of a run"),
+        ("compare zero.jsonl zero.jsonl", "it is a device"),
         ("make-lengths fifo.jsonl --out o.csv", "it is a FIFO"),
         ("make-lengths zero.txt --out o.csv", "it is a device"),
         (f"make-lengths {'a' * 5000}.jsonl --out o.csv", "File name too long"),
@@ -157,6 +183,26 @@ def test_suites(text, said):
 )
 def test_options(arguments, said):
     assert said in refusal(arguments.split())
+
+
+RECORD_FILES = [
+    ("records.jsonl", sparse(2**40), "at most 536870912 are read"),
+    ("records.jsonl", '{"' + "k" * 20_000_000 + '": 1}\n', "and a record has at most 8388608"),
+    ("records.jsonl", "[" * 100_000, "recursion limit exceeded"),
+    ("records.jsonl", f'{{"case": {DIGITS}}}', "number out of range"),
+    ("environment.json", '{"' + "k" * 20_000_000 + '": 1}', "and at most 16777216 are read"),
+    ("environment.json", sparse(2**40), "and at most 16777216 are read"),
+    ("seal.json", sparse(2**40), "and at most 16777216 are read"),
+]
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+@pytest.mark.parametrize(("name", "content", "said"), RECORD_FILES)
+def test_files_of_runs(command, name, content, said):
+    os.mkdir("run")
+    Path("run", "records.jsonl").touch()
+    content(Path("run", name)) if callable(content) else Path("run", name).write_text(content)
+    assert said in refusal([command, *["run"] * (2 if command == "compare" else 1)])
 
 
 @pytest.mark.parametrize(
@@ -260,6 +306,8 @@ SMALL = [
     ["run", "causal", "--seqlen", "64", "--dry-run"],
     ["show-mask", "causal", "--seqlen", "64"],
     ["recommend", "causal", "--seqlen", "64", "--device", "h200"],
+    ["show-layout", "ring_p2p", "--seqlen", "64"],
+    ["list-capabilities", "--device", "cpu", "--mask", "causal"],
 ]
 #: The longest argument that Linux gives to a process. Longer keys come in files.
 KEY = "k" * (2**17 - 1)
@@ -275,6 +323,18 @@ HUGE = [
     ["--" + KEY[2:]],
     *([command, KEY] for command in ("run", "show-mask", "recommend", "report")),
     *([command, "causal", "--kernel", KEY] for command in ("run", "recommend")),
+    *(["show-layout", "ring_p2p", option, KEY] for option in ("--mask", "--placement", "--mesh", "--heads")),
+    *(["show-layout", "ring_p2p", "--seqlen", length] for length in (str(2**30), "9" * 4000, DIGITS)),
+    ["show-layout", "ring_p2p", "--mesh", f"ring={2**30}"],
+    ["show-layout", "ring_p2p", "--mask", "uniform_block_sparse", "--seqlen", str(2**26)],
+    *(["list-capabilities", option, KEY] for option in ("--kernel", "--mask", "--device", "--dtype", "--direction")),
+    ["list-capabilities", "--head-dim", "9" * 4000],
+    ["verify", "--kernel", KEY],
+    ["verify", "--device", KEY],
+    ["verify", "--jobs", DIGITS],
+    ["verify", "--kernel", "sdpa", "--seqlen", str(2**30)],
+    ["compare", "key.jsonl", "key.jsonl"],
+    ["compare", KEY, KEY],
 ]
 
 
@@ -294,7 +354,7 @@ def test_huge_requests_are_refused_with_a_second_of_work_and_a_gigabyte():
     ran = subprocess.run(
         [sys.executable, "-c", DRIVER],
         input=json.dumps([SMALL, HUGE]),
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "LONGCA_PLUGINS": "longca-cp"},
         capture_output=True,
         text=True,
         preexec_fn=limit,
