@@ -29,7 +29,7 @@ from longca.regular_files import read_regular
 from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
 from longca_advice.from_records import half_of, origin_of, row_of
-from longca_advice.record_lines import RecordLines, append_linked, without_link
+from longca_advice.record_lines import MOST_WRONG, RecordLines, append_linked, without_link
 
 __all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
 
@@ -157,6 +157,9 @@ def _entries(path: Path, content: bytes) -> tuple[dict[int, Row | Doubt], list[s
     links: dict[int, str | None] = {}
     wrong: list[str] = []
     for number, line in enumerate(held.lines, 1):
+        if len(wrong) == MOST_WRONG:
+            wrong.append(f"{held.not_read_on(number)}. {_ANEW}")
+            break
         try:
             entry, link = _entry(line)
         except ValueError as error:

@@ -23,6 +23,7 @@ __all__ = [
     "ENVIRONMENT",
     "LINK",
     "MOST_OF_LINE",
+    "MOST_WRONG",
     "RECORDS",
     "SEAL",
     "RecordLines",
@@ -38,6 +39,8 @@ RECORDS, ENVIRONMENT, SEAL = "records.jsonl", "environment.json", "seal.json"
 LINK = r"^\d{1,9}:[0-9a-f]{32}$"
 #: Bytes that one line, all lines, and a file beside the records may have.
 MOST_OF_LINE, _MOST_OF_FILE, _MOST_BESIDE = 2**23, 2**29, 2**24
+#: Lines that cannot be read, after which a file is not read on.
+MOST_WRONG = 1000
 #: The beginning of a line that `append_linked` wrote.
 _BEGIN = re.compile(rb'^\{"previous": ?"(\d{1,9}:[0-9a-f]{32})",')
 
@@ -101,6 +104,10 @@ class RecordLines:
     def named(self, number: int, said: object) -> str:
         """A sentence about a line."""
         return f"{self.file}, line {number}: {said}"
+
+    def not_read_on(self, number: int) -> str:
+        """A sentence about the first line after too many wrong ones."""
+        return self.named(number, f"it and later lines were not read, after {MOST_WRONG} that are wrong")
 
     def breaks(self, previous: Mapping[int, str | None]) -> Iterator[tuple[int | None, str]]:
         """The lines that contradict the chain, each with a sentence. A number is missing if its line is not there.

@@ -369,12 +369,16 @@ def noise(path):
     path.write_bytes(random.Random(0).randbytes(100_000))
 
 
+def many(path):
+    path.write_bytes(b"{}\n" * 10_000_000)
+
+
 def nested(path):
     path.write_bytes(b'{"kernel":' * 100_000 + b"\n" + b"9" * 5000 + b"\n" + '{"kernel": "\u2028"}'.encode())
 
 
 @pytest.mark.parametrize(
-    "make", [fifo, fifo_behind_a_link, link_to_itself, folder, endless, huge, long_line, noise, nested]
+    "make", [fifo, fifo_behind_a_link, link_to_itself, folder, endless, huge, long_line, noise, nested, many]
 )
 def test_no_file_breaks_attention_or_makes_it_wait(path, make):
     path.parent.mkdir()

@@ -100,8 +100,9 @@ def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) 
 
     if text is None:
         return dict(zip(axes, equal_mesh(ranks or 4, len(axes)), strict=True))
-    found = {axis.strip(): size for axis, equals, size in (part.partition("=") for part in text.split(",")) if equals}
-    if set(found) != set(axes) or not all(_SIZE.fullmatch(size) for size in found.values()):
+    parts = [part.partition("=") for part in text.split(",")]
+    found = {axis.strip(): size for axis, _, size in parts}
+    if len(parts) != len(axes) or set(found) != set(axes) or not all(_SIZE.fullmatch(size) for size in found.values()):
         like = ",".join(f"{axis}=2" for axis in axes)
         raise RequestError(f"--mesh is {text!r}; give ranks for each of {', '.join(axes)}, such as {like}")
     sizes = {axis: int(found[axis]) for axis in axes}

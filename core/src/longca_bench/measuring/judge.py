@@ -18,7 +18,7 @@ from longca_bench.measuring.keeping import Keeper
 __all__: list[str] = []
 
 #: Variables that name folders of the user's. A run may be below them, and workers are told of no run.
-_FOLDERS = ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "LONGCA_HISTORY")
+_FOLDERS = ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD", "SGE_O_WORKDIR", "LONGCA_HISTORY")
 
 
 def main() -> None:

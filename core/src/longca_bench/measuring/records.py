@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from longca.errors import RequestError
 from longca_advice.evidence import said
 from longca_advice.record_checks import Findings, check_times, check_verified, checked_findings, checked_integers
-from longca_advice.record_lines import LINK, MOST_OF_LINE, RecordLines, read_lines
+from longca_advice.record_lines import LINK, MOST_OF_LINE, MOST_WRONG, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
 __all__ = ["SCHEMA", "Record", "StreamTimes", "parsed", "read_records"]
@@ -253,6 +253,9 @@ def parsed(held: RecordLines) -> tuple[list[Record], list[str]]:
     found: dict[int, Record] = {}
     notes: list[str] = []
     for number, line in enumerate(held.lines, 1):
+        if len(notes) == MOST_WRONG:
+            notes.append(held.not_read_on(number))
+            break
         try:
             if len(line) > MOST_OF_LINE:
                 raise ValueError(f"it has {len(line)} bytes, and a record has at most {MOST_OF_LINE}")

@@ -32,7 +32,17 @@ def test_a_mesh_has_a_size_for_each_axis_in_any_order():
 
 
 @pytest.mark.parametrize(
-    "text", ["4", "ring=4", "ring=2,ulysses=0", "ring=2,ulysses=x", "ring=2,heads=2", "ring=,ulysses=2"]
+    "text",
+    [
+        "ring=2,ulysses=2,ring=2",
+        "ring=2,ulysses=2,x",
+        "4",
+        "ring=4",
+        "ring=2,ulysses=0",
+        "ring=2,ulysses=x",
+        "ring=2,heads=2",
+        "ring=,ulysses=2",
+    ],
 )
 def test_other_meshes_are_refused(text):
     with pytest.raises(RequestError, match="give ranks for each of ring, ulysses"):

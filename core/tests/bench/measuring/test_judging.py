@@ -89,6 +89,7 @@ def test_a_worker_is_told_nothing_of_the_runs_folder(fakes, ranks):
         PWD=str(run),
         OLDPWD=str(run),
         SLURM_SUBMIT_DIR=str(run),
+        PBS_O_WORKDIR=str(run),
         LONGCA_HISTORY=str(run / "history"),
     )
     (record,) = map(json.loads, (run / "here" / "records.jsonl").read_text().splitlines())

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from longca.errors import RequestError
-from longca_advice.record_lines import read_lines
+from longca_advice.record_lines import MOST_WRONG, read_lines
 from longca_bench.measuring.case_record import measured_record
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.records import Record, parsed, read_records
@@ -127,6 +127,15 @@ IMPOSSIBLE = [
     ('"message":""|"message":"\x00"', "Invalid JSON"),
     ('"gpu":null|"gpu":' + '{"a":' * 10_000, "Invalid JSON"),
 ]
+
+
+def test_a_file_that_is_no_file_of_records_is_not_read_to_its_end(tmp_path):
+    (tmp_path / "records.jsonl").write_text(f"{record().model_dump_json()}\n" + "{}\n" * 300_000)
+    found, notes = parsed(read_lines(tmp_path))
+    assert (len(found), len(notes)) == (1, MOST_WRONG + 1)
+    assert notes[MOST_WRONG].endswith(
+        f"line {MOST_WRONG + 2}: it and later lines were not read, after 1000 that are wrong"
+    )
 
 
 @pytest.mark.parametrize(("change", "said"), IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
