@@ -28,7 +28,7 @@ _KINDS = (
 
 _WRONG_KINDS = {errno.ELOOP: "a symbolic link", errno.EISDIR: "a folder"}
 #: Bytes before a line that a function may read, and seconds to wait for a file's lock.
-_MOST_READ, _PATIENCE = 2**26, 5.0
+_MOST_READ, _PATIENCE = 2**26, 20.0
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:

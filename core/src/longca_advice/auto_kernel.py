@@ -3,8 +3,8 @@
 The cost model decides if it can. Among the kernels and pairs that are valid and installed here, the choice with the
 least predicted time wins: the time of the forward, or in training of forward and backward together. The predictions
 come from the table that is shipped with LongCA and from the measurements of this machine. A kernel without a prediction
-is not compared with the others. A kernel is passed over if `longca run` found its installed version wrong or suspect on
-this device. A choice that does not fit into the device's memory is passed over, unless nothing fits. If the least time
+is not compared with the others. A kernel is passed over if LongCA found its installed version wrong or suspect on this
+device. A choice that does not fit into the device's memory is passed over, unless nothing fits. If the least time
 goes beyond the measurements, `naive` comes after all choices within its interval.
 
 Without any prediction a stated order decides: kernels whose mask metadata is not quadratic come first, `naive` comes
@@ -95,14 +95,16 @@ def _trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[li
     """The kernels whose installed version was not found wrong here, or all of them if none is left.
 
     Returns:
-        The kernels, and a sentence about each other one.
+        The kernels, and a sentence about each other one, or about all of them.
     """
     device = evidence_name(problem.device)
     found = {(kernel, version) for kernel, where, version in sources().doubted if where == device}
     providers = {name: registry.provider(name) for name in valid} if found else {}
     doubted = {name for name, its in providers.items() if (name, f"{its.distribution} {its.version}") in found}
-    if len(doubted) == len(valid):
-        return valid, []
+    if doubted and len(doubted) == len(valid):
+        return valid, [
+            f"LongCA found every valid kernel wrong or suspect here, and one is taken: {', '.join(sorted(doubted))}"
+        ]
     said = [f"{name} is passed over: LongCA found this version of it wrong or suspect here" for name in sorted(doubted)]
     return [name for name in valid if name not in doubted], said
 

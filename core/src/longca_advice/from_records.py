@@ -28,6 +28,7 @@ from longca_advice.work import work_of
 
 __all__ = [
     "PlacementChangedError",
+    "half_at_fault",
     "half_of",
     "layout_of",
     "origin_of",
@@ -41,6 +42,8 @@ __all__ = [
 
 #: The device of problems that are laid out again. Layouts of a strategy do not depend on the device's model.
 _HOPPER = Device("cuda", (9, 0))
+#: The results of a forward and of a backward. Counts are of lse.
+_RESULTS = {"out", "lse", "counts"}, {"dq", "dk", "dv"}
 
 #: The exceptions that a line of another shape raises.
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -160,18 +163,33 @@ def row_of(
     )
 
 
-def origin_of(record: Mapping[str, Any]) -> dict[str, str]:
-    """The version and the time of a record's measurement, as rows have them."""
-    version = f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}"
+def origin_of(record: Mapping[str, Any], half: int | None = None) -> dict[str, str]:
+    """The version and the time of a record's measurement, as rows have them. `half_of` has the arguments."""
+    version = f"{half_of(record, 'distribution', half)} {half_of(record, 'distribution_version', half)}"
     return {"version": version, "finished": record["finished"]}
 
 
-def half_of(record: Mapping[str, Any], name: str) -> str:
-    """The part of a field that belongs to the kernel that ran.
+def half_of(record: Mapping[str, Any], name: str, half: int | None = None) -> str:
+    """The part of a field that belongs to one kernel of a pair, or the field if a single kernel ran.
 
-    A pair's forward is its first kernel's, and its backward its second's.
+    Args:
+        record: The record.
+        name: The field.
+        half: 0 for the forward's kernel, 1 for the backward's, or None for that of the record's direction.
     """
-    return str(record[name].split("+")[0 if record["direction"] == "forward" else -1].strip())
+    parts = record[name].split("+")
+    place = (0 if record["direction"] == "forward" else -1) if half is None else min(half, len(parts) - 1)
+    return str(parts[place].strip())
+
+
+def half_at_fault(tensors: Iterable[str]) -> int | None:
+    """The half of a pair whose results are wrong: 0 for the forward's, 1 for the backward's. None if it may be either.
+
+    Args:
+        tensors: The tensors of the findings that did not pass, such as `dq of a timed call`.
+    """
+    words = {tensor.partition(" ")[0] for tensor in tensors}
+    return next((half for half, names in enumerate(_RESULTS) if words and words <= names), None)
 
 
 def recorded_transport(record: Mapping[str, Any]) -> Transport:

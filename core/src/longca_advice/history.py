@@ -2,8 +2,8 @@
 which a kernel was wrong or suspect.
 
 The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. The full records are in each
-run's own folder. Lines are a chain of digests, as those of records are, and a line that was changed or inserted is left
-out. `longca verify` adds a line for each kernel that it finds wrong.
+run's own folder. Lines are a chain of digests, as those of records are, and a measurement that was changed or inserted
+is left out. The end of the file has no seal. `longca verify` adds a line for each kernel that it finds wrong.
 
 All measurements of a kernel on a device are left out once that version of the kernel was found wrong there. They are
 left out for a suspect case too, until the same case is `ok`.
@@ -28,16 +28,18 @@ from longca.masks import Mask
 from longca.regular_files import read_regular
 from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
-from longca_advice.from_records import half_of, origin_of, row_of
+from longca_advice.from_records import half_at_fault, half_of, origin_of, row_of
 from longca_advice.record_lines import MOST_WRONG, RecordLines, append_linked, without_link
 
 __all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
 
 #: Bytes of the file that is read, and of a line.
 _MOST_OF_FILE, _MOST_OF_LINE = 2**26, 2**20
+#: Lines of the file. Those of measurements are some hundred bytes long.
+_MOST_LINES = 2**18
 #: Clocks of two machines that share the file may differ by as much.
 _CLOCKS = timedelta(days=1)
-_ANEW = "The other lines count. Remove the file to begin anew"
+_ANEW = "Remove the file to begin anew"
 
 
 class Doubt(BaseModel):
@@ -93,7 +95,8 @@ def history_path() -> Path:
 def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> None:
     """Adds the record of a case on one device, if its status says something about the kernel.
 
-    A stream is no measurement of one mask, so it is noted only where it was wrong.
+    A stream is no measurement of one mask, so it is noted only where it was wrong. A pair that is wrong says something
+    about one of its kernels only if the results of its forward alone are wrong, or those of its backward alone.
 
     Args:
         record: The record.
@@ -105,15 +108,25 @@ def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> N
         if record["status"] == "ok" and not is_stream:
             append(row_of(record, run, mask=mask))
         elif record["status"] == "wrong" or (record["status"] == "suspect" and not is_stream):
-            kernel = half_of(record, "kernel")
-            about = origin_of(record)
+            half = None
+            if "+" in record["kernel"] and record["status"] == "wrong":
+                half = half_at_fault(found["tensor"] for found in record["findings"] if not found["passed"])
+                if half is None:
+                    return
+            kernel, about = half_of(record, "kernel", half), origin_of(record, half)
             append(Doubt(status=record["status"], case=record["case"], kernel=kernel, run=run, **about))
 
 
-def append(entry: Row | Doubt) -> None:
-    """Adds a line. A file that cannot be written to is no error: the run's own records are elsewhere."""
-    with suppress(OSError):
+def append(entry: Row | Doubt) -> bool:
+    """Adds a line, and returns whether it was written.
+
+    A file that cannot be written to is no error: the run's own records are elsewhere.
+    """
+    try:
         append_linked(history_path(), to_line(entry).encode(), _MOST_OF_FILE)
+    except OSError:
+        return False
+    return True
 
 
 def history() -> History:
@@ -134,6 +147,8 @@ def _read(path: Path, *_changed: int) -> History:
         return History((), (f"{path}: {error.strerror}",))
     rows: dict[tuple[str, ...], Row] = {}
     doubts: dict[tuple[str, ...], Doubt] = {}
+    if (count := content.count(b"\n")) > _MOST_LINES:
+        return History((), (f"{path}: it has {count} lines, and at most {_MOST_LINES} are read. {_ANEW}",))
     entries, wrong = _entries(path, content)
     for number, entry in entries.items():
         case = (entry.run.device, entry.case or f"line {number}", entry.kernel)
@@ -150,16 +165,16 @@ def _read(path: Path, *_changed: int) -> History:
 
 
 def _entries(path: Path, content: bytes) -> tuple[dict[int, Row | Doubt], list[str]]:
-    """The entries by the number of their line, and a sentence about each line that is wrong or missing."""
+    """The entries by the number of their line, and a sentence about each line that is wrong or missing.
+
+    A measurement whose line contradicts the chain is left out. A doubt counts all the same.
+    """
     *lines, rest = content.split(b"\n")
     held = RecordLines(path, (*lines, rest) if rest else tuple(lines), bool(rest), None, None)
     entries: dict[int, Row | Doubt] = {}
     links: dict[int, str | None] = {}
     wrong: list[str] = []
     for number, line in enumerate(held.lines, 1):
-        if len(wrong) == MOST_WRONG:
-            wrong.append(f"{held.not_read_on(number)}. {_ANEW}")
-            break
         try:
             entry, link = _entry(line)
         except ValueError as error:
@@ -169,8 +184,10 @@ def _entries(path: Path, content: bytes) -> tuple[dict[int, Row | Doubt], list[s
             entries[number], links[number] = entry, link
     for out, note in held.breaks(links):
         wrong.append(f"{note}. {_ANEW}")
-        if out is not None:
+        if out is not None and isinstance(entries[out], Row):
             del entries[out]
+    if (more := len(wrong) - MOST_WRONG) > 0:
+        wrong[MOST_WRONG:] = [f"{path}: {more} more lines are wrong. {_ANEW}"]
     return entries, wrong
 
 
@@ -222,5 +239,6 @@ def _told(doubt: Doubt, count: int) -> str:
     return (
         f"{count} measurements of {doubt.kernel}, because it was found {doubt.status} on {doubt.run.device} at "
         f"{doubt.finished or 'an unknown time'}, in case {doubt.case} of {doubt.version}. "
-        f"`longca verify --kernel {doubt.kernel}` checks it. Take another version of it"
+        f"`longca verify --kernel {doubt.kernel}` checks it. Install another version of it, or remove the file if you "
+        "have mended this one"
     )

@@ -39,8 +39,8 @@ RECORDS, ENVIRONMENT, SEAL = "records.jsonl", "environment.json", "seal.json"
 LINK = r"^\d{1,9}:[0-9a-f]{32}$"
 #: Bytes that one line, all lines, and a file beside the records may have.
 MOST_OF_LINE, _MOST_OF_FILE, _MOST_BESIDE = 2**23, 2**29, 2**24
-#: Lines that cannot be read, after which a file is not read on.
-MOST_WRONG = 1000
+#: Lines of a file of records, and lines that are wrong, after which it is not read on.
+_MOST_LINES, MOST_WRONG = 2**20, 1000
 #: The beginning of a line that `append_linked` wrote.
 _BEGIN = re.compile(rb'^\{"previous": ?"(\d{1,9}:[0-9a-f]{32})",')
 
@@ -122,7 +122,7 @@ class RecordLines:
         own = {line: link_to(place, self.lines[line - 1]) for line, place in places.items() if place}
         vouched = {place: own[line] for line, place in places.items() if own.get(line) in links}
         spoken_of = {_number(link) for link in links}
-        unread = {number for number, line in enumerate(self.lines, 1) if line.strip()} - set(places)
+        unread = set(range(1, len(self.lines) + 1)) - set(places)
         first: dict[str, int] = {}
         highest = 0
         for line, place in places.items():
@@ -170,6 +170,8 @@ def read_lines(path: Path) -> RecordLines:
         content = read_regular(file, _MOST_OF_FILE, follow=not path.is_dir())
     except OSError as error:
         raise RequestError(f"cannot read records from {file}: {error.strerror}") from None
+    if (count := content.count(b"\n")) > _MOST_LINES:
+        raise RequestError(f"{file} has {count} lines, and at most {_MOST_LINES} are read")
     *lines, rest = content.split(b"\n")
     whole = (*lines, rest) if rest else tuple(lines)
     return RecordLines(file, whole, bool(rest), read_beside(folder / ENVIRONMENT), _seal(folder / SEAL))

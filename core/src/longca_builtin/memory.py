@@ -10,7 +10,7 @@ PyTorch. A test compares the formulas with the records in results/h200.
 
 from __future__ import annotations
 
-from longca.kernels.sizes import DTYPE_BYTES, Tensors, empty_bytes
+from longca.kernels.sizes import Tensors, empty_bytes
 from longca.manifests import Problem
 from longca.masks import Form
 
@@ -43,11 +43,10 @@ def naive_plan(problem: Problem, form: Form) -> int:
 
 
 def sdpa_workspace(problem: Problem, form: Form) -> int:
-    """The allocations of PyTorch's operators. The fused CPU kernel's are copies in float32 of tensors and bias."""
+    """The allocations of PyTorch's operators. The fused CPU kernel's are copies in float32."""
     tensors, backward = Tensors.of(problem), problem.direction == "backward"
     if problem.device.kind == "cpu":
-        copied = tensors.element == 2 and backward
-        return 4 * (tensors.wide_q + tensors.wide_k) + 2 * _bias_bytes(problem, form) if copied else 0
+        return 4 * (tensors.wide_q + tensors.wide_k) if tensors.element == 2 and backward else 0
     # A KV head for each query head.
     expanded = 2 * tensors.k * (problem.heads_q // problem.num_heads_kv) if problem.is_gqa else 0
     half = tensors.element == 2 and problem.head_dim <= 256 and (problem.device.capability or (0, 0)) >= (8, 0)
@@ -62,16 +61,14 @@ def sdpa_workspace(problem: Problem, form: Form) -> int:
 
 
 def sdpa_plan(problem: Problem, form: Form) -> int:
-    """The dense mask as a bias in the problem's dtype, and a bool for each query that may see nothing."""
-    mask, bias = problem.concrete_mask, _bias_bytes(problem, form)
-    return bias + empty_bytes(mask) * _bias_heads(problem) // mask.heads if bias else 0
+    """The dense mask as a bias in the problem's dtype, and a bool for each query that may see nothing.
 
-
-def _bias_bytes(problem: Problem, form: Form) -> int:
-    mask = problem.concrete_mask
-    pairs = mask.seqlen_q * mask.seqlen_k if form is Form.DENSE else 0
-    return _bias_heads(problem) * pairs * DTYPE_BYTES[problem.dtype]
-
-
-def _bias_heads(problem: Problem) -> int:
-    return 1 if problem.concrete_mask.heads == 1 else problem.heads_q
+    For a backward on a CPU the bias is in float32 at least.
+    """
+    if form is not Form.DENSE:
+        return 0
+    tensors, mask = Tensors.of(problem), problem.concrete_mask
+    heads = 1 if mask.heads == 1 else problem.heads_q
+    is_wide = problem.device.kind == "cpu" and problem.direction == "backward"
+    element = max(4, tensors.element) if is_wide else tensors.element
+    return heads * mask.seqlen_q * mask.seqlen_k * element + empty_bytes(mask) * heads // mask.heads

@@ -128,7 +128,10 @@ def _bias(problem: Problem) -> Tensor:
     hidden = torch.from_numpy(~mask.dense()).to(device)
     hidden = hidden.reshape(-1, mask.seqlen_q, mask.seqlen_k)
     padded = -(-mask.seqlen_k // _BIAS_ALIGNMENT) * _BIAS_ALIGNMENT
-    bias = torch.zeros((*hidden.shape[:2], padded), dtype=torch_dtype(problem.dtype), device=device)
+    dtype = torch_dtype(problem.dtype)
+    if problem.device.kind == "cpu" and problem.direction == "backward":  # see CPUFlash
+        dtype = torch.promote_types(dtype, torch.float32)
+    bias = torch.zeros((*hidden.shape[:2], padded), dtype=dtype, device=device)
     bias[..., : mask.seqlen_k].masked_fill_(hidden, -torch.inf)
     if mask.heads not in (1, problem.heads_q):  # one mask for each KV head: its query heads share it
         bias = bias.repeat_interleave(problem.heads_q // mask.heads, dim=0)

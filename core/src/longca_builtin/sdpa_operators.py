@@ -36,7 +36,8 @@ class CPUFlash:
 
     In half precision its backward adds dk and dv up in that precision, over all heads of a group and all blocks of
     queries: with 8 heads for each KV head they miss the limits of `longca verify` from about 2048 tokens on. So a
-    backward in half precision is computed in float32, which also takes less time in float16 (PyTorch 2.13).
+    backward in half precision is computed in float32, which also takes less time in float16 (PyTorch 2.13). Its bias is
+    in float32, which a forward takes too.
     """
 
     def forward(self, qkv: Three, bias: Tensor | None, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
@@ -49,7 +50,7 @@ class CPUFlash:
     ) -> Three:
         """See `Operator.backward`."""
         wide = torch.promote_types(dout.dtype, torch.float32)
-        tensors, bias = [x.to(wide) for x in (dout, *qkv, out)], None if bias is None else bias.to(wide)
+        tensors = [x.to(wide) for x in (dout, *qkv, out)]
         dq, dk, dv = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *tensors, lse, 0.0, is_causal, attn_mask=bias, scale=scale
         )

@@ -84,7 +84,7 @@ def test_lines_that_are_not_whole_are_left_out_and_named(path, junk):
     assert all("missing" in said for said in moved)
     assert first.startswith(f"{path}, line 1: ")
     assert last.startswith(f"{path}, line 3: ")
-    assert "The other lines count. Remove the file to begin anew" in first
+    assert "Remove the file to begin anew" in first
 
 
 def change(lines):
@@ -137,7 +137,26 @@ def test_lines_are_a_chain(path, tamper, left, says):
     assert "".join(one.kernel for one in history().rows) == left
     (said,) = history().wrong
     assert re.search(says, said)
-    assert said.endswith("The other lines count. Remove the file to begin anew")
+    assert said.endswith("Remove the file to begin anew")
+
+
+def test_a_doubt_counts_whatever_the_chain_says(path):
+    record("wrong")
+    record("ok", "a")
+    path.write_text(path.read_text().replace("12:00:00", "12:00:01", 1))
+    record()
+    assert left() == [("a", "c0")]
+    changed, left_out = history().wrong
+    assert "line 1: it was changed after it was written" in changed
+    assert "found wrong on Some CPU at 2026-11-22T12:00:01" in left_out
+
+
+def test_a_doubt_after_many_wrong_lines_counts(path):
+    record()
+    path.write_bytes(path.read_bytes() + b"x\n" * 5000)
+    record("wrong")
+    assert left() == []
+    assert any("4000 more lines are wrong" in said for said in history().wrong)
 
 
 def test_lines_that_processes_add_at_once_are_one_chain(path):
@@ -167,11 +186,13 @@ def test_a_lock_that_is_never_given_back_makes_nobody_wait(path, monkeypatch):
     assert [one.kernel for one in history().rows] == ["a", "c"]
 
 
-@pytest.mark.parametrize("junk", [b"", b"\n\n"])
-def test_empty_lines_are_nothing(path, junk):
+def test_empty_lines_are_nothing(path):
+    path.parent.mkdir()
+    path.write_bytes(b"\n\n")
     append(row())
-    path.write_bytes(junk + path.read_bytes() + junk)
-    assert history().rows == (row(),)
+    path.write_bytes(path.read_bytes() + b"\n\n")
+    append(row("b"))
+    assert history().rows == (row(), row("b"))
     assert history().wrong == ()
 
 
@@ -301,11 +322,25 @@ def test_a_case_that_was_measured_again_ends_a_suspicion_but_not_an_error(status
     assert left() == after
 
 
-def test_the_half_of_a_pair_that_ran_is_doubted():
+@pytest.mark.parametrize(
+    ("status", "tensors", "kept"),
+    [
+        ("wrong", ["dq", "dv of a timed call"], "a"),
+        ("wrong", ["out", "lse of fixed steps"], "b"),
+        ("wrong", ["out", "dq"], "ab"),
+        ("wrong", ["q of a timed call"], "ab"),
+        ("wrong", ["state"], "ab"),
+        ("wrong", [], "ab"),
+        ("suspect", [], "a"),
+    ],
+)
+def test_the_half_of_a_pair_whose_results_are_wrong_is_doubted(status, tensors, kept):
     for kernel in "ab":
-        record(kernel=kernel)
-    record("wrong", "a+b", "c1", "backward", distribution="longca-a + longca-b", distribution_version="2.0 + 1.0")
-    assert left() == [("a", "c0")]
+        record(kernel=kernel, distribution=f"longca-{kernel}")
+    about = {"distribution": "longca-a + longca-b", "distribution_version": "1.0 + 1.0"}
+    findings = [{"tensor": "k", "passed": True}, *({"tensor": tensor, "passed": False} for tensor in tensors)]
+    record(status, "a+b", "c1", "backward", findings=findings, **about)
+    assert left() == [(kernel, "c0") for kernel in kept]
 
 
 def test_a_doubt_that_is_edited_is_named(path):

@@ -186,10 +186,11 @@ def verify(
                 _say_noted(name, where, note(registry, name, where, checks))
             if not as_json:
                 print_verification(console(), name, checks)
-            for wrong in doubt(registry, where, checks):
-                if not as_json:
-                    typer.echo(f"{wrong}: kernel='auto' passes over this version of it on this machine", err=True)
     finally:  # of a command that was interrupted, the offers that were verified are told
+        doubtful = {} if unverified else found  # an unverified offer that is wrong is refused by itself
+        for name, checks in doubtful.items():
+            for wrong, is_kept in doubt(registry, name, where, checks).items():
+                _say_doubted(wrong, is_kept=is_kept, quietly=as_json)
         if as_json:
             print_json({name: [_as_json(check) for check in found[name]] for name in names if name in found})
         for name, left in () if as_json else waiting.items():
@@ -218,6 +219,20 @@ def _say_noted(kernel: str, device: Device, noted: Sequence[Check]) -> None:
     """Says on stderr how many of a kernel's offers count as verified from now on."""
     if passed := sum(check.passed for check in noted):
         typer.echo(f"{kernel}: {passed} of {len(noted)} offers passed, and count as verified on {device}", err=True)
+
+
+def _say_doubted(kernel: str, *, is_kept: bool, quietly: bool) -> None:
+    """Says on stderr what a wrong kernel means for this machine. A finding that is lost is always told."""
+    from longca_advice.history import history_path
+
+    if not is_kept:
+        typer.echo(
+            f"{kernel} is wrong, and this cannot be kept in {history_path()}, so kernel='auto' may still take it. Set "
+            "LONGCA_HISTORY to a path that can be written",
+            err=True,
+        )
+    elif not quietly:
+        typer.echo(f"{kernel}: kernel='auto' passes over this version of it on this machine", err=True)
 
 
 def _refuse_nothing(found: Mapping[str, list[OfferCheck]], named: Collection[str]) -> None:

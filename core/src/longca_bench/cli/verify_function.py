@@ -31,8 +31,8 @@ _MOST_SHOWN = 3  # wrong masks
 _HEADS, _HEAD_DIM = "4:2", 64
 #: Visible pairs of the largest mask by device. float64 attention computes each of them, which takes minutes.
 _MOST_PAIRS = {"cpu": 2**33, "cuda": 2**40}
-#: Numbers of the queries: 16 GiB in float64.
-_MOST_NUMBERS = 2**31
+#: Numbers of a tensor by device: 1 and 16 GiB in float64. Masks that options do not describe have about _LENGTH tokens.
+_MOST_NUMBERS, _LENGTH = {"cpu": 2**27, "cuda": 2**31}, 256
 
 
 def verify_function(
@@ -59,7 +59,7 @@ def verify_function(
 
     heads = parse_heads(given.get("heads", _HEADS), _HEADS)
     mask = _mask(given.get("mask"), described, heads)
-    _check_size(mask, device, heads[0] * given.get("head_dim", _HEAD_DIM))
+    _check_size(mask, device, heads, given.get("head_dim", _HEAD_DIM))
     chosen_directions(given.get("direction"))
     quiet = stdout_to_stderr() if as_json else nullcontext()
     with quiet, _job(device, given, timeout) as ranks, _deadline(text, timeout, ranks) as before:
@@ -102,20 +102,21 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int]) -
     return described.mask(pattern, heads[1] if get_pattern(pattern).per_head else None)
 
 
-def _check_size(mask: Mask | str | None, device: Device, width: int) -> None:
-    """Refuses a mask that is too large to be verified, with the numbers that each of its queries has in all heads."""
-    if mask is None or isinstance(mask, str):
-        return
-    most = _MOST_PAIRS[device.kind]
-    if mask.area > most:
+def _check_size(mask: Mask | str | None, device: Device, heads: tuple[int, int], head_dim: int) -> None:
+    """Refuses a mask that is too large to be verified, or tensors that are."""
+    lengths = _LENGTH, _LENGTH
+    if mask is not None and not isinstance(mask, str):
+        lengths, most = (mask.seqlen_q, mask.seqlen_k), _MOST_PAIRS[device.kind]
+        if mask.area > most:
+            raise RequestError(
+                f"{mask.label} has {mask.area:.2g} visible pairs, and float64 attention on {device.kind} takes at most "
+                f"{most:.2g} here; give a shorter --seqlen, because mistakes show at some hundred tokens too"
+            )
+    numbers = max(length * count for length, count in zip(lengths, heads, strict=True)) * head_dim
+    if numbers > _MOST_NUMBERS[device.kind]:
         raise RequestError(
-            f"{mask.label} has {mask.area:.2g} visible pairs, and float64 attention on {device.kind} takes at most "
-            f"{most:.2g} here; give a shorter --seqlen, because mistakes show at some hundred tokens too"
-        )
-    if mask.seqlen_q * width > _MOST_NUMBERS:
-        raise RequestError(
-            f"the queries of {mask.label} have {shown(mask.seqlen_q * width)} numbers in all heads, and at most "
-            f"{_MOST_NUMBERS} are allowed here; give fewer --heads, a smaller --head-dim or a shorter --seqlen"
+            f"a tensor would have {shown(numbers)} numbers in all heads, and at most {_MOST_NUMBERS[device.kind]} are "
+            f"allowed here on {device.kind}; give fewer --heads, a smaller --head-dim or a shorter --seqlen"
         )
 
 

@@ -12,6 +12,7 @@ from longca.manifests.pairs import split
 from longca.manifests.verified import Check, note_check, verified_path, versions_of
 from longca.plain_text import plain_text
 from longca.plugins import Registry
+from longca_advice.from_records import half_at_fault
 from longca_advice.history import Doubt, append
 from longca_bench.conformance.offers import OfferCheck
 from longca_bench.conformance.subject import OVERTAKEN
@@ -20,47 +21,53 @@ from longca_bench.measuring.status import Status
 
 __all__ = ["doubt", "note"]
 
-_GRADIENTS = ("dq", "dk", "dv")
+#: Letters that a history's case has.
 _MOST_OF_CASE = 200
 
 
-def doubt(registry: Registry, device: Device, checks: Sequence[OfferCheck]) -> list[str]:
-    """Adds each kernel that is wrong to this machine's history, which then leaves out what was measured of it.
+def doubt(registry: Registry, kernel: str, device: Device, checks: Sequence[OfferCheck]) -> dict[str, bool]:
+    """Adds a kernel that is wrong to this machine's history, which then leaves out what was measured of it.
+
+    A pair that is wrong says something about one of its kernels only if the results of its forward alone are wrong, or
+    those of its backward alone. An offer without a forward is checked behind that of another kernel.
 
     Args:
-        registry: The registry of the kernels.
+        registry: The kernel's registry.
+        kernel: The kernel, or the pair.
         device: The device.
-        checks: Checks of offers.
+        checks: Checks of its offers.
 
     Returns:
-        The kernels.
+        Each kernel that is wrong, and whether the history could be written to.
     """
     wrong: dict[str, OfferCheck] = {}
     for check in checks:
-        if check.status is Status.WRONG and (kernel := _blamed(check)):
-            wrong.setdefault(kernel, check)
-    for kernel, check in wrong.items():
-        provider = registry.provider(kernel)
-        append(
-            Doubt(
-                status="wrong",
-                case=f"`longca verify`: {_failure(check)}"[:_MOST_OF_CASE],
-                kernel=kernel,
-                version=f"{provider.distribution} {provider.version}",
-                finished=datetime.now(UTC).isoformat(timespec="seconds"),
-                run=this_machine(registry, device),
-            )
-        )
-    return list(wrong)
+        if check.status is Status.WRONG and (blamed := _blamed(kernel, check)):
+            wrong.setdefault(blamed, check)
+    return {name: append(_doubt(registry, name, device, check)) for name, check in wrong.items()}
 
 
-def _blamed(check: OfferCheck) -> str:
-    """The kernel that is wrong, or an empty text if it may be either one of a pair."""
+def _doubt(registry: Registry, kernel: str, device: Device, check: OfferCheck) -> Doubt:
+    provider = registry.provider(kernel)
+    return Doubt(
+        status="wrong",
+        case=f"`longca verify`: {_failure(check)}"[:_MOST_OF_CASE],
+        kernel=kernel,
+        version=f"{provider.distribution} {provider.version}",
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=this_machine(registry, device),
+    )
+
+
+def _blamed(kernel: str, check: OfferCheck) -> str:
+    """The kernel that is wrong, or an empty text if another one may be."""
     halves = split(check.kernel)
     if halves is None:
-        return check.kernel
-    of_gradients = {finding.tensor.startswith(_GRADIENTS) for _, finding in check.failures}
-    return halves[of_gradients.pop()] if len(of_gradients) == 1 else ""
+        return kernel
+    half = half_at_fault(finding.tensor for _, finding in check.failures)
+    if split(kernel) is None:
+        return "" if half == 0 else kernel
+    return "" if half is None else halves[half]
 
 
 def note(registry: Registry, kernel: str, device: Device, checks: Sequence[OfferCheck]) -> list[Check]:

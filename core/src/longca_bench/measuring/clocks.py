@@ -154,11 +154,12 @@ class Clocks:
 
     def fault(self) -> str:
         """The disagreement of the clocks, in a sentence, or an empty text."""
-        slow = [call for call in self._calls if call.heard.ended.seconds < call.sample]
+        slow = next((call for call in self._calls if call.heard.ended.seconds < call.sample), None)
         if slow or self._ended > self.allowed:
-            ours = median(call.heard.ended.seconds for call in self._shorter)
+            theirs = slow.sample if slow else self._sample
+            ours = slow.heard.ended.seconds if slow else median(call.heard.ended.seconds for call in self._shorter)
             return (
-                f"the clocks disagree: a call took {_ms(self._sample)} by the worker's, and {_ms(ours)} by the "
+                f"the clocks disagree: a call took {_ms(theirs)} by the worker's, and {_ms(ours)} by the "
                 f"judge's, which may be ahead by {_ms(self.allowed)}"
             )
         done = _lower_quartile([call.done for call in self._shorter])

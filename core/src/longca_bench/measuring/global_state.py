@@ -106,6 +106,7 @@ def _precision_flags() -> tuple[bool, ...]:
         torch.backends.cudnn.allow_tf32,
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False),  # of PyTorch 2.7
     )
 
 
@@ -146,6 +147,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "float32 matmul precision": torch.get_float32_matmul_precision,
     "precision flags": _precision_flags,
     "backends of attention": _attention_backends,
+    "errors of numpy": np.geterr,
     "flush of denormals": lambda: float("1e-310") * 0.5 == 0.0,
     "random state of torch": _random_state_of_torch,
     "random state of random": random.getstate,

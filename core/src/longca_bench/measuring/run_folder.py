@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -187,16 +188,20 @@ class RunFolder:
         Returns:
             How to go on, as a sentence.
         """
-        kept = self.path / _RESCUED
+        kept, folder = self.path / _RESCUED, None
         try:
-            lines = os.pread(self._file, self._size, 0) + line + b"\n"
+            before = os.pread(self._file, self._size, 0)
+            if len(before) != self._size:
+                return "Its records were removed too"
             with suppress(OSError):
-                write_whole(kept, lines)
+                write_whole(kept, before + line + b"\n")
                 return f"Its records are in {kept}: name that {RECORDS} and continue with --resume"
             folder = Path(tempfile.mkdtemp(prefix="longca-rescued-"))
             write_whole(folder / ENVIRONMENT, self._environment)
-            write_whole(folder / RECORDS, lines)
+            write_whole(folder / RECORDS, before + line + b"\n")
         except OSError as error:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             return f"Its records cannot be written elsewhere either: {error.strerror}"
         again = f"--resume --out {shlex.quote(str(folder))}"
         return f"Its folder is gone or takes no files, so its records are in {folder}: continue with {again}"

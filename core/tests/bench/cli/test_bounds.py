@@ -136,7 +136,15 @@ def test_suites(text, said):
         ),
         (
             "verify --function m:f --mask causal --seqlen 65536 --heads 65536:1 --head-dim 65536 --device cpu",
-            "have 281474976710656 numbers in all heads, and at most 2147483648 are allowed",
+            "have 281474976710656 numbers in all heads, and at most 134217728 are allowed",
+        ),
+        (
+            "verify --function m:f --mask full --seqlen 9 --seqlen-k 67108864 --heads 64:64 --device cpu",
+            "have 274877906944 numbers in all heads, and at most 134217728 are allowed",
+        ),
+        (
+            "verify --function m:f --mask causal --heads 65536:1 --head-dim 65536 --device cpu",
+            "have 1099511627776 numbers in all heads, and at most 134217728 are allowed",
         ),
         (
             f"verify --function m:f --mask causal --seqlen 9 --head-dim {'9' * 4000}",

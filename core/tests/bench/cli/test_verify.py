@@ -28,6 +28,12 @@ class Forward:
 class Backward:
     plan, backward = Forward.plan, Naive.backward
 
+class Overwrites(Backward):
+    def backward(self, dout, q, *arguments, **buffers):
+        results = super().backward(dout, q, *arguments, **buffers)
+        q.zero_()
+        return results
+
 class Wrong(Backward):
     def backward(self, *arguments, **buffers):
         dq, dk, dv = super().backward(*arguments, **buffers)
@@ -40,6 +46,7 @@ def provide_kernel():
     back = offer("row_intervals", backward="external", forward=False, **here)
     return [kernel("ahead", offer("row_intervals", **here), implementation="half_kernels:Forward"),
             kernel("back", back, implementation="half_kernels:Backward"),
+            kernel("overwrites", back, implementation="half_kernels:Overwrites"),
             kernel("wrong", back, implementation="half_kernels:Wrong")]
 """
 
@@ -391,9 +398,27 @@ def test_a_kernel_that_is_wrong_is_not_taken_whatever_the_history_says(fakes, tm
     assert (kernel != "zeros", is_right) == (True, "True")
 
 
-def test_the_half_of_a_pair_that_is_wrong_is_doubted(halves):
-    ran = halves.longca("verify", "--kernel", "ahead+wrong", "--device", "cpu")
+@pytest.mark.parametrize(
+    ("asked", "doubted"),
+    [("ahead+wrong", ["wrong"]), ("wrong", ["wrong"]), ("overwrites", ["overwrites"]), ("ahead+overwrites", [])],
+)
+def test_of_a_pair_the_kernel_that_is_wrong_is_doubted(halves, asked, doubted):
+    """A backward that has no forward is checked behind that of naive. Either half may have changed an input."""
+    ran = halves.longca("verify", "--kernel", asked, "--device", "cpu")
     assert ran.returncode == 1
-    (doubt,) = (json.loads(line) for line in Path(halves.env["LONGCA_HISTORY"]).read_text().splitlines())
-    assert (doubt["status"], doubt["kernel"], doubt["version"]) == ("wrong", "wrong", "halves 1.0")
-    assert doubt["case"].startswith("`longca verify`: row_intervals float32 backward: wrong on ")
+    history = Path(halves.env["LONGCA_HISTORY"])
+    found = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
+    assert [(each["status"], each["kernel"], each["version"]) for each in found] == [
+        ("wrong", name, "halves 1.0") for name in doubted
+    ]
+    assert all(each["case"].startswith("`longca verify`: row_intervals float32 backward: wrong on ") for each in found)
+
+
+def test_a_finding_that_cannot_be_kept_is_told(halves):
+    (halves.root / "file").write_text("")
+    path = halves.root / "file" / "history.jsonl"
+    ran = halves.longca("verify", "--kernel", "wrong", "--device", "cpu", "--json", LONGCA_HISTORY=str(path))
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(
+        f"wrong is wrong, and this cannot be kept in {path}, so kernel='auto' may still take it."
+    )
