@@ -114,7 +114,8 @@ class Slurm:
 
     def cases(self) -> list[tuple[str, str, int]]:
         file = self.out / "records.jsonl"
-        lines = file.read_text("utf-8").splitlines() if file.exists() else []
+        text = file.read_text("utf-8") if file.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # the last line may be written just now
         return [(r["status"], r["direction"], r["world_size"]) for r in map(json.loads, lines)]
 
     def until_first(self) -> None:

@@ -85,8 +85,8 @@ class _Judge:
     _kernels: dict[tuple[str, frozenset[str]], RemoteKernel] = field(default_factory=dict)
 
     def kernel(self, registry: Registry, name: str, timeout: float) -> RemoteKernel:
-        """A kernel that has some seconds from now on."""
-        self.workers.deadline = time.monotonic() + timeout
+        """A kernel that has some seconds from now on. Starting its worker takes nothing of them."""
+        self.workers.deadline = None
         if len(self.workers.arena.unused) > _MOST_UNUSED:
             self.workers.trim()
         key = name, frozenset(provider.distribution for provider in registry.providers(name))
@@ -94,6 +94,8 @@ class _Judge:
             if len(self._kernels) == _MOST_KERNELS:
                 self._kernels.pop(next(iter(self._kernels))).end()
             self._kernels[key] = RemoteKernel(self.workers, *key)
+        self._kernels[key].start()
+        self.workers.deadline = time.monotonic() + timeout
         return self._kernels[key]
 
 

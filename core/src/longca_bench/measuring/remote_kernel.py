@@ -113,6 +113,10 @@ class RemoteKernel:
         """Seconds of a round trip to the worker, before it had loaded a plugin."""
         return self._worker.latency
 
+    def start(self) -> None:
+        """Starts the worker, unless it runs."""
+        self._worker.start()
+
     def load(self) -> dict[str, list[str]]:
         """Imports the kernel in the worker. A worker whose global state was changed is replaced first.
 

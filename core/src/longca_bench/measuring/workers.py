@@ -180,6 +180,11 @@ class Worker:
         self.age, self.latency, self.is_changed, self.is_joined = 0, 0.0, False, False
         self.look: Callable[[], None] = lambda: None
 
+    def start(self) -> None:
+        """Starts the process, unless it runs."""
+        if self._process is None:
+            self._ready()
+
     def load(self, kernel: str) -> dict[str, list[str]]:
         """Makes it import a kernel and make its instance, unless it has.
 
