@@ -16,7 +16,7 @@ import torch
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Device
 from longca.plugins import Registry
-from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.keeping import Keeper, workers_environment
 from longca_bench.measuring.options import DEADLINE
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import methods_of
@@ -24,8 +24,6 @@ from longca_bench.measuring.workers import Workers
 
 __all__ = ["Road"]
 
-#: Variables that say nothing to a worker. The judge says which distributions a worker loads.
-_OWN = frozenset({"LONGCA_HISTORY", "LONGCA_PLUGINS", "PYTEST_CURRENT_TEST"})
 _MOST_KERNELS = 4  # with a worker each
 _MOST_UNUSED = 200  # blocks of shared memory without a tensor, each of which holds a file descriptor
 
@@ -63,7 +61,7 @@ class Road:
 
     def _remote(self, registry: Registry, name: str, device: Device) -> RemoteKernel:
         place = torch_device(device)
-        environment = {key: value for key, value in os.environ.items() if key not in _OWN}
+        environment = workers_environment()
         if place in _judges and _judges[place].environment != environment:
             _judges.pop(place).workers.close()
         if place not in _judges:

@@ -100,10 +100,16 @@ def _random_state_of_numpy() -> bytes:
     return repr(state["state"]["pos"]).encode() + state["state"]["key"].tobytes()
 
 
+def _float32_precision() -> list[str]:
+    """The precision of every backend. The older flags raise once a program has set one of these."""
+    every: Any = torch.backends
+    cuda, cudnn, mkldnn = every.cuda, every.cudnn, every.mkldnn
+    backends = (every, cuda.matmul, cudnn, cudnn.conv, cudnn.rnn, mkldnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
+    return [str(backend.fp32_precision) for backend in backends]
+
+
 def _precision_flags() -> tuple[bool, ...]:
     return (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
         getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False),  # of PyTorch 2.7
@@ -144,7 +150,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
         torch.backends.cudnn.benchmark,
     ),
     "anomaly mode": torch.is_anomaly_enabled,
-    "float32 matmul precision": torch.get_float32_matmul_precision,
+    "float32 precision": _float32_precision,
     "precision flags": _precision_flags,
     "backends of attention": _attention_backends,
     "errors of numpy": np.geterr,

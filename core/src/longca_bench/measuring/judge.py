@@ -7,26 +7,21 @@ NAMES are variables of the environment that are the judge's alone. Workers have 
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from multiprocessing.connection import Connection
 
 from longca.processes import end_with_parent
-from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.keeping import Keeper, workers_environment
 
 __all__: list[str] = []
-
-#: Variables that name folders of the user's. A run may be below them, and workers are told of no run.
-_FOLDERS = ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD", "SGE_O_WORKDIR", "LONGCA_HISTORY")
 
 
 def main() -> None:
     """Serves the connection that the command line names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it handles Ctrl-C
     end_with_parent()
-    own = {*sys.argv[2].split(","), *_FOLDERS}
-    keeper = Keeper({name: value for name, value in os.environ.items() if name not in own}, sys.argv[3])
+    keeper = Keeper(workers_environment(sys.argv[2].split(",")), sys.argv[3])
     try:
         from longca_bench.measuring.judging import serve  # the keeper imports PyTorch at the same time
 

@@ -22,13 +22,27 @@ from longca.plain_text import plain_text
 from longca.processes import end_all, how_it_ended, stop_all
 from longca_bench.measuring.cgroup import end_cgroups
 
-__all__ = ["Keeper", "WorkerProcess"]
+__all__ = ["Keeper", "WorkerProcess", "workers_environment"]
 
 _MODULE = "longca_bench.measuring.keeper"
 _START = 120.0  # seconds: importing torch on a busy machine takes long
 _ANSWER = 10.0  # seconds in which a keeper answers, unless something stopped it
 _PAUSE = 0.01
 _LAST_WORDS = 2000  # characters of a worker's output that are kept
+#: Variables that name folders of the user's. A run may be below them.
+_FOLDERS = ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD", "SGE_O_WORKDIR")
+#: Variables that the judge goes by: its files, its plugins, and the test that it runs in.
+_JUDGES = ("LONGCA_HISTORY", "LONGCA_VERIFIED", "LONGCA_PLUGINS", "PYTEST_CURRENT_TEST")
+
+
+def workers_environment(own: Iterable[str] = ()) -> dict[str, str]:
+    """The environment of workers: this process's, without what they must not know.
+
+    Args:
+        own: Further variables that are this process's alone.
+    """
+    hidden = {*_FOLDERS, *_JUDGES, *own}
+    return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 class KeeperLostError(Exception):

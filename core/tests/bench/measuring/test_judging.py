@@ -60,6 +60,7 @@ def test_memory_of_a_kernel_is_the_kernels():
 
 SPY = """
 import os
+from longca.masks import Form
 from longca_builtin.naive import Naive
 
 class Spy(Naive):
@@ -69,7 +70,9 @@ class Spy(Naive):
         told = {**os.environ, "working folder": os.getcwd(), "descriptors": str(held)}
         known = [name for name, value in told.items() if "secret" in value]
         assert not known, f"told by {known}"
-        return super().plan(problem)
+        plan = super().plan(problem)
+        plan.form = Form.ROW_INTERVALS  # of blocks too, as the offer says
+        return plan
 
 @hookimpl
 def provide_kernel():
@@ -78,22 +81,28 @@ def provide_kernel():
 """
 
 
+def told_of(run):
+    """Variables that name a folder, as a shell, a scheduler and the user set them."""
+    names = "PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LONGCA_HISTORY", "LONGCA_VERIFIED"
+    return {name: str(run / name) if name.startswith("LONGCA") else str(run) for name in names}
+
+
 @pytest.mark.parametrize("ranks", [(), ("--strategy", "ulysses", "--nproc", "2")])
 def test_a_worker_is_told_nothing_of_the_runs_folder(fakes, ranks):
     fakes.add("spy", SPY)
     run = fakes.root / "secret"
     run.mkdir()
     about = ("--seqlen", "64", "--heads", "4:2", "--head-dim", "16", "--dtype", "float32", "--direction", "forward")
-    ran = fakes.longca(
-        *("run", "causal", "--kernel", "spy", "--device", "cpu", *about, *ranks, "--out", str(run / "here")),
-        PWD=str(run),
-        OLDPWD=str(run),
-        SLURM_SUBMIT_DIR=str(run),
-        PBS_O_WORKDIR=str(run),
-        LONGCA_HISTORY=str(run / "history"),
-    )
+    asked = ("run", "causal", "--kernel", "spy", "--device", "cpu", *about, *ranks, "--out", str(run / "here"))
+    ran = fakes.longca(*asked, **told_of(run))
     (record,) = map(json.loads, (run / "here" / "records.jsonl").read_text().splitlines())
     assert record["status"] == "ok", (record["message"], ran.stderr)
+
+
+def test_a_worker_of_verify_is_told_nothing_of_the_users_folders(fakes):
+    fakes.add("spy", SPY)
+    ran = fakes.longca("verify", "--kernel", "spy", "--device", "cpu", "--json", **told_of(fakes.root / "secret"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 KNOWS = """

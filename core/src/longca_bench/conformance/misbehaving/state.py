@@ -67,6 +67,12 @@ def lower_a_limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (3600 if soft == resource.RLIM_INFINITY else soft - 1, hard))
 
 
+def lower_one_precision() -> None:
+    """Lowers the precision of products on CPUs, which PyTorch's older flags do not show."""
+    backends: Any = torch.backends
+    backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
 class ChangesInPlan(Honest):
     """Changes the default dtype when it plans."""
 
@@ -84,6 +90,7 @@ GradMode = beside(lambda: torch._C._set_grad_enabled(not torch.is_grad_enabled()
 InferenceMode = beside(lambda: enter(torch.inference_mode()))
 Deterministic = beside(lambda: torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled()))
 MatmulPrecision = beside(lambda: torch.set_float32_matmul_precision("medium"))
+OnePrecision = beside(lower_one_precision)
 SeedsTorch = beside(lambda: torch.manual_seed(0))
 DrawsFromTorch = beside(lambda: torch.rand(1))
 SeedsRandom = beside(lambda: random.seed(0))
