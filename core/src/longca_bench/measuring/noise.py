@@ -136,7 +136,8 @@ def quietly(
         world: The ranks.
         own: Our own processes beside this one.
         wait: Seconds to wait for a quiet machine before measuring. A measurement that was disturbed all the same is
-            repeated after another wait, as long as these seconds last. 0 measures once, at once.
+            repeated after another wait, if the wait and a measurement as long as the last one fit in what is left of
+            these seconds. 0 measures once, at once.
 
     Returns:
         The last measurement, and its noise as `Noise.stop` gives it: that of the first rank that was disturbed, or of
@@ -149,10 +150,11 @@ def quietly(
         if wait:
             start = time.monotonic()
             wait_idle(kind, left, ours)
-            waited += time.monotonic() - start
-            left = wait - waited
-        watch = Noise(kind, ours)
+            left -= (seconds := time.monotonic() - start)
+            waited += seconds
+        watch, start = Noise(kind, ours), time.monotonic()
         timing = measure()
+        left -= time.monotonic() - start  # the next one takes as long
         everyone = world.everyone((watch.stop(timing.samples), left))
         noise = next((each for each, _ in everyone if each["busy"]), everyone[0][0])
         if not noise["busy"] or again == REPEATS or min(each for _, each in everyone) <= 0:

@@ -233,6 +233,17 @@ def test_a_case_that_waited_in_vain_is_measured_once(others):
     assert (found["busy"], len(made)) == (True, 1)
 
 
+def test_a_measurement_that_takes_longer_than_is_left_is_not_repeated(others):
+    measure, made = measures(others, 3.0)
+
+    def slowly():
+        time.sleep(1.0)
+        return measure()
+
+    _, found = quietly(slowly, CPU, wait=0.9)
+    assert (found["busy"], len(made)) == (True, 1)
+
+
 class Ranks(World):
     """Two ranks, of which the other one has answers of its own."""
 

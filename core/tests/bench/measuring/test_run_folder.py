@@ -1,5 +1,6 @@
 """A run's folder: one writer, regular files, and nothing lost when the folder or the disk changes."""
 
+import errno
 import json
 import os
 import resource
@@ -282,6 +283,30 @@ def test_a_write_that_ends_in_the_middle_leaves_the_records_before_it(run, small
     small_files(2**30)
     write(run, 1, resume=True)
     assert found(run) == ([0, 1, 2, 3, 4, 5], [])
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "No space left on device. .*; make room and continue with --resume"),
+        (errno.EDQUOT, "quota exceeded. .*; make room and continue with --resume"),
+        (errno.EROFS, "Read-only file system. .*; make it writable, or name a copy of the folder with --out, and"),
+        (errno.EIO, "Input/output error. .*; make it writable, or name a copy"),
+    ],
+)
+def test_what_a_full_disk_needs_is_not_what_a_broken_one_needs(run, monkeypatch, number, remedy):
+    def fails(file, data):
+        os.write(file, data[:20])
+        raise OSError(number, os.strerror(number))
+
+    folder = RunFolder(run, SURROUNDINGS)
+    folder.append(record(case=f"{0:016x}"))
+    monkeypatch.setattr("longca_bench.measuring.run_folder.write_all", fails)
+    with pytest.raises(RecordError, match=remedy):
+        folder.append(record(case=f"{1:016x}"))
+    monkeypatch.undo()
+    folder.close()
+    assert found(run) == ([0], [])
 
 
 def test_a_ctrl_c_after_a_line_was_written_leaves_it_counted_and_sealed(run, monkeypatch):
