@@ -84,7 +84,7 @@ class _Judge:
 
     def kernel(self, registry: Registry, name: str, timeout: float) -> RemoteKernel:
         """A kernel that has some seconds from now on. Starting its worker takes nothing of them."""
-        self.workers.deadline = None
+        self.workers.deadline = time.monotonic() + timeout
         if len(self.workers.arena.unused) > _MOST_UNUSED:
             self.workers.trim()
         key = name, frozenset(provider.distribution for provider in registry.providers(name))
@@ -92,6 +92,7 @@ class _Judge:
             if len(self._kernels) == _MOST_KERNELS:
                 self._kernels.pop(next(iter(self._kernels))).end()
             self._kernels[key] = RemoteKernel(self.workers, *key)
+        self.workers.deadline = None  # a new worker runs no code of a plugin yet
         self._kernels[key].start()
         self.workers.deadline = time.monotonic() + timeout
         return self._kernels[key]

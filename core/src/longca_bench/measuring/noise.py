@@ -136,8 +136,8 @@ def quietly(
         world: The ranks.
         own: Our own processes beside this one.
         wait: Seconds to wait for a quiet machine before measuring. A measurement that was disturbed all the same is
-            repeated after another wait, if the wait and a measurement as long as the last one fit in what is left of
-            these seconds. 0 measures once, at once.
+            repeated after another wait. Both have to end within these seconds, and the repeat is taken to last as long
+            as the measurement before it. 0 measures once, at once.
 
     Returns:
         The last measurement, and its noise as `Noise.stop` gives it: that of the first rank that was disturbed, or of

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 
-#: Each lowers a precision. PyTorch's older flags cannot be read any more after the first three.
-LOWERED = (
+#: Each sets a precision that no other one has set. PyTorch's older flags cannot be read any more after the first.
+PRECISIONS = (
     "torch.backends.fp32_precision = 'tf32'",
     "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
     "torch.backends.cudnn.conv.fp32_precision = 'ieee'",
@@ -26,7 +26,7 @@ print(json.dumps(found))
 
 
 def test_a_precision_is_named_by_whatever_flag_it_is_set() -> None:
-    command = [sys.executable, "-W", "error", "-c", LOOKS, json.dumps(LOWERED)]
+    command = [sys.executable, "-W", "error", "-c", LOOKS, json.dumps(PRECISIONS)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == [[["float32 precision"], []]] * len(LOWERED)
+    assert json.loads(ran.stdout) == [[["float32 precision"], []]] * len(PRECISIONS)
