@@ -79,8 +79,8 @@ class Verdict:
         return ", ".join(dict.fromkeys(str(offer.form) for offer in (self.offer, *self.offers) if offer is not None))
 
     def is_by(self, offer: Offer) -> bool:
-        """Whether an offer covers the problem. For a pair in direction `backward`, its backward half decides."""
-        return self.halves[-1].is_by(offer) if self.halves else self.offer is offer
+        """Whether an offer covers the problem. Of a valid pair in direction `backward` its backward half decides."""
+        return self.valid and self.halves[-1].is_by(offer) if self.halves else self.offer is offer
 
     def __bool__(self) -> bool:
         return self.valid

@@ -69,7 +69,8 @@ class Bench:
                 if trial.suspicion():
                     times = self._timed(trial)  # the machine's pace may have changed among the samples
                 self._announce("verify again")
-                found += self._verified_again(trial)
+                again = trial.verify_again().findings
+                found += Verification(tuple(f.named(f"{f.tensor} after timing") for f in again))
             except WrongResultError as error:
                 found += error.found
         fields["findings"] = tuple(map(asdict, found.findings))
@@ -150,8 +151,3 @@ class Bench:
             "machine": machine,
             **trial.after_timing(timing, peaks),
         }
-
-    def _verified_again(self, trial: Trial) -> Verification:
-        """The verification of new inputs in the same memory."""
-        trial.change()
-        return Verification(tuple(f.named(f"{f.tensor} after timing") for f in trial.verify().findings))

@@ -98,10 +98,21 @@ class KernelTrial(Trial):
         self._without_lse &= found.passed and all(finding.tensor != "lse" for finding in found.findings)
         self.fields["without_lse"] = self._without_lse
         if not self.is_forward and found.passed:
-            self._forward = out, lse = tuple(forward)
-            self._verified = self._change.undo("out", out), self._change.undo("lse", lse)
-            found += check_backward(kernel, plan, x, out, lse, self.expected, means)
+            self._forward = tuple(forward)
+            self._verified = tuple(map(self._change.undo, NAMES[Direction.FORWARD], forward))
+            found += self._check_backward()
         return found
+
+    def verify_again(self) -> Verification:
+        """Verifies the direction alone. A backward keeps the results of the forward that was verified."""
+        if self.is_forward:
+            return super().verify_again()
+        self.change()
+        return self._check_backward()
+
+    def _check_backward(self) -> Verification:
+        out, lse = self._forward
+        return check_backward(self._kernel, self._plan, self.inputs, out, lse, self.expected, self._means)
 
     def check_counts(self) -> Verification:
         """Verifies the counts of visible keys."""

@@ -89,7 +89,7 @@ class RemoteStrategy:
         self._workers, self._announce = instruments.workers, instruments.announce
         self._worker = self._workers.of(task.distributions)
         self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions, has_strategy=True)
-        self.latency = self._last = 0.0
+        self.latency = self._last = self._pace = 0.0
 
     def load(self) -> None:
         """Imports the strategy and its kernel in the worker. All ranks replace a worker that one of them must replace.
@@ -168,12 +168,18 @@ class RemoteStrategy:
             tensors: This rank's arguments.
             plan: The plan.
         """
-        if times := self._loading_calls():
-            self._worker.ask(self._command(direction, tensors, plan, {}, Mode.LOAD, False, times))
+        self._load(lambda times: self._command(direction, tensors, plan, {}, Mode.LOAD, False, times))
 
-    def _loading_calls(self) -> int:
-        """The calls in a row before the next timed call, the same on all ranks."""
-        return 0 if self._world.device.type == "cpu" else loading_calls(max(self._world.everyone(self._last)))
+    def _load(self, command: Callable[[int], object]) -> None:
+        """Makes as many calls in a row as load CUDA devices, the same number on all ranks.
+
+        Args:
+            command: The command of a number of calls.
+        """
+        if self._world.device.type == "cpu":
+            return
+        if times := loading_calls(*map(max, zip(*self._world.everyone((self._last, self._pace)), strict=True))):
+            self._pace = self._worker.ask(command(times)).done.seconds / times
 
     def record(
         self, part: Part, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts
@@ -198,8 +204,7 @@ class RemoteStrategy:
         Args:
             what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
         """
-        if times := self._loading_calls():
-            self._worker.ask(Repeat(WHOLE, times))
+        self._load(lambda times: Repeat(WHOLE, times))
         heard = self._worker.ask(Repeat(what))
         if what == WHOLE:
             self._last = _at_least(heard)

@@ -216,13 +216,16 @@ def _flush_buffer() -> torch.Tensor:
     return torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
 
 
-def loading_calls(seconds: float) -> int:
+def loading_calls(seconds: float, pace: float = 0.0) -> int:
     """The calls of a kernel that come before a timed call on a CUDA device.
+
+    A host that launches slower than the device computes makes fewer, which take it at most twice LOAD.
 
     Args:
         seconds: Seconds of the last timed call. 0 if there was none.
+        pace: Seconds of the host for each of the calls that came before the last timed call. 0 if there were none.
     """
-    return math.ceil(LOAD / seconds) if 0 < seconds < LONG else 0
+    return math.ceil(LOAD / max(seconds, pace / 2)) if 0 < seconds < LONG else 0
 
 
 def calls_in_a_row(call: _Call, times: int, world: World) -> object:

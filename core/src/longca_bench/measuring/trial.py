@@ -54,6 +54,11 @@ class Trial(ABC):
     def verify(self) -> Verification:
         """Verifies the direction, and keeps the forward's results for the calls that follow."""
 
+    def verify_again(self) -> Verification:
+        """Verifies the direction on changed inputs, after it was verified and timed."""
+        self.change()
+        return self.verify()
+
     @abstractmethod
     def check_counts(self) -> Verification:
         """Verifies that with q = 0, exp(lse) is the number of keys that each query sees."""

@@ -118,3 +118,15 @@ def test_a_pair_has_the_offers_of_its_backward_half(core):
     found = list(subjects(core, "naive+sdpa", CPU))
     assert {subject.offer for subject in found} == set(core.manifest("sdpa").offers)
     assert {subject.direction for subject in found} == {"backward"}
+
+
+def test_a_pair_is_examined_where_both_halves_take_the_problem(core):
+    narrow = tuple(each.model_copy(update={"head_dims": (64,)}) for each in core.manifest("naive").offers)
+    core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": narrow})
+    asked = [
+        problem
+        for subject in subjects(core, "naive+sdpa", CPU)
+        if subject.offer.cpu
+        for _, problem in subject.problems()
+    ]
+    assert {problem.head_dim for problem in asked} == {64}

@@ -83,6 +83,13 @@ def test_calls_that_keep_a_device_busy_take_as_long_together(seconds, calls):
     assert loading_calls(seconds) == calls
 
 
+def test_a_slow_host_makes_fewer_calls_that_keep_a_device_busy():
+    assert loading_calls(1e-4) == 500
+    assert loading_calls(1e-4, pace=1.5e-4) == 500, "the device is slower than half the pace"
+    assert loading_calls(1e-4, pace=2e-3) == 50, "twice the time of LOAD"
+    assert loading_calls(0.3, pace=2e-3) == 0
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_launching_is_in_no_sample_of_a_cuda_device():
