@@ -35,6 +35,8 @@ LEFT_OUT = {
     "h200/core/dtypes_again": "the same once more",
     "h200/core/dtypes_flex_flash": "the same for a kernel that nobody verified before",
     "h200/core/dtypes_flashinfer": "the same for a kernel that takes long to compile",
+    "h200/core/dtypes_blocks128": "the same for kernels of blocks of 128",
+    "h200/core/dtypes_since": "the same again for some kernels",
     "h200/advice/problems": "problems that predictions were held against; they stay unseen",
 }
 

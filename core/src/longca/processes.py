@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from pathlib import Path
 
 __all__ = [
     "adopt_orphans",
@@ -55,22 +54,27 @@ def descendants(roots: Iterable[int]) -> list[int]:
     Args:
         roots: Numbers of processes. They are not in the answer.
     """
-    return list(_below(roots))
+    return list(_below(roots, _children()))
 
 
-def _below(roots: Iterable[int]) -> dict[int, int]:
-    """The groups of the processes that `descendants` finds, by their numbers."""
+def _children() -> dict[int, dict[int, int]]:
+    """The children of every process of the system that has some, with their groups."""
     children: dict[int, dict[int, int]] = defaultdict(dict)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                state, parent, group = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:3]
-                if state not in (b"Z", b"X"):
-                    children[int(parent)][int(entry.name)] = int(group)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent, group = file.read().rpartition(b")")[2].split()[:3]
+            if state not in (b"Z", b"X"):
+                children[int(parent)][int(pid)] = int(group)
+    return children
+
+
+def _below(roots: Iterable[int], children: dict[int, dict[int, int]]) -> dict[int, int]:
+    """The groups of the processes that `descendants` finds, by their numbers."""
     found: dict[int, int] = {}
     left = list(roots)
     while left:
-        found |= (new := children.pop(left.pop(), {}))
+        new = {pid: group for pid, group in children.get(left.pop(), {}).items() if pid not in found}
+        found |= new
         left += new
     return found
 
@@ -119,8 +123,9 @@ def _send(
         spared: Processes that get none, with everything below them.
         told: Processes that had it before, and get none.
     """
-    kept = {*roots, *spared, *descendants(spared), *told}
-    found = {pid: group for pid, group in _below(roots).items() if pid not in kept}
+    children = _children()
+    kept = {*roots, *spared, *_below(spared, children), *told}
+    found = {pid: group for pid, group in _below(roots, children).items() if pid not in kept}
     groups = set(found.values()) - {_group(pid) for pid in (os.getpid(), *kept)}
     for send, targets in ((os.killpg, groups), (os.kill, found)):
         for target in targets:

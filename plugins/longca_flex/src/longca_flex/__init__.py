@@ -88,7 +88,7 @@ FLEX_FLASH = KernelManifest(
             backward=Backward.EXTERNAL,
             dtypes=("bfloat16", "float16"),
             head_dims=(64, 128),
-            expected_on="==9.0",
+            verified_on="==9.0",
             metadata="O(blocks)",
             fills_buffers=False,
         ),
