@@ -18,10 +18,14 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from longca.plain_text import plain_text
+
 __all__ = ["GlobalState"]
 
 #: Where libraries note the folder of their cache, in their first call.
 _CACHES = b"CACHE_DIR"
+#: The most names of changed states, and the most characters of each. A variable's name may be anything.
+_NAMED, _LONGEST = 40, 40
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 
@@ -51,7 +55,9 @@ class GlobalState:
         if threads and alive - self._threads:
             names.append("threads")
         self._values, self._environment, self._threads = values, environment, alive
-        return names
+        if len(names) > _NAMED:
+            names[_NAMED:] = [f"and {len(names) - _NAMED} more"]
+        return [plain_text(name, _LONGEST) for name in names]
 
     def _put_back(self) -> None:
         if warnings.filters != (filters := self._values["warnings filters"]):

@@ -137,6 +137,8 @@ class StreamTrial:
         task = self._task
         self._instruments.announce("load")
         if task.case.parallel is None:
+            if self._worker.is_changed:
+                self._worker.end()  # a stream before left another state
             kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
             kernel.load()
             self._latency = kernel.latency

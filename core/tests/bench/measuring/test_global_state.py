@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+from longca_bench.measuring.global_state import GlobalState
+
 #: Each sets a precision that no other one has set. PyTorch's older flags cannot be read any more after the first.
 PRECISIONS = (
     "torch.backends.fp32_precision = 'tf32'",
@@ -30,3 +32,13 @@ def test_a_precision_is_named_by_whatever_flag_it_is_set() -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [[["float32 precision"], []]] * len(PRECISIONS)
+
+
+def test_names_of_many_changes_are_few_and_short(monkeypatch) -> None:
+    state = GlobalState()
+    for number in range(100):
+        monkeypatch.setenv(f"{number:03}\x1b" + 500 * "x", "")
+    names = state.changed()
+    assert (len(names), names[-1]) == (41, "and 60 more")
+    assert max(map(len, names)) <= 40
+    assert not any("\x1b" in name for name in names)

@@ -258,6 +258,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("seeds_numpy", "It seeds numpy.", "random state of numpy"),
     _state_of("threads_variable", "It sets OMP_NUM_THREADS.", "environment: OMP_NUM_THREADS"),
     _state_of("devices_variable", "It sets CUDA_VISIBLE_DEVICES.", "environment: CUDA_VISIBLE_DEVICES"),
+    _state_of("many_variables", "It sets 100 variables with long names.", "environment: 000.*and 60 more"),
     _state_of("drops_path", "It unsets PATH.", "environment: PATH"),
     _state_of("working_directory", "It changes the working directory.", "working directory"),
     _state_of("removes_folders", "It removes the working directory and the one above.", "working directory"),
