@@ -34,8 +34,8 @@ ROUND_TRIPS = 8
 COPIES = 8
 #: Most attempts to be as fast on new inputs, because other processes slow some down, and the most calls of a burst.
 ATTEMPTS, MOST = 12, 64
-#: Seconds by which each pause between two attempts is longer than the one before. The first is none.
-PAUSE = 0.06
+#: Seconds by which each pause between two attempts is longer than the one before.
+PAUSE = 0.05
 #: Bytes that the calls of a burst may take together.
 MOST_BYTES = 2**28
 #: Times the judge's own writing of a burst's results that the worker's copies of them may take.
@@ -125,7 +125,7 @@ class Clocks:
         slower = (1 + 2 * SHARE) * sample
         busy = (1 + 2 * SHARE) * median(call.heard.ended.computed for call in self._calls)
         for number in range(ATTEMPTS):
-            time.sleep(PAUSE * max(0, number - 1))  # other processes come and go
+            time.sleep(PAUSE * number)  # other processes come and go
             heard, handling = attempt()
             copies = BURST_COPIES * handling if count > 1 else 0.0
             took = heard.ended.seconds - heard.ended.waited - copies

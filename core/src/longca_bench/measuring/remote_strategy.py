@@ -178,7 +178,8 @@ class RemoteStrategy:
         """
         if self._world.device.type == "cpu":
             return
-        if times := loading_calls(*map(max, zip(*self._world.everyone((self._last, self._pace)), strict=True))):
+        last, pace = map(max, zip(*self._world.everyone((self._last, self._pace)), strict=True))
+        if times := loading_calls(last, pace):
             self._pace = self._worker.ask(command(times)).done.seconds / times
 
     def record(

@@ -88,7 +88,8 @@ class StreamTrial:
         self._sharings = task.steps or (whole,) * len(self._masks)
         self._layers = case.stream.layers
         self._random = Random(repr(self._world.everyone(SystemRandom().getrandbits(63))))
-        self._worker = instruments.workers.of(task.distributions)
+        alone = case.kernel if case.parallel is None else ""
+        self._worker = instruments.workers.of(task.distributions, alone)
         self._latency, self._clocks, self._held = 0.0, dict[Way, Clocks](), ""
         self._seconds: dict[str, list[float]] = {name: [] for name in ("plan", *Way)}
         # The runner waits for this process.
@@ -137,8 +138,6 @@ class StreamTrial:
         task = self._task
         self._instruments.announce("load")
         if task.case.parallel is None:
-            if self._worker.is_changed:
-                self._worker.end()  # a stream before left another state
             kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
             kernel.load()
             self._latency = kernel.latency
