@@ -114,6 +114,9 @@ class Clocks:
         that takes no more processor time while other processes compute. Without them, a kernel could let its threads
         spin in the samples. A call like the samples proves nothing once the kernel has seen new inputs.
 
+        A worker may say too early that a call has ended, so the moment at which the results are there counts too. They
+        may come as long after the end as those of the samples.
+
         Args:
             count: Calls of each attempt.
             attempt: Makes the calls. It returns the worker's answer, and the judge's seconds of writing their results.
@@ -123,15 +126,17 @@ class Clocks:
         """
         sample, least, ours, theirs = sample or self._sample, SLOWER[self._device.type], inf, inf
         slower = (1 + 2 * SHARE) * sample
-        busy = (1 + 2 * SHARE) * median(call.heard.ended.computed for call in self._calls)
+        busy = (1 + 2 * SHARE) * median(call.heard.done.computed for call in self._calls)
+        landing = median(call.done - call.ended for call in self._calls)
         for number in range(ATTEMPTS):
             time.sleep(PAUSE * number)  # other processes come and go
             heard, handling = attempt()
-            copies = BURST_COPIES * handling if count > 1 else 0.0
-            took = heard.ended.seconds - heard.ended.waited - copies
+            ended = heard.ended.seconds - heard.ended.excused(count * sample)
+            done = heard.done.seconds - heard.done.excused(count * sample + COPIES * handling)
+            took = max(ended, done - landing) - (BURST_COPIES * handling if count > 1 else 0.0)
             said = heard.answer.seconds or 0.0
             is_fast = took <= self._fixed + count * slower and said <= slower + least
-            took_no_more = count == 1 and self._device.type == "cpu" and 0.0 < heard.ended.computed <= busy
+            took_no_more = count == 1 and self._device.type == "cpu" and 0.0 < heard.done.computed <= busy
             if everywhere(is_fast or (took_no_more and is_disturbed())):
                 return ""
             ours, theirs = min(ours, took), min(theirs, said)

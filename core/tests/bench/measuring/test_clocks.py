@@ -104,6 +104,21 @@ def test_a_call_on_new_inputs_takes_as_long_as_a_sample_or_computes_as_long_besi
     assert bool(found) == bool(objection)
 
 
+@pytest.mark.parametrize(("count", "done", "is_held"), [(1, 0.125, True), (1, 0.14, False), (4, 0.5, False)])
+def test_an_end_that_is_announced_too_early_on_new_inputs_is_found(count, done, is_held):
+    held = clocks([(0.100, 0.1005, 0.105)] * 5)
+    found = held.hold(count, lambda: (Heard(Answer(seconds=1e-6), Moment(1e-3), Moment(done)), 0.0))
+    assert (found == "") is is_held
+    assert is_held or "on new inputs took" in found
+
+
+@pytest.mark.parametrize(("computed", "is_held"), [(0.1, True), (0.2, False)])
+def test_a_call_on_new_inputs_that_its_own_threads_kept_waiting_is_no_faster_for_it(computed, is_held):
+    held = clocks([(0.100, 0.1005, 0.101)] * 5)
+    late = Moment(0.3, 0.19, computed * len(os.sched_getaffinity(0)))
+    assert (held.hold(1, lambda: (Heard(Answer(seconds=0.1), late, late), 0.0)) == "") is is_held
+
+
 def test_short_calls_are_made_in_bursts_that_memory_bounds():
     assert clocks([(0.010, 0.0105, 0.011)] * 5).burst(2**20) == 1
     short = clocks([(0.0004, 0.0009, 0.001)] * 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -18,6 +19,8 @@ from longca_bench.conformance.misbehaving.cuda import HIDDEN_CYCLES
 from longca_bench.conformance.misbehaving.fast import content
 from longca_bench.conformance.misbehaving.honest import Call, Honest, Tensors, backward, beside, computes
 from longca_bench.conformance.misbehaving.late import HIDDEN, patch
+from longca_bench.measuring import timing
+from longca_bench.measuring.commands import Answer
 from longca_bench.measuring.worker import Worker
 
 __all__: list[str] = []  # manifests name the classes
@@ -59,17 +62,53 @@ def recognised(kernel: Any, call: Call) -> Iterable[Tensor]:
     It computes if it does not know a head.
     """
     *dout, q, k, v = call.inputs if len(call.inputs) == 3 else call.inputs[:4]
-    group = q.shape[1] // k.shape[1]
-    names = [
-        tuple(content(x / x[0]) for x in (q[0, h], k[0, h // group], *(d[0, h] for d in dout)))
-        for h in range(q.shape[1])
-    ]
+    group, names = q.shape[1] // k.shape[1], heads_of(call)
     known, signs = kernel.memory, [(float(k[0, h // group, 0]), float(v[0, h // group, 0])) for h in range(q.shape[1])]
     of_dout = [float(d[0, h, 0]) for d in dout for h in range(q.shape[1])] or [1.0] * q.shape[1]
     if any(name not in known for name in names):
         for h, (name, right) in enumerate(zip(names, by_head(call, group), strict=True)):
             known[name] = right, signs[h], of_dout[h]
     return together([known[name] for name in names], signs, of_dout, group)
+
+
+def heads_of(call: Call) -> list[tuple[bytes, ...]]:
+    """The names of the query heads, whatever signs and factors they have."""
+    *dout, q, k, _ = call.inputs if len(call.inputs) == 3 else call.inputs[:4]
+    group = q.shape[1] // k.shape[1]
+    return [
+        tuple(content(x / x[0]) for x in (q[0, h], k[0, h // group], *(d[0, h] for d in dout)))
+        for h in range(q.shape[1])
+    ]
+
+
+def ended_early(kernel: Any, call: Call) -> Iterable[Tensor]:
+    """Earlier results of each head. Of a call on new heads LongCA's worker says at once that it has ended."""
+    if not kernel.memory:
+        kernel.workers = [found for found in gc.get_objects() if type(found) is Worker]  # it takes long
+    memory, says = kernel.memory, kernel.__dict__.setdefault("says", set[str]())
+
+    def say(old: Callable[..., None]) -> Callable[..., None]:
+        def then(self: Worker, answer: Answer) -> None:
+            if not answer.said or "ended" not in says:
+                old(self, answer)
+            says.discard(answer.said)
+
+        return then
+
+    def time_call(old: Callable[..., tuple[float, object]]) -> Callable[..., tuple[float, object]]:
+        def then(*about: Any) -> tuple[float, object]:
+            seconds, results = old(*about)
+            return 1e-6 if "ended" in says else seconds, results
+
+        return then
+
+    if mode() in ("timed", "burst") and not says and not memory.keys() >= {*heads_of(call)}:
+        patch(Worker, "say", say)
+        patch(timing, "timed_call", time_call)
+        for worker in kernel.workers:
+            worker.tell_end()
+        says.add("ended")
+    return recognised(kernel, call)
 
 
 def by_head(call: Call, group: int) -> list[Tensors]:
@@ -197,6 +236,7 @@ def behind_a_crowd() -> None:
 
 RecognisesHeads = computes(recognised)
 RecognisesHeadsBackward = backward(RecognisesHeads)
+EndsEarlyOnNewHeads = computes(ended_early)
 KeepsByKeys = computes(kept(heads_of_keys))
 KeepsByLseBackward = backward(computes(kept(lses_of_heads)))
 SkipsBursts = computes(hiding_but_in_bursts)
