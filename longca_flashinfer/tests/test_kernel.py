@@ -47,7 +47,7 @@ def made(monkeypatch):
     monkeypatch.setattr(wrapper, "made", [])
     monkeypatch.setattr(wrapper, "compiled", set())
     library = {
-        "flashinfer": SimpleNamespace(VariableBlockSparseAttentionWrapper=wrapper),
+        "flashinfer": SimpleNamespace(VariableBlockSparseAttentionWrapper=wrapper, __version__="0.7.0"),
         "flashinfer.prefill": SimpleNamespace(get_batch_prefill_module=get_batch_prefill_module),
     }
     monkeypatch.setattr(module, "_library", library.__getitem__)
@@ -97,7 +97,7 @@ def test_the_scale_and_dtype_are_the_problems(made):
 def test_the_backend_is_the_kernels(made):
     plans = [kernel().plan(problem(MASKS["blocks of 64"])) for kernel in (FlashInferFA2, FlashInferFA3)]
     assert [wrapper.backend for wrapper in made] == ["fa2", "fa3"]
-    assert [plan.backend for plan in plans] == ["flashinfer-python 0.6.3, fa2", "flashinfer-python 0.6.3, fa3"]
+    assert [plan.backend for plan in plans] == ["flashinfer-python 0.7.0, fa2", "flashinfer-python 0.7.0, fa3"]
 
 
 def test_compiling_is_timed_apart(monkeypatch):

@@ -39,7 +39,7 @@ def _manifest(
         title=title,
         upstream="https://arxiv.org/abs/2501.01005",
         license="Apache-2.0",
-        requires=("flashinfer-python==0.6.3",),
+        requires=("flashinfer-python>=0.6.3,<=0.7.2.post1",),
         install="pip install 'longca-flashinfer[flashinfer]'",
         implementation=f"longca_flashinfer.kernel:{implementation}",
         workspace=f"longca_flashinfer.memory:{name.removeprefix('flashinfer_')}_workspace",

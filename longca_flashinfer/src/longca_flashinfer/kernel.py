@@ -4,7 +4,8 @@ The wrapper treats each key as a page of one token, and each query block of each
 request are the keys that the block sees. The query heads of a group are packed into one tile. The log-sum-exp has
 base 2.
 
-Source: flashinfer/sparse.py of https://github.com/flashinfer-ai/flashinfer, version 0.6.3, and arXiv 2501.01005.
+Source: flashinfer/sparse.py of https://github.com/flashinfer-ai/flashinfer, versions 0.6.3 and 0.7.2, and arXiv
+2501.01005.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from longca_flashinfer.memory import LENGTHS, Sizes, available_bytes, check_memo
 
 __all__ = ["FlashInferFA2", "FlashInferFA3", "FlashInferPlan"]
 
-_VERSION = "0.6.3"
 _SCHEDULE = 8 * 2**20  # bytes of the wrapper's own schedule buffer
 
 
@@ -65,7 +65,7 @@ class _FlashInfer:
         """
         mask, device = problem.concrete_mask, torch_device(problem.device)
         assert isinstance(mask, BlockSparseMask), "the offers are of block-sparse masks"
-        backend = f"flashinfer-python {_VERSION}, {self.backend}"
+        backend = f"flashinfer-python {_library('flashinfer').__version__}, {self.backend}"
         if mask.is_empty:
             return FlashInferPlan(problem, Form.BLOCK_SPARSE, backend)
         sizes = sizes_of(problem, self.backend, _processors(device))
