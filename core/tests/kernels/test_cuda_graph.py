@@ -11,11 +11,18 @@ import torch
 import longca
 from longca import masks, plugins
 from longca.kernels import operators
+from longca.manifests import Direction
 
 from .cases import inputs, pattern_mask, problem
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "cuda_graph.py"
 SEQLEN = 256
+MASKS = {
+    "causal": masks.build("causal", SEQLEN),
+    "blocks of 64": masks.build("uniform_block_sparse", SEQLEN, block=64, kept=0.5, heads=2),
+    "blocks of 128": masks.build("uniform_block_sparse", SEQLEN, block=128, kept=0.5, heads=2),
+    "unequal blocks": masks.build("variable_block_sparse", SEQLEN, boundaries=[0, 64, 192, SEQLEN], kept=0.5, heads=2),
+}
 #: Warnings of PyTorch and of kernel libraries, which are about neither results nor waiting.
 IGNORED = (
     "ignore:Attempting to run cuBLAS:UserWarning",  # the first product of the process is in the backward's thread
@@ -56,10 +63,10 @@ def test_the_layer_is_the_same_with_every_kernel(example):
     assert example.distance(layer(x), expected[0]) > 1e-3, "the mask matters"
 
 
-def replayed(example, kernel):
+def replayed(example, kernel, mask):
     """The distances of a replay on new inputs from eager mode: of the output and of all gradients."""
     torch.manual_seed(0)
-    layer = example.Layer(masks.build("causal", SEQLEN), kernel).to("cuda", torch.bfloat16)
+    layer = example.Layer(mask, kernel).to("cuda", torch.bfloat16)
     x, new_x, dout, new_dout = torch.randn(4, SEQLEN, 512, device="cuda", dtype=torch.bfloat16)
     captured = example.Captured(layer, x, dout)
     found = []
@@ -73,20 +80,28 @@ def replayed(example, kernel):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", ["sdpa", "auto"])
 def test_a_replayed_layer_equals_an_eager_one(example, kernel):
-    assert max(replayed(example, kernel)) < 2e-2
+    assert max(replayed(example, kernel, masks.build("causal", SEQLEN))) < 2e-2
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """The plugins that are installed here."""
+    registry = plugins.Registry()
+    monkeypatch.setattr(plugins, "registry", lambda *about, **how: registry)
+    return registry
+
+
+def valid(registry, mask, direction):
+    """The kernels that take a mask in one direction. The reference is not among them: it waits."""
+    asked = problem(mask, inputs(mask, 8, 2, 64, torch.bfloat16, "cuda"), direction)
+    return [name for name in registry.kernels if name != "naive" and registry.resolve(name, asked)]
 
 
 @pytest.mark.gpu
-def test_every_installed_kernel_runs_in_a_graph(example, monkeypatch):
-    registry = plugins.Registry()
-    monkeypatch.setattr(plugins, "registry", lambda: registry)
-    layer = example.Layer(masks.build("causal", SEQLEN), "naive")
-    given = inputs(layer.mask, 8, 2, 64, torch.bfloat16, "cuda")
-    valid = [
-        name for name in registry.kernels if name != "naive" and registry.resolve(name, problem(layer.mask, given))
-    ]
-    assert valid
-    assert {name: worst for name in valid if (worst := max(replayed(example, name))) >= 2e-2} == {}
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_every_installed_kernel_runs_in_a_graph(example, registry, mask):
+    assert (names := valid(registry, mask, Direction.BACKWARD))
+    assert {name: worst for name in names if (worst := max(replayed(example, name, mask))) >= 2e-2} == {}
 
 
 @pytest.mark.gpu
@@ -121,11 +136,8 @@ def test_masks_that_change_under_a_compiler_that_makes_graphs():
     torch.compiler.reset()
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("kernel", ["sdpa", "auto"])
-@pytest.mark.parametrize("training", [True, False])
-def test_a_known_mask_does_not_wait_for_the_device(kernel, training):
-    mask = pattern_mask("causal")
+def waits(mask, kernel, training):
+    """Why a second call with a mask waits for the device, or an empty text."""
     given = inputs(mask, 8, 2, 64, torch.bfloat16, "cuda")
 
     def call():
@@ -138,5 +150,23 @@ def test_a_known_mask_does_not_wait_for_the_device(kernel, training):
     try:
         torch.cuda.set_sync_debug_mode("error")
         call()
+    except RuntimeError as error:
+        return str(error)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    return ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["sdpa", "auto"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_known_mask_does_not_wait_for_the_device(kernel, training):
+    assert waits(pattern_mask("causal"), kernel, training) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_no_installed_kernel_waits_for_the_device(registry, mask, training):
+    assert (names := valid(registry, mask, Direction.BACKWARD if training else Direction.FORWARD))
+    assert {name: why for name in names if (why := waits(mask, name, training))} == {}
