@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from longca.errors import RequestError, UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
-from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, TRAINING_STEP, layers
+from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, TRAINING_STEP, call_parts, layers
 from longca_bench.reports.views_choices import choices
 from longca_bench.reports.views_dynamic import dynamic
 from longca_bench.reports.views_gaps import gaps, strategy_gaps
@@ -58,6 +58,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "planning": planning,
     "dynamic": dynamic,
     "ablation": ABLATION,
+    "call-parts": call_parts,
     "layers": layers,
     "steps": STEPS,
     "training-step": TRAINING_STEP,

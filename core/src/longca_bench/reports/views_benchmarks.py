@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca_bench.reports.build import tables_of
-from longca_bench.reports.table import Table
+from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.view import Value, View
 from longca_bench.reports.words import brief_percent, percent_of, three_digits, times
 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
 
-__all__ = ["ABLATION", "LIST", "STEPS", "TRAINING_STEP", "layers"]
+__all__ = ["ABLATION", "LIST", "STEPS", "TRAINING_STEP", "call_parts", "layers"]
 
 _DIRECTIONS = ("forward", "backward")
 
@@ -103,3 +103,34 @@ def layers(rows: Rows, base: str = "fa4") -> list[Table]:
             rows = rows.with_column(f"{kernel} {each}", ratio)
             values.append(_figure(f"{kernel} {each}", f"{kernel} {each}"))
     return tables_of(replace(_LAYERS, values=tuple(values)), rows)
+
+
+def call_parts(rows: Rows) -> list[Table]:
+    """The quickest kernel on each mask, and the part of its call that is not in the longest launch.
+
+    Args:
+        rows: Rows of `core/benchmarks/call_parts.py`.
+    """
+    columns = ("mask", "direction", "kernel", "seconds", "others", "of_limit", "main_of_limit")
+    quickest: dict[str, dict[str, tuple[str, float, float, float, float]]] = {}
+    for mask, direction, *call in zip(*(rows[name] for name in columns), strict=True):
+        found = quickest.setdefault(mask.partition(" of ")[0], {})
+        kernel, seconds, *shares = call
+        if direction not in found or seconds < found[direction][1]:
+            found[direction] = (kernel, seconds, *shares)
+    directions = [each for each in _DIRECTIONS if any(each in found for found in quickest.values())]
+    heads = [Head("mask", left=True, code=True)]
+    lines: list[list[Cell]] = [[Cell(mask)] for mask in quickest]
+    for each in directions:
+        heads += [
+            Head(each, left=True, code=True),
+            *map(Head, ("ms", "others, ms", "of limit", "longest launch alone")),
+        ]
+        for line, found in zip(lines, quickest.values(), strict=True):
+            if each not in found:
+                line += [Cell("", mark=Mark.QUIET)] * 5
+                continue
+            kernel, seconds, others, share, main = found[each]
+            line += [Cell(kernel), Cell(_milliseconds(seconds), seconds), Cell(times(others * 1e3), others)]
+            line += [Cell(times(x), x) for x in (share, main)]
+    return [Table(tuple(heads), tuple(map(tuple, lines)))]

@@ -184,3 +184,16 @@ def test_a_chart_by_mask_has_the_medians_and_their_limits(tmp_path):
     assert (tmp_path / "chart.png").stat().st_size > 10_000
     with pytest.raises(RequestError, match="one length, shape and device; 2 were given"):
         points(Rows.of([*matrix(), *matrix(seqlen=32768)], {"device": {"name": "Some GPU"}}))
+
+
+def test_the_parts_of_a_call_are_those_of_the_quickest_kernel(tmp_path):
+    def row(kernel, pattern, direction, seconds):
+        shares = {"of_limit": 0.8, "main_of_limit": 0.9}
+        about = {"kernel": kernel, "mask": f"{pattern} of 8192 tokens", "direction": direction, "seconds": seconds}
+        return {**about, "others": 3e-4, **shares, "parts": {"launch": seconds}}
+
+    slow, fast = row("fa3", "causal", "forward", 3e-3), row("fa4", "causal", "forward", 2e-3)
+    text = benchmark("call-parts", tmp_path, rows=[slow, fast, row("fa3", "full", "backward", 5e-3)])
+    found = [line.split(" | ") for line in text.splitlines() if "`" in line]
+    assert found[0][:6] == ["| `causal`", "`fa4`", "2.00", "0.30", "0.80", "0.90"]
+    assert found[1][6:] == ["`fa3`", "5.00", "0.30", "0.80", "0.90 |"]
