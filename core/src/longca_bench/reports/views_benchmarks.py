@@ -106,7 +106,7 @@ def layers(rows: Rows, base: str = "fa4") -> list[Table]:
 
 
 def call_parts(rows: Rows) -> list[Table]:
-    """The quickest kernel on each mask, and the part of its call that is not in the longest launch.
+    """The quickest kernel on each mask, and the part of its call that is not in the main launch, the longest one.
 
     Args:
         rows: Rows of `core/benchmarks/call_parts.py`.
@@ -124,7 +124,7 @@ def call_parts(rows: Rows) -> list[Table]:
     for each in directions:
         heads += [
             Head(each, left=True, code=True),
-            *map(Head, ("ms", "others, ms", "of limit", "longest launch alone")),
+            *map(Head, ("ms", "others, ms", "of limit", "main launch alone")),
         ]
         for line, found in zip(lines, quickest.values(), strict=True):
             if each not in found:
