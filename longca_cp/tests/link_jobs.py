@@ -1,6 +1,7 @@
 """Jobs of the tests of links. Every rank of a world runs them."""
 
 import gc
+import mmap
 import os
 import random
 import resource
@@ -21,6 +22,7 @@ import longca
 from longca import masks
 from longca.errors import LongCAError
 from longca.manifests import Transport
+from longca.parallel.pushes import window_bytes
 from longca_builtin.naive import Naive
 from longca_cp import exchange, pushed_heads
 from longca_cp.exchange import axes_of
@@ -165,6 +167,13 @@ def mappings():
     return sum("memfd:longca" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+def mapped_pages():
+    """Pages of shared memory of links that this process has mapped."""
+    lines = (line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:longca" in line)
+    ends = ([int(end, 16) for end in place.split("-")] for place, *_ in lines)
+    return sum(end - start for start, end in ends) // mmap.PAGESIZE
+
+
 def windows_that_do_not_fit(size):
     """The error on this rank, the mappings that it leaves, and the largest error of the next call."""
     mask, mesh, given = mask_of("causal", 64, ()), mesh_of((("ulysses", size),)), inputs(64, (8, 8), "float64")
@@ -239,27 +248,27 @@ def heads_in_many_ranges(size, most):
 
 
 def what_is_left(size):
-    """Mappings and threads of links during the life of a plan beyond those before, and when it is gone."""
+    """Mapped pages, threads and window bytes of links beyond those before: with a plan, without, and without links."""
     mask, mesh = mask_of("causal", 60, ()), mesh_of((("ulysses", size),))
     layout = longca.layout(mask, strategy="ulysses", mesh=mesh, heads=(8, 8), head_dim=8, dtype="float64")
     q, k, v, dout = (layout.shard(x, mesh.get_rank()) for x in inputs(60, (8, 8), "float64"))
     gc.collect()
     until_threads_are(0)  # those of earlier jobs finish what they were given
     gc.collect()
-    before = mappings(), link_threads()
+    before = mapped_pages(), link_threads(), window_bytes()
     with mock.patch.object(exchange, "link_of", lambda group, *_: SharedMemoryLink(group, deadline=60)):
         made = longca.registry().load_strategy("ulysses")(mesh, transport=Transport.COPY_ENGINE)
     plan = made.plan(problem_of(mask, q, k), layout, Naive())
     out, lse = made.forward(q, k, v, plan)
     made.backward(dout, q, k, v, out, lse, plan)
-    during = mappings(), link_threads()
+    during = mapped_pages(), link_threads(), window_bytes()
     del plan
     gc.collect()
-    without_plan = mappings(), link_threads()
+    without_plan = mapped_pages(), link_threads(), window_bytes()
     del made
     gc.collect()
     until_threads_are(before[1])
-    after = mappings(), link_threads()
+    after = mapped_pages(), link_threads(), window_bytes()
     return [[now - then for now, then in zip(each, before, strict=True)] for each in (during, without_plan, after)]
 
 

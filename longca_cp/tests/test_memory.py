@@ -20,6 +20,7 @@ from longca import masks, registry
 from longca.errors import UnknownNameError
 from longca.manifests import Device, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
+from longca.parallel.pushes import window_bytes
 from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 from longca_cp import exchange
 from longca_cp.memory import kept_bytes, peak_bytes
@@ -111,7 +112,7 @@ class Still(Link):
         self.size, self.index, self.deadline, self._windows = group.size(), group.rank(), 1, windows
         self._held = []
 
-    def window(self, shape, dtype):
+    def _window(self, shape, dtype):
         memory = torch.empty(tuple(shape), dtype=dtype)
         self._windows.append(memory)
         return Window((memory,) * self.size, self.index)
@@ -172,15 +173,14 @@ def allocated(strategy, axis_sizes, problem, links=no_links):
         kept = [] if problem.direction == "backward" else None
         out, lse = subject.forward(q, k, v, plan, kept=kept)
         if problem.direction == "forward":
-            held = sum(window.nbytes for window in windows)
             with Peak(q, k, v, out, lse, *windows) as peak:
                 subject.forward(q, k, v, plan)
-            return peak.most + held, 0
+            return peak.most + window_bytes(), 0
         saved = q, k, v, out, lse
         subject.backward(dout, *saved, plan, kept=kept)  # makes windows
         with Peak(dout, *saved, *kept, *windows) as peak:
             subject.backward(dout, *saved, plan, kept=kept)
-        return peak.most + sum(window.nbytes for window in windows), sum(x.nbytes for x in kept if x.dim() == 3)
+        return peak.most + window_bytes(), sum(x.nbytes for x in kept if x.dim() == 3)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

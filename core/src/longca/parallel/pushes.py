@@ -1,14 +1,18 @@
-"""Pushes: copies into the memory of peers. A transport tells of them, so that somebody can count and repeat them."""
+"""Pushes: copies into the memory of peers. A transport tells of them, so that somebody can count and repeat them.
+
+It also tells of its windows, the memory that peers push into, because PyTorch's allocator may know nothing of it.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Push", "is_watched", "tell", "watched"]
+__all__ = ["Push", "is_watched", "tell", "tell_window", "watched", "window_bytes"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Push:
 
 
 _WATCHERS: list[list[Push]] = []
+#: The bytes of living windows.
+_WINDOWS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
 
 def is_watched() -> bool:
@@ -51,3 +57,18 @@ def watched() -> Iterator[list[Push]]:
         yield pushes
     finally:
         _WATCHERS[:] = [watcher for watcher in _WATCHERS if watcher is not pushes]
+
+
+def tell_window(window: object, nbytes: int) -> None:
+    """Tells of a window of this rank, until the object is gone.
+
+    Args:
+        window: The object that holds the memory.
+        nbytes: Bytes of this rank's own memory, which are not PyTorch's allocator's.
+    """
+    _WINDOWS[window] = nbytes
+
+
+def window_bytes() -> int:
+    """Bytes of this rank's living windows. All calls and plans of a mesh share them."""
+    return sum(list(_WINDOWS.values()))

@@ -92,7 +92,8 @@ class Record(BaseModel):
         plan_seconds: Time to put the mask on the device in the kernel's form, on the slowest rank.
         first_seconds: Time of the first call with its compilation and its verification, on the slowest rank.
         metadata_bytes: Bytes of the plan's metadata on the device, on the rank with the most.
-        peak_bytes: The allocator's peak above the inputs, on the rank with the highest. None on CPUs.
+        peak_bytes: The allocator's peak above the inputs, with the windows into which peers push, on the rank with the
+            highest. Earlier records lack the windows. None on CPUs.
         samples: Seconds of each timed call, on the slowest rank.
         wall: Seconds by the host's clock from the call to its result, with launching. Empty for several ranks.
         warm_up: Seconds of each call before the samples, on the slowest rank.

@@ -25,6 +25,7 @@ from longca import plugins
 from longca.discovery.candidates import find_plugins
 from longca.kernels.base import Kernel, Plan
 from longca.manifests import Direction
+from longca.parallel.pushes import window_bytes
 from longca.plain_text import plain_text
 from longca_bench.measuring import cuda_memory
 from longca_bench.measuring.arena import Block, Where, tensor_at
@@ -317,7 +318,10 @@ class Worker:
         return calls
 
     def peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
-        """Bytes of the peak above the memory before a call, or None on CPUs, and the call's results."""
+        """Bytes of the peak above the memory before a call, or None on CPUs, and the call's results.
+
+        Windows that peers push into count whole. They are not the allocator's, and calls before may have made them.
+        """
         if self._world.device.type == "cpu":
             return None, call()
         self._world.synchronize()
@@ -325,7 +329,7 @@ class Worker:
         before = torch.cuda.memory_allocated()
         results = call()
         self._world.synchronize()
-        return torch.cuda.max_memory_allocated() - before, results
+        return torch.cuda.max_memory_allocated() - before + window_bytes(), results
 
     def _land(self, named: dict[str, Any], landing: dict[str, Tensor]) -> float:
         """Copies results to where the judge reads them, and returns the seconds for which the device went on.

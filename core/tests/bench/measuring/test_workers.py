@@ -13,6 +13,7 @@ import torch
 
 from longca.manifests import Device, Problem
 from longca.masks import build
+from longca.parallel.pushes import tell_window, window_bytes
 from longca_bench.measuring import worker
 from longca_bench.measuring.cgroup import can_join, own_cgroup
 from longca_bench.measuring.commands import Load, WorkerSetup
@@ -313,6 +314,34 @@ def test_a_folder_that_a_kernel_removed_closed_or_replaced_is_made_again(tmp_pat
         folder.chmod(0o500)
         assert Path(_new_folder(str(folder))).parent == folder
         shutil.rmtree(folder)
+
+
+class Window:
+    """The memory of a window."""
+
+
+def test_windows_that_peers_push_into_count_in_the_peak(monkeypatch):
+    """A machine without a GPU has no peak, so the allocator's words are a test's."""
+    measured = worker.Worker(Mock(), WorkerSetup("cpu", frozenset(), None))
+    earlier, made = Window(), []
+    tell_window(earlier, 300)
+
+    def call():
+        made.append(Window())
+        tell_window(made[0], 4000)
+        return "results"
+
+    assert measured.peak(call) == (None, "results")
+    made.clear()
+    assert window_bytes() == 300
+    measured._world = Mock(device=torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 50_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 80_000)
+    assert measured.peak(call) == (30_000 + 4000 + 300, "results")
+    made.clear()
+    del earlier
+    assert measured.peak(lambda: None) == (30_000, None)
 
 
 def test_other_workers_rest_while_one_computes(workers):

@@ -94,12 +94,8 @@ class CopyEngineLink(Link):
             return f"has no symmetric memory: {error}"
         return "" if backend in (None, "CUDA") else f"has symmetric memory of {backend}; unset TORCH_SYMMMEM"
 
-    def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
-        """See `Link.window`. PyTorch's allocator gives unused memory back if need be."""
-        with torch.inference_mode(False):  # calls in training write to it too
-            return self._window(shape, dtype)
-
     def _window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
+        """See `Link.window`. PyTorch's allocator gives unused memory back if need be."""
         length = prod(shape) * dtype.itemsize
         memory = self._together(length, "it does not fit", lambda: self._allocated(max(length, 16)))
         buffers, handle = self._together(length, "peers cannot map it", lambda: self._mapped(memory))

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca.errors import LongCAError
-from longca.parallel.pushes import Push, is_watched, tell
+from longca.parallel.pushes import Push, is_watched, tell, tell_window
 from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
 
 __all__ = ["Line", "Link", "Moves", "PeerError", "Slots", "Window"]
@@ -97,7 +97,6 @@ class Link(ABC):
         self._failure: Exception | None = None
         self._rounds = 0
 
-    @abstractmethod
     def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
         """A new window. All ranks call it together, with equal shapes. Its memory is freed with the object.
 
@@ -106,6 +105,10 @@ class Link(ABC):
         Raises:
             WindowMemoryError: It does not fit on some rank. All ranks raise it, and keep nothing.
         """
+        with torch.inference_mode(False):  # calls in training write to it too
+            made = self._window(shape, dtype)
+        tell_window(made, made.mine.nbytes)
+        return made
 
     def slots(self, count: int) -> Slots:
         """Slots that no other living `Slots` object has, the same on all ranks. All ranks call it together.
@@ -272,6 +275,9 @@ class Link(ABC):
         """Pushes a tensor to a place once more, without a post."""
         self._follow(Line.PUSHES)
         self._push(index, into, source)
+
+    @abstractmethod
+    def _window(self, shape: Sequence[int], dtype: torch.dtype) -> Window: ...
 
     @abstractmethod
     def _follow(self, line: Line) -> None:

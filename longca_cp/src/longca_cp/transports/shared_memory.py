@@ -122,11 +122,9 @@ class SharedMemoryLink(Link):
         self._aside: deque[Callable[[], object]] = deque()
         weakref.finalize(self, self._pusher.stop)
 
-    def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
-        """See `Link.window`."""
-        with torch.inference_mode(False):  # calls in training write to it too
-            memory = everyones_memory(self._group, prod(shape) * dtype.itemsize)
-            return Window(tuple(each.view(dtype).view(*shape) for each in memory), self.index)
+    def _window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
+        memory = everyones_memory(self._group, prod(shape) * dtype.itemsize)
+        return Window(tuple(each.view(dtype).view(*shape) for each in memory), self.index)
 
     def joined(self) -> None:
         """Makes the copies aside, and waits for the thread."""
