@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from statistics import median
 
 import numpy as np
 import pytest
@@ -180,15 +179,16 @@ def test_how_many_cells_of_peers_miss_their_aim():
 @pytest.mark.parametrize(
     ("run", "strategy", "said_ratio"),
     [
-        ("h200/distributed/dynamic64k", "ulysses", 1.0),
-        ("h100/distributed/dynamic64k", "ring_p2p", 1.0),
-        ("h100/distributed/dynamic64k_ring_all_gather", "ring_all_gather", 1.0075),
+        ("h200/distributed/dynamic64k", "ulysses", 1.013),
+        ("h100/distributed/dynamic64k", "ring_p2p", 1.006),
+        ("h100/distributed/dynamic64k_ring_all_gather", "ring_all_gather", 1.002),
     ],
 )
 def test_prefetched_steps_of_a_stream_take_hardly_longer_than_fixed_ones(run, strategy, said_ratio):
     (record,) = read_records(ROOT / "results" / run)
     assert (record.status, record.strategy, len(record.samples)) == ("ok", strategy, 50)
     assert record.verified_kv_heads == tuple(range(8)), "the steps verified all heads by turns"
-    fixed, prefetched = median(record.stream.fixed), median(record.stream.prefetched)
-    assert prefetched <= 1.02 * fixed, "the aim"
-    assert prefetched <= said_ratio * fixed, "the page says how long they take"
+    ratio = sum(record.stream.prefetched) / sum(record.stream.fixed)
+    assert ratio <= 1.02, "the aim"
+    assert round(ratio, 3) == said_ratio, "the pages say how long they take"
+    assert f"{said_ratio} times" in " ".join(PAGE.split()) or f"`{strategy}` {said_ratio}" in PAGE

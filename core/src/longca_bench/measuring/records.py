@@ -52,6 +52,13 @@ class StreamTimes(BaseModel):
     plan: _Times
     imbalance: _Times
 
+    @model_validator(mode="after")
+    def _has_all_steps(self) -> StreamTimes:
+        counts = {len(each) for each in (self.fixed, self.fresh, self.prefetched, self.plan, self.imbalance)}
+        if len(counts) != 1 or counts == {0}:
+            raise ValueError("a stream has one time of each step in each way")
+        return self
+
 
 class Record(BaseModel):
     """The record of one case.

@@ -26,6 +26,7 @@ from longca_bench.reports.derived import (
     mesh_words,
     of_runs,
     over_base,
+    over_fixed,
     over_full,
     pattern_place,
     placement_words,
@@ -37,6 +38,7 @@ from longca_bench.reports.derived import (
     texts,
     transport_words,
     whose,
+    worst_step,
 )
 from longca_bench.reports.words import (
     brief_error,
@@ -93,6 +95,7 @@ _code = partial(Column, left=True, code=True)
 _digits = partial(Column, format=three_digits)
 _share = partial(Column, format=percent_of)
 _times = partial(Column, format=times)
+_ratio = partial(Column, format="{:.3f}".format)
 
 _ALL = (
     # What was measured on what.
@@ -190,10 +193,12 @@ _ALL = (
     _digits("prefetched_ms", "prefetch, ms", derive=partial(streamed, what="prefetched"),
             about="median step whose plan is made during the step before"),
     _digits("alone_plan_ms", "plan, ms", drop=1, derive=partial(streamed, what="plan"), about="planning alone"),
-    Column("fresh_over_fixed", "planning / fixed", "{:.3f}".format, drop=3,
-           derive=partial(streamed, what="fresh", over="fixed")),
-    Column("prefetched_over_fixed", "prefetch / fixed", "{:.3f}".format,
-           derive=partial(streamed, what="prefetched", over="fixed")),
+    _ratio("fresh_over_fixed", "planning / fixed", drop=3, derive=partial(over_fixed, way="fresh"),
+           about="all steps that plan over the same steps whose plans are there"),
+    _ratio("prefetched_over_fixed", "prefetch / fixed", derive=partial(over_fixed, way="prefetched"),
+           about="all steps with prefetched plans over the same steps whose plans are there"),
+    _ratio("worst_prefetched", "worst step", drop=3, derive=partial(worst_step, way="prefetched"),
+           about="the step with a prefetched plan that took longest over the same step whose plan is there"),
     Column("least_even", "worst area", times, drop=4,
            derive=lambda rows: rows["stream"].map(lambda stream: max(stream.imbalance) if stream else None),
            about="visible pairs of the busiest rank over the average rank's, at the least even step"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -121,15 +121,21 @@ def communicated(rows: Rows, what: str, by: float = 1.0) -> Series:
     return _series(rows, [each["all"][what] * by if each else None for each in rows["communication"]], "float64")
 
 
-def streamed(rows: Rows, what: str, over: str = "") -> Series:
-    """The median of a stream's figure: milliseconds, or a share of another median. Missing for a case of one mask."""
+def streamed(rows: Rows, what: str) -> Series:
+    """The median of a stream's figure in milliseconds. Missing for a case of one mask."""
+    return _of_streams(rows, lambda stream: median(getattr(stream, what)) * 1e3)
 
-    def of(stream: Any) -> float | None:
-        if stream is None:
-            return None
-        return median(getattr(stream, what)) / (median(getattr(stream, over)) if over else 1e-3)
 
-    return _series(rows, [of(each) for each in rows["stream"]], "float64")
+def over_fixed(rows: Rows, way: str) -> Series:
+    """All steps of a stream made in a way over the same steps with plans that are there. The steps' masks differ."""
+    return _of_streams(rows, lambda stream: sum(getattr(stream, way)) / sum(stream.fixed))
+
+
+def worst_step(rows: Rows, way: str) -> Series:
+    """The step of a stream that took longest in a way, over the same step with a plan that is there."""
+    return _of_streams(
+        rows, lambda stream: max(mine / one for mine, one in zip(getattr(stream, way), stream.fixed, strict=True))
+    )
 
 
 def slowest(rows: Rows, field: str, by: float) -> Series:
@@ -207,6 +213,11 @@ def _series(rows: Rows, values: Any, dtype: str | None = None) -> Series:
     from pandas import Series
 
     return Series(values, index=rows.index, dtype=dtype)
+
+
+def _of_streams(rows: Rows, figure: Callable[[Any], float]) -> Series:
+    """A figure of each row's stream. Missing for a case of one mask."""
+    return _series(rows, [None if stream is None else figure(stream) for stream in rows["stream"]], "float64")
 
 
 def _both(rows: Rows, one: str, other: str) -> Any:

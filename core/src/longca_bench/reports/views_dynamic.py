@@ -25,6 +25,7 @@ _ALONE = View(
         Value("fixed_ms"),
         Value("prefetched_ms"),
         Value("prefetched_over_fixed"),
+        Value("worst_prefetched"),
         Value("fresh_ms"),
         Value("fresh_over_fixed"),
         Value("alone_plan_ms"),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import statistics
+from math import isnan
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from longca_bench.measuring.case_record import STEP
 from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.noise import Noise
-from longca_bench.measuring.records import read_records
+from longca_bench.measuring.records import StreamTimes, read_records
 from longca_bench.measuring.runner import run_cases
 from longca_bench.measuring.shards import Shard
 from longca_bench.measuring.shared_inputs import SharedInputs
@@ -91,6 +92,21 @@ def test_a_stream_has_the_steps_of_each_way(core, suite):
     assert not history().rows
     shown = tables("dynamic", Rows.of(records))
     assert [row[1].text for table in shown for row in table.rows] == ["sdpa", "naive", "sdpa"]
+    times = {"fixed": (1.0, 4.0, 2.0), "prefetched": (1.5, 4.0, 2.0), "fresh": (2.0, 5.0, 3.5), "plan": (0.1,) * 3}
+    made = StreamTimes(layers=1, imbalance=(1.0,) * 3, **times)
+    rows = Rows.of([records[0].model_copy(update={"stream": made}), records[0].model_copy(update={"stream": None})])
+    for column, figure in (("prefetched_over_fixed", 7.5 / 7), ("fresh_over_fixed", 1.5), ("worst_prefetched", 1.5)):
+        found, none = rows[column]
+        assert found == figure, "steps are compared with the same steps, and the median step would hide the first one"
+        assert isnan(none)
+
+
+def test_a_stream_has_a_time_of_each_step_in_each_way():
+    times = dict.fromkeys(("fixed", "fresh", "prefetched", "plan", "imbalance"), (1.0, 2.0))
+    assert StreamTimes(layers=1, **times).fixed == (1.0, 2.0)
+    for wrong in ({**times, "fresh": (1.0,)}, dict.fromkeys(times, ())):
+        with pytest.raises(ValueError, match="one time of each step"):
+            StreamTimes(layers=1, **wrong)
 
 
 WRONG = """
