@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from jobs import attend, errors, inputs, mask_of, mesh_of, problem_of, said
+from jobs import attend, errors, inputs, mask_of, mesh_of, problem_of, rank_of, said
 from torch.distributed.device_mesh import init_device_mesh
 
 import longca
@@ -26,10 +26,11 @@ from longca.parallel.pushes import window_bytes
 from longca_builtin.naive import Naive
 from longca_cp import exchange, pushed_heads
 from longca_cp.exchange import axes_of
+from longca_cp.pushes import takes_link
 from longca_cp.transports import links
 from longca_cp.transports.arena import Arena
 from longca_cp.transports.counters import MOST_SLOTS
-from longca_cp.transports.links import link_of
+from longca_cp.transports.links import links_of
 from longca_cp.transports.shared_memory import SharedMemoryLink, _Task
 
 
@@ -124,19 +125,70 @@ def links_of_meshes(size):
     return has_link, shared, window.mine.tolist()
 
 
-def refused_links(size, lack):
-    """The refusal of a forced link, what auto takes where links are verified, and what it logged in two tries."""
-    group, device = dist.group.WORLD, torch.device("cpu")
-    cuda = mock.Mock(spec=torch.device, type="cuda")
+@contextmanager
+def lacking(lacks):
+    """Machines on which the groups of some axes lack something, and the words that are logged of it.
+
+    Args:
+        lacks: From the number of an axis in the order of the mesh to a reason and whether it is several hosts. Groups
+            of other axes have links.
+    """
+    by_group, lack_of = {}, links.lack_of
+
+    def links_of(groups, device, transport):
+        by_group.update({group: lacks.get(at) for at, group in enumerate(groups.values())})
+        return asked(groups, device, transport)
+
+    def found(group, device):
+        return links.Lack(*by_group[group]) if by_group[group] else lack_of(group, torch.device("cpu"))
+
+    asked, said_of, make = links.links_of, [], links._make
     with (
-        mock.patch.object(links, "available", return_value=lack),
+        mock.patch.object(exchange, "links_of", links_of),
+        mock.patch.object(links, "lack_of", found),
+        mock.patch.object(links, "_make", lambda group, device: make(group, torch.device("cpu"))),
         mock.patch.object(links, "_log") as log,
         mock.patch.object(links, "_LOGGED", set()),
         mock.patch.object(links, "_LINKS", {}),
     ):
-        forced = said(lambda: link_of(group, device, Transport.COPY_ENGINE))
-        taken = [link_of(group, cuda, Transport.AUTO) for _ in range(2)]
-    return forced, taken, [call.args[0] % call.args[1:] for call in log.info.call_args_list]
+        yield said_of
+        said_of += [call.args[0] % call.args[1:] for call in log.info.call_args_list]
+
+
+def transports_of_axes(size, sizes, lacks):
+    """The axes' transports by `auto` as between GPUs and by `copy_engine`, twice each, or the refusals, and the log."""
+    mesh, names, found = mesh_of(sizes), [name for name, _ in sizes], {}
+    for transport in (Transport.AUTO, Transport.COPY_ENGINE):
+        taken = []
+
+        def axes(transport=transport, taken=taken):
+            # Two GPUs of an axis get a link by `auto`, and these are CPUs.
+            with mock.patch.object(links, "takes_link", lambda asked, ranks, on_gpus: takes_link(asked, ranks, True)):
+                taken.append([str(axis.transport) for axis in axes_of(mesh, names, transport)[1]])
+
+        with lacking(lacks) as log:
+            refusals = [said(axes) for _ in range(2)]
+        found[str(transport)] = taken, refusals, log
+    return found
+
+
+def results_where_an_axis_lacks_a_link(size, strategy, sizes, lacks, kind, placement):
+    """The transports of the axes, and the largest error of results by them."""
+    mask, mesh, given = mask_of(kind, 101, ()), mesh_of(sizes), inputs(101, (8, 2), "float64")
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": placement}
+    layout = longca.layout(mask, heads=(8, 2), head_dim=8, dtype="float64", **about)
+    rank = rank_of(sizes, None)
+    q, k, v, dout = (layout.shard(x, rank) for x in given)
+    with lacking(lacks):
+        made = longca.registry().load_strategy(strategy)(mesh, transport=Transport.COPY_ENGINE)
+    plan, worst = made.plan(problem_of(mask, q, k), layout, Naive()), 0.0
+    wanted = attend(mask, given)
+    for _ in range(2):
+        kept = []
+        out, lse = made.forward(q, k, v, plan, kept=kept)
+        grads = made.backward(dout, q, k, v, out, lse, plan, kept=kept)
+        worst = max(worst, *errors((out, lse, *grads), wanted, layout, rank))
+    return list(map(str, made.transports)), worst
 
 
 def failed_trials(size):
@@ -147,7 +199,7 @@ def failed_trials(size):
         return trial(link) or ("other bytes came" if link.index == 1 else None)
 
     with mock.patch.object(SharedMemoryLink, "trial", broken), mock.patch.object(links, "_LINKS", {}):
-        return said(lambda: link_of(group, torch.device("cpu"), Transport.COPY_ENGINE))
+        return said(lambda: links_of({"ring": group}, torch.device("cpu"), Transport.COPY_ENGINE))
 
 
 @contextmanager
@@ -256,13 +308,14 @@ def what_is_left(size):
     until_threads_are(0)  # those of earlier jobs finish what they were given
     gc.collect()
     before = mapped_pages(), link_threads(), window_bytes()
-    with mock.patch.object(exchange, "link_of", lambda group, *_: SharedMemoryLink(group, deadline=60)):
+    own = {"ulysses": SharedMemoryLink(mesh.get_group(), deadline=60)}
+    with mock.patch.object(exchange, "links_of", return_value=own):
         made = longca.registry().load_strategy("ulysses")(mesh, transport=Transport.COPY_ENGINE)
     plan = made.plan(problem_of(mask, q, k), layout, Naive())
     out, lse = made.forward(q, k, v, plan)
     made.backward(dout, q, k, v, out, lse, plan)
     during = mapped_pages(), link_threads(), window_bytes()
-    del plan
+    del plan, own
     gc.collect()
     without_plan = mapped_pages(), link_threads(), window_bytes()
     del made

@@ -74,10 +74,10 @@ def in_any_order(strategy, sizes, kind, factors, placement, heads, seeds):
 def on_links(strategy, mesh, make):
     """A strategy on links of its own."""
 
-    def link_of(group, device, transport):
-        return make(group) if group.size() > 1 else None
+    def links_of(groups, device, transport):
+        return {axis: make(group) if group.size() > 1 else None for axis, group in groups.items()}
 
-    with mock.patch.object(exchange, "link_of", link_of):
+    with mock.patch.object(exchange, "links_of", links_of):
         return longca.registry().load_strategy(strategy)(mesh, transport=Transport.COPY_ENGINE)
 
 

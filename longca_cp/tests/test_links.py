@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from longca.errors import UnsupportedError
+from longca_cp.transports import links
 from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.counters import Slots
 from longca_cp.transports.cuda_driver import _Copy2D
@@ -21,18 +22,19 @@ from longca_cp.transports.link import Line
 from longca_cp.transports.links import _Facts
 from longca_cp.transports.strided import strided_copies
 
-from .test_strategies import EXACT, sizes
+from .test_strategies import EXACT
+from .test_strategies import sizes as worlds_of
 
 KILLED = Path(__file__).parent / "killed_rank.py"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@sizes(2, 4)
+@worlds_of(2, 4)
 def test_windows_hold_what_was_pushed_in_any_order(world, seed):
     assert all(world.run("pushes", world.size, seed))
 
 
-@sizes(2)
+@worlds_of(2)
 def test_a_peer_that_does_not_post_is_named_within_the_deadline(world):
     (_, (first, seconds, after)) = world.run("late_posts", 2)
     assert first[0] == "PeerError"
@@ -41,14 +43,14 @@ def test_a_peer_that_does_not_post_is_named_within_the_deadline(world):
     assert after == first  # the link has failed for good
 
 
-@sizes(2)
+@worlds_of(2)
 def test_a_push_that_fails_is_told_by_the_next_call(world):
     for kind, text in world.run("failed_pushes", 2):
         assert kind == "PeerError"
         assert "a push failed" in text
 
 
-@sizes(2)
+@worlds_of(2)
 def test_slots_are_alike_on_all_ranks_and_free_again_when_nobody_has_them(world):
     for found, first, count, refusal in world.run("slots_of_many_plans", 2):
         assert found == [0, 3, 5, 0]
@@ -56,12 +58,12 @@ def test_slots_are_alike_on_all_ranks_and_free_again_when_nobody_has_them(world)
         assert refusal == ("LongCAError", "a plan asks for 1 slots, and 0 of 4096 are free")
 
 
-@sizes(2, 4)
+@worlds_of(2, 4)
 def test_ranks_tell_each_other_numbers(world):
     assert world.run("numbers_of_ranks", world.size) == [[]] * world.size
 
 
-@sizes(4)
+@worlds_of(4)
 def test_each_axis_of_a_mesh_has_a_link_of_its_own(world):
     for rank, (has_link, shared, told) in enumerate(world.run("links_of_meshes", 4)):
         assert has_link == {
@@ -73,19 +75,77 @@ def test_each_axis_of_a_mesh_has_a_link_of_its_own(world):
         assert told == [rank // 2 * 2, rank // 2 * 2 + 1]
 
 
-@sizes(2)
-def test_a_machine_without_access_is_refused_with_the_reason_or_gets_collectives(world):
-    lack = "ranks 0 and 1 are on two hosts"
-    for forced, taken, logged in world.run("refused_links", 2, lack):
-        assert forced == (
-            "UnsupportedError",
-            f"transport='copy_engine' was asked for, and {lack}. Ask for transport='collectives' or 'auto'",
-        )
-        assert taken == [None, None]
-        assert logged == [f"attention: tensors move by collectives, because {lack}"]
+HOSTS = ("ranks 0 and 1 are on two hosts", True)
+NO_ACCESS = ("the GPU of rank 0 has no peer access to that of rank 1", False)
+USP, LOONGTRAIN = (("ring", 2), ("ulysses", 2)), (("outer", 2), ("inner", 1), ("heads", 2))
 
 
-@sizes(2)
+def refusal(lack):
+    """The error where the copy engine was asked for."""
+    text = f"transport='copy_engine' was asked for, and {lack[0]}. Ask for transport='collectives' or 'auto'"
+    return "UnsupportedError", text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lacks", "moved", "refused"),
+    [
+        (USP, {}, "ee", None),
+        (USP, {0: HOSTS}, "ce", None),
+        (USP, {1: HOSTS}, "ec", None),
+        (USP, {0: NO_ACCESS}, "ce", NO_ACCESS),
+        (USP, {0: HOSTS, 1: NO_ACCESS}, "cc", HOSTS),
+        (USP, {0: HOSTS, 1: HOSTS}, "cc", HOSTS),
+        (LOONGTRAIN, {0: HOSTS}, "cce", None),
+        ((("ring", 4), ("ulysses", 1)), {}, "cc", None),
+        ((("ring", 4), ("ulysses", 1)), {0: HOSTS}, "cc", HOSTS),
+    ],
+    ids=str,
+)
+@worlds_of(4)
+def test_each_axis_has_its_own_transport_and_the_reason_for_collectives_is_logged_once(
+    world, sizes, lacks, moved, refused
+):
+    names = {"e": "copy_engine", "c": "collectives"}
+    wanted = [names[each] for each in moved]
+    forced = [names["c" if ranks == 1 or at in lacks else "e"] for at, (_, ranks) in enumerate(sizes)]
+    for found in world.run("transports_of_axes", world.size, sizes, lacks):
+        of = {
+            at: f"attention: tensors move along the axis {sizes[at][0]} by collectives, because {lack}"
+            for at, (lack, _) in lacks.items()
+        }
+        taken, errors, log = found["auto"]
+        assert (taken, errors) == ([wanted] * 2, [None] * 2)
+        assert log == [text for at, text in of.items() if sizes[at][1] == 2]
+        taken, errors, log = found["copy_engine"]
+        assert errors == [refused and refusal(refused)] * 2
+        assert taken == ([] if refused else [forced] * 2)
+        assert refused or log == list(of.values())
+
+
+@pytest.mark.parametrize("kind", ["causal", "full"])
+@pytest.mark.parametrize(
+    ("strategy", "sizes", "lacks", "moved"),
+    [
+        ("usp", USP, {0: HOSTS}, ["collectives", "copy_engine"]),
+        ("usp", USP, {1: HOSTS}, ["copy_engine", "collectives"]),
+        ("loongtrain", LOONGTRAIN, {0: HOSTS}, ["collectives", "collectives", "copy_engine"]),
+        ("loongtrain", LOONGTRAIN, {2: HOSTS}, ["copy_engine", "collectives", "collectives"]),
+        ("loongtrain", (("outer", 2), ("inner", 2), ("heads", 1)), {0: HOSTS},
+         ["collectives", "copy_engine", "collectives"]),
+        ("loongtrain", (("outer", 2), ("inner", 2), ("heads", 1)), {1: HOSTS},
+         ["copy_engine", "collectives", "collectives"]),
+    ],
+    ids=str,
+)  # fmt: skip
+@worlds_of(4)
+def test_axes_of_two_transports_give_what_one_device_gives(world, strategy, sizes, lacks, moved, kind):
+    about = world.size, strategy, sizes, lacks, kind, "zigzag"
+    for transports, error in world.run("results_where_an_axis_lacks_a_link", *about):
+        assert transports == moved
+        assert error <= EXACT
+
+
+@worlds_of(2)
 def test_a_trial_that_fails_on_one_rank_refuses_the_link_on_all(world):
     for kind, text in world.run("failed_trials", 2):
         assert kind == "UnsupportedError"
@@ -93,6 +153,25 @@ def test_a_trial_that_fails_on_one_rank_refuses_the_link_on_all(world):
 
 
 HERE = _Facts("boot", device="a", visible=(("a", True), ("b", True), ("c", False)))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "devices", "lack"),
+    [
+        ("xx", "ab", None),
+        ("xy", "ab", links.Lack("ranks 3 and 5 are on two hosts", hosts=True)),
+        ("xx", "aa", links.Lack("ranks 3 and 5 share one GPU")),
+        ("xxy", "aab", links.Lack("ranks 3 and 9 are on two hosts", hosts=True)),
+    ],
+)
+def test_ranks_on_two_hosts_are_told_before_whatever_else_they_lack(hosts, devices, lack):
+    visible = tuple((device, True) for device in devices)
+    facts = [_Facts(host, device=device, visible=visible) for host, device in zip(hosts, devices, strict=True)]
+    with (
+        mock.patch.object(links.dist, "get_process_group_ranks", return_value=[3, 5, 9][: len(facts)]),
+        mock.patch.object(links, "everyones", return_value=facts),
+    ):
+        assert links.lack_of(mock.Mock(), torch.device("cpu")) == lack
 
 
 @pytest.mark.parametrize(
@@ -114,7 +193,7 @@ def test_pytorchs_variable_lets_ranks_share_a_gpu(monkeypatch):
     assert HERE.lacks(_Facts("boot", device="a")) == ""
 
 
-@sizes(2, 4)
+@worlds_of(2, 4)
 def test_a_window_that_does_not_fit_is_refused_on_all_ranks(world):
     for refusal, left, error in world.run("windows_that_do_not_fit", world.size):
         assert refusal[0] == "WindowMemoryError"
@@ -123,7 +202,7 @@ def test_a_window_that_does_not_fit_is_refused_on_all_ranks(world):
         assert error <= EXACT
 
 
-@sizes(2)
+@worlds_of(2)
 def test_nothing_is_left_when_plans_and_strategies_are_gone(world):
     before = sorted(os.listdir("/dev/shm"))
     for during, without_plan, after in world.run("what_is_left", 2):
@@ -157,7 +236,7 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_the_others(size):
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@sizes(4)
+@worlds_of(4)
 def test_strategies_take_turns_on_sub_meshes_while_lengths_change(world, compiled):
     assert all(error <= EXACT for error in world.run("strategies_together", 4, compiled))
 

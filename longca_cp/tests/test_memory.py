@@ -3,7 +3,9 @@
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
+from itertools import combinations
 from math import prod
 from types import SimpleNamespace
 from unittest import mock
@@ -24,6 +26,8 @@ from longca.parallel.pushes import window_bytes
 from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
 from longca_cp import exchange
 from longca_cp.memory import kept_bytes, peak_bytes
+from longca_cp.peaks import PEAKS
+from longca_cp.share import Share
 from longca_cp.transports.link import Link, Slots, Window
 
 HEAD_DIM, SEQLEN = 128, 384
@@ -147,14 +151,18 @@ def no_links():
 
 
 @contextmanager
-def still_links():
-    """Links whose peers do nothing, and the list of their windows."""
+def still_links(only=None):
+    """Links whose peers do nothing, on all axes of several ranks or on some, and the list of their windows."""
     windows, links = [], {}
 
-    def link_of(group, device, transport):
-        return links.setdefault(group, Still(group, windows)) if group.size() > 1 else None
+    def links_of(groups, device, transport):
+        has_link = {axis: group.size() > 1 and (only is None or axis in only) for axis, group in groups.items()}
+        return {
+            axis: links.setdefault(group, Still(group, windows)) if has_link[axis] else None
+            for axis, group in groups.items()
+        }
 
-    with mock.patch.object(exchange, "link_of", link_of):
+    with mock.patch.object(exchange, "links_of", links_of):
         yield windows
 
 
@@ -207,6 +215,33 @@ def test_windows_count_where_calls_push(strategy, axis_sizes, heads, dtype, dire
     assert CLOSE * most <= peak <= most + LSES * lse
     if direction == "backward":
         assert kept == kept_bytes(strategy, problem, axis_sizes)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("heads", [(8, 8), (16, 4)])
+@pytest.mark.parametrize(
+    ("strategy", "axis_sizes", "pushes"),
+    [
+        (strategy, axis_sizes, pushes)
+        for strategy, axis_sizes in (
+            ("usp", {"ring": 2, "ulysses": 2}),
+            ("usp", {"ring": 4, "ulysses": 2}),
+            ("usp", {"ring": 2, "ulysses": 4}),
+            ("loongtrain", {"outer": 2, "inner": 2, "heads": 2}),
+            ("loongtrain", {"outer": 3, "inner": 2, "heads": 2}),
+            ("loongtrain", {"outer": 2, "inner": 3, "heads": 1}),
+        )
+        for count in range(1, len(axis_sizes))
+        for pushes in combinations([axis for axis, size in axis_sizes.items() if size > 1], count)
+    ],
+    ids=str,
+)
+def test_windows_count_where_some_axes_push(strategy, axis_sizes, pushes, heads, direction):
+    problem = problem_of(heads, direction=direction)
+    most = PEAKS[strategy][direction == "backward"](Share.of(problem, axis_sizes, False, frozenset(pushes)), axis_sizes)
+    peak, _ = allocated(strategy, axis_sizes, problem, partial(still_links, pushes))
+    lse = SEQLEN // prod(axis_sizes.values()) * heads[0] * 4
+    assert CLOSE * most <= peak <= most + LSES * lse
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

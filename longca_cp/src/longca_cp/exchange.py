@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import torch
@@ -22,9 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.manifests import Transport
 from longca.parallel.meshes import mesh_dims, rank_in
-from longca_cp.pushes import VERIFIED_RANKS, takes_links
 from longca_cp.transports.link import Link
-from longca_cp.transports.links import link_of, say_collectives
+from longca_cp.transports.links import links_of
 
 __all__ = ["Axis", "Order", "Transfer", "all_gather", "all_to_all", "axes_of", "reduce_scatter", "shift"]
 
@@ -76,23 +74,18 @@ def axes_of(
     Args:
         mesh: The device mesh.
         names: The names of the axes.
-        transport: The way to move tensors along them. `takes_links` and `link_of` say which axes get a link.
+        transport: The way to move tensors along them. `links_of` says which axes get a link.
 
     Raises:
         RequestError: The mesh has other dims, or this process is not in it.
-        UnsupportedError: The copy engine was asked for, and ranks of an axis cannot reach each other's memory.
+        UnsupportedError: The copy engine was asked for, and `links_of` refuses it.
     """
     rank, dims = rank_in(mesh, names), mesh_dims(mesh, names)
     kind = mesh.device_type
     device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-    groups = [mesh.get_group(dim) for dim in dims]
-    has_links = takes_links(transport, [group.size() for group in groups], kind == "cuda")
-    if transport is Transport.AUTO and kind == "cuda" and not has_links and prod(group.size() for group in groups) > 1:
-        say_collectives(
-            f"the copy engine is not verified on more than {VERIFIED_RANKS} GPUs; transport='copy_engine' takes it"
-        )
-    links = [link_of(group, device, transport) if has_links else None for group in groups]
-    return rank, tuple(Axis(group, group.size(), group.rank(), link) for group, link in zip(groups, links, strict=True))
+    groups = {name: mesh.get_group(dim) for name, dim in zip(names, dims, strict=True)}
+    links = links_of(groups, device, transport)
+    return rank, tuple(Axis(group, group.size(), group.rank(), links[name]) for name, group in groups.items())
 
 
 @dataclass

@@ -22,7 +22,7 @@ from longca.errors import UnknownNameError
 from longca.manifests import Problem, StrategyMemory, Transport
 from longca.manifests.problem import Direction
 from longca_cp.peaks import PEAKS, Formula
-from longca_cp.pushes import takes_links
+from longca_cp.pushes import axes_with_links
 from longca_cp.share import Share
 
 __all__ = [
@@ -63,7 +63,7 @@ def peak_bytes(
     """
     forward, backward = _of(strategy)
     formula = forward if problem.direction == "forward" else backward
-    pushes = takes_links(transport, axis_sizes.values(), nccl)
+    pushes = axes_with_links(transport, axis_sizes, nccl)
     return formula(Share.of(problem, axis_sizes, nccl, pushes), dict(axis_sizes))
 
 

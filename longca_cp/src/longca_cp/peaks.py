@@ -22,9 +22,9 @@ _SUMMED = 3
 
 def _ulysses(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    if share.pushes:
+    if "ulysses" in share.pushes:
         return pushed.exchange(share, mine, mine.q)
-    chunks, whole = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, share.pushes), mine.q + mine.kv
+    chunks, whole = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, pushes=False), mine.q + mine.kv
     # Either two chunks' q, k and v leave and arrive. Or one chunk is computed, one moves, and an output returns.
     exchanging = min(2, chunks) * 2 * whole // chunks + _copies(share, mine)
     computing = ((2 * chunks - 1) * whole + 2 * mine.q) // chunks
@@ -33,9 +33,9 @@ def _ulysses(share: Share, sizes: dict[str, int]) -> int:
 
 def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    if share.pushes:
+    if "ulysses" in share.pushes:
         return pushed.exchange_backward(share, mine, 0)
-    chunks = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, share.pushes)
+    chunks = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, pushes=False)
     gradients = 2 * (mine.q + mine.kv)  # by heads, and as they arrive by tokens
     sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0
     return share.q + share.kv + mine.q // chunks + gradients + sums
@@ -43,12 +43,12 @@ def _ulysses_backward(share: Share, sizes: dict[str, int]) -> int:
 
 def _ring_of(share: Share, ranks: int) -> int:
     """Two buffers of keys and values, and partial outputs, the first of which becomes the output."""
-    return _ring(share, ranks) + _parts(share, ranks)
+    return _ring(share, "ring", ranks) + _parts(share, ranks)
 
 
 def _ring_backward_of(share: Share, ranks: int) -> int:
     """The buffers of the forward, one step's gradients, and the sums of gradients that leave and arrive."""
-    return _gradient_ring(share, ranks) + _parts(share, ranks)
+    return _gradient_ring(share, "ring", ranks) + _parts(share, ranks)
 
 
 def _parts(share: Share, steps: int) -> int:
@@ -56,19 +56,25 @@ def _parts(share: Share, steps: int) -> int:
     return min(2, steps) * share.q + (share.wide * share.q if steps >= _SUMMED else 0)
 
 
-def _ring(share: Share, ranks: int) -> int:
-    return pushed.ring(share, ranks) if share.pushes and ranks > 1 else min(2, ranks) * share.kv
+def _ring(share: Share, axis: str, ranks: int) -> int:
+    return pushed.ring(share, ranks) if axis in share.pushes else min(2, ranks) * share.kv
 
 
-def _gradient_ring(share: Share, ranks: int) -> int:
-    if share.pushes and ranks > 1:
+def _standing(share: Share, axis: str, ranks: int) -> int:
+    """The window of a ring that pushes, which stands between calls."""
+    return pushed.ring(share, ranks) if axis in share.pushes else 0
+
+
+def _gradient_ring(share: Share, axis: str, ranks: int) -> int:
+    if axis in share.pushes:
         return pushed.gradient_ring(share, ranks)
     return (min(2, ranks) + 1) * share.kv + min(2, ranks) * share.wide * share.kv
 
 
 def _all_gather(share: Share, sizes: dict[str, int]) -> int:
-    chunks = gather_chunks(share.problem, share.nccl, share.pushes)
-    if share.pushes:
+    pushes = "ring" in share.pushes
+    chunks = gather_chunks(share.problem, share.nccl, pushes)
+    if pushes:
         return pushed.gather(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
     # A chunk as received and in order, the next one on its way, and the last one until this one has arrived.
@@ -76,8 +82,9 @@ def _all_gather(share: Share, sizes: dict[str, int]) -> int:
 
 
 def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
-    chunks, wide = gather_chunks(share.problem, share.nccl, share.pushes), share.wide
-    if share.pushes:
+    pushes = "ring" in share.pushes
+    chunks, wide = gather_chunks(share.problem, share.nccl, pushes), share.wide
+    if pushes:
         return pushed.gather_backward(share, sizes["ring"], chunks)
     mine, all_of = share.kv // chunks, sizes["ring"] * share.kv // chunks
     at_hand = 3 * all_of + wide * all_of  # a chunk, its gradients, these in their owners' order, and wide
@@ -88,63 +95,52 @@ def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
 
 def _usp(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    standing = pushed.ring(mine, sizes["ring"]) if share.pushes else 0
-    return _around(share, mine, sizes["ulysses"], _ring_of(mine, sizes["ring"]), standing)
+    standing = _standing(mine, "ring", sizes["ring"])
+    return _around(share, mine, "ulysses", _ring_of(mine, sizes["ring"]), standing)
 
 
 def _usp_backward(share: Share, sizes: dict[str, int]) -> int:
     mine = share.by_heads(sizes["ulysses"])
-    return _around_backward(share, mine, sizes["ulysses"], _ring_backward_of(mine, sizes["ring"]))
+    return _around_backward(share, mine, "ulysses", _ring_backward_of(mine, sizes["ring"]))
 
 
 def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
     mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
-    window = _ring(mine, inner)
-    rings = _ring(mine, outer) + window
+    window = _ring(mine, "inner", inner)
+    rings = _ring(mine, "outer", outer) + window
     within = rings + _parts(mine, outer * inner)
     # A window's ring is made before the ring of the window before it is freed. Pushes share one window of a link.
-    more = 0 if share.pushes and inner > 1 else window
+    more = 0 if "inner" in share.pushes else window
     between = rings + more + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
-    standing = pushed.ring(mine, outer) + pushed.ring(mine, inner) if share.pushes else 0
-    return _around(share, mine, sizes["heads"], max(within, between), standing)
+    standing = _standing(mine, "outer", outer) + _standing(mine, "inner", inner)
+    return _around(share, mine, "heads", max(within, between), standing)
 
 
 def _loongtrain_backward(share: Share, sizes: dict[str, int]) -> int:
     mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
-    if share.pushes and max(outer, inner) > 1:
-        return _around_backward(share, mine, sizes["heads"], _double_ring_backward(mine, outer, inner))
-    window = _gradient_ring(mine, inner)
-    rings = _gradient_ring(mine, outer) + window
+    around = pushed.outer_gradient_ring(mine, outer) if "outer" in share.pushes else _gradient_ring(mine, "", outer)
+    before = mine.wide * mine.kv if outer > 1 and share.pushes & {"outer", "inner"} else 0  # the window before's sum
+    if "inner" in share.pushes:
+        rings = around + before + pushed.gradient_ring(mine, inner, inner=True)
+        return _around_backward(share, mine, "heads", rings + _parts(mine, outer * inner))
+    window = _gradient_ring(mine, "", inner)
     last = mine.kv if outer > 1 else 0  # the gradients of a step of the window before
-    within = rings + last + _parts(mine, outer * inner)
-    between = rings + window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
-    return _around_backward(share, mine, sizes["heads"], max(within, between))
+    within = around + before + window + last + _parts(mine, outer * inner)
+    between = around + 2 * window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+    return _around_backward(share, mine, "heads", max(within, between))
 
 
-def _double_ring_backward(mine: Share, outer: int, inner: int) -> int:
-    """The rings of `_loongtrain_backward` if they push. A ring of one rank does not."""
-    if outer == 1:
-        around, before = _gradient_ring(mine, 1), 0
-    else:
-        around, before = pushed.outer_gradient_ring(mine, outer), mine.wide * mine.kv  # the window before's sum
-    if inner > 1:
-        return around + before + pushed.gradient_ring(mine, inner, inner=True) + _parts(mine, outer * inner)
-    window = _gradient_ring(mine, 1)
-    within = around + before + window + mine.kv + _parts(mine, outer)
-    return max(within, around + 2 * window + _parts(mine, outer - 1))
-
-
-def _around(share: Share, mine: Share, ranks: int, inside: int, standing: int) -> int:
+def _around(share: Share, mine: Share, axis: str, inside: int, standing: int) -> int:
     """An exchange of heads in one chunk around the memory of rings, whose windows stand before and after them."""
     whole = mine.q + mine.kv
-    if share.pushes and ranks > 1:
+    if axis in share.pushes:
         return pushed.exchange(share, mine, inside)
     exchanging = max(3 * share.q + whole, share.q + 2 * whole + _copies(share, mine))
     return max(share.q + whole + inside, standing + exchanging)
 
 
-def _around_backward(share: Share, mine: Share, ranks: int, inside: int) -> int:
-    if share.pushes and ranks > 1:
+def _around_backward(share: Share, mine: Share, axis: str, inside: int) -> int:
+    if axis in share.pushes:
         return pushed.exchange_backward(share, mine, inside)
     gradients = mine.q + mine.kv  # where they lie side by side to be sent
     sums = share.wide * share.kv // 2 if mine.kv > share.kv else 0

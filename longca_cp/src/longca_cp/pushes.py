@@ -1,27 +1,30 @@
-"""Pushes: whether the ranks of a strategy write into each other's memory, if they can. Torch-free."""
+"""Pushes: the axes whose ranks write into each other's memory, if they can. Torch-free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import prod
+from collections.abc import Mapping
 
 from longca.manifests import Transport
 
-__all__ = ["takes_links"]
+__all__ = ["VERIFIED_RANKS", "axes_with_links", "takes_link"]
 
-#: The most GPUs of a strategy whose links `auto` takes: they are verified on so many.
+#: The most GPUs of an axis that `auto` gives a link: links are verified on so many.
 VERIFIED_RANKS = 2
 
 
-def takes_links(transport: Transport, ranks: Iterable[int], on_gpus: bool) -> bool:
-    """Whether the axes of a strategy get links, on one host whose ranks have mutual access to memory.
+def takes_link(transport: Transport, ranks: int, on_gpus: bool) -> bool:
+    """Whether an axis gets a link, if its ranks are on one host and have mutual access to memory.
 
     Args:
         transport: The way to move tensors.
-        ranks: Ranks along each of the strategy's axes.
-        on_gpus: Whether the ranks compute on GPUs.
+        ranks: Ranks along the axis.
+        on_gpus: Whether they compute on GPUs.
     """
-    total = prod(ranks)
     if transport is Transport.AUTO:
-        return on_gpus and 1 < total <= VERIFIED_RANKS
-    return transport is Transport.COPY_ENGINE and total > 1
+        return on_gpus and 1 < ranks <= VERIFIED_RANKS
+    return transport is Transport.COPY_ENGINE and ranks > 1
+
+
+def axes_with_links(transport: Transport, axis_sizes: Mapping[str, int], on_gpus: bool) -> frozenset[str]:
+    """The axes of a strategy that get links on one host. See `takes_link`."""
+    return frozenset(axis for axis, ranks in axis_sizes.items() if takes_link(transport, ranks, on_gpus))

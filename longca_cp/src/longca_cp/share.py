@@ -30,7 +30,7 @@ class Share:
         heads_kv: KV heads.
         problem: The problem of all ranks together.
         nccl: Whether NCCL moves the tensors.
-        pushes: Whether axes of several ranks have links.
+        pushes: The axes with links.
     """
 
     q: int
@@ -39,10 +39,12 @@ class Share:
     heads_kv: int
     problem: Problem
     nccl: bool
-    pushes: bool = False
+    pushes: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool, pushes: bool = False) -> Share:
+    def of(
+        cls, problem: Problem, axis_sizes: Mapping[str, int], nccl: bool, pushes: frozenset[str] = frozenset()
+    ) -> Share:
         """The largest share of any rank."""
         size, ranks = DTYPE_BYTES[problem.dtype], prod(axis_sizes.values())
         parts = prod(axis_sizes.get(axis, 1) for axis in _RINGS)

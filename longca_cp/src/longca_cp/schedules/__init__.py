@@ -16,7 +16,7 @@ from functools import lru_cache
 from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca_cp.overlap import gather_chunks, ulysses_chunks
-from longca_cp.pushes import takes_links
+from longca_cp.pushes import axes_with_links
 from longca_cp.schedules.gathered import Gathered
 from longca_cp.schedules.rings import (
     Ring,
@@ -35,24 +35,25 @@ __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
 def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Heads exchanged, a chunk computed while the next one comes and the last one leaves, and exchanged back."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    pushes = _has_links(layout, nccl, transport)
+    links = _links(layout, nccl, transport)
+    pushes = "ulysses" in links
     chunks = ulysses_chunks(problem, exchange.ranks, nccl, pushes)
-    return _moved(_around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, pushes), pushes)
+    return _moved(_around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, pushes), links)
 
 
 def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Keys and values go round a ring, each hop beside a step. In the backward their gradients follow a step behind."""
-    pushes = _has_links(layout, nccl, transport)
-    made = Ring.of(problem, layout, nccl and not pushes, Sizes.of(problem), "ring", 1)
-    return _moved(_ring_of(problem, made, pushes), pushes)
+    links = _links(layout, nccl, transport)
+    made = Ring.of(problem, layout, nccl and "ring" not in links, Sizes.of(problem), "ring", 1)
+    return _moved(_ring_of(problem, made, "ring" in links), links)
 
 
 def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """An exchange of heads in one chunk around the phases of a ring of groups."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    pushes = _has_links(layout, nccl, transport)
-    made = Ring.of(problem, layout, nccl and not pushes, exchange.mine, "ring", exchange.ranks)
-    return _moved(_around(problem, exchange, [_ring_of(problem, made, pushes)], pushes), pushes)
+    links = _links(layout, nccl, transport)
+    made = Ring.of(problem, layout, nccl and "ring" not in links, exchange.mine, "ring", exchange.ranks)
+    return _moved(_around(problem, exchange, [_ring_of(problem, made, "ring" in links)], "ulysses" in links), links)
 
 
 def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -61,13 +62,14 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transpor
     made = Ring.of(problem, layout, nccl, exchange.mine, "inner", exchange.ranks)
     outer = dict(layout.axis_sizes)["outer"]
     rings = double_ring if problem.direction == "forward" else double_ring_backward
-    pushes = _has_links(layout, nccl, transport)
-    return _moved(_around(problem, exchange, [rings(made, outer)], pushes), pushes)
+    links = _links(layout, nccl, transport)
+    return _moved(_around(problem, exchange, [rings(made, outer)], "heads" in links), links)
 
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Gathers keys and values, one chunk of heads ahead of the computation. Gradients go back a chunk behind."""
-    pushes = _has_links(layout, nccl, transport)
+    links = _links(layout, nccl, transport)
+    pushes = "ring" in links
     sizes, gathered = Sizes.of(problem), _gathered(layout, pushes)
     chunks = gather_chunks(problem, nccl, pushes)
     row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
@@ -90,19 +92,21 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Tra
         phases.append(Phase(0, 1 / chunks, coming, touched=touched))
     if back is not None:
         phases += [Phase(moves=back.moves, touched=back.touched), Phase(touched=back.merged)]
-    return _moved(tuple(phases), pushes)
+    return _moved(tuple(phases), links)
 
 
-def _has_links(layout: Layout, nccl: bool, transport: Transport) -> bool:
-    """Whether the axes of a layout get links."""
-    return takes_links(transport, dict(layout.axis_sizes).values(), nccl)
+def _links(layout: Layout, nccl: bool, transport: Transport) -> frozenset[str]:
+    """The axes of a layout that get links."""
+    return axes_with_links(transport, dict(layout.axis_sizes), nccl)
 
 
-def _moved(schedule: Schedule, pushes: bool) -> Schedule:
-    """A schedule whose moves are pushes, if axes have links."""
-    if not pushes:
-        return schedule
-    return tuple(replace(phase, moves=tuple(replace(move, kind="push") for move in phase.moves)) for phase in schedule)
+def _moved(schedule: Schedule, links: frozenset[str]) -> Schedule:
+    """A schedule whose moves along axes with links are pushes."""
+
+    def moved(move: Move) -> Move:
+        return replace(move, kind="push") if move.axis in links else move
+
+    return tuple(replace(phase, moves=tuple(map(moved, phase.moves))) for phase in schedule)
 
 
 class _PushedRows(Gathered):
@@ -127,7 +131,7 @@ def _gathered(layout: Layout, pushes: bool) -> Gathered:
 
 def _ring_of(problem: Problem, made: Ring, pushes: bool) -> Schedule:
     """A ring in the problem's direction."""
-    there, back = (pushed_ring, pushed_ring_backward) if pushes and made.ranks > 1 else (ring, ring_backward)
+    there, back = (pushed_ring, pushed_ring_backward) if pushes else (ring, ring_backward)
     return there(made) if problem.direction == "forward" else back(made)
 
 

@@ -1,12 +1,13 @@
-"""The choice of axes with a link: the copy engine was asked for, or `auto` takes it on devices where it is verified."""
+"""The links of a mesh's axes: the copy engine was asked for, or `auto` takes it where it is verified."""
 
 from __future__ import annotations
 
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 import torch
@@ -14,12 +15,13 @@ import torch.distributed as dist
 
 from longca.errors import LongCAError, UnsupportedError
 from longca.manifests.transport import Transport
+from longca_cp.pushes import VERIFIED_RANKS, takes_link
 from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.host_memory import everyones
 from longca_cp.transports.link import Link
 from longca_cp.transports.shared_memory import SharedMemoryLink
 
-__all__ = ["available", "link_of", "say_collectives"]
+__all__ = ["Lack", "lack_of", "link_of", "links_of"]
 
 _log = logging.getLogger("longca")
 
@@ -34,49 +36,89 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SHARED_GPU = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 
 
-def link_of(group: dist.ProcessGroup, device: torch.device, transport: Transport) -> Link | None:
-    """The link of a group, or None where collectives move the tensors. All ranks of the group call it together.
+@dataclass(frozen=True)
+class Lack:
+    """The reason why the ranks of an axis have no link.
 
-    `auto` takes a link if the ranks reach each other's memory, else collectives.
+    Attributes:
+        reason: The reason, as the end of a sentence.
+        hosts: Whether the ranks are on several hosts, where no link can be.
+    """
+
+    reason: str
+    hosts: bool = False
+
+
+def links_of(
+    groups: Mapping[str, dist.ProcessGroup], device: torch.device, transport: Transport
+) -> dict[str, Link | None]:
+    """The link of each axis, or None where collectives move its tensors. All ranks of the mesh call it together.
+
+    Each axis has its own choice. The reason for collectives is logged once.
 
     Args:
-        group: The process group of one axis.
+        groups: The process group of each axis.
         device: This process's device.
-        transport: The transport that was asked for.
+        transport: The transport that was asked for. `auto` takes a link where `takes_link` says so and the ranks reach
+            each other's memory. `copy_engine` takes one on each axis within a host.
 
     Raises:
-        UnsupportedError: `copy_engine` was asked for, and the ranks cannot reach each other's memory.
+        UnsupportedError: `copy_engine` was asked for, and the ranks of an axis cannot reach each other's memory within
+            a host, or each axis lies across hosts.
     """
-    is_forced = transport is Transport.COPY_ENGINE
-    if transport is Transport.COLLECTIVES or group.size() == 1:
-        return None
+    on_gpus, links, lacks = device.type == "cuda", dict[str, Link | None](), dict[str, Lack]()
+    for axis, group in groups.items():  # all of them before an error, because peers wait for this rank
+        found: Link | Lack | None = None
+        if takes_link(transport, group.size(), on_gpus):
+            found = link_of(group, device)
+        elif transport is Transport.AUTO and on_gpus and group.size() > 1:
+            found = Lack(
+                f"the copy engine is not verified on more than {VERIFIED_RANKS} GPUs of an axis; "
+                "transport='copy_engine' takes it"
+            )
+        links[axis] = None if isinstance(found, Lack) else found
+        if isinstance(found, Lack):
+            lacks[axis] = found
+    has_link = any(link is not None for link in links.values())
+    for axis, lack in lacks.items():
+        if transport is Transport.COPY_ENGINE and not (lack.hosts and has_link):
+            raise UnsupportedError(
+                f"transport='copy_engine' was asked for, and {lack.reason}. Ask for transport='collectives' or 'auto'"
+            )
+        _say_collectives(axis, lack.reason)
+    return links
+
+
+def link_of(group: dist.ProcessGroup, device: torch.device) -> Link | Lack:
+    """The link of a group, or the reason why there is none. All ranks of the group call it together.
+
+    Args:
+        group: The process group of one axis, of several ranks.
+        device: This process's device.
+    """
     known = _LINKS.setdefault(group, _Links())
     link = known.get(device)
     if all(everyones(group, link is not None)):
+        assert link is not None, "this rank has it too"
         return link
-    reason = available(group, device)
-    if reason is None:
-        made = _make(group, device)
-        if isinstance(made, Link):
-            known[device] = made
-            return made
-        reason = made
-    if is_forced:
-        raise UnsupportedError(
-            f"transport='copy_engine' was asked for, and {reason}. Ask for transport='collectives' or 'auto'"
-        )
-    say_collectives(reason)
-    return None
+    lack = lack_of(group, device)
+    if lack is not None:
+        return lack
+    made = _make(group, device)
+    if isinstance(made, Link):
+        known[device] = made
+        return made
+    return Lack(made)
 
 
-def say_collectives(reason: str) -> None:
-    """Logs once why tensors move by collectives."""
-    if reason not in _LOGGED:
-        _LOGGED.add(reason)
-        _log.info("attention: tensors move by collectives, because %s", reason)
+def _say_collectives(axis: str, reason: str) -> None:
+    """Logs once why the tensors of an axis move by collectives."""
+    if (text := f"{axis}: {reason}") not in _LOGGED:
+        _LOGGED.add(text)
+        _log.info("attention: tensors move along the axis %s by collectives, because %s", axis, reason)
 
 
-def available(group: dist.ProcessGroup, device: torch.device) -> str | None:
+def lack_of(group: dist.ProcessGroup, device: torch.device) -> Lack | None:
     """The reason why the ranks of a group cannot write into each other's memory, or None. The same on all ranks.
 
     All ranks of the group call it together.
@@ -85,10 +127,11 @@ def available(group: dist.ProcessGroup, device: torch.device) -> str | None:
     facts = everyones(group, _Facts.of(device))
     for i, mine in enumerate(facts):
         if mine.lack:
-            return f"rank {ranks[i]} {mine.lack}"
-        for j, theirs in enumerate(facts):
-            if i != j and (lack := mine.lacks(theirs)):
-                return lack.format(mine=ranks[i], theirs=ranks[j])
+            return Lack(f"rank {ranks[i]} {mine.lack}")
+    # Ranks on two hosts come first: they have no link whatever else they lack.
+    for i, j in sorted(permutations(range(len(facts)), 2), key=lambda pair: facts[pair[0]].host == facts[pair[1]].host):
+        if lack := facts[i].lacks(facts[j]):
+            return Lack(lack.format(mine=ranks[i], theirs=ranks[j]), hosts=facts[i].host != facts[j].host)
     return None
 
 
