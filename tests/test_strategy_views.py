@@ -10,6 +10,7 @@ import pytest
 
 from longca.errors import RequestError
 from longca_bench.reports.chart_by_strategy import draw_by_strategy, strategy_points
+from longca_bench.reports.html.payload import payload
 from longca_bench.reports.rows import Rows
 
 from .strategy_records import PEERS, finding, line, lines, matrix, part, record, write
@@ -153,6 +154,20 @@ def test_what_is_hidden_has_its_interval_beside_it(tmp_path):
     assert head[place : place + 3] == ("hidden", "at least", "at most")
     shown = {name: line(text, "`full`", f"`{name}`")[place : place + 3] for name in ("ring_p2p", "usp 2×2")}
     assert shown == {"ring_p2p": ["25%", "12%", "50%"], "usp 2×2": ["–", "0%", "100%"]}
+
+
+def test_nothing_is_said_of_hidden_where_computing_alone_took_longer_than_the_whole(tmp_path):
+    about = {"hidden": 1.0, "hidden_interval": (0.5, 1.0), "moved_by": "ring=copy_engine"}
+    records = [
+        record("ring_p2p", 1.5, rank_compute_seconds=(1.0, 1.6), **about),
+        record("usp", 1.5, rank_compute_seconds=(1.0, 1.5), **about),
+    ]
+    text = part("strategy-time", write(tmp_path / "x", records))
+    (head,) = {tuple(each) for each in lines(text, "mask", "strategy")}
+    place = head.index("hidden")
+    shown = {name: line(text, "`full`", f"`{name}`")[place : place + 3] for name in ("ring_p2p", "usp 2×2")}
+    assert shown == {"ring_p2p": ["–", "–", "–"], "usp 2×2": ["100%", "50%", "100%"]}
+    assert payload(Rows.of(records))["columns"]["hidden"] == [None, 1.0]
 
 
 def test_collectives_are_by_kind(tmp_path):

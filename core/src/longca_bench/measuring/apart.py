@@ -137,9 +137,10 @@ def computing_and_communication(
 def _hidden(turns: Mapping[str, Timing]) -> Interval | None:
     """The share of the communication's time that the whole does not take beyond computing, from the rounds of turns.
 
-    It and the ends of its interval are cut to 0 and 1. None without communication.
+    It and the ends of its interval are cut to 0 and 1. None without communication, and where computing alone takes
+    longer than the whole: the parts then met another machine than the whole did.
     """
-    if ALL not in turns:
+    if ALL not in turns or turns[COMPUTE].median > turns[WHOLE].median:
         return None
     rounds = zip(*(turns[name].samples for name in (WHOLE, COMPUTE, ALL)), strict=True)
     found = median_interval([(alone + compute - whole) / alone for whole, compute, alone in rounds])

@@ -134,9 +134,10 @@ class Record(BaseModel):
             bandwidths in 10⁹ bytes a second.
         rank_compute_seconds: Median of each rank's kernel calls without collectives.
         hidden: Share of the communication's time that is hidden behind computing, from 0 to 1: (communication + compute
-            − total) / communication. None if nothing is sent, or if the interval holds all of 0 to 1.
-        hidden_interval: The 95 % interval of that. None if nothing is sent, and in earlier records, which measured
-            computing and communication on colder devices than the total.
+            − total) / communication. None if nothing is sent, if the interval holds all of 0 to 1, or if computing
+            alone took longer than the total.
+        hidden_interval: The 95 % interval of that. None if nothing is sent, if computing alone took longer than the
+            total, and in earlier records, which measured computing and communication on colder devices than the total.
         area_imbalance: Visible pairs of the busiest rank over the pairs of the average rank.
         time_imbalance: Time of the kernel calls on the busiest rank over the time on the average rank.
         alone_seconds: Median of the kernel on one device, with one rank's share of the query heads on the whole mask,

@@ -143,9 +143,25 @@ def slowest(rows: Rows, field: str, by: float) -> Series:
     return _series(rows, [max(each) * by if each else None for each in rows[field]], "float64")
 
 
-def end_of(rows: Rows, field: str, end: int) -> Series:
-    """An end of an interval. It is missing where there is no interval."""
-    return _series(rows, [each[end] if each else None for each in rows[field]], "float64")
+def hidden_share(rows: Rows) -> Series:
+    """The share of communication that is hidden. It is missing where `says_hidden` is not."""
+    return rows["hidden"].astype("float64").where(_says_hidden(rows))
+
+
+def hidden_end(rows: Rows, end: int) -> Series:
+    """An end of the interval of the hidden share. It is missing where there is no interval, or no share to say."""
+    ends = _series(rows, [each[end] if each else None for each in rows["hidden_interval"]], "float64")
+    return ends.where(_says_hidden(rows))
+
+
+def says_hidden(median: Any, computing: Sequence[float]) -> bool:
+    """Whether a share of hidden communication says anything. It does not if computing alone took longer than the whole.
+
+    Args:
+        median: Seconds of the whole, or None.
+        computing: Seconds of each rank's kernel calls alone.
+    """
+    return not (computing and median is not None and max(computing) > median)
 
 
 def largest_error(rows: Rows, field: str) -> Series:
@@ -218,6 +234,10 @@ def _series(rows: Rows, values: Any, dtype: str | None = None) -> Series:
 def _of_streams(rows: Rows, figure: Callable[[Any], float]) -> Series:
     """A figure of each row's stream. Missing for a case of one mask."""
     return _series(rows, [None if stream is None else figure(stream) for stream in rows["stream"]], "float64")
+
+
+def _says_hidden(rows: Rows) -> Series:
+    return _series(rows, [says_hidden(*each) for each in _both(rows, "median", "rank_compute_seconds")], "bool")
 
 
 def _both(rows: Rows, one: str, other: str) -> Any:

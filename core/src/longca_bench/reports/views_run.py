@@ -56,8 +56,8 @@ STRATEGIES = View(
     values=tuple(
         Value(name, "first")
         for name in (
-            "ms", "tflops", "of_alone", "hidden", "area_imbalance", "time_imbalance", "of_abreast", "busbw", "peak_gib",
-            "error", "alone_error",
+            "ms", "tflops", "of_alone", "hidden_share", "area_imbalance", "time_imbalance", "of_abreast", "busbw",
+            "peak_gib", "error", "alone_error",
         )
     ),
     counts=("ok", "suspect"),

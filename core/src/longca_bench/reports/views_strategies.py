@@ -170,7 +170,7 @@ TRANSPORTS = View(
     title="{kernel} {direction}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}",
     rows=("mask", "strategy", "mesh", "placed"),
     across=("moved",),
-    values=(Value("ms"), Value("of_alone"), Value("hidden")),
+    values=(Value("ms"), Value("of_alone"), Value("hidden_share")),
     best="least",
     legend=True,
 )

@@ -41,7 +41,7 @@ STRATEGY_TIME = View(
     values=tuple(
         Value(name, missing="–")
         for name in (
-            "ms", "abreast_ms", "compute_ms", "communication_ms", "hidden", "hidden_from", "hidden_to",
+            "ms", "abreast_ms", "compute_ms", "communication_ms", "hidden_share", "hidden_from", "hidden_to",
             "area_imbalance", "time_imbalance", "plan_ms", "layout_ms",
         )
     ),

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from longca_bench.reports.derived import says_hidden
 from longca_bench.reports.html.limits import keeps_samples, kept, sentences
 from longca_bench.reports.html.rerun import rerun
 from longca_bench.reports.intervals import median_bounds
@@ -69,7 +70,7 @@ _NUMBERS: dict[str, Callable[[Record], float | None]] = {
     "peak": lambda r: r.peak_bytes,
     "alone": lambda r: r.alone_seconds,
     "abreast": lambda r: r.abreast_seconds,
-    "hidden": lambda r: r.hidden,
+    "hidden": lambda r: r.hidden if says_hidden(r.median, r.rank_compute_seconds) else None,
     "error": lambda r: _worst(r.findings),
 }
 
