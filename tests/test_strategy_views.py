@@ -191,6 +191,20 @@ def test_errors_are_the_worst_beside_those_of_the_kernel_alone(tmp_path):
     assert line(text, "`ulysses`")[:2] == ["2", "4.0e-03 / 3.0e-03"]
 
 
+def test_errors_stand_alone_where_the_kernel_alone_was_not_verified(tmp_path):
+    forwards = [record("usp", 1.0), record("ulysses", 1.0, alone_findings=())]
+    text = part("strategy-errors", write(tmp_path / "x", forwards))
+    assert line(text, "`usp`")[:2] == ["1", "4.0e-03 / 3.0e-03"]
+    assert line(text, "`ulysses`")[:2] == ["1", "4.0e-03"]
+
+
+def test_shares_have_no_limit_that_was_not_measured(tmp_path):
+    uneven = [record("usp", 2.0, alone_seconds=None, abreast_seconds=None), record("usp", 2.0, seqlen=2**16)]
+    text = part("strategy-shares", write(tmp_path / "x", uneven))
+    assert text.count("one GPU alone") == text.count("all GPUs abreast") == 1
+    assert text.index("64 K tokens") < text.index("one GPU alone")
+
+
 def test_verified_is_what_was_right(tmp_path):
     text = part("verified", write(tmp_path / "x", [record("usp", 1.0), record("usp", None, pattern="causal")]))
     assert line(text, "`usp`") == ["`ring=2,ulysses=2`", "`zigzag`", "`full`", "1"]

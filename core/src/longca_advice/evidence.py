@@ -23,7 +23,20 @@ from longca.masks import MAX_SEQLEN
 from longca_advice.devices import NO_DEVICE_REACHES, peak_tflops
 from longca_advice.work import Work
 
-__all__ = ["Collected", "Moment", "Name", "Row", "Run", "Version", "parse", "said", "shipped", "to_line", "to_lines"]
+__all__ = [
+    "MESH",
+    "Collected",
+    "Moment",
+    "Name",
+    "Row",
+    "Run",
+    "Version",
+    "parse",
+    "said",
+    "shipped",
+    "to_line",
+    "to_lines",
+]
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -31,6 +44,8 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2**16)]
 Version = Annotated[str, Field(max_length=400)]
 Moment = Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00)?$")]
+#: A mesh: its axes with their ranks, such as `ring=2,ulysses=2`.
+MESH = r"^\w+=[1-9]\d{0,5}(,\w+=[1-9]\d{0,5})*$"
 
 
 class Run(BaseModel):
@@ -132,7 +147,7 @@ class Row(BaseModel):
     work: tuple[str | Amount, ...] = ()
     strategy: str | None = None
     placed: str | None = None
-    mesh: Annotated[str, Field(pattern=r"^\w+=[1-9]\d{0,5}(,\w+=[1-9]\d{0,5})*$")] | None = None
+    mesh: Annotated[str, Field(pattern=MESH)] | None = None
     compute: Seconds | None = None
     communication: dict[str, Collected] = {}
     observed: tuple[Amount, ...] = ()

@@ -23,7 +23,7 @@ from longca_advice.evidence import Collected, Row, Run, said
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.nominal import imbalance
 from longca_advice.record_checks import check_times, check_verified
-from longca_advice.record_lines import LINK, MOST_OF_LINE, link_to, read_lines
+from longca_advice.record_lines import LINK, MOST_OF_LINE, link_to, parse_json, read_lines
 from longca_advice.work import work_of
 
 __all__ = [
@@ -69,8 +69,8 @@ def verified(
     """
     try:
         held = read_lines(folder)
-        run = run_of(json.loads(held.environment or b"null"), printable(name or str(folder)))
-    except (ValueError, RecursionError) as error:
+        run = run_of(parse_json(held.environment or b"null"), printable(name or str(folder)))
+    except ValueError as error:
         raise RequestError(f"{folder} is no folder of a run: {error}. Give one that `longca run` wrote") from None
     latest: dict[str, tuple[Row, dict[str, Any]] | None] = {}
     links: dict[int, str | None] = {}
@@ -93,7 +93,7 @@ def verified(
 def _record(line: bytes) -> dict[str, Any]:
     if len(line) > MOST_OF_LINE:
         raise ValueError(f"it has {len(line)} bytes, and a record has at most {MOST_OF_LINE}")
-    record = json.loads(line.decode())
+    record = parse_json(line)
     if not isinstance(record, dict) or "status" not in record:
         raise ValueError("it is no record")
     if not re.match(LINK, record.get("previous") or link_to(0, b"")):

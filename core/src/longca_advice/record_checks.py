@@ -9,12 +9,26 @@ from typing import Any
 
 from longca.limits import shown
 
-__all__ = ["Findings", "check_times", "check_verified", "checked_findings", "checked_integers"]
+__all__ = [
+    "Findings",
+    "check_times",
+    "check_verified",
+    "checked_communication",
+    "checked_factors",
+    "checked_findings",
+    "checked_gpu",
+    "checked_integers",
+    "checked_machine",
+]
 
 #: Relative difference between a number and the same number computed from other fields.
 _ROUNDING = 1e-6
 #: Types of a finding's error.
 _ERRORS = (float, int, type(None))
+#: The figures of one kind of collective.
+_FIGURES = {"calls", "bytes", "seconds", "algbw", "busbw"}
+#: Facts of a GPU and of a machine that are numbers.
+_GPU_NUMBERS, _MACHINE_NUMBERS = ("sm_clock", "memory_clock", "power", "temperature"), ("waited", "measured")
 
 Findings = tuple[dict[str, Any], ...]
 
@@ -76,7 +90,68 @@ def checked_findings(findings: Findings) -> Findings:
         get = found.get
         if type(get("tensor")) is not str or type(get("passed")) is not bool or type(get("error", "")) not in _ERRORS:
             raise ValueError("a finding has a tensor, passed as true or false, and an error, which is a number or null")
+        if type(get("limit")) not in _ERRORS:
+            raise ValueError(f"the limit of a finding is a number, and not {shown(get('limit'))}")
     return findings
+
+
+def checked_factors(factors: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A mask's factors, if the kept share is a number.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(factors.get("kept", 0.0), int | float):
+        raise ValueError(f"kept is a share of blocks, and not {shown(factors['kept'])}")
+    return factors
+
+
+def checked_communication(communication: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """The figures of collectives by kind, if each kind has all figures and `all` is there.
+
+    Raises:
+        ValueError: A figure or `all` is missing, or a kind has another figure.
+    """
+    for kind, figures in communication.items():
+        if figures.keys() != _FIGURES:
+            raise ValueError(f"{shown(kind)} has other figures than {', '.join(sorted(_FIGURES))}")
+    if communication and "all" not in communication:
+        raise ValueError("the figures of all collectives together are missing; they have the name all")
+    return communication
+
+
+def checked_gpu(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A GPU's state, if its clocks, power and temperature are numbers and its throttle reasons are texts.
+
+    Raises:
+        ValueError: One is not, or an integer is too large.
+    """
+    _check_numbers(checked_integers(state) or {}, _GPU_NUMBERS)
+    reasons = (state or {}).get("throttle", [])
+    if not isinstance(reasons, list) or not all(isinstance(reason, str) for reason in reasons):
+        raise ValueError(f"throttle is a list of reasons, and not {shown(reasons)}")
+    return state
+
+
+def checked_machine(noise: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A machine's noise, if it says whether the machine was busy and why, and how long it was waited for.
+
+    Raises:
+        ValueError: It does not, or an integer is too large.
+    """
+    found = checked_integers(noise) or {}
+    if found and (type(found.get("busy")) is not bool or type(found.get("why")) is not str):
+        raise ValueError("the noise of a machine has busy as true or false, and why, which is a text")
+    if len(there := found.keys() & _MACHINE_NUMBERS) == 1:
+        raise ValueError(f"waited and measured are given together, and {there.pop()} is alone")
+    _check_numbers(found, _MACHINE_NUMBERS)
+    return noise
+
+
+def _check_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if name in facts and (isinstance(facts[name], bool) or not isinstance(facts[name], int | float)):
+            raise ValueError(f"{name} is a number, and not {shown(facts[name])}")
 
 
 def checked_integers(value: Any) -> Any:

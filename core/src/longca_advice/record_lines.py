@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from longca.errors import RequestError
 from longca.regular_files import append_line, read_regular
@@ -29,6 +30,7 @@ __all__ = [
     "RecordLines",
     "append_linked",
     "link_to",
+    "parse_json",
     "read_beside",
     "read_lines",
     "without_link",
@@ -41,6 +43,8 @@ LINK = r"^\d{1,9}:[0-9a-f]{32}$"
 MOST_OF_LINE, _MOST_OF_FILE, _MOST_BESIDE = 2**23, 2**29, 2**24
 #: Lines of a file of records, and lines that are wrong, after which it is not read on.
 _MOST_LINES, MOST_WRONG = 2**20, 1000
+#: Levels of nested lists and objects. Code that walks through them calls itself for each level.
+_DEEPEST = 64
 #: The beginning of a line that `append_linked` wrote.
 _BEGIN = re.compile(rb'^\{"previous": ?"(\d{1,9}:[0-9a-f]{32})",')
 
@@ -191,15 +195,37 @@ def read_beside(file: Path) -> bytes | None:
         raise RequestError(f"cannot read {file}: {error.strerror}") from None
 
 
+def parse_json(content: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: The content is no JSON text, or is nested too deeply.
+    """
+    try:
+        found = json.loads(content)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep") from None
+    level = [found]
+    for _ in range(_DEEPEST):
+        level = [part for each in level if isinstance(each, dict | list) for part in _parts(each)]
+    if level:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+    return found
+
+
+def _parts(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
 def _seal(file: Path) -> str | None:
     """The link in a seal, or an empty text for a seal that holds none."""
     content = read_beside(file)
     if content is None:
         return None
     try:
-        link = json.loads(content)["last"]
+        link = parse_json(content)["last"]
         return link if re.match(LINK, link) else ""
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError):
         return ""
 
 

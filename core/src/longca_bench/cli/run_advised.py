@@ -80,7 +80,7 @@ def _earlier(
 ) -> list[Outcome] | None:
     """The predictions of the resumed run, or None if it has none."""
     from longca.errors import RequestError
-    from longca_advice.record_lines import read_beside
+    from longca_advice.record_lines import parse_json, read_beside
     from longca_bench.measuring.advised import problems, with_cases
     from longca_bench.measuring.outcome import Outcome
 
@@ -89,8 +89,8 @@ def _earlier(
     if content is None:
         return None
     try:
-        said = [Outcome.model_validate(one) for one in json.loads(content)]
-    except (ValueError, TypeError, RecursionError) as error:
+        said = [Outcome.model_validate(one) for one in parse_json(content)]
+    except (ValueError, TypeError) as error:
         raise RequestError(f"cannot resume: {file}: {error}. Start another run with --out") from None
     asked = list(problems(suite))
     same = len(said) == len(asked) and all(one.asked == wanted.recommended for one in said)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from longca.errors import RequestError
-from longca_advice.evidence import said
-from longca_advice.record_checks import Findings, check_times, check_verified, checked_findings, checked_integers
+from longca_advice.evidence import MESH, said
+from longca_advice.record_checks import (
+    Findings,
+    check_times,
+    check_verified,
+    checked_communication,
+    checked_factors,
+    checked_findings,
+    checked_gpu,
+    checked_machine,
+)
 from longca_advice.record_lines import LINK, MOST_OF_LINE, MOST_WRONG, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
@@ -24,11 +33,16 @@ _POSITIVE, _NOT_NEGATIVE = Field(gt=0), Field(ge=0)
 _IN_TABLES, _OF_PAIRS = Field(ge=-(2**63), lt=2**63), Field(ge=0, lt=2**128)
 _Int = Annotated[int, _IN_TABLES]
 _Pairs = Annotated[int, _OF_PAIRS]
+_Name = Annotated[str, Field(min_length=1)]
 #: Pydantic copies a dictionary that is a default value for every record.
 _NONE: Any = Field(default_factory=dict)
 _Times = tuple[Annotated[float, _POSITIVE], ...]
+_Steps = Annotated[_Times, Field(min_length=1)]
 _Findings = Annotated[Findings, AfterValidator(checked_findings)]
-_Facts = Annotated[dict[str, Any] | None, AfterValidator(checked_integers)]
+_Factors = Annotated[dict[str, _Int | float | tuple[_Int, ...]], AfterValidator(checked_factors)]
+_Communication = Annotated[dict[str, dict[str, _Int | float]], AfterValidator(checked_communication)]
+_Gpu = Annotated[dict[str, Any] | None, AfterValidator(checked_gpu)]
+_Machine = Annotated[dict[str, Any] | None, AfterValidator(checked_machine)]
 
 
 class StreamTimes(BaseModel):
@@ -46,11 +60,11 @@ class StreamTimes(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     layers: _Int
-    fixed: _Times
-    fresh: _Times
-    prefetched: _Times
-    plan: _Times
-    imbalance: _Times
+    fixed: _Steps
+    fresh: _Steps
+    prefetched: _Steps
+    plan: _Steps
+    imbalance: _Steps
 
     @model_validator(mode="after")
     def _has_all_steps(self) -> StreamTimes:
@@ -90,7 +104,7 @@ class Record(BaseModel):
         heads_kv: Key and value heads.
         head_dim: Head dimension.
         dtype: Data type.
-        direction: `forward`, or `backward` alone.
+        direction: `forward`, `backward` alone, or `step` for a stream of masks.
         mask_digest: Hash of the mask's visible pairs.
         area: Visible pairs, over the mask's own heads.
         density: Visible pairs over all pairs.
@@ -163,7 +177,7 @@ class Record(BaseModel):
     status: Status
     message: str = ""
     advice: str = ""
-    kernel: str
+    kernel: _Name
     distribution: str
     distribution_version: str
     form: str | None = None
@@ -171,16 +185,16 @@ class Record(BaseModel):
     unverified: bool = False
     without_lse: bool = False
     device: str
-    pattern: str
+    pattern: _Name
     seqlen: _Int
     lengths: str
     seed: _Int
-    factors: dict[str, _Int | float | tuple[_Int, ...]] = _NONE
+    factors: _Factors = _NONE
     heads_q: _Int
     heads_kv: _Int
     head_dim: _Int
     dtype: str
-    direction: str
+    direction: Literal["forward", "backward", "step"]
     mask_digest: str
     area: _Pairs
     density: float
@@ -195,24 +209,24 @@ class Record(BaseModel):
     warm_up: _Times = ()
     median: Annotated[float | None, _POSITIVE] = None
     tflops: Annotated[float | None, _NOT_NEGATIVE] = None
-    gpu: _Facts = None
+    gpu: _Gpu = None
     judge_bytes: Annotated[int | None, _IN_TABLES] = None
     clocks: dict[str, float] = {}
-    machine: _Facts = None
+    machine: _Machine = None
     verified_kv_heads: tuple[_Int, ...] | None = None
     findings: _Findings = ()
-    strategy: str | None = None
+    strategy: _Name | None = None
     placement: str | None = None
     placed: str | None = None
     transport: str | None = None
     moved_by: str | None = None
     world_size: Annotated[int | None, _IN_TABLES] = None
-    mesh: str | None = None
+    mesh: Annotated[str | None, Field(pattern=MESH)] = None
     layout_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_samples: tuple[_Times, ...] = ()
     rank_peak_bytes: tuple[_Int, ...] = ()
     sent_bytes: dict[str, tuple[_Int, ...]] = _NONE
-    communication: dict[str, dict[str, _Int | float]] = _NONE
+    communication: _Communication = _NONE
     rank_compute_seconds: tuple[float, ...] = ()
     hidden: float | None = None
     hidden_interval: tuple[float, float] | None = None
@@ -229,6 +243,9 @@ class Record(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Record:
         check_times(self.samples, self.median, self.tflops, self.flops, self.world_size)
+        lacking = [name for name in ("placement", "world_size", "mesh") if getattr(self, name) is None]
+        if self.strategy is not None and lacking:
+            raise ValueError(f"a strategy is given without {lacking[0]}")
         if self.status is Status.OK:
             check_verified(self.samples, self.median, self.findings)
         return self

@@ -18,7 +18,16 @@ from typing import Any
 
 from longca.errors import RecordError, RequestError
 from longca.regular_files import open_regular, write_all, write_whole
-from longca_advice.record_lines import ENVIRONMENT, MOST_OF_LINE, RECORDS, SEAL, link_to, read_beside, read_lines
+from longca_advice.record_lines import (
+    ENVIRONMENT,
+    MOST_OF_LINE,
+    RECORDS,
+    SEAL,
+    link_to,
+    parse_json,
+    read_beside,
+    read_lines,
+)
 from longca_bench.measuring.records import Record, parsed
 from longca_bench.measuring.status import Status
 
@@ -209,10 +218,10 @@ class RunFolder:
     def _check_environment(self, environment: dict[str, Any]) -> None:
         file = self.path / ENVIRONMENT
         try:
-            there = json.loads(read_beside(file) or b"null")
+            there = parse_json(read_beside(file) or b"null")
             if not isinstance(there, dict):
                 raise ValueError("it is missing, or holds no environment")
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise RequestError(f"cannot resume: {file}: {error}") from None
         now = json.loads(json.dumps(environment))
         differing = [said for key in _SAME for said in _differences(there.get(key), now.get(key), key)]

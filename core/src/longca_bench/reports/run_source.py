@@ -85,12 +85,14 @@ def flatten(environment: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _environment(folder: Path, content: bytes | None) -> dict[str, Any] | None:
+    from longca_advice.record_lines import parse_json
+
     if content is None:
         return None
     try:
-        found = json.loads(content)
+        found = parse_json(content)
         if not isinstance(found, dict):
             raise ValueError("it holds no environment: a JSON object was expected")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RequestError(f"cannot read {folder / 'environment.json'}: {error}") from None
     return found

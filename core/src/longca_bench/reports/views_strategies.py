@@ -159,7 +159,8 @@ def strategy_shares(rows: Rows) -> list[Table]:
         where = {**_SHARES.where, "status": "ok"}
         limits = replace(_SHARES, where=where, rows=("mesh",), values=(Value(column),), best=None, join="".join)
         lines = tables_of(limits, rows.with_column("mesh", rows.every["mesh"].map(lambda _: "")))
-        found = [_with_limit(table, name, line) for table, line in zip(found, lines, strict=True)]
+        by_title = {line.title: line for line in lines}  # a limit that was not measured has no table
+        found = [_with_limit(each, name, by_title[each.title]) if each.title in by_title else each for each in found]
     return found
 
 

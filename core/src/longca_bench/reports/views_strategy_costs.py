@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.build import tables_of
-from longca_bench.reports.table import Cell, Table
+from longca_bench.reports.table import Table
 from longca_bench.reports.view import Value, View
 from longca_bench.reports.words import brief_error, three_digits, times
 
@@ -173,18 +173,24 @@ def strategy_errors(rows: Rows) -> list[Table]:
             *(Value(tensor, "max", format=brief_error) for tensor in tensors),
         ),
     )
-    alone = replace(view, values=tuple(Value(f"{tensor}_alone", "max", format=brief_error) for tensor in tensors))
+    others = (Value(f"{tensor}_alone", "max", tensor, brief_error) for tensor in tensors)
+    alone = replace(view, values=(view.values[0], *others))  # the count is in both, so both have the same lines
     pairs = zip(tables_of(view, rows), tables_of(alone, rows), strict=True)
-    return [replace(made, rows=tuple(map(_beside, made.rows, other.rows))) for made, other in pairs]
+    return [_beside(made, other) for made, other in pairs]
 
 
-def _beside(line: tuple[Cell, ...], alone: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """A line whose last cells also have those of the kernel alone."""
-    count = len(alone) - 1
-    merged = (
-        replace(cell, text=f"{cell.text} / {other.text}") for cell, other in zip(line[-count:], alone[1:], strict=True)
-    )
-    return (*line[:-count], *merged)
+def _beside(made: Table, alone: Table) -> Table:
+    """A table whose cells also have those of the kernel alone, under the same heads. Either may lack a column."""
+    rows = []
+    for line, other in zip(made.rows, alone.rows, strict=True):
+        texts = {head.text: cell.text for head, cell in zip(alone.heads[2:], other[2:], strict=True)}
+        cells = zip(made.heads[2:], line[2:], strict=True)
+        merged = (
+            replace(cell, text=f"{cell.text} / {texts[head.text]}") if texts.get(head.text) else cell
+            for head, cell in cells
+        )
+        rows.append((*line[:2], *merged))
+    return replace(made, rows=tuple(rows))
 
 
 def _worst(findings: Iterable[Any], tensor: str) -> float | None:

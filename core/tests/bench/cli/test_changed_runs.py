@@ -7,9 +7,27 @@ import pytest
 
 from longca_bench.measuring.run_folder import RunFolder
 
-from ..reports.runs import ENVIRONMENT, record
+from ..reports.runs import ENVIRONMENT, record, write_run
 
 TORN = '{"case": "torn'
+STEPS = {name: [] for name in ("fixed", "fresh", "prefetched", "plan", "imbalance")}
+#: A field of a record that reports cannot read, and the view that reads it.
+ODD = {
+    "kept": ({"factors": {"kept": [1]}}, "throughput"),
+    "communication": ({"communication": {"p2p": {}}}, "strategy-time"),
+    "all": (
+        {"communication": {"p2p": dict.fromkeys(("calls", "bytes", "seconds", "algbw", "busbw"), 1)}},
+        "collectives",
+    ),
+    "gpu": ({"gpu": {"sm_clock": "x"}}, "results"),
+    "throttle": ({"gpu": {"throttle": 5}}, "results"),
+    "machine": ({"machine": {"cores": 1}}, "results"),
+    "waited": ({"machine": {"busy": False, "why": "", "waited": None, "measured": 1}}, "results"),
+    "limit": ({"findings": [{"tensor": "out", "passed": True, "error": 1.0, "limit": "x"}]}, "results"),
+    "stream": ({"stream": {"layers": 1, **STEPS}}, "dynamic"),
+    "direction": ({"direction": ""}, "strategy-shares"),
+    "mesh": ({"strategy": "usp", "placement": "zigzag", "world_size": 2, "mesh": "x"}, "strategy-memory"),
+}
 
 
 @pytest.fixture
@@ -45,6 +63,38 @@ def test_a_report_names_wrong_lines_and_shows_the_others(fakes, changed, tmp_pat
         assert "line 2: it was changed after it was written" in (changed / "report" / page).read_text("utf-8")
     found = fakes.longca("report", str(changed), "--json")
     assert (found.returncode, json.loads(found.stdout)["complaints"]) == (1, ran.stderr.splitlines())
+
+
+@pytest.mark.parametrize(("change", "view"), ODD.values(), ids=ODD)
+def test_a_record_that_no_report_can_read_is_named_and_left_out(fakes, tmp_path, change, view):
+    folder = write_run(tmp_path / "odd", [record("sdpa"), record("naive")])
+    first, second = (folder / "records.jsonl").read_text().splitlines()
+    (folder / "records.jsonl").write_text(f"{first}\n{json.dumps({**json.loads(second), **change})}\n")
+    field = list(change)[-1]
+    for command in (
+        ("report", str(folder), "--format", "html", "--format", "markdown", "--format", "terminal"),
+        ("report", str(folder), "--format", "terminal", "--view", view),
+        ("compare", str(folder), str(folder)),
+    ):
+        ran = fakes.longca(*command)
+        named, *_ = ran.stderr.splitlines()
+        assert ran.returncode == 1
+        assert "Traceback" not in ran.stderr
+        assert f"{folder}/records.jsonl, line 2: {field}" in named
+    advice = ("recommend", "causal", "--seqlen", "1024", "--device", "cpu", "--records", str(folder))
+    assert "Traceback" not in fakes.longca(*advice).stderr
+
+
+@pytest.mark.parametrize(
+    "nested", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900, "[" * 10**6], ids=["lists", "objects", "open"]
+)
+def test_an_environment_that_is_nested_deeply_is_refused(fakes, tmp_path, nested):
+    folder = write_run(tmp_path / "deep", [record("sdpa")], None)
+    (folder / "environment.json").write_text(f'{{"device": {nested}}}')
+    for command in (("report", str(folder)), ("compare", str(folder), str(folder))):
+        assert f"cannot read {folder}/environment.json: it is nested" in fakes.refuses(*command)
+    advice = ("recommend", "causal", "--seqlen", "1024", "--device", "cpu", "--records", str(folder))
+    assert "it is nested more than 64 levels deep" in fakes.refuses(*advice)
 
 
 def test_a_comparison_leaves_wrong_lines_out(fakes, changed):
