@@ -16,12 +16,15 @@ from longca.errors import PluginError
 from longca.import_path import import_path, safe_python
 from longca.manifests import Device
 from longca.manifests.packages import alternatives
+from longca.plain_text import plain_text
 from longca.plugins import PluginInfo, Registry
+from longca.processes import how_it_ended
 from longca_bench.conformance.road import Road
 
 __all__ = ["KERNEL_CHECKS", "PLUGIN_CHECKS"]
 
 _SECONDS = 120
+_WORDS = 500  # characters of an error that are shown
 
 #: Imports the plugin's module in a fresh interpreter. Prints all loaded modules and the owners of import names.
 _LISTING = """
@@ -83,16 +86,22 @@ KERNEL_CHECKS: dict[str, Callable[[Registry, str, Device, Road], None]] = {"load
 
 
 def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
-    """All modules that an import of the module loads, and the distributions of each import name."""
-    done = subprocess.run(
-        safe_python("-c", _LISTING, module, json.dumps(import_path())),
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-    )
+    """All modules that an import of the module loads, and the distributions of each import name.
+
+    Raises:
+        PluginError: The import fails, ends its process or does not end, or the process says something else at its end.
+    """
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = safe_python("-c", _LISTING, module, json.dumps(import_path()))
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        raise PluginError(f"the import of {module} in a fresh process took more than {_SECONDS} seconds") from None
     if done.returncode:
-        raise PluginError(f"{module} cannot be imported: {done.stderr.strip().splitlines()[-1:]}")
-    loaded, owners = json.loads(done.stdout.splitlines()[-1])
-    return set(loaded), owners
+        words = plain_text(b"".join(done.stderr.splitlines()[-1:]).decode("utf-8", "replace"), _WORDS)
+        raise PluginError(f"{module} cannot be imported: its process {how_it_ended(done.returncode)}. {words}".rstrip())
+    try:
+        loaded, owners = json.loads(done.stdout.splitlines()[-1])
+        return set(loaded), dict(owners)
+    except (IndexError, ValueError, TypeError, RecursionError):
+        raise PluginError(f"the import of {module} ends its process, or writes to its output at exit") from None

@@ -1,12 +1,13 @@
 """Arenas: memory that a judge shares with its workers, and the tensors in it.
 
-On CPUs a block is an anonymous file (memfd). On CUDA devices it is an allocation of its own with an IPC handle, so no
-other tensor of the judge can be reached through it. A block without tensors is used again for the next tensor of its
-size, so workers keep their mappings.
+On CPUs a block is an anonymous file (memfd) of a fixed size. On CUDA devices it is an allocation of its own with an IPC
+handle, so no other tensor of the judge can be reached through it. A block without tensors is used again for the next
+tensor of its size, so workers keep their mappings.
 """
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from longca_bench.measuring import cuda_memory
 
-__all__ = ["Arena", "Block", "Where", "tensor_at"]
+__all__ = ["Arena", "Block", "Where", "sealed_file", "tensor_at"]
 
 _GRAIN = {"cpu": 2**12, "cuda": 2**21}
 
@@ -159,8 +160,7 @@ class Arena:
             block.memory = cuda_memory.allocate(size)
             block.handle = cuda_memory.export(block.memory)
         else:
-            block.fd = os.memfd_create("longca", os.MFD_CLOEXEC)
-            os.ftruncate(block.fd, size)
+            block.fd = sealed_file("longca", size)
             block.memory = mmap.mmap(block.fd, size)
         self._blocks[_address(block)] = block
         return block
@@ -170,6 +170,22 @@ class Arena:
         lease = _lease(block)
         weakref.finalize(lease, self._free[block.nbytes].append, block)
         return _storage(lease, self.device)
+
+
+def sealed_file(name: str, nbytes: int) -> int:
+    """An anonymous file whose size no process can change. Else a worker could cut memory that its judge reads.
+
+    Args:
+        name: The name that `/proc` shows.
+        nbytes: The size.
+
+    Returns:
+        Its descriptor.
+    """
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, nbytes)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return fd
 
 
 def tensor_at(block: Block, where: Where) -> Tensor:

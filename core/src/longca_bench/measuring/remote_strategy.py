@@ -15,6 +15,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from longca.manifests import Direction, Problem
+from longca_bench.measuring.arena import sealed_file
 from longca_bench.measuring.commands import Mode, Traffic
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, results_of, said_seconds
@@ -228,8 +229,7 @@ class RemoteStrategy:
         """Joins the workers of all ranks."""
         world, worker = self._world, self._worker
         world.groups += 1
-        fd = os.memfd_create("longca-marks", os.MFD_CLOEXEC)
-        os.ftruncate(fd, mmap.PAGESIZE)
+        fd = sealed_file("longca-marks", mmap.PAGESIZE)
         marks = Marks(fd)
         worker.ask(Join(world.place, world.groups), fd)
         os.close(fd)

@@ -6,15 +6,15 @@ two. It starts when it is first needed, and again after it was lost. While one w
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing.reduction import send_handle
 from statistics import median
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from longca.errors import LongCAError
@@ -22,6 +22,7 @@ from longca.processes import computed
 from longca.processor_time import waited
 from longca_bench.measuring.arena import Arena, Where
 from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
+from longca_bench.measuring.frames import is_ready, receive, send, send_descriptor
 from longca_bench.measuring.keeping import Keeper, WorkerProcess
 from longca_bench.measuring.status import Status
 
@@ -308,41 +309,51 @@ class Worker:
 
     def _send(self, command: object) -> None:
         assert self._process is not None, "a worker is started before it is given anything"
+        connection = self._process.connection
         self._sent += 1
         try:
-            if self._process.connection.poll():
-                self._process.connection.recv_bytes(LONGEST)
-                raise self._lost("said something that nobody had asked, and ")
-            self._process.connection.send((self._sent, command))
-        except (EOFError, OSError):
+            if is_ready(connection, select.POLLIN, 0.0):
+                said = os.read(connection.fileno(), 1)
+                raise self._lost("said something that nobody had asked, and " if said else "")
+            send(connection, (self._sent, command), self._wait)
+        except OSError:
             raise self._lost("") from None
 
     def _send_descriptor(self, fd: int) -> None:
         assert self._process is not None, "a worker is started before it is given anything"
         try:
-            send_handle(self._process.connection, fd, self._process.pid)
+            send_descriptor(self._process.connection, fd, self._wait)
         except OSError:
             raise self._lost("") from None
 
     def _hear(self) -> Answer:
         assert self._process is not None, "a worker is started before it is heard"
-        deadline, connection = self._workers.deadline, self._process.connection
         try:
-            while not connection.poll(_LOOK if deadline is None else min(_LOOK, max(0.0, deadline - time.monotonic()))):
-                if deadline is not None and time.monotonic() >= deadline:
-                    self.end()
-                    raise CaseEndError(Status.TIMEOUT, "it gave no answer before its deadline, and was ended")
-                self.look()
-            said = connection.recv_bytes(LONGEST)
+            answer = Answer.model_validate_json(receive(self._process.connection, LONGEST, self._wait))
         except (EOFError, OSError):
             raise self._lost("") from None
-        try:
-            answer = Answer.model_validate_json(said)
-        except (ValidationError, ValueError):
+        except ValueError:  # a ValidationError is one
             raise self._lost("sent something other than an answer, and ") from None
         if answer.number != self._sent:
             raise self._lost("answered another command than the last, and ")
         return answer
+
+    def _wait(self, way: int) -> None:
+        """Waits until the connection is ready to read or to write. Past the deadline the worker is ended.
+
+        Args:
+            way: `select.POLLIN` or `select.POLLOUT`.
+        """
+        assert self._process is not None, "a worker is started before anything is awaited of it"
+        deadline, connection = self._workers.deadline, self._process.connection
+        while True:
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            if is_ready(connection, way, max(0.0, min(_LOOK, left))) and left > 0:
+                return
+            if left <= 0:
+                self.end()
+                raise CaseEndError(Status.TIMEOUT, "it gave no answer before its deadline, and was ended")
+            self.look()
 
     def _lost(self, before: str) -> CaseEndError:
         """The error of a worker that is lost. Everything that it started is ended."""

@@ -124,6 +124,7 @@ def test_a_backward_alone_says_what_to_do(halves):
 ENDS = '''
 import ctypes, os, sys, time, torch
 from longca.masks import Form
+from longca_bench.conformance.misbehaving.ends import cut_shared_memory, send_half_an_answer
 from longca_builtin.naive import Naive
 
 class Odd(BaseException):
@@ -160,6 +161,8 @@ SPOILS = {
     "leaves": lambda: sys.exit(0),
     "faults": lambda: ctypes.string_at(0),
     "hangs": lambda: time.sleep(600),
+    "cuts": cut_shared_memory,
+    "half": send_half_an_answer,
     "odd": odd,
     "no_memory": no_memory,
     "state": lambda: torch.set_default_dtype(torch.float64),
@@ -206,6 +209,8 @@ SAYS = {
     "leaves": ("error", "full, 3:3 heads: SystemExit: 0"),
     "faults": ("crashed", "full, 3:3 heads: the worker was ended by SIGSEGV"),
     "hangs": ("timeout", "full, 3:3 heads: no answer within 8 s; it was ended"),
+    "cuts": ("error", "full, 3:3 heads: PermissionError: "),
+    "half": ("timeout", "full, 3:3 heads: no answer within 8 s; it was ended"),
     "odd": ("error", "full, 3:3 heads: Odd: "),
     "no_memory": ("oom", "full, 3:3 heads: OutOfMemoryError: CUDA out of memory"),
     "state": ("wrong", "state: the kernel changes global state: default dtype"),

@@ -35,8 +35,9 @@ def provide_kernel():
     return [kernel(name, takes, implementation=f"odd_kernels:{name.title()}") for name in NAMES]
 """
 KERNELS = '''
-import os, signal, socket, subprocess, sys, time, warnings
+import gc, os, signal, socket, subprocess, sys, time, warnings
 import torch
+from longca_bench.measuring.commands import Answer
 from longca_builtin.naive import Naive
 
 class Daemon(Naive):
@@ -108,6 +109,27 @@ class Flooder(Naive):
                 pass
         return super().forward(*arguments, **buffers)
 
+class Half(Naive):
+    """Sends the beginning of an answer, and then hangs."""
+    def forward(self, *arguments, **buffers):
+        os.write(worker()._connection.fileno(), (256).to_bytes(4, "big") + b"{")
+        time.sleep(600)
+
+class Torn(Naive):
+    """Sends the beginning of an answer, and ends its process."""
+    def forward(self, *arguments, **buffers):
+        os.write(worker()._connection.fileno(), (256).to_bytes(4, "big") + b"{")
+        os._exit(0)
+
+class Repeater(Naive):
+    """Says again and again that its call has ended."""
+    def forward(self, *arguments, **buffers):
+        while True:
+            worker().say(Answer(said="ended"))
+
+def worker():
+    return next(found for found in gc.get_objects() if type(found).__name__ == "Worker")
+
 class Talker(Naive):
     def forward(self, *arguments, **buffers):
         print("\\x1b[31mthe last \\ud800words" .encode("utf-8", "surrogatepass"), flush=True)
@@ -139,7 +161,10 @@ class Setter(Naive):
         warnings.filterwarnings("ignore", message="longca setter")
 '''
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
-NAMES = ("daemon", "runner", "escaper", "stopper", "liar", "flooder", "talker", "raiser", "killer", "setter")
+NAMES = (
+    *("daemon", "runner", "escaper", "stopper", "liar", "flooder", "half", "torn", "repeater"),
+    *("talker", "raiser", "killer", "setter"),
+)
 
 
 @pytest.fixture
@@ -244,7 +269,20 @@ def test_workers_that_ended_with_a_killed_keeper_start_again(workers, monkeypatc
     call(workers, "naive", "longca-core")
 
 
-@pytest.mark.parametrize("name", ["liar", "flooder"])
+@pytest.mark.parametrize("name", ["half", "repeater"])
+def test_an_answer_without_an_end_is_no_answer_at_the_deadline(workers, name):
+    call(workers, "naive", "longca-core")
+    workers.of(("odd",), name).start()
+    began, workers.deadline = time.monotonic(), time.monotonic() + 6
+    with pytest.raises(CaseEndError, match="no answer before its deadline") as end:
+        call(workers, name)
+    assert end.value.status is Status.TIMEOUT
+    assert 6 <= time.monotonic() - began < 20
+    workers.deadline = None
+    call(workers, "naive", "longca-core")
+
+
+@pytest.mark.parametrize("name", ["liar", "flooder", "torn"])
 def test_what_is_no_answer_ends_the_worker_alone(workers, name):
     with pytest.raises(CaseEndError) as end:
         call(workers, name)

@@ -6,11 +6,13 @@ import ctypes
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch
@@ -120,6 +122,35 @@ def garbage_everywhere() -> None:
             continue
 
 
+def send_half_an_answer() -> None:
+    """Writes the length of an answer and its first byte to each socket of its process, and then sleeps forever."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                os.write(int(name), (256).to_bytes(4, "big") + b"{")
+    hang()
+
+
+def cut_shared_memory() -> None:
+    """Sets the size of each shared file that a process above its own has open to 0."""
+    pid = os.getppid()
+    while pid > 1:
+        for name in _open_files(pid):
+            with suppress(FileNotFoundError):
+                if os.readlink(name).startswith("/memfd:longca"):
+                    os.truncate(name, 0)
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+
+
+def _open_files(pid: int) -> list[str]:
+    """The paths of a process's open files in /proc. Empty for a process of another user."""
+    try:
+        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []
+
+
 def fork_a_slow_copy() -> None:
     """Forks. Both processes go on, the copy so late that another call has the places of the results."""
     if os.fork() == 0:
@@ -186,6 +217,7 @@ TerminatesItself = beside(lambda: os.kill(os.getpid(), signal.SIGTERM))
 KillsItsParent = beside(lambda: os.kill(os.getppid(), signal.SIGKILL))
 ClosesFiles = beside(lambda: os.closerange(0, 4096))
 WritesToAllFiles = beside(garbage_everywhere)
+CutsSharedMemory = beside(cut_shared_memory)
 LeavesNoDescriptor = beside(leave_no_descriptor)
 Forks = beside(fork_a_slow_copy)
 
@@ -195,6 +227,7 @@ Spins = beside(spin)
 IgnoresSignals = beside(hang_whatever)
 WaitsForChild = beside(lambda: subprocess.run(["sleep", "86398"], check=True))
 HangsLater = computes(hang_later)
+SendsHalfAnAnswer = beside(send_half_an_answer)
 
 # It leaves something.
 LeavesDaemon = beside(leave_a_daemon)

@@ -314,11 +314,15 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _ends("kills_its_parent", "It sends SIGKILL to the process that started its own.", _CRASHED),
     _ends("closes_files", "It closes all files of its process.", _CRASHED),
     _ends("writes_to_all_files", "It writes to all open files of its process.", _CRASHED),
+    _ends(
+        "cuts_shared_memory", "It cuts the memory that other processes read.", _ERROR, "PermissionError", device="cpu"
+    ),
     _cuda("loses_context", "It reads behind a tensor, and the device stops.", _ERROR, "device-side assert"),
     # It does not end.
     _import("hangs_at_import", "Its module never ends its import.", _TIMEOUT, "load"),
     _ends("hangs_in_plan", "It never plans.", _TIMEOUT, "plan"),
     _ends("hangs_later", "It hangs in the sixth call.", _TIMEOUT, "phase"),
+    _ends("sends_half_an_answer", "It sends the beginning of an answer, and then hangs.", _TIMEOUT, "phase"),
     _ends("spins", "It loops forever.", _TIMEOUT, "phase"),
     _ends("stops_itself", "It sends SIGSTOP to its process.", _TIMEOUT, "phase"),
     _ends("ignores_signals", "It sleeps forever, and ignores signals.", _TIMEOUT, "phase"),
