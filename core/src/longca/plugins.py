@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import permutations
 from math import prod
@@ -28,10 +28,12 @@ from longca.manifests.pairs import HALVES, asked_of_halves, halves, join, pair_v
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest
 from longca.manifests.step_cuts import distinct_steps, step_kinds, step_problems
 
-__all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
+__all__ = ["Asked", "PluginInfo", "Registry", "leave_out", "registry", "resolve"]
 
 #: A kernel, or a pair or a mix of kernels: its name, or its manifest or manifests, which need not be registered.
 Asked = str | KernelManifest | tuple[KernelManifest, ...]
+
+_left_out: frozenset[str] = frozenset()
 
 
 class Registry:
@@ -326,7 +328,8 @@ def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False, guar
     """The registry of this process, made at the first call.
 
     Args:
-        disabled: Entry points or distributions to leave out. The variable LONGCA_PLUGINS names the plugins to take.
+        disabled: Entry points or distributions to leave out, beside those of `leave_out`. The variable LONGCA_PLUGINS
+            names the plugins to take.
         reprobe: Whether to probe plugins again that were probed before.
         guarded: Whether hooks run in other processes, with deadlines, as the command line does it. Else the plugins are
             imported here.
@@ -334,7 +337,17 @@ def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False, guar
     Raises:
         RequestError: A name belongs to no plugin, or to the core.
     """
-    return _open(disabled, reprobe, guarded)
+    return _open(disabled | _left_out, reprobe, guarded)
+
+
+def leave_out(distributions: Iterable[str]) -> None:
+    """Leaves distributions out of this process's registry, whoever asks for it. Call this before `registry`.
+
+    Args:
+        distributions: The distributions. `longca.attention` and `longca.prefetch` import none of their plugins.
+    """
+    global _left_out
+    _left_out = frozenset(distributions)
 
 
 @cache

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from longca import plugins
 from longca.manifests import Direction
 from longca.parallel.pushes import watched
 from longca.parallel.strategy import Strategy, StrategyPlan
@@ -102,7 +103,7 @@ class RankWorker:
                     planned.kernel.look_inside()
 
     def _load(self, load: LoadStrategy) -> Answer:
-        self._strategies[load.strategy] = self._worker.registry.load_strategy(load.strategy)
+        self._strategies[load.strategy] = plugins.registry().load_strategy(load.strategy)
         return Answer()
 
     def _plan(self, asked: PlanStrategy) -> Answer:
@@ -113,9 +114,9 @@ class RankWorker:
         self.world.look = kernel.look
         self.world.synchronize()
         before, start = GlobalState(), time.perf_counter()
-        layout = self._worker.registry.layout(asked.strategy, asked.problem, dict(asked.mesh), asked.placement)
+        layout = plugins.registry().layout(asked.strategy, asked.problem, dict(asked.mesh), asked.placement)
         laid_out = time.perf_counter()
-        manifest = self._worker.registry.strategy(asked.strategy)
+        manifest = plugins.registry().strategy(asked.strategy)
         transport = transport_of(asked.transport, manifest)
         strategy = constructed(self._strategies[asked.strategy], manifest, mesh, transport)
         made = time.perf_counter()

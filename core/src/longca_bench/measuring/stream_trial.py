@@ -256,6 +256,7 @@ class StreamTrial:
         masks = tuple(cold(self._masks[step % len(self._masks)]) for step in range(steps.start, steps.stop + 1))
         tensors = tuple({name: self._place(getattr(shard.inputs, name)) for name in _INPUTS} for shard in shards)
         taken = self._worker.ask(TakeStream(self._setting, way, masks, tensors))
+        self._refuse(_change("planning or a first step", taken))
         self._world.synchronize()
         start = time.perf_counter()
         for there in chain(*(landing.values() for landing in landings)):
@@ -269,12 +270,15 @@ class StreamTrial:
 
     def _slowest(self, heard: Heard, count: int) -> list[float]:
         """The seconds of each step on the slowest rank."""
-        said, changed = heard.answer.steps, heard.answer.changed
+        said = heard.answer.steps
         fault = f"it gave {len(said)} times for {count} steps" if len(said) != count else ""
-        fault = fault or (f"a step changes global state: {', '.join(changed)}" if changed else "")
+        self._refuse(fault or _change("a step", heard))
+        return list(map(max, zip(*self._world.everyone(said), strict=True)))
+
+    def _refuse(self, fault: str) -> None:
+        """Ends the case if a rank has a fault."""
         if faults := [each for each in self._world.everyone(fault) if each]:
             raise CaseEndError(Status.WRONG, faults[0])
-        return list(map(max, zip(*self._world.everyone(said), strict=True)))
 
     def _new_clocks(self) -> Clocks:
         return Clocks(self._world.device, self._latency)
@@ -315,6 +319,11 @@ class StreamTrial:
             "clocks": self._clocks[Way.PREFETCHED].fields(),
             "stream": {"layers": self._layers, "imbalance": tuple(uneven), **seconds},
         }
+
+
+def _change(what: str, heard: Heard) -> str:
+    """The global state that a worker's steps changed, as a clause, or an empty text."""
+    return f"{what} changes global state: {', '.join(heard.answer.changed)}" if heard.answer.changed else ""
 
 
 def _on_one(problem: Problem) -> Layout:

@@ -43,7 +43,7 @@ class StreamWorker:
 
     def _take(self, taken: TakeStream) -> Answer:
         """Takes steps. Fixed ones are planned, which is timed for each mask, and made once."""
-        setting, world = taken.setting, self._worker.world
+        setting, world, before = taken.setting, self._worker.world, GlobalState()
         self._taken, self._tensors = taken, [self._worker.tensors(each) for each in taken.tensors]
         self._asked = {"kernel": setting.kernel, "allow_unverified": setting.allow_unverified}
         if setting.strategy is not None:
@@ -64,7 +64,8 @@ class StreamWorker:
         elif taken.way is Way.PREFETCHED:
             self._prefetch(0).wait()
         world.synchronize()
-        return Answer(steps=seconds, peak=peak, moved_by=self._moved_by())
+        moved_by = self._moved_by()
+        return Answer(steps=seconds, peak=peak, moved_by=moved_by, changed=before.changed(sets_up=True))
 
     def _moved_by(self) -> dict[str, Transport]:
         """The transport of each axis of the strategy. Empty without a strategy."""
@@ -78,8 +79,9 @@ class StreamWorker:
         return moved_by(strategy_on(name, mesh, transport), longca.registry().strategy(name))
 
     def _run(self, run: RunStream) -> Answer:
-        """Makes the steps, and times each of them."""
-        world, before = self._worker.world, GlobalState()
+        """Makes the steps, and times each of them. Only fixed steps have plans that were called before."""
+        assert self._taken is not None, "a stream is taken before it runs"
+        world, before, is_fixed = self._worker.world, GlobalState(), self._taken.way is Way.FIXED
         world.line_up()
         marks, results = self._steps()
         world.synchronize()
@@ -88,7 +90,7 @@ class StreamWorker:
             for name, there in landing.items():
                 there.copy_(named[name])
         world.synchronize()
-        return Answer(steps=_between(marks), changed=before.changed(sets_up=True))
+        return Answer(steps=_between(marks), changed=before.changed(threads=is_fixed, sets_up=not is_fixed))
 
     def _steps(self) -> tuple[list[Any], list[_Results]]:
         assert self._taken is not None, "a stream is taken before it runs"

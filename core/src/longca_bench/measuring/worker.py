@@ -69,6 +69,8 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(_SEED)  # a worker begins in a known state
+    wanted = setup.distributions  # `longca.attention` imports no other plugin here
+    plugins.leave_out(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
     worker = Worker(connection, setup)
     while True:
         try:
@@ -92,7 +94,7 @@ class Worker:
 
     def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
         self.number, self._pid = 0, os.getpid()
-        self._connection, self._setup = connection, setup
+        self._connection = connection
         self._world = self._abreast = World(torch.device(setup.device))
         if self._world.device.index is not None:
             torch.cuda.set_device(self._world.device)
@@ -167,13 +169,6 @@ class Worker:
         return Answer()
 
     @property
-    def registry(self) -> plugins.Registry:
-        """The plugins of the worker's distributions, and no others."""
-        wanted = self._setup.distributions
-        others = frozenset(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
-        return plugins.registry(others)
-
-    @property
     def world(self) -> World:
         """The workers of all ranks, or this device alone."""
         return self._abreast
@@ -184,7 +179,7 @@ class Worker:
 
     def _load(self, load: Load) -> Answer:
         if load.kernel not in self._kernels:
-            self._kernels[load.kernel] = self.registry.load(load.kernel)
+            self._kernels[load.kernel] = plugins.registry().load(load.kernel)
         return Answer(methods=methods_of(self._kernels[load.kernel]))
 
     def _join(self, join: Join) -> Answer:

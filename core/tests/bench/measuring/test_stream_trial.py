@@ -40,6 +40,8 @@ from longca_bench.verification import head_sample
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import reference
 
+from ...fake_plugins import provides
+
 CPU = Device("cpu")
 SUITE = """
 name = "stream"
@@ -156,6 +158,59 @@ def test_records_say_what_is_wrong_and_no_evidence_is_learnt(fakes, tmp_path):
     shown = fakes.longca("report", str(out), "--view", "dynamic")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "WRONG" in shown.stdout
+
+
+#: It notes the command of each process that imports it.
+MARKS = """
+with open({path!r}, "a") as marks, open("/proc/self/cmdline") as command:
+    marks.write(command.read())
+"""
+CHANGES = """
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", backward="external")
+    names = ("in_plan", "in_steps", "starts_threads")
+    return [kernel(name, takes, implementation=f"changing:{name}") for name in names]
+"""
+CHANGING = """
+import os, threading, torch
+from longca_builtin.naive import Naive
+
+class in_plan(Naive):
+    def plan(self, problem):
+        torch.set_default_dtype(torch.float64)
+        return super().plan(problem)
+
+class in_steps(Naive):
+    def forward(self, *arguments, **buffers):
+        os.environ["LATER"] = "1"
+        return super().forward(*arguments, **buffers)
+
+class starts_threads(Naive):
+    def forward(self, *arguments, **buffers):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().forward(*arguments, **buffers)
+"""
+
+
+@pytest.mark.slow
+def test_the_worker_of_a_stream_imports_one_distribution_and_names_changed_states(fakes, tmp_path):
+    own, strange = tmp_path / "own", tmp_path / "strange"
+    (fakes.add("changes", CHANGES + MARKS.format(path=str(own))) / "changing.py").write_text(CHANGING, "utf-8")
+    fakes.add("stranger", provides("strange") + MARKS.format(path=str(strange)))
+    kernels = '["in_plan", "in_steps", "starts_threads"]'
+    text = SUITE.rpartition("[[sweep]]")[0].replace('["sdpa", "naive"]', kernels).replace("stream = 12", "stream = 2")
+    (tmp_path / "stream.toml").write_text(text, "utf-8")
+    out = tmp_path / "run"
+    fakes.longca("run", str(tmp_path / "stream.toml"), "--device", "cpu", "--out", str(out), OMP_NUM_THREADS="1")
+    assert {record.kernel: (str(record.status), record.message) for record in read_records(out)} == {
+        "in_plan": ("wrong", "planning or a first step changes global state: default dtype"),
+        "in_steps": ("wrong", "a step changes global state: environment: LATER"),
+        "starts_threads": ("wrong", "a step changes global state: threads"),
+    }
+    assert "longca_bench.measuring.keeper" in own.read_text()
+    assert "longca" in strange.read_text(), "it was probed"
+    assert "longca_bench.measuring.keeper" not in strange.read_text()
 
 
 @pytest.mark.slow
