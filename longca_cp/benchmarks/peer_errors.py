@@ -10,7 +10,7 @@ from peer_subjects import Case, Subject
 from torch import Tensor
 
 import longca
-from longca_bench.measuring.shares import Share, by_heads, held_tokens, shares
+from longca_bench.measuring.shares import Share, by_heads, held_tokens, shares_of_all
 
 __all__ = ["LIMIT", "Expected"]
 
@@ -27,7 +27,7 @@ class Expected:
 
     def __init__(self, case: Case) -> None:
         self._ranks = case.ranks
-        self._dealt = shares(case.problem, case.ranks.size)
+        self._dealt = shares_of_all(case.problem, case.ranks.size)
         self._tensors = _computed(case, self._dealt[case.ranks.rank])
 
     def errors(self, subject: Subject, results: dict[str, Tensor]) -> dict[str, float]:

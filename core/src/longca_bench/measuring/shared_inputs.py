@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
+from random import Random, SystemRandom
 from typing import Any
 
 from longca.manifests import Direction, Problem
@@ -23,7 +24,7 @@ class SharedInputs:
 
     Attributes:
         inputs: The tensors of all tokens and heads.
-        shares: The heads that each rank verifies. One device verifies all of them.
+        shares: The heads that each rank verifies. One device verifies all of them, or those of the reference's sample.
         mine: The tensors of this rank's heads.
         expected: The reference of this rank's heads, or None if it has none.
         kept: Results that the cases of one kernel and direction share, by their names.
@@ -87,7 +88,9 @@ class InputCache:
             problem: Its problem, with any mask.
             turn: The turn of a step of a stream, or None for a case of one mask.
         """
-        inputs, dealt = self._draw(case, problem), shares(problem, self._world.size, turn)
+        inputs = self._draw(case, problem)
+        random = Random(repr(self._world.everyone(SystemRandom().getrandbits(63))))
+        dealt = shares(problem, self._world.size, random, turn)
         share = dealt[self._world.rank]
         mine, expected = share.inputs(inputs), None
         if not share.is_empty:

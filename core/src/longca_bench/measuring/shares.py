@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from random import Random
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from longca_bench.verification.findings import Finding
 from longca_bench.verification.head_sample import Turn, sample_heads
 from longca_bench.verification.inputs import Inputs
 
-__all__ = ["Share", "by_heads", "held_tokens", "shares", "worst"]
+__all__ = ["Share", "by_heads", "held_tokens", "shares", "shares_of_all", "worst"]
 
 _OF_KEYS = ("k", "v", "dk", "dv")
 
@@ -61,37 +62,46 @@ class Share:
         return replace(finding, head=finding.head + self.heads(finding.tensor.split()[0]).start)
 
 
-def shares(problem: Problem, ranks: int, turn: Turn | None = None) -> list[Share]:
-    """Every rank's share: KV heads dealt as equally as possible. A share is empty if ranks outnumber the KV heads.
+def shares(problem: Problem, ranks: int, random: Random, turn: Turn | None = None) -> list[Share]:
+    """Every rank's share of the heads that are verified. A share is empty if ranks outnumber the KV heads.
 
-    For a problem so large that some heads stand for all, each rank has the first of its own heads, and the last rank
-    has the last head. The steps of a stream take the heads of each rank by turns. One rank has all heads, because a
+    For a problem so large that some heads stand for all, each rank has neighbours among its heads of `shares_of_all`.
+    They are drawn. The steps of a stream take the heads of each rank by turns. One rank has all heads, because a
     reference samples heads itself.
 
     Args:
         problem: The problem of all ranks together.
         ranks: Number of ranks.
+        random: The source of random numbers. It is the same on all ranks.
         turn: The turn of a step of a stream, or None for a case of one mask.
     """
-    if ranks == 1:
-        return [Share((0, problem.heads_q), (0, problem.num_heads_kv))]
-    count, sample = problem.num_heads_kv, sample_heads(problem, turn=turn)
-    most = count if sample is None else max(1, len(sample.heads_kv) // ranks)
-    group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
-    if turn is None:
-        dealt = [(start, min(stop, start + most)) for start, stop in pairwise(bounds)]
-        dealt[-1] = max(bounds[-2], count - most), count
-    else:
-        dealt = [_turned(turn, most, start, stop) for start, stop in pairwise(bounds)]
+    everything = shares_of_all(problem, ranks)
+    sample = None if ranks == 1 else sample_heads(problem, random, turn)
+    if sample is None:
+        return everything
+    group, most = problem.heads_q // problem.num_heads_kv, max(1, len(sample.heads_kv) // ranks)
+    dealt = [_some(most, *share.heads_kv, random, turn) for share in everything]
     return [Share((start * group, stop * group), (start, stop)) for start, stop in dealt]
 
 
-def _turned(turn: Turn, most: int, start: int, stop: int) -> tuple[int, int]:
-    """The heads of a turn among those of a rank."""
+def shares_of_all(problem: Problem, ranks: int) -> list[Share]:
+    """Every rank's share of all heads, dealt as equally as possible.
+
+    Args:
+        problem: The problem of all ranks together.
+        ranks: Number of ranks.
+    """
+    count = problem.num_heads_kv
+    group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
+    return [Share((start * group, stop * group), (start, stop)) for start, stop in pairwise(bounds)]
+
+
+def _some(most: int, start: int, stop: int, random: Random, turn: Turn | None) -> tuple[int, int]:
+    """The verified heads among those of a rank: drawn ones, or those of a turn."""
     if stop - start <= most:
         return start, stop
-    heads = turn.heads(most, start, stop)
-    return heads.start, heads.stop
+    first = random.randint(start, stop - most) if turn is None else turn.heads(most, start, stop).start
+    return first, first + most
 
 
 def held_tokens(layout: Layout, places: Sequence[int]) -> list[Tensor]:

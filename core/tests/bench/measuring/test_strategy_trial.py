@@ -15,7 +15,7 @@ from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import StrategyFacts
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import shares
+from longca_bench.measuring.shares import shares_of_all
 from longca_bench.measuring.strategy_trial import StrategyTrial
 from longca_bench.measuring.trial import WrongResultError
 from longca_bench.measuring.workers import Heard, Moment
@@ -62,7 +62,7 @@ def trial(made, strategy, rough_lse=False):
         strategy,
         StrategyFacts(made.problem, 1, 0.0, 0.0, 0, "ring=collectives"),
         Task(None, "row_intervals", "contiguous", rough_lse),
-        SharedInputs(made.inputs, shares(made.problem, 1), made.inputs, made.expected),
+        SharedInputs(made.inputs, shares_of_all(made.problem, 1), made.inputs, made.expected),
         Instruments(World(torch.device("cpu")), SimpleNamespace(arena=Arena(torch.device("cpu")))),
     )
 

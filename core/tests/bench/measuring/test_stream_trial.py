@@ -27,7 +27,7 @@ from longca_bench.measuring.records import StreamTimes, read_records
 from longca_bench.measuring.runner import run_cases
 from longca_bench.measuring.shards import Shard
 from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import shares
+from longca_bench.measuring.shares import shares_of_all
 from longca_bench.measuring.stream_windows import WINDOW
 from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
@@ -305,7 +305,7 @@ def test_the_bytes_of_a_shard_are_those_of_its_tensors():
         direction="backward",
     )  # fmt: skip
     inputs, arena = draw_inputs(problem, 0), Arena(torch.device("cpu"))
-    shared = SharedInputs(inputs, shares(problem, 1), inputs, reference(problem, inputs))
+    shared = SharedInputs(inputs, shares_of_all(problem, 1), inputs, reference(problem, inputs))
     sharing = Sharing(Layout(((),), (((0, 32),),)), (0,), True, False)
     shard = Shard(problem, sharing, shared, World(torch.device("cpu")), arena, False)
     vectors = 32 * (4 + 4 + 2 + 2) * 16  # of q and dout, k and v, and as many of out, dq, dk and dv

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from random import Random
 from unittest import mock
 
 import pytest
@@ -14,7 +15,7 @@ from longca.masks import build
 from longca_bench.measuring.communication import ALL, measure_communication
 from longca_bench.measuring.messages import Place
 from longca_bench.measuring.rank_worker import added_up
-from longca_bench.measuring.shares import by_heads, held_tokens, shares
+from longca_bench.measuring.shares import by_heads, held_tokens, shares, shares_of_all
 from longca_bench.measuring.timing import time_calls
 from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_bench.ranks.world import JobWorld
@@ -81,7 +82,7 @@ def check_heads(world):
     """Uneven shards, two KV heads for three ranks, and ranks in another order than the layout's."""
     problem = Problem(mask=build("full", 10), heads_q=4, heads_kv=2, head_dim=3, device=Device("cpu"), dtype="float32")
     layout = Layout(((),) * 3, (((0, 2), (9, 10)), ((2, 3),), ((3, 9),)))
-    places, dealt = (2, 0, 1), shares(problem, RANKS)
+    places, dealt = (2, 0, 1), shares_of_all(problem, RANKS)
     held, drawn = held_tokens(layout, places), torch.tensor([1, 2, 6, 9])
     some = [tokens[torch.isin(tokens, drawn)] for tokens in held]
     assert [share.heads_kv for share in dealt] == [(0, 0), (0, 1), (1, 2)]
@@ -105,7 +106,7 @@ def check_heads_by_turns(world):
     whole = torch.arange(6.0 * 12 * 2).view(6, 12, 2)
     with mock.patch.object(head_sample, "SAMPLED_PAIRS", 0):
         for number in range(2):
-            dealt = shares(problem, RANKS, Turn(number, 50))
+            dealt = shares(problem, RANKS, Random(0), Turn(number, 50))
             back = by_heads("dq", layout.shard(whole, world.rank), held, dealt, world)
             heads = dealt[world.rank].heads("dq")
             assert torch.equal(back, whole[:, heads])
