@@ -1,8 +1,8 @@
-"""Layering: a mask as few varlen calls whose results are merged by log-sum-exp.
+"""Layering: a mask as few varlen calls, whose results are merged by log-sum-exp.
 
 A layer is a chain of documents with one window. Each document comes after the one before it, by query and by key.
 No mask needs fewer layers than a query has intervals of keys, and a mask that is not varlen needs two. Three ways
-are tried, because none is best for every mask:
+are tried, because none is best for every mask. The best of them need not be the fewest layers that there are:
 
 1. The mask's slices go whole into the first layer that takes them.
 2. So do its rows: slices in which each query has one interval of all its keys in a row. Rows of one document that a

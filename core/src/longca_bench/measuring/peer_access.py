@@ -43,7 +43,7 @@ class PeerAccess:
 
 
 def measure_peer_access(module: str = _MODULE) -> PeerAccess:
-    """Measures copies between the GPUs of this machine. Not yet verified on GPUs.
+    """Measures copies between the GPUs of this machine.
 
     Args:
         module: The module that measures.

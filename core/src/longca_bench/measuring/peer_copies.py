@@ -1,7 +1,4 @@
-"""Copies between the GPUs of this machine: run as a module, it prints a line of JSON for `PeerAccess`.
-
-Not yet verified on GPUs.
-"""
+"""Copies between the GPUs of this machine: run as a module, it prints a line of JSON for `PeerAccess`."""
 
 from __future__ import annotations
 
