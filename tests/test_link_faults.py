@@ -31,7 +31,7 @@ NAMES = {
 #: What the case of each strategy must be found to be, and what must be said of it.
 FAULTS = {
     "dies_pushing": ("crashed", "rank 1 of 2: the worker exited with code 7"),
-    "hangs_pushing": ("timeout", "ranks 0, 1 of 2 are still in phase 'verify' after 30 s; all were ended"),
+    "hangs_pushing": ("timeout", "rank 1 of 2 is still in phase 'push' after 30 s, and the others wait"),
     "raises_pushing": ("error", "rank 1 of 2: RuntimeError: the copy engine is on strike"),
     "takes_large_window": ("oom", "1125899906842624"),
 }

@@ -250,12 +250,13 @@ def windows_that_do_not_fit(size):
     return refusal, left, max(errors(results, attend(mask, given), layout, mesh.get_rank()))
 
 
-def calls_that_raise(size, on):
+def calls_that_raise(size, strategy, sizes, on):
     """Errors of a call after one that raised in the kernel, on all ranks, of the forward or the backward."""
-    mask, mesh, given = mask_of("causal", 60, ()), mesh_of((("ulysses", size),)), inputs(60, (8, 8), "float64")
-    about = {"strategy": "ulysses", "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
+    mask, mesh, given = mask_of("causal", 60, ()), mesh_of(sizes), inputs(60, (8, 8), "float64")
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
     layout = longca.layout(mask, heads=(8, 8), head_dim=8, dtype="float64", **about)
-    mine, raised = [layout.shard(x, mesh.get_rank()) for x in given], []
+    rank = rank_of(sizes, None)
+    mine, raised = [layout.shard(x, rank) for x in given], []
     for turn in range(3):
         shifted = [x + turn for x in mine]
         try:
@@ -265,7 +266,7 @@ def calls_that_raise(size, on):
             raised.append(str(error))
     with mock.patch.object(SharedMemoryLink, "_push", slowly):
         results = attend(mask, mine, transport="copy_engine", **about)
-    return raised, max(errors(results, attend(mask, given), layout, mesh.get_rank()))
+    return raised, max(errors(results, attend(mask, given), layout, rank))
 
 
 def slowly(link, index, into, source):
@@ -337,17 +338,17 @@ def link_threads():
     return sum(thread.name == "longca-link" for thread in threading.enumerate())
 
 
-def dying(rank, size, seconds):
+def dying(rank, strategy, sizes, seconds):
     """What a rank says when rank 1 is killed in the middle of a push of a call, and after how many seconds."""
-    mask, given = mask_of("causal", 64, ()), inputs(64, (12, 12), "float32")
-    mesh = mesh_of((("ulysses", size),))
-    about = {"strategy": "ulysses", "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
+    mask, given, mesh = mask_of("full", 64, ()), inputs(64, (12, 12), "float32"), mesh_of(sizes)
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
     layout = longca.layout(mask, heads=(12, 12), head_dim=8, dtype="float32", **about)
     mine, pushed = [layout.shard(x, rank) for x in given], []
+    in_trials = sum(ranks for _, ranks in sizes if ranks > 1)
 
     def push(link, index, into, source):
         pushed.append(index)
-        if len(pushed) == 4:
+        if len(pushed) == in_trials + 2:
             os.kill(os.getpid(), signal.SIGKILL)
         into.copy_(source)
 

@@ -14,6 +14,7 @@ DIFFERENCES = {
     "dtype": "dtype: {others} float64, {last} float32.",
     "direction": "direction: {others} forward, {last} backward.",
     "transport": "transport: {others} auto, {last} collectives.",
+    "transport that is none": "transport: {others} auto, {last} pigeons.",
     "strategy": "strategy: {others} ring_p2p, {last} ring_all_gather.",
     "placement": "placement: {others} zigzag, {last} contiguous.",
     "layout": "placement: {others} zigzag, {last} ring_p2p on",

@@ -1,11 +1,13 @@
 """Links of CPUs: windows, pushes, posts and their order, who gets a link, and what is left when one is gone."""
 
 import ctypes
+import json
 import mmap
 import os
 import re
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 from unittest import mock
 
@@ -214,11 +216,19 @@ def test_nothing_is_left_when_plans_and_strategies_are_gone(world):
     assert [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "longca" in name] == []
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_the_others(size):
-    before = set(os.listdir("/dev/shm"))
+@pytest.mark.parametrize(
+    ("strategy", "sizes", "neighbours"),
+    [
+        ("ulysses", [("ulysses", 2)], {0}),
+        ("ring_all_gather", [("ring", 3)], {0, 2}),
+        ("loongtrain", [("outer", 2), ("inner", 1), ("heads", 2)], {0, 3}),
+    ],
+)
+def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_its_neighbours(strategy, sizes, neighbours):
+    """A rank that shares no axis with the killed one waits for a neighbour of it, and names that one."""
+    before, count = set(os.listdir("/dev/shm")), prod(size for _, size in sizes)
     run = subprocess.run(
-        [sys.executable, str(KILLED), str(size)],
+        [sys.executable, str(KILLED), strategy, json.dumps(sizes)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -227,10 +237,11 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_the_others(size):
     )
     assert run.returncode == 0, run.stderr
     told = [line.split("\t") for line in run.stdout.splitlines()]
-    assert sorted(rank for rank, *_ in told) == [str(rank) for rank in range(size) if rank != 1]
-    for _, kind, text, seconds in told:
+    assert sorted(int(rank) for rank, *_ in told) == [rank for rank in range(count) if rank != 1]
+    for rank, kind, text, seconds in told:
         assert kind == "PeerError"
-        assert "of rank 1, which did not come" in text
+        (named,) = map(int, re.findall(r"of rank (\d), which did not come", text))
+        assert named == 1 if int(rank) in neighbours else named in neighbours
         assert float(seconds) < 15
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
 

@@ -81,8 +81,18 @@ def test_rows_of_many_ranges_are_put_in_order_where_they_arrive(world, most):
 
 
 @pytest.mark.parametrize("on", ["forward", "backward"])
-@sizes(2)
-def test_a_call_after_one_that_raised_is_right(world, on):
-    for raised, error in world.run("calls_that_raise", 2, on):
+@pytest.mark.parametrize(
+    ("world", "strategy", "axes"),
+    [
+        (2, "ulysses", (("ulysses", 2),)),
+        (2, "ring_p2p", (("ring", 2),)),
+        (2, "ring_all_gather", (("ring", 2),)),
+        (4, "usp", (("ring", 2), ("ulysses", 2))),
+        (4, "loongtrain", (("outer", 2), ("inner", 1), ("heads", 2))),
+    ],
+    indirect=["world"],
+)
+def test_a_call_after_one_that_raised_is_right(world, strategy, axes, on):
+    for raised, error in world.run("calls_that_raise", world.size, strategy, axes, on):
         assert raised == ["a test's"] * 3
         assert error <= EXACT

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Push", "is_watched", "tell", "tell_window", "watched", "window_bytes"]
+__all__ = ["Push", "is_watched", "note_pushing", "pushing", "tell", "tell_window", "watched", "window_bytes"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Push:
 
 
 _WATCHERS: list[list[Push]] = []
+#: Whoever wants to know whether this process is making pushes: one at most.
+_NOTES: list[Callable[[bool], None]] = []
 #: The bytes of living windows.
 _WINDOWS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
@@ -57,6 +59,23 @@ def watched() -> Iterator[list[Push]]:
         yield pushes
     finally:
         _WATCHERS[:] = [watcher for watcher in _WATCHERS if watcher is not pushes]
+
+
+@contextmanager
+def pushing() -> Iterator[None]:
+    """A transport makes pushes within it. It waits for no peer there, so a process that stays there hangs by itself."""
+    for note in _NOTES:
+        note(True)
+    try:
+        yield
+    finally:
+        for note in _NOTES:
+            note(False)
+
+
+def note_pushing(note: Callable[[bool], None]) -> None:
+    """Calls a function with True where pushes of this process begin, and with False where they end, from now on."""
+    _NOTES[:] = [note]
 
 
 def tell_window(window: object, nbytes: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from longca_bench.measuring.messages import COMPUTING
+from longca_bench.measuring.messages import COMPUTING, PUSHING
 from longca_bench.measuring.timing import BUDGET
 from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
@@ -37,8 +37,8 @@ class Phases:
         self._tell(name)
 
     def inside(self, method: str) -> None:
-        """Notes the kernel's method that a worker is inside, or an empty text. The phase goes on after it."""
-        name = f"{COMPUTING} {method}" if method else self.last
+        """Notes the kernel's method that a worker is inside, or its pushes. The phase goes on after an empty text."""
+        name = method if method == PUSHING else f"{COMPUTING} {method}" if method else self.last
         if name != self._told:
             self._told = name
             self._tell(name)

@@ -9,10 +9,12 @@ from longca.manifests import Device
 from longca_bench.measuring.status import Status
 from longca_bench.suites.tasks import Task
 
-__all__ = ["COMPUTING", "Order", "Phase", "Place", "Result", "Setup"]
+__all__ = ["COMPUTING", "PUSHING", "Order", "Phase", "Place", "Result", "Setup"]
 
 #: First word of each phase in which a rank is inside a kernel, and does not wait for other ranks.
 COMPUTING = "kernel"
+#: The phase in which a rank pushes into the memory of others, and does not wait for them.
+PUSHING = "push"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from longca import plugins
 from longca.manifests import Direction
-from longca.parallel.pushes import watched
+from longca.parallel.pushes import note_pushing, watched
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.parallel.transport import constructed, moved_by, transport_of
 from longca.plain_text import plain_text
@@ -78,6 +78,7 @@ class RankWorker:
     def __init__(self, worker: Worker, device: torch.device, join: Join, marks: int) -> None:
         self._worker, self._marks = worker, Marks(marks)
         os.close(marks)
+        note_pushing(self._marks.pushing)
         # The monitor of NCCL would end a worker that its judge had stopped for minutes.
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
         self.world = JobWorld(device, join.place, join.number)

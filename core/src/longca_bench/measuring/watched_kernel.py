@@ -19,19 +19,20 @@ from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan
 from longca.manifests import Problem
+from longca_bench.measuring.messages import PUSHING
 from longca_bench.ranks.world import LOOK
 from longca_bench.verification.verify import lse_dtype
 
 __all__ = ["Call", "Marks", "WatchedKernel"]
 
-#: Methods of a kernel by their marks.
-INSIDE = ("", "forward", "backward")
+#: Methods of a kernel by their marks, and the pushes of a transport.
+INSIDE = ("", "forward", "backward", PUSHING)
 #: A call of a kernel that can be repeated.
 Call = Callable[[], object]
 
 
 class Marks:
-    """The method of a kernel that a rank is inside, in memory that its judge reads.
+    """The method of a kernel that a rank is inside, or that it makes pushes, in memory that its judge reads.
 
     Args:
         fd: A descriptor of the memory.
@@ -44,8 +45,12 @@ class Marks:
         """Notes a method by its number in INSIDE, or 0 for none."""
         self._memory[0] = number
 
+    def pushing(self, begins: bool) -> None:
+        """Notes that the transport begins pushes, or ends them."""
+        self.set(INSIDE.index(PUSHING) if begins else 0)
+
     def read(self) -> str:
-        """The name of the noted method, or an empty text."""
+        """The name of the noted method, or `push`, or an empty text."""
         return INSIDE[self._memory[0] % len(INSIDE)]
 
 

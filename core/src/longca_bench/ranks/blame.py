@@ -2,15 +2,15 @@
 
 A rank that dies closes its connections, and the ranks that wait for it raise. So a crashed rank is to blame before all
 others. A rank that raises keeps its connections open, and no other rank learns of it. So the first rank that raised is
-to blame. If time ran out, the rank inside a kernel is to blame, or else the rank with the fewest phases. A rank that
-waits in a collective has done nothing wrong.
+to blame. If time ran out, the rank inside a kernel or a push is to blame, or else the rank with the fewest phases. A
+rank that waits in a collective, or for the pushes of others, has done nothing wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from longca_bench.measuring.messages import COMPUTING, Result
+from longca_bench.measuring.messages import COMPUTING, PUSHING, Result
 from longca_bench.measuring.status import Status
 from longca_bench.ranks.messages import RankResult
 
@@ -44,7 +44,7 @@ def blame(answers: Mapping[int, RankResult], size: int, seconds: float) -> Resul
 def _late(answers: Mapping[int, RankResult], size: int, seconds: float) -> Result:
     left = {rank: answer for rank, answer in answers.items() if answer.result is None}
     silent = sorted(set(range(size)) - set(answers))
-    inside = [rank for rank, answer in left.items() if answer.phase.startswith(COMPUTING)]
+    inside = [rank for rank, answer in left.items() if answer.phase.startswith((COMPUTING, PUSHING))]
     least = min((answer.phases for answer in left.values()), default=0)
     culprits = silent or sorted(inside or [rank for rank, answer in left.items() if answer.phases == least])
     phases = dict.fromkeys(left[rank].phase if rank in left else "unknown" for rank in culprits)

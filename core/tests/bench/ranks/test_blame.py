@@ -19,11 +19,16 @@ def answer(status, phase="verify", phases=5, message=""):
         # The first that raised, though others raised then.
         ({1: answer("oom"), 0: answer("error"), 2: answer("error")}, "oom", "after it ranks 0, 2 failed"),
         ({0: answer("ok"), 1: answer("error", message="Boom"), 2: answer("stopped")}, "error", "rank 1 of 3: Boom"),
-        # The one in a kernel; else those that have come least far; else those of which nothing is known.
+        # The one in a kernel or a push; else those that have come least far; else those of which nothing is known.
         (
             {0: answer("stopped"), 1: answer("stopped", "kernel forward", 6), 2: answer("stopped")},
             "timeout",
             "rank 1 of 3 is still in phase 'kernel forward' after 9 s, and the others wait",
+        ),
+        (
+            {0: answer("stopped", phases=5), 1: answer("stopped", phases=5), 2: answer("stopped", "push", 6)},
+            "timeout",
+            "rank 2 of 3 is still in phase 'push' after 9 s, and the others wait",
         ),
         (
             {0: answer("stopped", "plan", 2), 1: answer("stopped"), 2: answer("stopped", "plan", 2)},

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca.errors import LongCAError
-from longca.parallel.pushes import Push, is_watched, tell, tell_window
+from longca.parallel.pushes import Push, is_watched, pushing, tell, tell_window
 from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
 
 __all__ = ["Line", "Link", "Moves", "PeerError", "Slots", "Window"]
@@ -178,8 +178,9 @@ class Link(ABC):
                 tell(Push(source, index != self.index, partial(self._again, index, into), self.joined))
         if not early:
             self._follow(Line.PUSHES)
-        for into, source in moves:
-            self._push(index, into, source)
+        with pushing():
+            for into, source in moves:
+                self._push(index, into, source)
         self._post(index, slot, self._counters.post(index, slot))
 
     def copy(self, moves: Moves) -> None:
