@@ -2,7 +2,8 @@
 
 from unittest import mock
 
-from jobs import attend, errors, inputs, mesh_of
+import numpy as np
+from jobs import attend, errors, inputs, mesh_of, rank_of
 
 import longca
 from longca import masks
@@ -28,6 +29,50 @@ def prefetched(size, strategy, placement, transport="auto"):
             made = plan.call_count - before if tokens % 2 else 0
             found.append((made, max(errors(mine, attend(mask, given), layout, rank)), handle.done()))
     return found
+
+
+def prefetched_along(sizes, strategy, kind, transport):
+    """The plans that calls made, and the largest error, for documents that change or blocks that drift."""
+    mesh, given, rank = mesh_of(sizes), inputs(64, (4, 2), "float64"), rank_of(sizes, None)
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
+    asked, made, worst = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}, [], 0.0
+    with mock.patch.object(Naive, "plan", autospec=True, side_effect=Naive.plan) as plan:
+        for step in range(4):
+            documents = masks.build("causal_document", 64, documents=[13 + step, 51 - step])
+            mask = documents if kind == "causal_document" else blocks(step)
+            longca.prefetch(mask, **asked, **about, transport=transport).wait()
+            before = plan.call_count
+            layout = longca.layout(mask, **asked, **about)
+            mine = attend(mask, [layout.shard(x, rank) for x in given], **about, transport=transport)
+            made.append(plan.call_count - before)
+            worst = max(worst, *errors(mine, attend(mask, given), layout, rank))
+    return made, worst
+
+
+def blocks(step):
+    """A block-sparse mask that differs from those of other steps."""
+    bounds, at = [*range(0, 65, 8)], np.arange(8)
+    return masks.BlockSparseMask((at[:, None] * 3 + at + step) % 4 < 2, bounds, bounds)
+
+
+def chosen_and_prefetched(sizes, strategy):
+    """For blocks that ranks choose in each step and plan at once: the plans that calls made, and the largest error."""
+    mesh, rank = mesh_of(sizes), rank_of(sizes, None)
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
+    asked, made, worst = {"heads": (4, 2), "head_dim": 8, "dtype": "float32"}, [], 0.0
+    bounds = [*range(0, 65, 8)]
+    layout = longca.layout(masks.BlockSparseMask(np.ones((8, 8), bool), bounds, bounds), **asked, **about)
+    with mock.patch.object(Naive, "plan", autospec=True, side_effect=Naive.plan) as plan:
+        for step in range(4):
+            given = [x.roll(step, 0) for x in inputs(64, (4, 2), "float32")]  # other blocks are chosen
+            mine = [layout.shard(x, rank) for x in given]
+            mask = longca.choose_blocks(*mine[:2], block=8, kept=0.5, layout=layout, mesh=mesh)
+            longca.prefetch(mask, **asked, **about).wait()
+            before = plan.call_count
+            results = attend(mask, mine, **about)
+            made.append((plan.call_count - before, mask.digest))
+            worst = max(worst, *errors(results, attend(mask, given), layout, rank))
+    return made, worst
 
 
 def placed_ahead(size, strategy):

@@ -8,6 +8,12 @@ from longca.errors import RequestError
 
 from .test_strategies import EXACT, sizes
 
+OF_SEVERAL_AXES = [
+    ("usp", (("ring", 2), ("ulysses", 2))),
+    ("loongtrain", (("outer", 2), ("inner", 1), ("heads", 2))),
+    ("loongtrain", (("outer", 1), ("inner", 2), ("heads", 2))),
+]
+
 
 @pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "ring_all_gather"])
 @pytest.mark.parametrize("placement", ["contiguous", "auto"])
@@ -27,6 +33,28 @@ def test_pushes_are_planned_ahead_too(world, strategy, transport):
     for found in world.run("prefetched", 2, strategy, "contiguous", transport):
         assert {plans for plans, _, _ in found} == {0}
         assert max(error for _, error, _ in found) <= EXACT
+
+
+@pytest.mark.parametrize("transport", ["collectives", "copy_engine"])
+@pytest.mark.parametrize("kind", ["causal_document", "blocks"])
+@pytest.mark.parametrize(("strategy", "axes"), [*OF_SEVERAL_AXES, ("ring_p2p", (("ring", 4),))])
+@sizes(4)
+def test_strategies_of_several_axes_and_block_sparse_masks_are_planned_ahead(world, strategy, axes, kind, transport):
+    for made, error in world.run("prefetched_along", axes, strategy, kind, transport):
+        assert made == [0] * 4
+        assert error <= EXACT
+
+
+@pytest.mark.parametrize(("strategy", "axes"), [*OF_SEVERAL_AXES, ("ring_all_gather", (("ring", 4),))])
+@sizes(4)
+def test_blocks_that_ranks_choose_in_each_step_are_planned_ahead(world, strategy, axes):
+    found = world.run("chosen_and_prefetched", axes, strategy)
+    for made, error in found:
+        plans, digests = zip(*made, strict=True)
+        assert plans == (0,) * 4
+        assert len(set(digests)) == 4, "each step has blocks of its own"
+        assert made == found[0][0], "ranks choose the same blocks"
+        assert error < 1e-5
 
 
 @sizes(3)
