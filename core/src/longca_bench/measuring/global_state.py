@@ -28,6 +28,27 @@ _CACHES = b"CACHE_DIR"
 _NAMED, _LONGEST = 40, 40
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 _SIGNALS = sorted(map(int, signal.valid_signals()))
+#: The state that an import must leave alone, because it changes the results or the time of other code.
+_NO_IMPORTS = (
+    "default dtype",
+    "default device",
+    "threads of torch",
+    "grad mode",
+    "autocast",
+    "deterministic algorithms",
+    "anomaly mode",
+    "float32 precision",
+    "precision flags",
+    "backends of attention",
+    "dispatch modes",
+    "current device",
+    "current stream",
+    "working directory",
+    "affinity",
+    "priority",
+    "scheduling policy",
+    "garbage collector",
+)
 
 
 class GlobalState:
@@ -58,6 +79,14 @@ class GlobalState:
         if len(names) > _NAMED:
             names[_NAMED:] = [f"and {len(names) - _NAMED} more"]
         return [plain_text(name, _LONGEST) for name in names]
+
+    def changed_by_import(self) -> list[str]:
+        """The names of what an import has changed since the last look, and must not change.
+
+        When honest libraries are imported, they set variables, folders to import from, filters of warnings, handlers
+        of signals, limits and seeds. A library may need these later, so they stay as they are, and do not count.
+        """
+        return [name for name in _NO_IMPORTS if _LOOKS[name]() != self._values[name]]
 
     def _put_back(self) -> None:
         if warnings.filters != (filters := self._values["warnings filters"]):

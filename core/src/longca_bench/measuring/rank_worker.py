@@ -27,7 +27,6 @@ from longca.parallel.transport import constructed, moved_by, transport_of
 from longca.plain_text import plain_text
 from longca_bench.measuring.commands import MOST_BYTES, Answer, Mode, PlanFacts, Traffic
 from longca_bench.measuring.communication import ALL
-from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.strategy_commands import (
     COMPUTE,
     WHOLE,
@@ -104,8 +103,9 @@ class RankWorker:
                     planned.kernel.look_inside()
 
     def _load(self, load: LoadStrategy) -> Answer:
+        before = self._worker.watch()
         self._strategies[load.strategy] = plugins.registry().load_strategy(load.strategy)
-        return Answer()
+        return Answer(changed=before.changed_by_import())
 
     def _plan(self, asked: PlanStrategy) -> Answer:
         self._planned = None
@@ -114,7 +114,7 @@ class RankWorker:
         kernel = WatchedKernel(self._worker.kernel(asked.kernel), self._marks, self.world.device)
         self.world.look = kernel.look
         self.world.synchronize()
-        before, start = GlobalState(), time.perf_counter()
+        before, start = self._worker.watch(), time.perf_counter()
         layout = plugins.registry().layout(asked.strategy, asked.problem, dict(asked.mesh), asked.placement)
         laid_out = time.perf_counter()
         manifest = plugins.registry().strategy(asked.strategy)
@@ -145,7 +145,7 @@ class RankWorker:
         return answer.model_copy(update={"kept": asked.keeps and bool(planned.kept)})
 
     def _record(self, asked: Record) -> Answer:
-        planned, before = self._of(asked.call), GlobalState()
+        planned, before = self._of(asked.call), self._worker.watch()
         call = self._ready(planned, asked.call, self._worker.tensors(asked.call.tensors))
         if asked.part is Part.COMPUTING:
             with planned.kernel.kept() as calls:

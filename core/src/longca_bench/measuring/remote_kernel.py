@@ -124,7 +124,7 @@ class RemoteKernel:
             The names of the arguments of each of the kernel's methods. `**` stands for any others.
 
         Raises:
-            CaseEndError: It cannot be loaded.
+            CaseEndError: It cannot be loaded, or its import changes global state.
         """
         if self._worker.is_changed:
             self._worker.end()

@@ -96,15 +96,19 @@ class RemoteStrategy:
         """Imports the strategy and its kernel in the worker. All ranks replace a worker that one of them must replace.
 
         Raises:
-            CaseEndError: They cannot be loaded.
+            CaseEndError: They cannot be loaded, or their import changes global state.
         """
-        worker = self._worker
+        worker, kernel, strategy = self._worker, self._task.case.kernel, self._parallel.strategy
         if any(self._world.everyone(worker.is_changed or not worker.is_joined)):
             worker.end()
             self._join()
         self.latency = max(self._world.everyone(worker.latency))
-        worker.load(self._task.case.kernel)
-        worker.ask(LoadStrategy(self._parallel.strategy))
+
+        def imported() -> None:
+            worker.load(kernel)
+            worker.imports(LoadStrategy(strategy))
+
+        agreed(self._world, imported, lambda: self._announce("loaded"))
 
     def plan(self, problem: Problem) -> StrategyFacts:
         """Plans a problem in the workers of all ranks.

@@ -13,7 +13,6 @@ from torch import Tensor
 import longca
 from longca.manifests import Transport
 from longca_bench.measuring.commands import Answer
-from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.stream_commands import RunStream, TakeStream, Way
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class StreamWorker:
 
     def _take(self, taken: TakeStream) -> Answer:
         """Takes steps. Fixed ones are planned, which is timed for each mask, and made once."""
-        setting, world, before = taken.setting, self._worker.world, GlobalState()
+        setting, world, before = taken.setting, self._worker.world, self._worker.watch()
         self._taken, self._tensors = taken, [self._worker.tensors(each) for each in taken.tensors]
         self._asked = {"kernel": setting.kernel, "allow_unverified": setting.allow_unverified}
         if setting.strategy is not None:
@@ -81,7 +80,7 @@ class StreamWorker:
     def _run(self, run: RunStream) -> Answer:
         """Makes the steps, and times each of them. Only fixed steps have plans that were called before."""
         assert self._taken is not None, "a stream is taken before it runs"
-        world, before, is_fixed = self._worker.world, GlobalState(), self._taken.way is Way.FIXED
+        world, before, is_fixed = self._worker.world, self._worker.watch(), self._taken.way is Way.FIXED
         world.line_up()
         marks, results = self._steps()
         world.synchronize()

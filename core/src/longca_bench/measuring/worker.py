@@ -103,7 +103,7 @@ class Worker:
         self._blocks: dict[int, Block] = {}
         self._kernels: dict[str, Kernel] = {}
         self._plans: dict[int, Plan] = {}
-        self._state: GlobalState | None = None  # after the last call, if the last command was a call
+        self._state: GlobalState | None = None  # at the last look, if the last command was a call
         self._called: set[tuple[type, int, Direction]] = set()  # plans, and directions in which they were called
         self._do: dict[type, Callable[[Any], Answer]] = {
             Share: self._share,
@@ -117,10 +117,11 @@ class Worker:
 
     def answer(self, command: object) -> Answer:
         """Does a command. Whatever a plugin raises is the answer."""
-        if not isinstance(command, Run | CallStrategy):
-            self._state = None
+        is_call = isinstance(command, Run | CallStrategy)
         try:
-            return self._do[type(command)](command)
+            answer = self._do[type(command)](command)
+            self._state = self._state if is_call else None
+            return answer
         except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
             text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
             exhausted = is_exhausted(error, text)
@@ -129,7 +130,7 @@ class Worker:
         return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=self._changed())
 
     def _changed(self) -> list[str]:
-        """Names of the global state that a call changed before it raised."""
+        """Names of the global state that a command changed before it raised."""
         state, self._state = self._state, None
         try:
             return [] if state is None else state.changed()
@@ -177,10 +178,16 @@ class Worker:
         """A loaded kernel."""
         return self._kernels[name]
 
+    def watch(self) -> GlobalState:
+        """The global state before a command. If the command raises, its answer says what has changed."""
+        self._state = GlobalState()
+        return self._state
+
     def _load(self, load: Load) -> Answer:
+        before = self.watch()
         if load.kernel not in self._kernels:
             self._kernels[load.kernel] = plugins.registry().load(load.kernel)
-        return Answer(methods=methods_of(self._kernels[load.kernel]))
+        return Answer(methods=methods_of(self._kernels[load.kernel]), changed=before.changed_by_import())
 
     def _join(self, join: Join) -> Answer:
         # Only ranks import torch.distributed.
@@ -194,8 +201,7 @@ class Worker:
     def _plan(self, asked: MakePlan) -> Answer:
         for number in asked.forget:
             self._plans.pop(number, None)
-        before = GlobalState()
-        kernel = self._kernels[asked.kernel]
+        before, kernel = self.watch(), self._kernels[asked.kernel]
         self._world.synchronize()
         start = time.perf_counter()
         plan = kernel.plan(asked.problem)

@@ -193,12 +193,26 @@ class Worker:
             The names of the arguments of each of the kernel's methods. `**` stands for any others.
 
         Raises:
-            CaseEndError: The kernel cannot be loaded.
+            CaseEndError: The kernel cannot be loaded, or its import changes global state.
         """
         self._ready()
         if kernel not in self._loaded:
-            self._loaded[kernel] = self.ask(Load(kernel)).answer.methods
+            self._loaded[kernel] = self.imports(Load(kernel)).methods
         return self._loaded[kernel]
+
+    def imports(self, command: object) -> Answer:
+        """Makes it import something.
+
+        Args:
+            command: The command.
+
+        Raises:
+            CaseEndError: The import fails, or changes global state.
+        """
+        answer = self.ask(command).answer
+        if answer.changed:
+            raise CaseEndError(Status.WRONG, f"the import changes global state: {', '.join(answer.changed)}")
+        return answer
 
     def place(self, tensor: Tensor) -> Where:
         """The place of a shared tensor, in a block that the worker has mapped."""

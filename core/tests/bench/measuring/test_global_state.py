@@ -34,6 +34,50 @@ def test_a_precision_is_named_by_whatever_flag_it_is_set() -> None:
     assert json.loads(ran.stdout) == [[["float32 precision"], []]] * len(PRECISIONS)
 
 
+#: What libraries may do when they are imported, and what they may not, with the name of what changes.
+MAY = """
+os.environ["CUTE_DSL_ARCH"] = "sm_90a"
+sys.path.append("/opt/kernels")
+warnings.filterwarnings("ignore", category=FutureWarning)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+random.seed(3)
+np.random.seed(3)
+torch.manual_seed(3)
+np.seterr(all="ignore")
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+MAY_NOT = {
+    "torch.set_default_dtype(torch.float64)": ["default dtype"],
+    "torch.set_num_threads(torch.get_num_threads() + 1)": ["threads of torch"],
+    "torch._C._set_grad_enabled(False)": ["grad mode"],
+    "torch.set_float32_matmul_precision('high')": ["float32 precision"],
+    "torch.backends.cudnn.benchmark = True": ["deterministic algorithms"],
+    "torch.backends.cuda.enable_cudnn_sdp(False)": ["backends of attention"],
+    "os.chdir('/')": ["working directory"],
+    "gc.disable()": ["garbage collector"],
+    "os.environ['LATER'] = '1'; os.nice(1)": ["priority"],
+}
+IMPORTS = """
+import gc, json, os, random, signal, sys, threading, warnings
+import numpy as np, torch
+from longca_bench.measuring.global_state import GlobalState
+found = []
+for change in json.loads(sys.argv[1]):
+    state = GlobalState()
+    exec(change)
+    found.append(state.changed_by_import())
+print(json.dumps(found))
+"""
+
+
+def test_an_import_may_set_up_its_library_and_change_nothing_of_others(tmp_path) -> None:
+    command = [sys.executable, "-c", IMPORTS, json.dumps([MAY, *MAY_NOT])]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == [[], *MAY_NOT.values()]
+
+
 def test_names_of_many_changes_are_few_and_short(monkeypatch) -> None:
     state = GlobalState()
     for number in range(100):

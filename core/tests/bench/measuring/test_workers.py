@@ -167,10 +167,33 @@ NAMES = (
 )
 
 
+#: Distributions whose import changes global state: that of their kernel, and that of their plugin.
+IMPORTED = """
+@hookimpl
+def provide_kernel():
+    return kernel("{0}", offer("row_intervals", dtypes=("float32",)), implementation="{0}_kernels:Right")
+"""
+RIGHT = """
+import os, torch
+from longca_builtin.naive import Naive as Right
+{0}
+"""
+SETS_DTYPE = "import torch\ntorch.set_default_dtype(torch.float64)\n"
+SETS_UP = "os.environ['LIBRARY_SET_UP'] = '1'\nos.sys.path.append('/opt/kernels')\n"
+
+
 @pytest.fixture
 def keeper(fakes):
     folder = fakes.add("odd", f"NAMES = {NAMES!r}\n{PLUGIN}")
     (folder / "odd_kernels.py").write_text(KERNELS)
+    for name, of_plugin, of_kernel in (
+        ("by_kernel", "", SETS_DTYPE),
+        ("by_plugin", SETS_DTYPE, ""),
+        ("raising", "", f"first = torch.get_default_dtype()\n{SETS_DTYPE}raise ValueError(f'found {{first}}')"),
+        ("set_up", SETS_UP.replace("os.", "__import__('os')."), SETS_UP),
+    ):
+        folder = fakes.add(name, IMPORTED.format(name) + of_plugin)
+        (folder / f"{name}_kernels.py").write_text(RIGHT.format(of_kernel))
     environment = {**fakes.env, "OMP_NUM_THREADS": "1", "DAEMON_SECONDS": SECONDS, "RUNS": str(fakes.root / "runs")}
     kept = Keeper({**environment, "PYTHONPATH": os.pathsep.join(map(str, fakes.folders))})
     yield kept
@@ -302,6 +325,25 @@ def test_a_state_that_was_changed_before_an_error_ends_with_its_case(workers):
         kernel.load()
         with pytest.raises(CaseEndError, match=r"found torch\.float32"):
             call(workers, "raiser")
+
+
+@pytest.mark.parametrize("name", ["by_kernel", "by_plugin"])
+def test_a_state_that_an_import_changes_is_named_in_every_case(workers, name):
+    for _ in range(2):
+        with pytest.raises(CaseEndError, match="the import changes global state: default dtype") as end:
+            call(workers, name, name)
+        assert end.value.status is Status.WRONG
+
+
+def test_an_import_that_fails_leaves_no_state_to_the_next_case(workers):
+    for _ in range(2):
+        with pytest.raises(CaseEndError, match=r"found torch\.float32"):
+            RemoteKernel(workers, "raising", ("raising",)).load()
+
+
+def test_an_import_may_set_up_its_library(workers):
+    call(workers, "set_up", "set_up")
+    assert not workers.of(("set_up",), "set_up").is_changed
 
 
 def test_what_a_first_call_sets_up_is_put_back_and_what_a_later_one_changes_is_named(workers):

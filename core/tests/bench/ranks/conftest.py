@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FILES = [Path(__file__).with_name(name) for name in ("toys.py", "toy_layout.py")]
+FILES = [Path(__file__).with_name(name) for name in ("toys.py", "toy_layout.py", "toy_import.py")]
 KERNELS = {
     "raises": "Raises", "exits": "Exits", "hangs": "Hangs", "hangs_planning": "HangsPlanning",
     "takes_all_memory": "TakesAllMemory", "wrong": "Wrong", "wrong_later": "WrongLater", "hangs_later": "HangsLater",
@@ -23,6 +23,7 @@ STRATEGIES = {
     "changes_inputs_later": "ChangesInputsLater", "keeps_by_head": "KeepsByHead",
     "returns_generator": "ReturnsGenerator", "returns_float64": "ReturnsFloat64", "raises_oddly": "RaisesOddly",
     "wrong_now_and_then": "WrongNowAndThen", "repeats_itself": "RepeatsItself",
+    "imports_with_state": "toy_import:ImportsWithState",
 }  # fmt: skip
 PLUGIN = f"""
 @hookimpl
@@ -38,7 +39,8 @@ def provide_cp_strategy():
     return [
         StrategyManifest(
             name=name, title="Toy", upstream="https://example.org", license="MIT", axes=("toy",),
-            placements=("evenly", "lazily", "never"), layout="toy_layout:layout", implementation="toys:" + where,
+            placements=("evenly", "lazily", "never"), layout="toy_layout:layout",
+            implementation=where if ":" in where else "toys:" + where,
         )
         for name, where in {{"toy": "Toy", **{STRATEGIES!r}}}.items()
     ]

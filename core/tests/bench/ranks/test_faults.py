@@ -62,6 +62,7 @@ STRATEGIES = {
     "changes_state": ("wrong", "state on rank 1: the strategy changes global state: default dtype"),
     "changes_inputs_later": ("wrong", "v of a timed call on rank 1: the strategy changed this input"),
     "keeps_by_head": ("suspect", "rank 1: a call on new inputs took"),
+    "imports_with_state": ("wrong", "the import changes global state: default dtype, on rank 1"),
     "plans_with_state": ("wrong", "plan changes global state: working directory, on rank 1"),
 }
 

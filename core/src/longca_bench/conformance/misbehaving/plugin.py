@@ -24,8 +24,11 @@ def provide_kernel():
 MANIFESTS = {manifests}
 '''
 
+_RIGHT = "\nfrom longca_bench.conformance.misbehaving.honest import Honest as Kernel\n"
 #: The modules that misbehave when they are imported.
 _AT_IMPORT = {
+    "dtype_at_import": f"import torch\ntorch.set_default_dtype(torch.float64){_RIGHT}",
+    "threads_at_import": f"import torch\ntorch.set_num_threads(torch.get_num_threads() + 1){_RIGHT}",
     "exits_at_import": "import os\nos._exit(0)\n",
     "raises_at_import": "raise SystemExit(0)\n",
     "hangs_at_import": "import time\nwhile True:\n    time.sleep(60)\n",

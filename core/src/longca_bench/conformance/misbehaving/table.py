@@ -277,6 +277,8 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("collector_off", "It switches the garbage collector off.", "garbage collector"),
     _state_of("leaves_thread", "It leaves a thread that waits.", "threads"),
     _state_of("leaves_busy_thread", "It leaves a thread that never rests.", "threads"),
+    _import("dtype_at_import", "Its module makes float64 the default dtype.", _WRONG, "import .*: default dtype"),
+    _import("threads_at_import", "Its module gives torch one thread more.", _WRONG, "import .*: threads of torch"),
     _cuda("current_stream", "It makes a new stream the current one.", _WRONG, "current stream"),
     _cuda("tensor_float32", "It switches TF32 on or off.", _WRONG, "precision"),
     # It raises.
