@@ -1,4 +1,7 @@
-"""The working folder: modules that lie there are not imported, neither by commands nor by processes that they start."""
+"""Modules of the working folder are not imported, neither by commands nor by processes that they start.
+
+Neither is what a distribution offers to pydantic and torch.
+"""
 
 import json
 import os
@@ -107,6 +110,15 @@ STARTS = {
         sys.path.insert(0, "")
         light_import(*asked)
     """,
+    "the worker of a test": """
+        from longca import Device, masks
+        from longca.testing import verify
+        verify("naive", masks.build("causal", 32), device=Device("cpu"))
+    """,
+    "the hosts of plugins beside torch": """
+        import torch
+        assert "hooked" in registry(guarded=True).kernels
+    """,
     "copies between GPUs": """
         from longca_bench.measuring.peer_access import measure_peer_access
         measure_peer_access()
@@ -119,6 +131,22 @@ STARTS = {
             assert "the timing ended with code 0" in str(error), error
     """,
 }
+#: A module that pydantic and torch import by its entry points. It notes the command of each process.
+FOREIGN = """
+with open({path!r}, "a") as marks, open("/proc/self/cmdline") as command:
+    marks.write(command.read() + "\\n")
+
+class Plugin:
+    def new_schema_validator(self, *arguments, **more):
+        return None, None, None
+
+plugin = Plugin()
+
+def load():
+    pass
+"""
+ENTRIES = "[pydantic]\nforeign = foreign:plugin\n[torch.backends]\nforeign = foreign:load\n"
+
 #: A program in another folder, so that Python itself has not put the working folder on its path.
 BEFORE = """
 import subprocess, sys
@@ -138,10 +166,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("way", STARTS)
-def test_a_process_that_is_started_imports_nothing_of_the_working_folder(trapped, way, tmp_path_factory):
+def test_a_started_process_imports_no_working_folder_and_no_foreign_entry_point(trapped, way, tmp_path_factory):
     for name in EARLY:
         (trapped.root / name).parent.mkdir(exist_ok=True)
         (trapped.root / f"{name}.py").write_text((trapped.root / "json.py").read_text())
+    foreign = trapped.add("foreign", FOREIGN.format(path=str(trapped.root / "marks")), prelude=False)
+    next(foreign.glob("*.dist-info/entry_points.txt")).write_text(ENTRIES)
     program = tmp_path_factory.mktemp("elsewhere") / "program.py"
     lines = indent(dedent(STARTS[way]) + "sys.exit(code)", "    ")
     program.write_text(BEFORE + lines)
@@ -150,6 +180,10 @@ def test_a_process_that_is_started_imports_nothing_of_the_working_folder(trapped
     ran = trapped.python(str(program), str(port), OMP_NUM_THREADS="1")
     assert not (trapped.root / "trapped").exists(), ran.stderr
     assert ran.returncode == (1 if way == "jobs of a verification" else 0), ran.stderr
+    marks = (trapped.root / "marks").read_text().splitlines()
+    assert marks, "it is imported where the user starts Python"
+    if "a job" not in way:  # which a user starts here
+        assert all("program.py" in mark for mark in marks), marks
 
 
 def test_what_slurm_starts_imports_nothing_of_the_working_folder(tmp_path, monkeypatch):

@@ -1,4 +1,8 @@
-"""The folders that processes of LongCA import from: `sys.path` without the working folder."""
+"""The code that processes of LongCA import: none of the working folder, and none that others ask pydantic or torch for.
+
+Any distribution can have an entry point that pydantic or torch imports when it is imported itself. Two variables switch
+that off. They are read at that import, so they reach no process of the user's that has imported both before LongCA.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["import_path", "leave_working_folder", "safe_python", "safely_spawned"]
+__all__ = ["import_path", "leave_working_folder", "safe_environment", "safe_python", "safely_spawned"]
 
 _SAFE = "PYTHONSAFEPATH"
+_NO_ENTRY_POINTS = {"PYDANTIC_DISABLE_PLUGINS": "__all__", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def import_path() -> list[str]:
@@ -35,19 +40,29 @@ def safe_python(*arguments: str) -> list[str]:
     return [sys.executable, "-P", *arguments]
 
 
+def safe_environment() -> dict[str, str]:
+    """This process's environment, for a process in which pydantic and torch import no entry points of their own.
+
+    A variable that the user has set keeps its value.
+    """
+    return {**_NO_ENTRY_POINTS, **os.environ}
+
+
 @contextmanager
 def safely_spawned() -> Iterator[None]:
-    """Processes that `multiprocessing` spawns in this context start as `safe_python` does.
+    """Processes that `multiprocessing` spawns in this context start with `safe_python` and `safe_environment`.
 
     `multiprocessing` passes -P on only if this process has it, and a script such as `longca` has not.
     """
-    before = os.environ.get(_SAFE)
-    os.environ[_SAFE] = "1"
+    before = dict(os.environ)
+    wanted = {**safe_environment(), _SAFE: "1"}
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        del os.environ[_SAFE]
-        os.environ.update({} if before is None else {_SAFE: before})
+        for name in wanted.keys() - before.keys():
+            os.environ.pop(name, None)
+        os.environ.update({_SAFE: before[_SAFE]} if _SAFE in before else {})
 
 
 def _is_working_folder(entry: str) -> bool:

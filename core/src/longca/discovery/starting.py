@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from longca.discovery import hook_host
-from longca.import_path import import_path, safe_python
+from longca.import_path import import_path, safe_environment, safe_python
 from longca.processes import end_all
 
 __all__ = ["Process", "end", "how_it_ended", "start"]
@@ -74,6 +74,7 @@ def _fork(theirs: socket.socket, output: int, arguments: tuple[Any, ...]) -> _Fo
     if pid == 0:
         try:
             os.setsid()
+            os.environ.update(safe_environment())
             nothing = os.open(os.devnull, os.O_RDWR)
             for number, target in ((nothing, 0), (output, 1), (output, 2)):
                 os.dup2(number, target)
@@ -90,7 +91,7 @@ def _fork(theirs: socket.socket, output: int, arguments: tuple[Any, ...]) -> _Fo
 def _spawn(theirs: socket.socket, output: int, arguments: tuple[Any, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         safe_python("-m", hook_host.__name__, str(theirs.fileno()), *map(str, arguments)),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path()), hook_host.INSIDE: "1"},
+        env={**safe_environment(), "PYTHONPATH": os.pathsep.join(import_path()), hook_host.INSIDE: "1"},
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 
 from longca.errors import RecordError, VerificationError
-from longca.import_path import safe_python
+from longca.import_path import safe_environment, safe_python
 from longca.manifests import Device, Layout, Offer, Problem, Verdict
 from longca.manifests.verified import Standing, check_of, standing, verified_path
 from longca.plain_text import plain_text
@@ -125,7 +125,7 @@ def _run(registry: Registry, kernel: str) -> str:
 def _environment() -> dict[str, str]:
     """This process's environment, in which the current GPU is the only one."""
     if not torch.cuda.is_available():
-        return dict(os.environ)
+        return safe_environment()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     index = torch.cuda.current_device()
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": visible.split(",")[index] if visible else str(index)}
+    return {**safe_environment(), "CUDA_VISIBLE_DEVICES": visible.split(",")[index] if visible else str(index)}

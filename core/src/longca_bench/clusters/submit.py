@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.errors import LongCAError, MissingPackageError, RequestError
-from longca.import_path import safe_python
+from longca.import_path import safe_environment, safe_python
 from longca_bench.clusters.job import WARNING, ClusterJob, count_records
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class NodeTask:
         self.before = count_records(self.job.out)
         number = here.raw_job_id
         command = self.job.command(here.hostnames[0], str(20000 + int(number) % 20000), number)
-        environment = dict(os.environ)
+        environment = safe_environment()
         if self.job.nodes > 1:  # one node's ranks share its cores by themselves
             cores = len(os.sched_getaffinity(0)) // (self.job.ranks or 1)
             environment.setdefault("OMP_NUM_THREADS", str(max(1, cores)))

@@ -6,14 +6,13 @@ A check returns if all is well, and raises `PluginError` otherwise.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 
 from packaging.utils import canonicalize_name
 
 from longca.errors import PluginError
-from longca.import_path import import_path, safe_python
+from longca.import_path import import_path, safe_environment, safe_python
 from longca.manifests import Device
 from longca.manifests.packages import alternatives
 from longca.plain_text import plain_text
@@ -91,7 +90,7 @@ def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
     Raises:
         PluginError: The import fails, ends its process or does not end, or the process says something else at its end.
     """
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**safe_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
     command = safe_python("-c", _LISTING, module, json.dumps(import_path()))
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, env=environment)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from longca.import_path import safe_python
+from longca.import_path import safe_environment, safe_python
 from longca.plain_text import plain_text
 from longca.processes import end_all, how_it_ended, stop_all
 from longca_bench.measuring.cgroup import end_cgroups
@@ -42,7 +42,7 @@ def workers_environment(own: Iterable[str] = ()) -> dict[str, str]:
         own: Further variables that are this process's alone.
     """
     hidden = {*_FOLDERS, *_JUDGES, *own}
-    return {name: value for name, value in os.environ.items() if name not in hidden}
+    return {name: value for name, value in safe_environment().items() if name not in hidden}
 
 
 class KeeperLostError(Exception):

@@ -14,7 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from longca.errors import LongCAError
-from longca.import_path import safe_python
+from longca.import_path import safe_environment, safe_python
 from longca.processes import end_all, how_it_ended
 from longca_bench.measuring.cgroup import end_cgroups
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
@@ -137,10 +137,10 @@ class Judge:
 
     def _environment(self) -> dict[str, str]:
         if self._gpu is None or self._setup.device.kind != "cuda":
-            return dict(os.environ)
+            return safe_environment()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         names = visible.split(",") if visible else [str(index) for index in range(self._gpu + 1)]
-        return {**os.environ, "CUDA_VISIBLE_DEVICES": names[self._gpu]}
+        return {**safe_environment(), "CUDA_VISIBLE_DEVICES": names[self._gpu]}
 
     def _how_it_died(self) -> str:
         """The way in which the process ended. Everything below it is ended too."""

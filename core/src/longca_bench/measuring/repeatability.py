@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from longca.errors import LongCAError
-from longca.import_path import safe_python
+from longca.import_path import safe_environment, safe_python
 from longca_bench.measuring.statistics import Interval, geometric_mean_interval
 
 __all__ = ["DEADLINE", "Repeatability", "measure_repeatability"]
@@ -97,8 +97,9 @@ def _run(kinds: Sequence[str], module: str) -> dict[str, Any]:
     command = safe_python("-m", module, *kinds)
     try:
         ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE, encoding="utf-8", errors="replace"
-        )
+            command, env=safe_environment(),
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE, encoding="utf-8", errors="replace",
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise LongCAError(f"the timing did not end within {DEADLINE:g} s; it was ended") from None
     try:
