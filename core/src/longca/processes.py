@@ -17,7 +17,6 @@ from contextlib import suppress
 __all__ = [
     "adopt_orphans",
     "computed",
-    "descendants",
     "end_all",
     "end_with_parent",
     "how_it_ended",
@@ -48,15 +47,6 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def descendants(roots: Iterable[int]) -> list[int]:
-    """The processes that some processes have started, and what those have started in turn.
-
-    Args:
-        roots: Numbers of processes. They are not in the answer.
-    """
-    return list(_below(roots, _children()))
-
-
 def _children() -> dict[int, dict[int, int]]:
     """The children of every process of the system that has some, with their groups."""
     children: dict[int, dict[int, int]] = defaultdict(dict)
@@ -69,7 +59,7 @@ def _children() -> dict[int, dict[int, int]]:
 
 
 def _below(roots: Iterable[int], children: dict[int, dict[int, int]]) -> dict[int, int]:
-    """The groups of the processes that `descendants` finds, by their numbers."""
+    """The processes that some processes have started, and what those have started in turn, with their groups."""
     found: dict[int, int] = {}
     left = list(roots)
     while left:

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["can_join", "end_cgroups", "join_cgroup", "own_cgroup"]
+__all__ = ["can_join", "computed_in", "end_cgroups", "group_of", "join_cgroup", "own_cgroup"]
 
 _PAUSE = 0.005
 _PATIENCE = 2.0  # seconds until a group that was ended is gone
@@ -54,6 +54,26 @@ def can_join() -> bool:
     """Whether a worker of this user gets a group: one can be made here, and ended."""
     group = _made("question")
     return group is not None and not _remove(group)
+
+
+def group_of(owner: str, worker: int) -> Path | None:
+    """The folder of a worker's group, or None if it has none.
+
+    Args:
+        owner: The owner, as `join_cgroup` got it.
+        worker: The process that joined the group.
+    """
+    parent = own_cgroup()
+    group = parent / _name(owner, worker) if parent else None
+    return group if group is not None and group.is_dir() else None
+
+
+def computed_in(group: Path) -> float:
+    """Seconds that all processes of a group have computed, ended ones too. 0 if the group is gone."""
+    with suppress(OSError, ValueError):
+        facts = dict(map(str.split, (group / "cpu.stat").read_text("ascii").splitlines()))
+        return int(facts.get("usage_usec", 0)) / 1e6
+    return 0.0
 
 
 def end_cgroups(owner: str, worker: int | None = None) -> None:

@@ -16,11 +16,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
 
 from longca.import_path import safe_environment, safe_python
 from longca.plain_text import plain_text
-from longca.processes import end_all, how_it_ended, stop_all
-from longca_bench.measuring.cgroup import end_cgroups
+from longca.processes import computed, end_all, how_it_ended, stop_all
+from longca_bench.measuring.cgroup import computed_in, end_cgroups, group_of
+from longca_bench.measuring.processor import computed_below
 
 __all__ = ["Keeper", "WorkerProcess", "workers_environment"]
 
@@ -122,6 +125,14 @@ class Keeper:
         self._resting.difference_update(resting)
         _signal(resting, signal.SIGCONT)
 
+    def group_of(self, worker: WorkerProcess) -> Path | None:
+        """The control group of a worker, or None if it has none."""
+        return group_of(self._owner, worker.pid)
+
+    def computed_below_workers(self) -> float:
+        """Seconds that processes which workers have started computed. Those of other workers are stopped."""
+        return computed_below({self._process.pid, *self._workers})
+
     def close(self) -> None:
         """Ends all workers, everything that they started, and the keeper."""
         self._workers.clear()
@@ -202,6 +213,7 @@ class WorkerProcess:
         self.pid, self.connection = pid, connection
         self._keeper, self._times_lost = keeper, keeper.times_lost
         self.resting: list[int] = []
+        self._group: Path | Literal[False] | None = None  # False without one, None until it is looked for
         self._last: deque[bytes] = deque(maxlen=8)
         self._reader = threading.Thread(target=self._read, args=(output,), daemon=True)
         self._reader.start()
@@ -224,6 +236,17 @@ class WorkerProcess:
     def wake(self) -> None:
         """Lets it go on."""
         self._keeper.wake(self.resting)
+
+    def computed_by_others(self) -> float:
+        """Seconds that the processes which the worker has started computed, also what it gave away to the keeper.
+
+        Processes that have ended count if the worker has a control group, or if their parents waited for them.
+        """
+        if self._group is None:
+            self._group = self._keeper.group_of(self) or False
+        if self._group:
+            return computed_in(self._group) - computed(self.pid)
+        return self._keeper.computed_below_workers()
 
     def pause(self) -> None:
         """Stops the worker itself, so that it computes nothing while its results are read."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Reading", "allowed_cores", "governors", "process_tree", "read_processor"]
+from longca.processes import computed
+
+__all__ = ["Reading", "allowed_cores", "computed_below", "governors", "process_tree", "read_processor"]
 
 PROC, CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
 #: Cores whose frequency is read. Reading one can wake it up, and old kernels wait for 10 ms.
@@ -17,9 +19,9 @@ _ASKED = 2
 #: The fields of a core in /proc/stat in which it works: all but idle and iowait. Guests are in user and nice.
 _WORKING = (0, 1, 2, 5, 6, 7)
 #: The fields of /proc/PID/stat after the name: the parent, and the ticks of the process and of its ended children.
-_PARENT, _TICKS = 1, slice(11, 15)
+_PARENT, _TICKS, _ENDED_TICKS = 1, slice(11, 15), slice(13, 15)
 
-#: The parents of processes that were seen before. A parent is asked for once: reading all of them takes long.
+#: The parents of processes that were seen before. A parent is asked for until it ends: reading all of them takes long.
 _parents: dict[int, int] = {}
 
 
@@ -64,6 +66,19 @@ def read_processor(own: Iterable[int]) -> Reading:
     return Reading(time.monotonic(), None if worked is None else worked / tick, ticks / tick, _mhz(cores))
 
 
+def computed_below(roots: Collection[int]) -> float:
+    """Seconds that the processes below some processes have computed, and ended ones that a parent has waited for.
+
+    Args:
+        roots: The processes. Their own time does not count.
+    """
+    running, ended = 0.0, 0
+    for pid in process_tree(roots):
+        running += computed(pid) if pid not in roots else 0.0
+        ended += sum(map(int, _stat(pid)[_ENDED_TICKS]))
+    return running + ended / os.sysconf("SC_CLK_TCK")
+
+
 def allowed_cores() -> set[int]:
     """The cores that this process may use, by its affinity and its control group."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
@@ -78,7 +93,8 @@ def process_tree(roots: Iterable[int]) -> set[int]:
         return found
     for gone in _parents.keys() - alive:
         _parents.pop(gone, None)
-    for pid in alive - _parents.keys():
+    orphans = {pid for pid, parent in _parents.items() if parent not in alive}
+    for pid in (alive - _parents.keys()) | orphans:
         if fields := _stat(pid):
             _parents[pid] = int(fields[_PARENT])
     children: dict[int, list[int]] = {}

@@ -11,7 +11,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -58,7 +58,8 @@ class Moment:
     Attributes:
         seconds: Seconds since the command.
         waited: Seconds of them for which the judge or the worker was ready to run and had no core.
-        computed: Seconds that all threads of the worker computed since the command, added up.
+        computed: Seconds that all threads of the worker and of the processes below it computed since the command, added
+            up. Those of other processes are counted until the answer.
     """
 
     seconds: float = 0.0
@@ -66,13 +67,17 @@ class Moment:
     computed: float = 0.0
 
     def excused(self, sample: float) -> float:
-        """Seconds without a core that do not count. A worker's own threads may not be what kept it waiting.
+        """Seconds without a core that do not count. A worker's own work may not be what kept it waiting.
 
         Args:
             sample: Seconds in which the worker computed, as it says. Its threads may have been on all cores then.
         """
         cores = len(os.sched_getaffinity(0))
         return max(0.0, self.waited - max(0.0, self.computed - cores * (sample + _SPIN)))
+
+    def with_computed(self, seconds: float) -> Moment:
+        """The moment with further seconds that were computed until then."""
+        return replace(self, computed=self.computed + seconds)
 
 
 @dataclass(frozen=True)
@@ -241,6 +246,7 @@ class Worker:
         """
         if self._workers.arena.device.type == "cuda":
             torch.cuda.synchronize()  # what this process has written is there
+        before = self._computed_by_others()
         self._ready()  # it goes on only now, so that it cannot begin with the inputs before its command
         begin = self._moment()
         self._send(command)
@@ -254,11 +260,12 @@ class Worker:
         if not self.is_joined and self._process is not None:  # other ranks may wait for a rank
             self._process.pause()  # nothing computes on while results are read and the next inputs are written
             self._paused = True
+        others = max(0.0, self._computed_by_others() - before)
         self.is_changed |= bool(answer.changed)
         self.look()
         if answer.error:
             self._raise(answer)
-        return Heard(answer, ended, done)
+        return Heard(answer, ended.with_computed(others), done.with_computed(others))
 
     def unmap(self, numbers: Iterable[int]) -> None:
         """Makes it close blocks of shared memory that it has mapped. A worker that cannot is ended."""
@@ -310,6 +317,10 @@ class Worker:
         pid = self._process.pid if self._process is not None else os.getpid()
         missed = waited(os.getpid()) + waited(pid) * (pid != os.getpid())
         return Moment(time.perf_counter() - since.seconds, missed - since.waited, computed(pid) - since.computed)
+
+    def _computed_by_others(self) -> float:
+        """Seconds that the processes which the worker has started computed. This is read while no call is timed."""
+        return self._process.computed_by_others() if self._process is not None else 0.0
 
     def _pinged(self) -> float:
         """Seconds of the median round trip. The process runs no code of a plugin yet."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longca_bench.measuring import cgroup
-from longca_bench.measuring.cgroup import can_join, end_cgroups, join_cgroup, own_cgroup
+from longca_bench.measuring.cgroup import can_join, computed_in, end_cgroups, group_of, join_cgroup, own_cgroup
 
 #: Lines of /proc/self/mountinfo and /proc/self/cgroup, and the folder of the group.
 SYSTEMS = {
@@ -75,6 +75,16 @@ def test_groups_are_ended_by_owner_and_worker(system, monkeypatch):
     ended.clear()
     end_cgroups("7-*")
     assert sorted(ended) == [("longca-7-8-1", "1"), ("longca-7-8-2", "1"), ("longca-7-9-1", "1")]
+
+
+def test_the_time_of_a_worker_is_that_of_its_group(system):
+    make(system / "longca-7-8-2")
+    (system / "longca-7-8-2" / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\n")
+    group = group_of("7-8", 2)
+    assert group == system / "longca-7-8-2"
+    assert computed_in(group) == 1.5
+    assert group_of("7-8", 3) is None
+    assert computed_in(system / "gone") == 0.0
 
 
 def test_a_question_leaves_nothing(system):

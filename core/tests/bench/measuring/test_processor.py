@@ -3,11 +3,19 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from longca_bench.measuring import processor
-from longca_bench.measuring.processor import Reading, allowed_cores, governors, process_tree, read_processor
+from longca_bench.measuring.processor import (
+    Reading,
+    allowed_cores,
+    computed_below,
+    governors,
+    process_tree,
+    read_processor,
+)
 
 #: Works for 0.3 s of its own time.
 WORK = "import time\nwhile time.process_time() < 0.3: pass"
@@ -73,6 +81,29 @@ def test_descendants_of_descendants_are_ours_and_ended_ones_are_forgotten(proc):
     proc.process(5, 5, 0, 0, 0, 0)
     assert process_tree([4, 5]) == {4, 5, 6}
     assert 3 not in processor._parents
+
+
+def test_what_a_lost_process_left_is_ours_with_its_new_parent(proc):
+    for pid, parent in ((2, 1), (3, 2), (4, 3)):
+        proc.process(pid, parent, 0, 0, 0, 0)
+    assert process_tree([2]) == {2, 3, 4}
+    proc.root.joinpath("3/stat").unlink()
+    proc.root.joinpath("3").rmdir()
+    proc.process(4, 2, 0, 0, 0, 0)
+    assert process_tree([2]) == {2, 4}
+
+
+def test_time_below_a_process_is_that_of_running_and_ended_children_and_not_its_own():
+    me = os.getpid()
+    before, ticks = computed_below([me]), 0.02
+    exec(WORK.replace("process_time() <", f"process_time() < {time.process_time()} +"), {})
+    assert computed_below([me]) == pytest.approx(before, abs=ticks)
+    with subprocess.Popen([sys.executable, "-c", f"{WORK}\nprint(flush=True)\ninput()"], stdin=-1, stdout=-1) as child:
+        child.stdout.readline()
+        while_it_runs = computed_below([me])
+        child.communicate(b"\n")
+    assert while_it_runs - before >= 0.3
+    assert computed_below([me]) >= while_it_runs - ticks
 
 
 def test_frequency_and_governor_are_those_of_the_allowed_cores(proc):

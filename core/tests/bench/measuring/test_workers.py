@@ -22,7 +22,7 @@ from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError, Workers
+from longca_bench.measuring.workers import CaseEndError, Worker, Workers
 from longca_bench.verification.inputs import draw_inputs
 from longca_builtin.naive import Naive
 
@@ -109,6 +109,26 @@ class Flooder(Naive):
                 pass
         return super().forward(*arguments, **buffers)
 
+class Parent(Naive):
+    """Sleeps while processes below its own compute for 0.4 s: a child, and one that lost its parent."""
+    def forward(self, *arguments, **buffers):
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:
+            if os.fork() == 0:
+                compute(0.2)
+                os.write(write, b"x")
+                time.sleep(600)
+            os._exit(compute(0.2) or 0)
+        os.close(write)
+        os.waitpid(child, 0)
+        os.read(read, 1)
+        return super().forward(*arguments, **buffers)
+
+def compute(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
 class Half(Naive):
     """Sends the beginning of an answer, and then hangs."""
     def forward(self, *arguments, **buffers):
@@ -162,7 +182,7 @@ class Setter(Naive):
 '''
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
 NAMES = (
-    *("daemon", "runner", "escaper", "stopper", "liar", "flooder", "half", "torn", "repeater"),
+    *("daemon", "runner", "escaper", "stopper", "liar", "flooder", "parent", "half", "torn", "repeater"),
     *("talker", "raiser", "killer", "setter"),
 )
 
@@ -290,6 +310,27 @@ def test_workers_that_ended_with_a_killed_keeper_start_again(workers, monkeypatc
         call(workers, "killer")
     monkeypatch.setattr(Keeper, "_code", lambda keeper, pid: pytest.fail("the new keeper was asked for an old worker"))
     call(workers, "naive", "longca-core")
+
+
+@pytest.mark.parametrize("has_group", [False, pytest.param(True, marks=NEEDS_CGROUP)])
+def test_what_processes_below_a_worker_compute_is_the_workers(workers, monkeypatch, has_group):
+    heard = {}
+
+    def noted(worker, command, *fds):
+        heard[type(command).__name__] = (found := ask(worker, command, *fds))
+        return found
+
+    ask = Worker.ask
+    monkeypatch.setattr(Worker, "ask", noted)
+    if not has_group:
+        monkeypatch.setattr(Keeper, "group_of", lambda keeper, worker: None)
+    call(workers, "naive", "longca-core")
+    assert heard["Run"].done.computed < 0.1
+    call(workers, "parent")
+    assert 0.38 <= heard["Run"].done.computed < 0.6
+    assert heard["MakePlan"].done.computed < 0.2
+    call(workers, "naive", "longca-core")
+    assert heard["Run"].done.computed < 0.1
 
 
 @pytest.mark.parametrize("name", ["half", "repeater"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -234,6 +235,34 @@ def behind_a_crowd() -> None:
     hidden[0] += time.monotonic() - begin
 
 
+def behind_processes() -> None:
+    """Takes time, which the worker's clock does not show. The first thread waits for a core that processes have."""
+    cores, kept = os.sched_getaffinity(0), behind_processes.__dict__
+    hidden = kept.setdefault("hidden", [0.0])
+    patch(time, "perf_counter", lambda clock: lambda: clock() - hidden[0])
+    crowd = kept["crowd"] = kept.get("crowd") or [spinner(core) for core in sorted(cores, reverse=True)]
+    begin = time.monotonic()
+    os.sched_setaffinity(0, {min(cores)})
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    for pid in crowd:
+        os.kill(pid, signal.SIGCONT)
+    spin(begin + 2 * HIDDEN - time.monotonic())
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    os.sched_setaffinity(0, cores)
+    hidden[0] += time.monotonic() - begin
+
+
+def spinner(core: int) -> int:
+    """A process that keeps a core busy for a while whenever it is told to go on, and then stops."""
+    pid = os.fork()
+    if pid == 0:
+        os.sched_setaffinity(0, {core})
+        while True:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            spin(2 * HIDDEN)
+    return pid
+
+
 RecognisesHeads = computes(recognised)
 RecognisesHeadsBackward = backward(RecognisesHeads)
 EndsEarlyOnNewHeads = computes(ended_early)
@@ -244,6 +273,7 @@ HidesInMostCalls = computes(hiding_in_most)
 ComputesWhenCopied = computes(when_copied)
 ScalesWhenTimed = computes(scaling_when_timed)
 HidesBehindThreads = beside(behind_a_crowd)
+HidesBehindProcesses = beside(behind_processes)
 
 
 class AheadInForwardBackward(Honest):

@@ -195,6 +195,13 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _sly(
         "hides_behind_threads", "It hides 40 ms while its threads keep it waiting.", _SUSPECT, "disagree", device="cpu"
     ),
+    _sly(
+        "hides_behind_processes",
+        "It hides 40 ms while its processes keep it waiting.",
+        _SUSPECT,
+        "disagree",
+        device="cpu",
+    ),
     # Its results are odd.
     _odd("returns_none", "It returns None.", _WRONG, _TUPLE),
     _odd("returns_generator", "It returns a generator.", _WRONG, _TUPLE),
