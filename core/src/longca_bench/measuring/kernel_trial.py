@@ -224,7 +224,7 @@ class KernelTrial(Trial):
         count = self._clocks.burst(sum(x.nbytes for x in (*self._tensors.values(), *self._landing.values())))
         arena, rough_lse = self._instruments.workers.arena, self._rough_lse
         first = Step(self._tensors, self._landing)
-        new = NewWork(self.problem, self._given, self.expected, first, arena, count, rough_lse=rough_lse)
+        new = NewWork(self.problem, self._given, self.expected.dtype, first, arena, count, rough_lse=rough_lse)
 
         def attempt() -> tuple[Heard, float]:
             self._load()

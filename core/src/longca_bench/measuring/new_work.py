@@ -3,7 +3,7 @@
 Between timed calls inputs change in ways whose effect is known. A kernel could learn these ways: it recognises each
 head, and repeats an earlier result in another order and with other factors. New inputs (`Signs`) have no such result,
 and nothing that was kept for a head helps. A backward gets the kernel's own out and lse of the new inputs. The results
-are compared at some tokens, which are drawn after the calls.
+are compared at some tokens of all heads. The tokens are drawn after the calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from longca_bench.measuring.results import NAMES
 from longca_bench.verification.findings import Finding, check_values, wrong
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
-from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import drawn_tokens, rows_at
 
 __all__ = ["COMPARED", "NewWork"]
@@ -39,7 +38,7 @@ class NewWork:
     Args:
         problem: The problem.
         given: Its inputs, in memory that the kernel does not reach.
-        expected: The reference of these inputs.
+        like: The data type in which references are computed.
         first: The first call. Its arguments are the given inputs, in memory that the kernel reaches.
         arena: The memory that the kernel reaches.
         count: The number of calls.
@@ -53,14 +52,14 @@ class NewWork:
         self,
         problem: Problem,
         given: Inputs,
-        expected: Reference,
+        like: torch.dtype,
         first: Step,
         arena: Arena,
         count: int,
         *,
         rough_lse: bool,
     ) -> None:
-        self._problem, self._given, self._expected, self._rough_lse = problem, given, expected, rough_lse
+        self._problem, self._given, self._like, self._rough_lse = problem, given, like, rough_lse
         self._is_forward = problem.direction == "forward"
         own = _QKV if self._is_forward else (*_QKV, "dout", *NAMES[Direction.FORWARD])
         self.steps = [first]
@@ -119,7 +118,8 @@ class NewWork:
             random: Draws the calls and the tokens. The system's random numbers cannot be predicted.
         """
         wanted = [
-            {name: x for name, x in step.landing.items() if name != "lse" or not without_lse} for step in self.steps
+            {name: x for name, x in self._results(step).items() if name != "lse" or not without_lse}
+            for step in self.steps
         ]
         found = [
             wrong(name, "not every element is finite, or was written")
@@ -128,39 +128,27 @@ class NewWork:
             if not (~result.isnan() if name == "lse" else result.isfinite()).all()
         ]
         for call in random.sample(range(len(wanted)), min(COMPARED, len(wanted))):
-            tensors, results = self.steps[call].tensors, wanted[call]
-            if not self._is_forward:
-                results |= {name: tensors[name] for name in ("out", "lse")[: 1 if without_lse else 2]}
-            found += self._compared(tensors, results, random)
+            found += self._compared(self.steps[call].tensors, wanted[call], random)
         return [finding.named(f"{finding.tensor} of new inputs") for finding in found]
+
+    def _results(self, step: Step) -> dict[str, Tensor]:
+        """The results of a call, and of its forward."""
+        forward = {} if self._is_forward else {name: step.tensors[name] for name in NAMES[Direction.FORWARD]}
+        return {**step.landing, **forward}
 
     def _compared(self, tensors: Mapping[str, Tensor], results: Mapping[str, Tensor], random: Random) -> list[Finding]:
         """The failures of a call at some queries and some keys."""
         new = _QKV if self._is_forward else (*_QKV, "dout")
         inputs = replace(self._given, **{name: tensors[name] for name in new})
-        if self._expected.sample is not None:
-            inputs = self._expected.sample.inputs(inputs)
-        sample, like = self._expected.sample, self._expected.rows["out"].value.dtype
-        problem = self._problem if sample is None else sample.problem(self._problem)
-        forward = {name: self._heads(name, x) for name, x in tensors.items() if name in NAMES[Direction.FORWARD]}
+        forward = {name: x for name, x in tensors.items() if name in NAMES[Direction.FORWARD]}
         found: list[Finding] = []
         for of_keys in (False, True):
-            there = {name: self._heads(name, x) for name, x in results.items() if (name in _OF_KEYS) is of_keys}
+            there = {name: x for name, x in results.items() if (name in _OF_KEYS) is of_keys}
             if there:
                 source = inputs.k if of_keys else inputs.q
                 tokens = drawn_tokens(len(source), random, TOKENS).to(source.device)
-                right = reference_at(problem, inputs, tokens, forward, of_keys=of_keys, like=like)
+                right = reference_at(self._problem, inputs, tokens, forward, of_keys=of_keys, like=self._like)
                 rows = {name: rows_at(name, result, tokens) for name, result in there.items()}
                 compared = check_values(rows, right, rough_lse=self._rough_lse)
-                found += [self._placed(finding, tokens) for finding in compared.failures]
+                found += [replace(each, token=int(tokens[each.token])) for each in compared.failures]
         return found
-
-    def _heads(self, name: str, tensor: Tensor) -> Tensor:
-        """The heads of a tensor that have a reference."""
-        return tensor if self._expected.sample is None else self._expected.sample.of(name, tensor)
-
-    def _placed(self, finding: Finding, tokens: Tensor) -> Finding:
-        """A finding at drawn tokens, with its place among all tokens and heads."""
-        sample = self._expected.sample
-        head = finding.head if sample is None else sample.indices(finding.tensor)[finding.head]
-        return replace(finding, token=int(tokens[finding.token]), head=head)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import Share, by_heads, held_tokens
+from longca_bench.measuring.shares import Share, by_heads, held_tokens, rounds_of_all
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
@@ -140,7 +140,8 @@ class Shard:
             random: The source of the tokens. It is the same on all ranks.
         """
         tokens = drawn_tokens(len(self._owner), random)
-        parts, expected, found = self._at(tokens, results), self._shared.expected, list[Finding]()
+        parts, expected = self._at(tokens, results, self._shared.shares), self._shared.expected
+        found = list[Finding]()
         if expected is not None:
             for name, part in parts.items():
                 found += self._failures({name: part}, at_tokens(expected, name, tokens.to(part.device)), tokens)
@@ -150,32 +151,39 @@ class Shard:
         return found
 
     def check_new(self, results: Results, forward: Results, random: Random) -> list[Finding]:
-        """The failures of this rank's heads on new inputs, at some tokens.
+        """The failures of results on new inputs. They must be complete. Ranks compare all heads at some tokens.
 
         Args:
             results: The results of this rank that are checked.
             forward: A backward's out and lse, or nothing. The reference of its gradients is for these.
             random: The source of the tokens. It is the same on all ranks.
         """
-        share, expected = self._shared.shares[self._world.rank], self._shared.expected
-        whole = {name: by_heads(name, x, self._held, self._shared.shares, self._world) for name, x in forward.items()}
-        mine, found = self._new_of_share(share), list[Finding]()
+        found = self.incomplete(results)
+        for dealt in rounds_of_all(self._problem, self._world.size):
+            found += self._named(self._new_failures(results, forward, random, dealt), dealt[self._world.rank])
+        return found
+
+    def _new_failures(self, results: Results, forward: Results, random: Random, dealt: list[Share]) -> list[Finding]:
+        """The failures of this rank's share of some heads on new inputs. See `check_new`."""
+        share, expected, found = dealt[self._world.rank], self._shared.expected, list[Finding]()
+        whole = {name: by_heads(name, x, self._held, dealt, self._world) for name, x in forward.items()}
+        mine = self._new_of_share(share)
         for of_keys in (False, True):
             tokens = drawn_tokens(len(self._owner), random, TOKENS)
             there = {name: x for name, x in results.items() if (name in ("dk", "dv")) is of_keys}
-            parts = self._at(tokens, there)
-            if expected is not None and parts:
+            parts = self._at(tokens, there, dealt)
+            if parts and expected is not None and not share.is_empty:
                 about = share.problem(self._problem), mine, tokens.to(mine.q.device), whole
-                right = reference_at(*about, of_keys=of_keys, like=expected.rows["out"].value.dtype)
+                right = reference_at(*about, of_keys=of_keys, like=expected.dtype)
                 found += self._failures(parts, right, tokens)
-        return self._named(found)
+        return found
 
-    def _at(self, tokens: Tensor, results: Mapping[str, Tensor]) -> Results:
+    def _at(self, tokens: Tensor, results: Mapping[str, Tensor], dealt: Sequence[Share]) -> Results:
         """Some tokens of this rank's heads, from the results of all ranks, for the inputs as they were drawn."""
         held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
         rows = self._row[held[self._world.rank]]
         mine = self.undone({name: rows_at(name, x, rows.to(x.device)) for name, x in results.items()})
-        return {name: by_heads(name, x, held, self._shared.shares, self._world) for name, x in mine.items()}
+        return {name: by_heads(name, x, held, dealt, self._world) for name, x in mine.items()}
 
     def _failures(self, parts: Results, right: Reference, tokens: Tensor) -> list[Finding]:
         """The failures of results at some tokens, with the numbers of the tokens."""
@@ -184,13 +192,12 @@ class Shard:
 
     def _new_of_share(self, share: Share) -> Inputs:
         """The new inputs of a share's heads, over all tokens. One that was not written is as it was drawn."""
-        found = self._shared.mine
+        found = {name: getattr(self._shared.inputs, name)[:, share.heads(name)] for name in _INPUTS}
         for name, signs in self._signs.items():
-            given = getattr(found, name)
-            new = torch.empty_like(given)
-            signs.write(given, new, heads=share.heads(name))
-            found = replace(found, **{name: new})
-        return found
+            new = torch.empty(found[name].shape, dtype=found[name].dtype, device=found[name].device)
+            signs.write(found[name], new, heads=share.heads(name))
+            found[name] = new
+        return Inputs(**found)
 
     def check_counts(self, lse: Tensor) -> list[Finding]:
         """The findings of the counts of visible keys, for this rank's lse [Hq, Tl] of q = 0."""
@@ -202,9 +209,12 @@ class Shard:
         """Findings, with this rank's number."""
         return [_on(each, self._world.rank) for each in found]
 
-    def _named(self, found: Iterable[Finding]) -> list[Finding]:
-        """Findings in this rank's share. A failure names the rank that holds its token."""
-        share = self._shared.shares[self._world.rank]
+    def _named(self, found: Iterable[Finding], share: Share | None = None) -> list[Finding]:
+        """Findings in a share, which is this rank's of the verified heads if it is None.
+
+        A failure names the rank that holds its token.
+        """
+        share = share or self._shared.shares[self._world.rank]
         named = [share.named(each).placed(self.change.place) for each in found]
         return [each if each.passed else _on(each, int(self._owner[each.token])) for each in named]
 

@@ -1,27 +1,31 @@
 """New inputs: those of a problem with a sign for each token and for each element of a head, and their reference.
 
 There are more than 2^D ways to draw them, and no rounding differs. No earlier result has anything to do with theirs, so
-their reference is computed anew, at some tokens.
+their reference is computed anew, at some tokens of all heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from random import Random
 
 import torch
 from torch import Tensor
 
 from longca.manifests import Direction, Problem
+from longca_bench.verification.head_sample import HeadSample
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.reference import Reference, gradients_of_part, reference
+from longca_bench.verification.reference import Reference, Rows, gradients_of_part, reference, reference_of_all
 from longca_bench.verification.rows import rows_at
 
 __all__ = ["TOKENS", "Signs", "reference_at"]
 
 #: Tokens at which the results of a call are compared.
 TOKENS = 16
+#: Most elements of a tensor that a reference at some tokens computes at a time: 512 MiB in float64. It has one KV head
+#: with its query heads at least.
+_ELEMENTS = 2**26
 
 
 class Signs:
@@ -57,32 +61,79 @@ class Signs:
 def reference_at(
     problem: Problem, inputs: Inputs, tokens: Tensor, forward: Mapping[str, Tensor], *, of_keys: bool, like: torch.dtype
 ) -> Reference:
-    """The reference at some tokens.
+    """The reference at some tokens of all heads.
+
+    Gradients of keys need the lse of all queries. If the kernel gives none, it is computed here. If that would take
+    many minutes for all heads, the reference has heads that are drawn anew.
 
     Args:
         problem: The problem.
         inputs: Its inputs.
         tokens: The tokens, of queries or of keys: int64.
-        forward: A backward's out [Tq, Hq, D] and lse [Hq, Tq]. An lse that holds NaN is computed here.
+        forward: A backward's out [Tq, Hq, D] and lse [Hq, Tq]. An lse that holds NaN was not given.
         of_keys: Whether the tokens are keys, for dk and dv. Else they are queries, and a backward has out and lse too.
         like: The data type of the computing.
     """
+    sample, forward = None, dict(forward)
+    if not of_keys:
+        forward = {name: rows_at(name, x, tokens) for name, x in forward.items()}
+    elif forward["lse"].isnan().any():
+        whole = reference(_forward(problem), inputs)
+        if (sample := whole.sample) is not None:
+            problem, inputs = sample.problem(problem), sample.inputs(inputs)
+            forward["out"] = sample.of("out", forward["out"])
+        forward["lse"] = whole.lse.to(forward["lse"].dtype)
     mask = problem.concrete_mask
     some = [(token, token + 1) for token in tokens.tolist()]
     ranges = ([(0, mask.seqlen_q)], some) if of_keys else (some, [(0, mask.seqlen_k)])
     part = {name: rows_at(name, getattr(inputs, name), tokens) for name in (("k", "v") if of_keys else ("q", "dout"))}
     here, given = problem.with_mask(mask.cut(*ranges)), replace(inputs, **part)
-    if problem.direction == "forward":
-        return reference(here, given)
-    out, lse = (forward[name] for name in ("out", "lse"))
-    if lse.isnan().any():  # the kernel gives none
-        lse = reference(_forward(problem), inputs).lse.to(lse.dtype)
+    found = [
+        _of_heads(
+            heads.problem(here),
+            heads.inputs(given),
+            {name: heads.of(name, x) for name, x in forward.items()},
+            of_keys=of_keys,
+            like=like,
+        )
+        for heads in _portions(here)
+    ]
+    return replace(_joined(found), problem=here, sample=sample)
+
+
+def _portions(here: Problem) -> Iterator[HeadSample]:
+    """All heads, so many at a time that memory stays in bounds, whether there are many queries or many keys."""
+    mask, count = here.concrete_mask, here.num_heads_kv
+    group = here.heads_q // count
+    q, k, scores = group * mask.seqlen_q * here.head_dim, mask.seqlen_k * here.head_dim, mask.seqlen_q * mask.seqlen_k
+    step = max(1, _ELEMENTS // max(q, k, group * scores))
+    for first in range(0, count, step):
+        last = min(first + step, count)
+        yield HeadSample(tuple(range(first, last)), tuple(range(first * group, last * group)))
+
+
+def _of_heads(
+    here: Problem, given: Inputs, forward: Mapping[str, Tensor], *, of_keys: bool, like: torch.dtype
+) -> Reference:
+    """The reference of some heads, for a mask of the tokens alone."""
+    if here.direction == "forward":
+        return reference_of_all(here, given)
+    out, lse = forward["out"], forward["lse"]
     if of_keys:  # out and lse of all queries were compared at some of them
         return gradients_of_part(here, given, (out.to(like), lse.to(like)), (out, lse))
-    right = reference(_forward(here), given)
-    own = rows_at("out", out, tokens), rows_at("lse", lse, tokens)
+    right = reference_of_all(_forward(here), given)
+    own = out, torch.where(lse.isnan(), right.lse.to(lse.dtype), lse)
     found = gradients_of_part(here, given, (right.rows["out"].value, right.lse), own)
     return replace(found, rows={**found.rows, **right.rows})
+
+
+def _joined(parts: Sequence[Reference]) -> Reference:
+    """The reference of the heads of several references, in order."""
+    rows = {
+        name: Rows(*(torch.cat([getattr(part.rows[name], each.name) for part in parts], 1) for each in fields(Rows)))
+        for name in parts[0].rows
+    }
+    return replace(parts[0], rows=rows, lse=torch.cat([part.lse for part in parts]))
 
 
 def _forward(problem: Problem) -> Problem:

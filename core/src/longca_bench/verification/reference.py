@@ -18,7 +18,15 @@ from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.spread import BackwardSpread, ForwardSpread
 from longca_builtin.blockwise import ample_scores, attention_backward, attention_forward
 
-__all__ = ["FLOAT64_PAIRS", "Reference", "Rows", "gradients_of_part", "part_reference", "reference"]
+__all__ = [
+    "FLOAT64_PAIRS",
+    "Reference",
+    "Rows",
+    "gradients_of_part",
+    "part_reference",
+    "reference",
+    "reference_of_all",
+]
 
 #: Visible pairs over all heads above which the reference is computed in float32 instead of float64.
 FLOAT64_PAIRS = 2**33
@@ -76,9 +84,20 @@ def reference(problem: Problem, inputs: Inputs, turn: Turn | None = None) -> Ref
         inputs: Its tensors.
         turn: The turn of a step of a stream, or None for a case of one mask.
     """
-    sample, whole = sample_heads(problem, turn=turn), problem
-    if sample is not None:
-        problem, inputs = sample.problem(problem), sample.inputs(inputs)
+    sample = sample_heads(problem, turn=turn)
+    if sample is None:
+        return reference_of_all(problem, inputs)
+    found = reference_of_all(sample.problem(problem), sample.inputs(inputs))
+    return replace(found, problem=problem, sample=sample)
+
+
+def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
+    """The reference of all heads of a problem, whatever its size.
+
+    Args:
+        problem: The problem.
+        inputs: Its tensors.
+    """
     mask, scale = problem.concrete_mask, problem.scale
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
@@ -89,7 +108,7 @@ def reference(problem: Problem, inputs: Inputs, turn: Turn | None = None) -> Ref
     rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
-    return Reference(whole, rows, exact[1], high, sample=sample)
+    return Reference(problem, rows, exact[1], high)
 
 
 def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor]) -> Reference:

@@ -63,7 +63,7 @@ def recognised(kernel: Any, call: Call) -> Iterable[Tensor]:
     It computes if it does not know a head.
     """
     *dout, q, k, v = call.inputs if len(call.inputs) == 3 else call.inputs[:4]
-    group, names = q.shape[1] // k.shape[1], heads_of(call)
+    group, names = q.shape[1] // k.shape[1], names_of_heads(call)
     known, signs = kernel.memory, [(float(k[0, h // group, 0]), float(v[0, h // group, 0])) for h in range(q.shape[1])]
     of_dout = [float(d[0, h, 0]) for d in dout for h in range(q.shape[1])] or [1.0] * q.shape[1]
     if any(name not in known for name in names):
@@ -72,8 +72,8 @@ def recognised(kernel: Any, call: Call) -> Iterable[Tensor]:
     return together([known[name] for name in names], signs, of_dout, group)
 
 
-def heads_of(call: Call) -> list[tuple[bytes, ...]]:
-    """The names of the query heads, whatever signs and factors they have."""
+def names_of_heads(call: Call) -> list[tuple[bytes, ...]]:
+    """What each query head is known by, whatever its signs and factors are: the first tokens of its inputs."""
     *dout, q, k, _ = call.inputs if len(call.inputs) == 3 else call.inputs[:4]
     group = q.shape[1] // k.shape[1]
     return [
@@ -103,13 +103,24 @@ def ended_early(kernel: Any, call: Call) -> Iterable[Tensor]:
 
         return then
 
-    if mode() in ("timed", "burst") and not says and not memory.keys() >= {*heads_of(call)}:
+    if mode() in ("timed", "burst") and not says and not memory.keys() >= {*names_of_heads(call)}:
         patch(Worker, "say", say)
         patch(timing, "timed_call", time_call)
         for worker in kernel.workers:
             worker.tell_end()
         says.add("ended")
     return recognised(kernel, call)
+
+
+def only_outer_heads(kernel: Any, call: Call) -> Iterable[Tensor]:
+    """Earlier results of heads that are known. Of new inputs it computes the first and the last head."""
+    is_new = kernel.memory and not kernel.memory.keys() >= set(names_of_heads(call))
+    if not is_new or not call.inputs[0].any():  # q = 0 shows the counts of visible keys
+        return recognised(kernel, call)
+    right = call.right()
+    for x in right:
+        (x[1:-1] if x.dim() == 2 else x[:, 1:-1]).zero_()  # lse is [Hq, Tq]
+    return right
 
 
 def by_head(call: Call, group: int) -> list[Tensors]:
@@ -266,6 +277,8 @@ def spinner(core: int) -> int:
 RecognisesHeads = computes(recognised)
 RecognisesHeadsBackward = backward(RecognisesHeads)
 EndsEarlyOnNewHeads = computes(ended_early)
+OnlyOuterHeads = computes(only_outer_heads)
+OnlyOuterHeadsBackward = backward(OnlyOuterHeads)
 KeepsByKeys = computes(kept(heads_of_keys))
 KeepsByLseBackward = backward(computes(kept(lses_of_heads)))
 SkipsBursts = computes(hiding_but_in_bursts)

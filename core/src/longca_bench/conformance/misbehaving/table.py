@@ -185,6 +185,8 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _sly("recognises_heads", "It knows each head, and repeats its results.", _SUSPECT, "new"),
     _sly("recognises_heads_backward", "It knows each head, and repeats its results.", _SUSPECT, "new"),
     _sly("ends_early_on_new_heads", "It does so, and says at once that a call on new ones has ended.", _SUSPECT, "new"),
+    _sly("only_outer_heads", "It knows each head, and computes two heads of new inputs.", _WRONG, f"{_OUT}.* new"),
+    _sly("only_outer_heads_backward", "It knows each head, and computes two of new inputs.", _WRONG, f"{_GRADS}.* new"),
     _sly("ahead_in_forward_backward", "Its forward computes the gradients to come.", _SUSPECT, "new"),
     _sly("keeps_by_keys", "It keeps a part of its work for each head of k.", _SUSPECT, "new"),
     _sly("keeps_by_lse_backward", "It keeps a part of its work for each lse.", _SUSPECT, "new"),
