@@ -92,6 +92,7 @@ class LoneCalls:
         problem: The problem.
         inputs: The problem's tensors.
         arena: Memory that the kernel's worker can reach.
+        rough_lse: Whether the kernel's offer calls its log-sum-exp rough.
 
     Attributes:
         fault: The error of the first wrong call, in a clause, or an empty text.
@@ -100,11 +101,13 @@ class LoneCalls:
         ContractError: The first results break the contract.
     """
 
-    def __init__(self, kernel: RemoteKernel, problem: Problem, inputs: Inputs, arena: Arena) -> None:
+    def __init__(
+        self, kernel: RemoteKernel, problem: Problem, inputs: Inputs, arena: Arena, *, rough_lse: bool
+    ) -> None:
         self.fault, self._last = "", 0.0
         self._kernel, self._problem, self._given = kernel, problem, inputs
         self._mine = Inputs(*(arena.like(x) for x in (inputs.q, inputs.k, inputs.v, inputs.dout)))
-        self._plan, self._checksums = kernel.plan(problem), Checksums()
+        self._plan, self._checksums = kernel.plan(problem), Checksums(inputs.q.dtype, rough_lse=rough_lse)
         self._change = Change.first(problem)
         self._change.apply(inputs, self._mine)
         x = self._mine

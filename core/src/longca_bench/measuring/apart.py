@@ -66,7 +66,7 @@ def _measured_alone(
     if part is None:
         return Alone(findings)
     about = strategy.kernel, part.problem(problem), part.inputs(shared.inputs), instruments.workers.arena
-    calls = agreed(world, lambda: LoneCalls(*about))
+    calls = agreed(world, lambda: LoneCalls(*about, rough_lse=strategy.sharing.rough_alone))
     seconds = None
     if world.rank == 0:  # the other ranks wait, so it has the machine to itself
         announce(f"{COMPUTING} alone")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from random import SystemRandom
 from typing import Any
 
@@ -75,7 +76,7 @@ class KernelTrial(Trial):
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
         self._change = Change.first(plan.problem)
         self._change.apply(given, mine)
-        self._checksums = Checksums()
+        self._checksums = Checksums(given.q.dtype, rough_lse=task.rough_lse)
         self._forward: tuple[Tensor, ...] = ()
         self._verified: tuple[Tensor, ...] = ()
         self._landing: dict[str, Tensor] = {}
@@ -118,7 +119,8 @@ class KernelTrial(Trial):
         """Verifies the counts of visible keys."""
         if self._without_lse:
             return Verification(())
-        return check_counts(self._kernel, self._plan, self.inputs, self._means)
+        means = replace(self._means, read=self._change.undo)  # no checksum is of q = 0
+        return check_counts(self._kernel, self._plan, self.inputs, means)
 
     def change(self) -> None:
         """Changes the inputs, and the forward's results with them."""

@@ -55,7 +55,8 @@ class Shard:
         self._rough_lse = rough_lse
         self._given = {name: layout.shard(getattr(shared.inputs, name), place) for name in _INPUTS}
         self.inputs = Inputs(*map(arena.like, self._given.values()))
-        self.change, self.checksums = Change.none(problem), Checksums()
+        self.change = Change.none(problem)
+        self.checksums = Checksums(self.inputs.q.dtype, rough_lse=rough_lse)
         self._signs: dict[str, Signs] = {}
         self._held = held_tokens(layout, sharing.places)
         self._owner, self._row = (torch.empty(layout.num_tokens, dtype=torch.int64) for _ in range(2))

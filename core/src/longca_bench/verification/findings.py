@@ -27,6 +27,7 @@ __all__ = [
     "check_values",
     "findings_of",
     "given_results",
+    "lse_limit",
     "same_bits",
     "wrong",
 ]
@@ -149,6 +150,19 @@ def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:
     return Verification((_lse_finding("counts", lse, counts.log(), limit),))
 
 
+def lse_limit(lse: Tensor, dtype: torch.dtype, *, rough: bool) -> Tensor:
+    """The largest error of each lse that passes.
+
+    Args:
+        lse: The right ones.
+        dtype: The data type of the problem.
+        rough: Whether the offer calls its log-sum-exp rough.
+    """
+    limit = LSE_LIMITS["half" if dtype.itemsize == 2 else "wide"] * lse.abs().clamp_min(1.0)
+    # A sum of rounded weights has no larger relative error than each weight.
+    return limit + torch.finfo(dtype).eps / 2 if rough else limit
+
+
 def given_results(results: Mapping[str, Tensor], *, optional_lse: bool) -> dict[str, Tensor]:
     """The results that a kernel gave: all of them, or those besides an optional lse that is NaN everywhere."""
     lacks = optional_lse and "lse" in results and bool(results["lse"].isnan().all())
@@ -167,10 +181,7 @@ def _value_finding(name: str, result: Tensor, expected: Reference, rough_lse: bo
     if name != "lse":
         return _worst_row(name, result, expected.rows[name])
     dtype = torch_dtype(expected.problem.dtype)
-    limit = LSE_LIMITS["half" if dtype.itemsize == 2 else "wide"] * expected.lse.abs().clamp_min(1.0)
-    if rough_lse:  # a sum of rounded weights has no larger relative error than each weight
-        limit = limit + torch.finfo(dtype).eps / 2
-    return _lse_finding(name, result, expected.lse, limit)
+    return _lse_finding(name, result, expected.lse, lse_limit(expected.lse, dtype, rough=rough_lse))
 
 
 def _sampled_finding(name: str, result: Tensor, expected: Reference, rough_lse: bool) -> Finding:

@@ -2,7 +2,7 @@
 
 Ranks compare the rows of some tokens, which are drawn after the call, because whole results would have to travel
 between them. Heads without a reference are held by a checksum: a weighted sum of each row's elements, compared with
-that of the verified results.
+that of the verified results. A row of lse is one number, and is its own checksum.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from longca_bench.verification.change import Change
-from longca_bench.verification.findings import Finding, wrong
+from longca_bench.verification.findings import Finding, lse_limit, wrong
 from longca_bench.verification.reference import Reference, Rows
 
 __all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens", "rows_at"]
@@ -29,18 +29,26 @@ _CHUNK = 2**13  # tokens at a time
 class Checksums:
     """Checksums of verified results, for the heads that have no reference.
 
+    Args:
+        dtype: The data type of the problem.
+        rough_lse: Whether the offer calls its log-sum-exp rough.
+
     Attributes:
         is_complete: Whether the results of the first verification have all been kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype, *, rough_lse: bool) -> None:
         self.is_complete = False
+        self._dtype, self._rough_lse = dtype, rough_lse
+        self._lse: Tensor | None = None
         self._weights: dict[int, Tensor] = {}
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
 
     def keep(self, name: str, result: Tensor) -> None:
         """Keeps the checksums of a verified result, as the reference has it."""
-        if name != "lse":
+        if name == "lse":
+            self._lse = result.clone()
+        else:
             parts = [(self._summed(part), part.float().norm(dim=-1)) for part in result.split(_CHUNK)]
             sums, norms = (torch.cat(each) for each in zip(*parts, strict=True))
             self._sums[name] = sums, norms.maximum(norms.mean(0, keepdim=True))
@@ -61,8 +69,19 @@ class Checksums:
             if (excess > 0).any():
                 token, head = divmod(int(excess.argmax()), excess.shape[1])
                 head = change.place(name, head)
-                found.append(wrong(name, f"token {token}, head {head} is not as it was when it was verified"))
+                found.append(_moved(name, token, head))
+        if self._lse is not None and "lse" in results:
+            found += self._check_lse(self._lse, change.undo("lse", results["lse"]), change)
         return found
+
+    def _check_lse(self, was: Tensor, now: Tensor, change: Change) -> list[Finding]:
+        """The failure of an lse [Hq, Tq], if there is one. Both errors may be as large as passes. NaN was not given."""
+        far = (now - was).abs() > 2 * lse_limit(was, self._dtype, rough=self._rough_lse)
+        moved = (far | (now.isneginf() != was.isneginf()) | now.isnan()) & ~was.isnan()
+        if not moved.any():
+            return []
+        head, token = divmod(int(moved.int().argmax()), moved.shape[1])
+        return [_moved("lse", token, change.place("lse", head))]
 
     def _summed(self, result: Tensor) -> Tensor:
         width = result.shape[-1]
@@ -71,6 +90,10 @@ class Checksums:
             signs = torch.randint(0, 2, (width,), generator=generator).mul(2).sub(1)
             self._weights[width] = signs.to(result.device, torch.float32)
         return result.float() @ self._weights[width]
+
+
+def _moved(name: str, token: int, head: int) -> Finding:
+    return wrong(name, f"token {token}, head {head} is not as it was when it was verified")
 
 
 def drawn_tokens(count: int, random: Random, most: int = ROWS) -> Tensor:

@@ -21,6 +21,8 @@ from longca_bench.measuring.trial import WrongResultError
 from longca_bench.measuring.workers import Heard, Moment
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing, Task
+from longca_bench.verification import reference
+from longca_bench.verification.head_sample import HeadSample
 from longca_builtin.naive import Naive
 
 ROUGH = 0.9 * torch.finfo(torch.bfloat16).eps / 2
@@ -204,6 +206,26 @@ def test_a_wrong_timed_call_names_its_rank(setup, spoil, said):
     one = trial(made, Here(made, lambda results, calls: spoil(results) if calls[-1][1] == "timed" else None))
     assert one.verify().passed
     with pytest.raises(WrongResultError, match=said):
+        one.inspect(one.sample()[1])
+
+
+@pytest.mark.parametrize("name", ["out", "lse"])
+def test_a_head_without_a_reference_stays_as_it_was_verified(setup, monkeypatch, name):
+    monkeypatch.setattr(reference, "sample_heads", lambda problem, turn: HeadSample((0,), (0, 1)))
+    made = setup(direction="forward")
+    strategy = Here(made)
+    one = trial(made, strategy)
+    assert one.verify().passed
+    assert one.check_counts().passed, "q = 0 is no checksum's"
+    one.peaks()
+    one.inspect(one.sample()[1])
+
+    def spoil(results, calls):
+        head = one._shard.change.place(name, 3)
+        (results[name][head] if name == "lse" else results[name][:, head]).mul_(1.01)
+
+    strategy.spoil = spoil
+    with pytest.raises(WrongResultError, match=f"{name} of a timed call on rank 0: token .* not as it was"):
         one.inspect(one.sample()[1])
 
 

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import torch
 
 from longca.masks import build
 from longca_bench.verification.change import Change
@@ -56,7 +57,7 @@ def test_a_single_wrong_row_is_found_sooner_or_later(right):
 
 def test_heads_without_a_reference_are_held_by_checksums(right):
     made, results = right
-    sums = Checksums()
+    sums = Checksums(torch.float32, rough_lse=False)
     for name, result in results.items():
         sums.keep(name, result)
     none = Change.none(made.problem)
@@ -68,3 +69,29 @@ def test_heads_without_a_reference_are_held_by_checksums(right):
     (finding,) = sums.check(changed, change)
     assert finding.tensor == "dk"
     assert finding.note == "token 5, head 1 is not as it was when it was verified"
+
+
+@pytest.mark.parametrize("value", [1e-2, -1e-2, torch.nan, torch.inf, -torch.inf])
+def test_an_lse_of_a_head_without_a_reference_stays_as_it_was(right, value):
+    made, results = right
+    lse = results["lse"].clone()
+    lse[:, 9] = -torch.inf  # a query that sees nothing
+    change = Change.draw(made.problem, Change.none(made.problem))
+    for rough in (False, True):
+        sums = Checksums(torch.bfloat16 if rough else torch.float32, rough_lse=rough)
+        sums.keep("lse", lse)
+        now = change.made("lse", lse)
+        assert sums.check({"lse": now + 1e-6}, change) == []
+        now[2, 5] += value
+        (finding,) = sums.check({"lse": now}, change)
+        assert str(finding) == "lse: token 5, head 2 is not as it was when it was verified"
+        now[2, 5], now[3, 9] = change.made("lse", lse)[2, 5], 0.0
+        (finding,) = sums.check({"lse": now}, change)
+        assert str(finding) == "lse: token 9, head 3 is not as it was when it was verified"
+
+
+def test_an_lse_that_was_not_given_needs_no_checksum(right):
+    made, results = right
+    sums, none = Checksums(torch.float32, rough_lse=False), torch.full_like(results["lse"], torch.nan)
+    sums.keep("lse", none)
+    assert sums.check({"lse": none}, Change.none(made.problem)) == []
