@@ -23,9 +23,9 @@ __all__ = ["TOKENS", "Signs", "reference_at"]
 
 #: Tokens at which the results of a call are compared.
 TOKENS = 16
-#: Most elements of a tensor that a reference at some tokens computes at a time: 512 MiB in float64. It has one KV head
+#: Most elements of a tensor that a reference at some tokens computes at a time: 128 MiB in float64. It has one KV head
 #: with its query heads at least.
-_ELEMENTS = 2**26
+_ELEMENTS = 2**24
 
 
 class Signs:
