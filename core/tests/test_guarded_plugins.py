@@ -76,6 +76,17 @@ assert "torch" not in sys.modules
 assert not [name for name in sys.modules if name.startswith("does_")]
 print(json.dumps(said))
 """
+#: Asks one plugin from several threads at once, as judges of several devices do.
+TOGETHER = """
+from concurrent.futures import ThreadPoolExecutor
+from longca import Device, Problem, masks
+from longca.plugins import registry
+found = registry(guarded=True)
+asked = [Problem(mask=masks.build("causal", 64 + each), heads_q=2 + each % 2, device=Device("cpu")) for each in range(64)]
+with ThreadPoolExecutor(4) as pool:
+    verdicts = list(pool.map(lambda problem: found.resolve("honest", problem), asked))
+print([problem.heads_q for problem, verdict in zip(asked, verdicts) if verdict] == [2] * 32)
+"""
 COMMANDS = {
     "list-capabilities": ("list-capabilities",),
     "why": ("list-capabilities", "--why", "honest", "causal"),
@@ -151,6 +162,12 @@ def test_reasons_are_bounded_and_printable(asked):
 def test_the_honest_are_not_concerned(listed, asked):
     assert asked["honest"] == asked["naive"] == []
     assert (listed["honest"]["kernels"], listed["honest"]["problems"]) == (["honest"], [])
+
+
+def test_threads_ask_one_plugin_by_turns(fakes):
+    fakes.add("honest", hook("honest", f"if problem.heads_q == 3: {NO}"))
+    ran = fakes.python("-c", TOGETHER)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "True\n", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from itertools import islice
@@ -37,7 +38,7 @@ _MOST_BYTES = 2**28
 
 
 class Guarded(Admission):
-    """A plugin that runs in a process of its own. The process starts at the first question.
+    """A plugin that runs in a process of its own. The process starts at the first question, and answers one at a time.
 
     Args:
         candidate: The plugin.
@@ -53,6 +54,7 @@ class Guarded(Admission):
         self._broken = ""
         self._known: dict[Hashable, tuple[Reason, ...]] = {}
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
+        self._lock = threading.RLock()  # a run on several devices asks from several threads
 
     @property
     def can_veto(self) -> bool:
@@ -69,9 +71,11 @@ class Guarded(Admission):
         while some := list(islice(waiting, _PROBLEMS_AT_ONCE)):
             # A listing asks about the same steps of many layouts.
             known = [((kernel, _content(problem)), problem) for problem in some]
-            refusal = next((i for i, (key, _) in enumerate(known) if self._known.get(key)), len(known))
-            self._learn(kernel, {key: problem for key, problem in known[:refusal] if key not in self._known})
-            if reasons := next(filter(None, (self._known.get(key) for key, _ in known)), ()):
+            with self._lock:
+                refusal = next((i for i, (key, _) in enumerate(known) if self._known.get(key)), len(known))
+                self._learn(kernel, {key: problem for key, problem in known[:refusal] if key not in self._known})
+                reasons = next(filter(None, (self._known.get(key) for key, _ in known)), ())
+            if reasons:
                 return reasons
         return ()
 
@@ -102,16 +106,17 @@ class Guarded(Admission):
             LongCAError: The function raises it.
             BrokenFunctionError: The function raises anything else, gives no answer in time, or returns something else.
         """
-        if field != "layout":
-            return self._call(manifest, field, arguments)
-        problem, axis_sizes, placement = arguments
-        key = manifest.layout, _content(problem), tuple(sorted(axis_sizes.items())), placement
-        if key not in self._layouts:
-            self._layouts[key] = self._call(manifest, field, arguments)
-            if len(self._layouts) > _MOST_LAYOUTS:
-                self._layouts.popitem(last=False)
-        self._layouts.move_to_end(key)
-        return self._layouts[key]
+        with self._lock:
+            if field != "layout":
+                return self._call(manifest, field, arguments)
+            problem, axis_sizes, placement = arguments
+            key = manifest.layout, _content(problem), tuple(sorted(axis_sizes.items())), placement
+            if key not in self._layouts:
+                self._layouts[key] = self._call(manifest, field, arguments)
+                if len(self._layouts) > _MOST_LAYOUTS:
+                    self._layouts.popitem(last=False)
+            self._layouts.move_to_end(key)
+            return self._layouts[key]
 
     def _call(self, manifest: Manifest, field: str, arguments: tuple[Any, ...]) -> Any:
         name = f"{getattr(manifest, field)} of plugin {self.distribution}"
