@@ -82,7 +82,8 @@ from concurrent.futures import ThreadPoolExecutor
 from longca import Device, Problem, masks
 from longca.plugins import registry
 found = registry(guarded=True)
-asked = [Problem(mask=masks.build("causal", 64 + each), heads_q=2 + each % 2, device=Device("cpu")) for each in range(64)]
+given = [(masks.build("causal", 64 + each), 2 + each % 2) for each in range(64)]
+asked = [Problem(mask=mask, heads_q=heads, device=Device("cpu")) for mask, heads in given]
 with ThreadPoolExecutor(4) as pool:
     verdicts = list(pool.map(lambda problem: found.resolve("honest", problem), asked))
 print([problem.heads_q for problem, verdict in zip(asked, verdicts) if verdict] == [2] * 32)
