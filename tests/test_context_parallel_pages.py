@@ -182,6 +182,8 @@ def test_how_many_cells_of_peers_miss_their_aim():
         ("h200/distributed/dynamic64k", "ulysses", 1.013),
         ("h100/distributed/dynamic64k", "ring_p2p", 1.006),
         ("h100/distributed/dynamic64k_ring_all_gather", "ring_all_gather", 1.002),
+        ("h100/distributed/dynamic64k_usp", "usp", 1.006),
+        ("h100/distributed/dynamic64k_loongtrain", "loongtrain", 1.019),
     ],
 )
 def test_prefetched_steps_of_a_stream_take_hardly_longer_than_fixed_ones(run, strategy, said_ratio):

@@ -73,7 +73,8 @@ def test_report_writes_one_page_and_refuses_a_view_of_it(fakes, runs, tmp_path):
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_report_says_that_ranks_have_no_charts(fakes, tmp_path, more):
-    run = write_run(tmp_path / "ranks", [record(strategy="usp", placement="auto", placed="zigzag", world_size=2)])
+    about = {"placement": "auto", "placed": "zigzag", "mesh": "ring=2,ulysses=1", "world_size": 2}
+    run = write_run(tmp_path / "ranks", [record(strategy="usp", **about)])
     ran = fakes.longca("report", str(run), "--format", "png", *more)
     assert ran.returncode == 0
     assert ran.stderr == "no chart is drawn: charts are of one device's cases, and this run has none\n"
