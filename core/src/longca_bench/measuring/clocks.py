@@ -20,7 +20,7 @@ from statistics import median
 
 import torch
 
-from longca_bench.measuring.workers import Heard
+from longca_bench.measuring.heard import Heard
 
 __all__ = ["Clocks"]
 

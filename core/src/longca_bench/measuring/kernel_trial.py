@@ -19,6 +19,7 @@ from torch import Tensor
 from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
+from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.new_work import NewWork
@@ -28,7 +29,6 @@ from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.timing import LEAST, Timing, loading_calls
 from longca_bench.measuring.trial import Trial, WrongResultError
-from longca_bench.measuring.workers import Heard
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import (

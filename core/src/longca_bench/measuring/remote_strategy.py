@@ -17,6 +17,7 @@ from torch import Tensor
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import sealed_file
 from longca_bench.measuring.commands import Mode, Traffic
+from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, results_of, said_seconds
 from longca_bench.measuring.results import ContractError
@@ -33,7 +34,7 @@ from longca_bench.measuring.strategy_commands import (
 )
 from longca_bench.measuring.timing import loading_calls
 from longca_bench.measuring.watched_kernel import Marks
-from longca_bench.measuring.workers import CaseEndError, Heard
+from longca_bench.measuring.workers import CaseEndError
 from longca_bench.measuring.world import World
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing, Task

@@ -20,6 +20,7 @@ from longca_advice.nominal import imbalance
 from longca_bench.measuring.apart import computing_and_communication, kernel_alone
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
+from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.noise import disturbed
@@ -31,7 +32,6 @@ from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
 from longca_bench.measuring.timing import Timing
 from longca_bench.measuring.trial import Trial, WrongResultError
-from longca_bench.measuring.workers import Heard
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Finding, Verification, findings_of, wrong
 

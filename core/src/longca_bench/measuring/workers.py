@@ -11,7 +11,6 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -23,18 +22,17 @@ from longca.processor_time import waited
 from longca_bench.measuring.arena import Arena, Where
 from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
 from longca_bench.measuring.frames import is_ready, receive, send, send_descriptor
+from longca_bench.measuring.heard import Heard, Moment
 from longca_bench.measuring.keeping import Keeper, WorkerProcess
 from longca_bench.measuring.status import Status
 
-__all__ = ["CaseEndError", "Heard", "Moment", "Worker", "Workers", "failure"]
+__all__ = ["CaseEndError", "Worker", "Workers", "failure"]
 
 #: Processes that a judge keeps alive. On a GPU each has a context of about half a GB.
 MOST_ALIVE = 16
 #: Bytes of shared memory without a tensor that are kept for later cases.
 MOST_KEPT = 2**28
 _PINGS = 9
-_SPIN = 2e-3  # seconds for which the threads of a pool may look for work that does not come
-_GRAIN = 1e-9  # seconds
 _LOOK = 0.5  # seconds between two looks while a worker computes
 
 
@@ -49,55 +47,6 @@ class CaseEndError(LongCAError):
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A moment after a command, by the judge's clock.
-
-    Attributes:
-        seconds: Seconds since the command.
-        waited: Seconds of them for which the judge or the worker was ready to run and had no core.
-        computed: Seconds that all threads of the worker and of the processes below it computed since the command, added
-            up. Those of other processes are counted until the answer.
-    """
-
-    seconds: float = 0.0
-    waited: float = 0.0
-    computed: float = 0.0
-
-    def excused(self, sample: float) -> float:
-        """Seconds without a core that do not count. A worker's own work may not be what kept it waiting.
-
-        Args:
-            sample: Seconds in which the worker computed, as it says. Its threads may have been on all cores then.
-        """
-        cores = len(os.sched_getaffinity(0))
-        return max(0.0, self.waited - max(0.0, self.computed - cores * (sample + _SPIN)))
-
-    def with_computed(self, seconds: float) -> Moment:
-        """The moment with further seconds that were computed until then."""
-        return replace(self, computed=self.computed + seconds)
-
-
-@dataclass(frozen=True)
-class Heard:
-    """A worker's answer, with the judge's clock.
-
-    Attributes:
-        answer: The answer.
-        ended: When the worker said that the timed call had ended.
-        done: When the worker answered.
-    """
-
-    answer: Answer
-    ended: Moment
-    done: Moment
-
-    @property
-    def sample(self) -> float:
-        """Seconds of a timed call, as the worker says. A clock that stands still says some, for the other clock."""
-        return max(self.answer.seconds or 0.0, _GRAIN)
 
 
 class Workers:

@@ -7,7 +7,7 @@ import torch
 
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Answer
-from longca_bench.measuring.workers import Heard, Moment
+from longca_bench.measuring.heard import Heard, Moment
 
 CPU = torch.device("cpu")
 
