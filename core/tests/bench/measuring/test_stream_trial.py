@@ -106,8 +106,8 @@ def test_a_stream_has_the_steps_of_each_way(core, suite):
 def test_a_stream_has_a_time_of_each_step_in_each_way():
     times = dict.fromkeys(("fixed", "fresh", "prefetched", "plan", "imbalance"), (1.0, 2.0))
     assert StreamTimes(layers=1, **times).fixed == (1.0, 2.0)
-    for wrong in ({**times, "fresh": (1.0,)}, dict.fromkeys(times, ())):
-        with pytest.raises(ValueError, match="one time of each step"):
+    for wrong, why in (({**times, "fresh": (1.0,)}, "one time of each step"), (dict.fromkeys(times, ()), "at least 1")):
+        with pytest.raises(ValueError, match=why):
             StreamTimes(layers=1, **wrong)
 
 
