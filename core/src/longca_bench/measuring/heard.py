@@ -1,4 +1,4 @@
-"""What a judge hears of a command: the worker's answer, and when it came by the judge's own clock."""
+"""The answer of a worker to a command, with the moments at which the judge heard of it by its own clock."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class StrategyTrial(Trial):
         """A timed call on the inputs as they are.
 
         Returns:
-            This rank's call. What was heard of it, with the waits of all ranks. Seconds of writing such results.
+            This rank's call. The answer to it, with the waits of all ranks. Seconds of writing such results.
 
         Raises:
             WrongResultError: It was wrong on some rank.

@@ -73,7 +73,7 @@ def recognised(kernel: Any, call: Call) -> Iterable[Tensor]:
 
 
 def names_of_heads(call: Call) -> list[tuple[bytes, ...]]:
-    """What each query head is known by, whatever its signs and factors are: the first tokens of its inputs."""
+    """Names of the query heads: the first tokens of their inputs, without signs and factors."""
     *dout, q, k, _ = call.inputs if len(call.inputs) == 3 else call.inputs[:4]
     group = q.shape[1] // k.shape[1]
     return [
