@@ -15,6 +15,7 @@ from longca.errors import UnsupportedError
 from longca.manifests import Direction, KernelManifest, Layout, Problem
 from longca.manifests.mixes import is_mix
 from longca.manifests.pairs import join
+from longca.manifests.verdict import paragraph
 from longca.plugins import Asked as Kernel
 from longca.plugins import Registry
 from longca_advice.asked import Asked
@@ -64,8 +65,8 @@ def place(
         else:
             fitting.setdefault(layout)
     if not fitting:
-        reasons = " ".join(f"{', '.join(placements)}: {reason}" for reason, placements in refusals.items())
-        raise UnsupportedError(f"no placement of {strategy} does for {name}. {reasons}")
+        reasons = (f"{', '.join(placements)}: {reason}" for reason, placements in refusals.items())
+        raise UnsupportedError(paragraph([f"no placement of {strategy} does for {name}", *reasons]))
     best = _best(registry, name, manifests, problem, list(fitting)) if len(fitting) > 1 else next(iter(fitting))
     return str(best.placement), best
 

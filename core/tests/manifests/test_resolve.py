@@ -5,8 +5,9 @@ import pytest
 
 from longca import masks
 from longca.errors import UnsupportedError
-from longca.manifests import Device, Layout, Offer, Problem, Step, resolve_manifest
+from longca.manifests import Device, Layout, Offer, Problem, Reason, Step, Verdict, resolve_manifest
 from longca.manifests.resolve import resolve_steps, step_problems
+from longca.manifests.verdict import paragraph
 
 from ..fake_manifests import fake_manifest
 
@@ -121,6 +122,17 @@ def test_check_raises_with_the_reasons_and_the_alternatives():
         verdict.check(("naive", "sdpa"))
     good = resolve_manifest(manifest({}), problem())
     assert good.check() is good
+
+
+def test_sentences_of_a_message_are_apart():
+    command = Reason("package", "numbers is not installed", "fast needs numbers", "Install it: pip install 'fast[all]'")
+    verdict = Verdict("fast", reasons=(command, Reason("gqa", "8:2 heads were asked", "fast takes equal heads")))
+    said = "fast needs numbers; numbers is not installed. Install it: pip install 'fast[all]'. fast takes equal heads; "
+    with pytest.raises(UnsupportedError) as caught:
+        verdict.check()
+    assert str(caught.value) == f"{said}8:2 heads were asked."
+    assert paragraph([]) == ""
+    assert paragraph([command]).endswith("pip install 'fast[all]'")
 
 
 def zigzag_ring(ranks, seqlen, heads_q=8, heads_kv=2):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from longca.errors import UnsupportedError
 from longca.manifests.offers import Offer
 
-__all__ = ["Reason", "Verdict"]
+__all__ = ["Reason", "Verdict", "paragraph"]
 
 
 @dataclass(frozen=True)
@@ -96,5 +97,14 @@ class Verdict:
         """
         if self.valid:
             return self
-        hint = f" Valid here: {', '.join(alternatives)}." if alternatives else ""
-        raise UnsupportedError(" ".join(str(reason) for reason in self.reasons) + hint)
+        hint = [f"Valid here: {', '.join(alternatives)}."] if alternatives else []
+        raise UnsupportedError(paragraph([*self.reasons, *hint]))
+
+
+def paragraph(sentences: Iterable[object]) -> str:
+    """Reasons and other sentences as one text.
+
+    Advice may end in a command to copy, so a reason may lack its full stop. Here each gets one but the last.
+    """
+    *before, last = list(map(str, sentences)) or [""]
+    return " ".join([*(f"{sentence.removesuffix('.')}." for sentence in before), last])

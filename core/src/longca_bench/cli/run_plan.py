@@ -45,13 +45,14 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
 
 
 def _print_rows(registry: Registry, cases: list[Case], device: Device) -> None:
+    from longca.manifests.verdict import paragraph
     from longca_bench.reports.text import printable
     from longca_bench.reports.words import mask_name
 
     wide = max([24, *(len(mask_name(case.pattern, dict(case.factors))) for case in cases)])
     for case in cases:
         row = _row(registry, case, device)
-        outcome = row["form"] or "unsupported: " + " ".join(row["reasons"])
+        outcome = row["form"] or f"unsupported: {paragraph(row['reasons'])}"
         shared = f" {row['strategy']:15} {row['placement']:15} {row['mesh']:20}" if row.get("strategy") else ""
         name = mask_name(row["pattern"], row["factors"])
         about = f"{row['kernel']:12} {name:{wide}} {row['seqlen']:>8} {row['heads']:>6} {row['direction']:9}"

@@ -23,6 +23,7 @@ from longca.kernels.base import Kernel
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
+from longca.manifests.verdict import paragraph
 from longca.manifests.verified import standing
 from longca.plugins import Registry, registry
 from longca.processes import end_with_parent
@@ -139,7 +140,7 @@ def _verify_all(subject: Subject, problems: Sequence[tuple[str, Problem]], check
         strict = replace(largest, deterministic=True)
         asked.append((f"{label}, {REPEATS} runs", strict, verify_repeats))
         if reasons := subject.registry.resolve(subject.name, strict).reasons:
-            check.end(Status.WRONG, f"{label}: the offer promises equal bits, but: {' '.join(map(str, reasons))}")
+            check.end(Status.WRONG, f"{label}: the offer promises equal bits, but: {paragraph(reasons)}")
     kernel = None
     for label, problem, verify in asked:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca.errors import UnsupportedError, VerificationError
+from longca.errors import VerificationError
 from longca.kernels.base import Kernel, Plan, torch_device
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.devices import current_device
@@ -206,9 +206,7 @@ def oracle(problem: Problem, seed: int) -> tuple[Inputs, Reference]:
 
 
 def _supported(name: str, problem: Problem) -> Kernel:
-    verdict = registry().resolve(name, problem)
-    if not verdict.valid:
-        raise UnsupportedError(" ".join(map(str, verdict.reasons)))
+    registry().resolve(name, problem).check()
     return Road().kernel(registry(), name, problem.device)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
 from longca.manifests.mixes import singles
+from longca.manifests.verdict import paragraph
 from longca_advice.recommend import recommend
 from longca_bench.measuring.outcome import Outcome, Way
 from longca_bench.suites.case import Case
@@ -178,7 +179,7 @@ def _nothing(found: Recommendation, left_out: dict[str, str]) -> str:
     if left_out:
         said = "; ".join(f"{name}: {how}" for name, how in left_out.items())
         return f"nothing that is recommended is installed here. Install one of them: {said}"
-    reasons = "; ".join(" ".join(refused.reasons) for refused in found.refused)
+    reasons = "; ".join(paragraph(refused.reasons) for refused in found.refused)
     return f"nothing is recommended on {found.device}: {reasons or 'no choice fits'}. See longca recommend"
 
 

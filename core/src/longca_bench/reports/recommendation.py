@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from longca.manifests.verdict import paragraph
 from longca_bench.reports.reasons import by_reason
 from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.table import Head, Table, table
@@ -179,7 +180,7 @@ def _notes(found: Recommendation) -> Iterator[str]:
 def _refusal(refused: Refused) -> tuple[str, str]:
     """The name of a refused way, and the reasons against it with their remedy."""
     name = " with ".join(part for part in (refused.kernel, refused.strategy) if part) or "every kernel"
-    reasons = " ".join(reason.removeprefix(f"{refused.kernel} ") for reason in refused.reasons)
+    reasons = paragraph(reason.removeprefix(f"{refused.kernel} ") for reason in refused.reasons)
     advice = f" {refused.advice.rstrip('.')}." if refused.advice else ""
     return name, f"{reasons}{'' if reasons.endswith('.') else '.'}{advice}"
 
