@@ -1,10 +1,12 @@
 """The time of an honest kernel beside each misbehaving kernel, over its time alone.
 
-    python core/benchmarks/beside_misbehaving.py [--device cuda] [--most 40] [--out results/cpu/beside_misbehaving.json]
+    python core/benchmarks/beside_misbehaving.py [--device cuda] [--most 40] [--kernel zeros ...]
+        [--out results/cpu/beside_misbehaving.json]
 
 One judge measures the honest kernel `naive` twice, then a misbehaving kernel in the direction in which it misbehaves,
 and then `naive` again. The ratio of the last two times of `naive` is compared with that of the first two, which has
-nothing between. A misbehaving kernel whose record is not what its table says is named, and is in neither. An interrupt
+nothing between. A misbehaving kernel whose record is not what its table says is named, and is in neither; the file has
+its message. An interrupt
 keeps what was measured until then.
 """
 
@@ -49,9 +51,9 @@ def cases(kernels: list[Misbehaviour], seqlen: int) -> Iterator[Case]:
         yield from (honest, honest, made[kernel.name, kernel.direction], honest)
 
 
-def measure(device: Device, seqlen: int, most: int) -> dict[str, dict[str, object]]:
-    """The honest kernel's times around each misbehaving kernel, and their ratios."""
-    kernels = [kernel for kernel in MISBEHAVING if kernel.runs_on(device.kind)]
+def measure(device: Device, seqlen: int, most: int, names: list[str]) -> dict[str, dict[str, object]]:
+    """The honest kernel's times around each misbehaving kernel, or each of some names, and their ratios."""
+    kernels = [each for each in MISBEHAVING if each.runs_on(device.kind) and (each.name in names or not names)]
     kernels = kernels[:: max(1, math.ceil(len(kernels) / most))]
     kept: list[Record] = []
     options = Options(deadline=DEADLINE)
@@ -64,6 +66,7 @@ def measure(device: Device, seqlen: int, most: int) -> dict[str, dict[str, objec
         said = [f"{each.status} {each.message}" for each in (first, second, after) if each.median is None]
         is_named = kernel.holds(bad.status, bad.message or "", bad.median)
         about = {"status": str(bad.status), "is_named": is_named, "seconds": times, **ratios}
+        about |= {} if is_named else {"message": bad.message}
         found[kernel.name] = {**about, "honest_failures": said}
     return found
 
@@ -73,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--most", type=int, default=1000, help="the most misbehaving kernels, spread over the table")
+    parser.add_argument("--kernel", nargs="+", default=[], help="only these misbehaving kernels")
     parser.add_argument("--seqlen", type=int, default=512)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
@@ -81,7 +85,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = str(misbehaving_plugins(Path(folder)))
         sys.path.append(os.environ["PYTHONPATH"])
         device = cpu_device() if arguments.device == "cpu" else current_device()
-        found = measure(device, arguments.seqlen, arguments.most)
+        found = measure(device, arguments.seqlen, arguments.most, arguments.kernel)
     if arguments.out:
         machine = {"device": str(device), "machine": platform.machine(), "cpus": os.cpu_count()}
         about = {**machine, "seqlen": arguments.seqlen}

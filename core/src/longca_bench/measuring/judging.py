@@ -79,7 +79,7 @@ def _measured(order: Order, bench: Bench, instruments: Instruments) -> Result:
 
 
 def _with_all_memory(measure: Callable[[], Result], workers: Workers, *, alone: bool) -> Result:
-    """The result of a case, in which the judge may need the memory that resting workers hold.
+    """The result of a case, in which the judge or the kernel may need the memory that resting workers keep.
 
     Args:
         measure: Measures the case.
@@ -89,7 +89,11 @@ def _with_all_memory(measure: Callable[[], Result], workers: Workers, *, alone: 
     try:
         return measure()
     except Exception as error:
-        if isinstance(error, CaseEndError) or not alone or not is_exhausted(error, str(error)):
+        if isinstance(error, CaseEndError):
+            lacks_memory = error.status is Status.OOM and workers.keep_memory
+        else:
+            lacks_memory = is_exhausted(error, str(error))
+        if not (alone and lacks_memory):
             raise
     # The error is gone now, and with it the tensors of the frames that it came through.
     workers.end()

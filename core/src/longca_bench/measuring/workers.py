@@ -84,6 +84,11 @@ class Workers:
             other.end()
         return worker
 
+    @property
+    def keep_memory(self) -> bool:
+        """Whether workers run that keep memory of a CUDA device, which another one may lack."""
+        return self._device.type == "cuda" and any(worker.is_running for worker in self._workers.values())
+
     def alone(self, worker: Worker) -> None:
         """Stops all workers but one."""
         for other in self._workers.values():
@@ -134,6 +139,11 @@ class Worker:
         self._rests, self._paused, self._sent = False, False, 0
         self.age, self.latency, self.is_changed, self.is_joined = 0, 0.0, False, False
         self.look: Callable[[], None] = lambda: None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None
 
     def start(self) -> None:
         """Starts the process, unless it runs."""
@@ -339,8 +349,8 @@ class Worker:
         return CaseEndError(Status.CRASHED, f"the worker {before}{how}{said}")
 
     def _raise(self, answer: Answer) -> None:
-        if answer.lost:
-            self.end()
+        if answer.lost or (answer.exhausted and not self.is_joined):  # other ranks may wait for a rank
+            self.end()  # what its allocator keeps is memory for others
         raise CaseEndError(failure(exhausted=answer.exhausted), answer.error)
 
 

@@ -1,4 +1,4 @@
-"""Judging: a judge without memory takes that of resting workers, and tells workers nothing of the run's folder."""
+"""Judging: who lacks memory gets that of resting workers, and workers are told nothing of the run's folder."""
 
 import json
 from types import SimpleNamespace
@@ -15,9 +15,9 @@ from longca_bench.measuring.workers import CaseEndError
 FULL = torch.OutOfMemoryError("CUDA out of memory")
 
 
-def measured(*answers, ranks=1):
+def measured(*answers, ranks=1, keep_memory=False):
     """The result of a case that a bench answers in turn, and the mocks of the bench and of the workers."""
-    bench, workers = Mock(), Mock()
+    bench, workers = Mock(), Mock(keep_memory=keep_memory)
     bench.measure.side_effect = answers
     instruments = SimpleNamespace(workers=workers, announce=Mock(last="references"), world=Mock(size=ranks))
     return _measured(Order(Mock(), None), bench, instruments), bench, workers
@@ -51,9 +51,29 @@ def test_the_judges_own_memory_is_bounded():
         torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
-def test_memory_of_a_kernel_is_the_kernels():
-    result, bench, workers = measured(CaseEndError(Status.OOM, "the kernel has no memory left"))
+NONE_LEFT = CaseEndError(Status.OOM, "the kernel has no memory left")
+
+
+@pytest.mark.parametrize("how", [{}, {"keep_memory": True, "ranks": 2}])
+def test_memory_of_a_kernel_is_the_kernels(how):
+    result, bench, workers = measured(NONE_LEFT, **how)
     assert (result.status, result.message) == (Status.OOM, "the kernel has no memory left")
+    assert bench.measure.call_count == 1
+    workers.end.assert_not_called()
+
+
+def test_a_kernel_without_memory_gets_that_of_resting_workers_and_is_measured_once_more():
+    result, bench, workers = measured(NONE_LEFT, "right", keep_memory=True)
+    assert (result, bench.measure.call_count) == ("right", 2)
+    workers.end.assert_called_once_with()
+    again, _, _ = measured(NONE_LEFT, NONE_LEFT, keep_memory=True)
+    assert (again.status, again.message) == (Status.OOM, "the kernel has no memory left")
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), CaseEndError(Status.WRONG, "wrong")])
+def test_another_end_of_a_case_ends_no_resting_worker(error):
+    result, bench, workers = measured(error, keep_memory=True)
+    assert result.status in (Status.ERROR, Status.WRONG)
     assert bench.measure.call_count == 1
     workers.end.assert_not_called()
 

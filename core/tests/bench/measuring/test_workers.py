@@ -40,6 +40,11 @@ import torch
 from longca_bench.measuring.commands import Answer
 from longca_builtin.naive import Naive
 
+class Exhausted(Naive):
+    """Finds no memory."""
+    def forward(self, *arguments, **buffers):
+        raise MemoryError("no memory is left")
+
 class Daemon(Naive):
     """Leaves a process in a session of its own that forgets its parent."""
     def forward(self, *arguments, **buffers):
@@ -183,7 +188,7 @@ class Setter(Naive):
 SECONDS = str(86400 + os.getpid())  # by which a daemon of this process is known
 NAMES = (
     *("daemon", "runner", "escaper", "stopper", "liar", "flooder", "parent", "half", "torn", "repeater"),
-    *("talker", "raiser", "killer", "setter"),
+    *("talker", "raiser", "killer", "setter", "exhausted"),
 )
 
 
@@ -366,6 +371,18 @@ def test_a_state_that_was_changed_before_an_error_ends_with_its_case(workers):
         kernel.load()
         with pytest.raises(CaseEndError, match=r"found torch\.float32"):
             call(workers, "raiser")
+
+
+def test_a_worker_that_ran_out_of_memory_ends_and_keeps_none(workers, monkeypatch):
+    call(workers, "setter")
+    assert not workers.keep_memory, "on CPUs a worker keeps nothing that others could take"
+    with pytest.raises(CaseEndError, match="no memory is left") as end:
+        call(workers, "exhausted")
+    assert (end.value.status, workers.of(("odd",), "exhausted").is_running) == (Status.OOM, False)
+    monkeypatch.setattr(workers, "_device", torch.device("cuda"))
+    assert workers.keep_memory
+    workers.end()
+    assert not workers.keep_memory
 
 
 @pytest.mark.parametrize("name", ["by_kernel", "by_plugin"])
