@@ -88,6 +88,12 @@ CHARTS = (
         {"strategy": ["ring_p2p"]},
         drawn=(partial(timeline_chart.draw, direction="backward"), timeline_chart.figures),
     ),
+    Chart(
+        "timeline-64k.png",
+        "results/h100/distributed/timeline-64k-causal.json",
+        {"strategy": ["ulysses"]},
+        drawn=(partial(timeline_chart.draw, first=6.0), timeline_chart.figures),
+    ),
 )
 
 

@@ -25,13 +25,21 @@ def figures(rows: Rows) -> DataFrame:
     return rows.frame(_COLUMNS)
 
 
-def draw(rows: Rows, path: Path, *, direction: str = "forward", metadata: Mapping[str, str] | None = None) -> None:
+def draw(
+    rows: Rows,
+    path: Path,
+    *,
+    direction: str = "forward",
+    first: float | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Draws a lane for each GPU of each strategy and transport.
 
     Args:
         rows: The record's rows.
         path: The file to write.
         direction: The direction to draw.
+        first: Milliseconds at the beginning of the call that are drawn, or None for the whole call.
         metadata: Metadata of the file.
     """
     from matplotlib.figure import Figure
@@ -51,7 +59,9 @@ def draw(rows: Rows, path: Path, *, direction: str = "forward", metadata: Mappin
     names = [f"{strategy}, {transport.replace('_', ' ')}\nGPU {rank}" for (strategy, transport, rank), _ in lanes]
     axes.set_yticklabels(names, fontsize=_FONT)
     axes.set_ylim(len(lanes), 0)
-    axes.set_xlabel(f"ms of one {direction}", fontsize=_FONT)
+    if first is not None:
+        axes.set_xlim(0.0, first)
+    axes.set_xlabel(f"ms of one {direction}{'' if first is None else ', its beginning'}", fontsize=_FONT)
     axes.tick_params(axis="x", labelsize=_FONT)
     axes.spines[["top", "right"]].set_visible(False)
     shown = [Patch(color=colour, label=words) for kind, (words, colour) in KINDS.items() if kind in set(spans["kind"])]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from longca.manifests import Transport
 
-__all__ = ["VERIFIED_RANKS", "axes_with_links", "takes_link"]
+__all__ = ["COMPARED_RANKS", "axes_with_links", "takes_link"]
 
-#: The most GPUs of an axis that `auto` gives a link: links are verified on so many.
-VERIFIED_RANKS = 2
+#: The most GPUs of an axis that `auto` gives a link: on so many, links were compared with collectives.
+COMPARED_RANKS = 2
 
 
 def takes_link(transport: Transport, ranks: int, on_gpus: bool) -> bool:
@@ -21,7 +21,7 @@ def takes_link(transport: Transport, ranks: int, on_gpus: bool) -> bool:
         on_gpus: Whether they compute on GPUs.
     """
     if transport is Transport.AUTO:
-        return on_gpus and 1 < ranks <= VERIFIED_RANKS
+        return on_gpus and 1 < ranks <= COMPARED_RANKS
     return transport is Transport.COPY_ENGINE and ranks > 1
 
 
