@@ -19,7 +19,7 @@ _SHOWN = re.compile(r"^```text\n\$ longca ([^\n]*)\n(.*?)^```$", re.DOTALL | re.
 
 
 def _like(line: str) -> str:
-    """A line of the answer. Of a worst row only the mask is compared. What is nearest to a limit differs by processor."""
+    """A line of the answer. Of a worst row the mask is compared. What is nearest to a limit differs by processor."""
     name, _, rest = line.partition(": ")
     if name == "worst row":
         return f"{name}: {rest.partition(':')[0]}"
