@@ -9,7 +9,7 @@ are compared at some tokens of all heads. The tokens are drawn after the calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random, SystemRandom
 
@@ -127,8 +127,8 @@ class NewWork:
             for name, result in results.items()
             if not (~result.isnan() if name == "lse" else result.isfinite()).all()
         ]
-        for call in random.sample(range(len(wanted)), min(COMPARED, len(wanted))):
-            found += self._compared(self.steps[call].tensors, wanted[call], random)
+        calls = random.sample(range(len(wanted)), min(COMPARED, len(wanted)))
+        found += self._compared([self.steps[call].tensors for call in calls], [wanted[call] for call in calls], random)
         return [finding.named(f"{finding.tensor} of new inputs") for finding in found]
 
     def _results(self, step: Step) -> dict[str, Tensor]:
@@ -136,19 +136,36 @@ class NewWork:
         forward = {} if self._is_forward else {name: step.tensors[name] for name in NAMES[Direction.FORWARD]}
         return {**step.landing, **forward}
 
-    def _compared(self, tensors: Mapping[str, Tensor], results: Mapping[str, Tensor], random: Random) -> list[Finding]:
-        """The failures of a call at some queries and some keys."""
-        new = _QKV if self._is_forward else (*_QKV, "dout")
-        inputs = replace(self._given, **{name: tensors[name] for name in new})
-        forward = {name: x for name, x in tensors.items() if name in NAMES[Direction.FORWARD]}
+    def _compared(
+        self, tensors: Sequence[Mapping[str, Tensor]], results: Sequence[Mapping[str, Tensor]], random: Random
+    ) -> list[Finding]:
+        """The failures of calls at some queries and some keys.
+
+        The heads of the calls are beside each other as those of one problem, because a reference of few tokens takes
+        most of its time once for all heads.
+        """
+        given = [{"dout": self._given.dout, **each} for each in tensors]
+        inputs = Inputs(*(_beside(name, given) for name in (*_QKV, "dout")))
+        forward = {name: _beside(name, tensors) for name in NAMES[Direction.FORWARD] if name in tensors[0]}
+        own = self._problem.heads_q, self._problem.num_heads_kv
+        heads_q, heads_kv = (tuple(range(heads)) * len(tensors) for heads in own)
+        problem = self._problem.narrowed(heads_q, heads_kv)
         found: list[Finding] = []
-        for of_keys in (False, True):
-            there = {name: x for name, x in results.items() if (name in _OF_KEYS) is of_keys}
+        for of_keys, heads in zip((False, True), own, strict=True):
+            there = {name: _beside(name, results) for name in results[0] if (name in _OF_KEYS) is of_keys}
             if there:
                 source = inputs.k if of_keys else inputs.q
                 tokens = drawn_tokens(len(source), random, TOKENS).to(source.device)
-                right = reference_at(self._problem, inputs, tokens, forward, of_keys=of_keys, like=self._like)
+                right = reference_at(problem, inputs, tokens, forward, of_keys=of_keys, like=self._like)
                 rows = {name: rows_at(name, result, tokens) for name, result in there.items()}
                 compared = check_values(rows, right, rough_lse=self._rough_lse)
-                found += [replace(each, token=int(tokens[each.token])) for each in compared.failures]
+                found += [
+                    replace(each, token=int(tokens[each.token]), head=each.head % heads) for each in compared.failures
+                ]
         return found
+
+
+def _beside(name: str, calls: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """The heads of a tensor of each call, one call after another."""
+    first, *others = (tensors[name] for tensors in calls)
+    return torch.cat([first, *others], 0 if name == "lse" else 1) if others else first

@@ -9,7 +9,7 @@ from longca.kernels.base import torch_dtype
 from longca.manifests import Device, Problem
 from longca.masks import BlockSparseMask, build
 from longca_bench.measuring.arena import Arena
-from longca_bench.measuring.new_work import NewWork
+from longca_bench.measuring.new_work import COMPARED, NewWork
 from longca_bench.measuring.remote_kernel import Step
 from longca_bench.verification import head_sample, new_inputs
 from longca_bench.verification.inputs import draw_inputs
@@ -92,6 +92,25 @@ def test_every_head_is_compared_whatever_the_reference_samples(direction, mask, 
             (x[places[name]] if name == "lse" else x[:, places[name]]).mul_(1.5)
         found = answer(work, lambda tensors, spoilt=spoilt: spoilt.values())
         assert {each.tensor: each.head for each in found} == {f"{n} of new inputs": h for n, h in places.items()}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("wrong", range(COMPARED))
+def test_each_of_several_calls_is_compared_head_by_head(direction, mask, wrong):
+    work, compute = made(direction, mask=mask, heads=(6, 3), count=COMPARED)
+    calls = iter(range(COMPARED))
+
+    def spoilt(tensors):
+        results = [x.clone() for x in compute(tensors)]
+        if next(calls) == wrong:
+            results[-1][2] *= 1.5  # lse has heads first
+            results[0][:, 2] *= 1.5
+        return results
+
+    names = {"forward": {"out": 2, "lse": 2}, "backward": {"dq": 2}}[direction]
+    found = {each.tensor.split()[0]: each.head for each in answer(work, spoilt)}
+    assert {name: found[name] for name in names} == names
 
 
 def test_without_a_log_sum_exp_the_heads_of_gradients_of_keys_are_drawn_anew(monkeypatch):
