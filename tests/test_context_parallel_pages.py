@@ -137,8 +137,8 @@ def together(run: str, pattern: str, strategy: str, transport: str = "copy_engin
             [(mask, name) for name in ("ulysses", "ring_all_gather", "ring_p2p") for mask in ("full", "causal")],
         ),
         (
-            r"`ring_p2p` reaches (N) on the full mask \(the aim was 1.00\), and on the causal one (N) by the copy engine "
-            r"and (N) by",
+            r"`ring_p2p` reaches (N) on the full mask \(the aim was 1.00\), and on the causal one (N) by the copy "
+            r"engine and (N) by",
             "links64k",
             [("full", "ring_p2p"), ("causal", "ring_p2p"), ("causal", "ring_p2p", "collectives")],
         ),
