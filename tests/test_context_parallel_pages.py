@@ -9,6 +9,9 @@ import pytest
 
 from longca import Device, Problem, masks, registry
 from longca.discovery.loading import load_object
+from longca.errors import UnsupportedError
+from longca.manifests.step_cuts import step_problems
+from longca.masks import Form
 from longca_advice.nominal import imbalance
 from longca_bench.measuring.records import read_records
 from longca_bench.reports.rows import Rows
@@ -97,6 +100,24 @@ def test_what_placements_of_documents_send(ranks):
         moved = sent("ring_all_gather", problem, {"ring": ranks}, placement)
         assert (busiest, mib) == (f"{imbalance(problem, layout):.2f}", f"{moved:.0f}"), placement
     assert len(shown) == 4
+
+
+def test_layers_of_placements():
+    (fa3,) = (offer.most for offer in registry().kernels["fa3"].offers if offer.form is Form.LAYERS)
+    placements = ("contiguous", "zigzag", "zigzag_document", "balanced", "whole_documents")
+    for name, *shown in rows(PAGE, "mask on so many ranks", *map("`{}`".format, placements)):
+        pattern, ranks = re.fullmatch(r"`?(\w+)`?, (\d) ranks", name).groups()
+        lengths = {"causal_document": {"lengths": "prolong64k", "seed": 3}, "shared_question": {"lengths": "mix"}}
+        mask = masks.sample(pattern, 2**17, **lengths.get(pattern, {}))
+        problem = Problem(mask=mask, heads_q=64, heads_kv=8, device=Device("cpu"), dtype="bfloat16")
+        for placement, most in zip(placements, shown, strict=True):
+            try:
+                layout = registry().layout("ring_all_gather", problem, {"ring": int(ranks)}, placement)
+            except UnsupportedError:
+                assert most == "–", (name, placement)
+                continue
+            steps = [step for steps in step_problems(problem, layout) for step in steps if step is not None]
+            assert int(most) == max(step.concrete_mask.count(Form.LAYERS) for step in steps) <= fa3, (name, placement)
 
 
 def test_what_block_sparse_masks_send_beside_a_dense_gather():
