@@ -41,7 +41,7 @@ class Late(Naive):
 """
 SLEEPS = "time.sleep(0.3)"
 TIRES = """
-        end = time.perf_counter() + (0.02 if self.calls <= 16 else 0.06)
+        end = time.perf_counter() + (0.02 if self.calls <= 10 else 0.06)
         while time.perf_counter() < end:
             pass
 """
@@ -537,7 +537,7 @@ def test_the_record_of_a_pair_names_both_distributions(faulty, tmp_path):
 
 @pytest.mark.slow
 def test_samples_that_new_inputs_object_to_are_taken_again(faulty, tmp_path):
-    """A machine may become slower for good among the samples. This kernel does so in its 17th call."""
+    """A machine may become slower for good among the samples. This kernel does so in its eleventh call."""
     provide(faulty, "tiring", TIRES)
     process = start(faulty, tmp_path / "run", "--kernel", "tiring", "--direction", "forward")
     output, errors = process.communicate(timeout=600)
