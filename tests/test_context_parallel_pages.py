@@ -105,7 +105,9 @@ def test_what_placements_of_documents_send(ranks):
 def test_layers_of_placements():
     (fa3,) = (offer.most for offer in registry().kernels["fa3"].offers if offer.form is Form.LAYERS)
     placements = ("contiguous", "zigzag", "zigzag_document", "balanced", "whole_documents")
-    for name, *shown in rows(PAGE, "mask on so many ranks", *map("`{}`".format, placements)):
+    table = rows(PAGE, "mask on so many ranks", *map("`{}`".format, placements))
+    assert table
+    for name, *shown in table:
         pattern, ranks = re.fullmatch(r"`?(\w+)`?, (\d) ranks", name).groups()
         lengths = {"causal_document": {"lengths": "prolong64k", "seed": 3}, "shared_question": {"lengths": "mix"}}
         mask = masks.sample(pattern, 2**17, **lengths.get(pattern, {}))

@@ -5,9 +5,8 @@
 
 One judge measures the honest kernel `naive` twice, then a misbehaving kernel in the direction in which it misbehaves,
 and then `naive` again. The ratio of the last two times of `naive` is compared with that of the first two, which has
-nothing between. A misbehaving kernel whose record is not what its table says is named, and is in neither; the file has
-its message. An interrupt
-keeps what was measured until then.
+nothing between. A misbehaving kernel whose record is not what its table says is named, and is in neither. The file has
+that record's message. An interrupt keeps what was measured until then.
 """
 
 from __future__ import annotations

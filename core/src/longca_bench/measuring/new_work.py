@@ -149,7 +149,7 @@ class NewWork:
         forward = {name: _beside(name, tensors) for name in NAMES[Direction.FORWARD] if name in tensors[0]}
         own = self._problem.heads_q, self._problem.num_heads_kv
         heads_q, heads_kv = (tuple(range(heads)) * len(tensors) for heads in own)
-        problem = self._problem.narrowed(heads_q, heads_kv)
+        problem = self._problem if len(tensors) == 1 else self._problem.narrowed(heads_q, heads_kv)
         found: list[Finding] = []
         for of_keys, heads in zip((False, True), own, strict=True):
             there = {name: _beside(name, results) for name in results[0] if (name in _OF_KEYS) is of_keys}
