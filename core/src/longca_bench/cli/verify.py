@@ -121,8 +121,8 @@ def verify(
     package that it requires or of PyTorch is installed. A kernel that is wrong is passed over by kernel='auto' on this
     machine, until another version of it is installed.
 
-    With --function a function of yours is verified, in this process. The answer names what is wrong in known ways.
-    Under torchrun each rank's function gets the rank's own tokens.
+    With --function a function of yours is verified. The answer names what is wrong in known ways. Under torchrun each
+    rank's function gets the rank's own tokens.
 
     Example: longca verify --kernel sdpa
 
@@ -142,7 +142,7 @@ def verify(
     }
     if function is not None:
         own = {"kernel": kernel, "jobs": jobs > 1, "repeat": repeat, "unverified": unverified}
-        _refuse("--function is verified in this process, on its own", own)
+        _refuse("--function verifies one function, on its own", own)
         from longca_bench.cli.verify_function import verify_function
 
         given = {name: value for name, value in about.items() if value is not None}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from longca.discovery.quiet import stdout_to_stderr
 from longca.errors import LongCAError, RequestError
 from longca.limits import shown
 from longca_bench.cli.finding_json import finding_as_json
@@ -24,11 +21,13 @@ if TYPE_CHECKING:
     from longca_bench.cli.mask_options import MaskOptions
     from longca_bench.functions.check import FunctionCheck, MaskCheck
     from longca_bench.functions.ranks import Ranks
+    from longca_bench.functions.remote import RemoteFunction
 
 __all__ = ["verify_function"]
 
 _MOST_SHOWN = 3  # wrong masks
 _HEADS, _HEAD_DIM = "4:2", 64
+_LEAST = 1.0  # seconds that a rank waits for another one
 #: Visible pairs of the largest mask by device. float64 attention computes each of them, which takes minutes.
 _MOST_PAIRS = {"cpu": 2**33, "cuda": 2**40}
 #: Numbers of a tensor by device: 1 and 16 GiB in float64. Masks that options do not describe have about _LENGTH tokens.
@@ -45,25 +44,21 @@ def verify_function(
         given: The given options that go with --function, by name.
         described: The options of a mask.
         device: The device.
-        timeout: Seconds that the function may take for each mask.
+        timeout: Seconds that the function's import and each call may take.
         as_json: Whether to print JSON.
 
     Raises:
         RequestError: The function cannot be loaded or called, or an option does not fit.
-        VerificationError: The function raised on a rank.
+        VerificationError: The function raised on a rank, or gave no answer in time, or its import ended the worker.
         typer.Exit: The function is wrong. The code is 1.
     """
-    from longca_bench.functions.calling import read_function
     from longca_bench.functions.check import examine
-    from longca_bench.functions.user_function import load
 
     heads = parse_heads(given.get("heads", _HEADS), _HEADS)
     mask = _mask(given.get("mask"), described, heads)
     _check_size(mask, device, heads, given.get("head_dim", _HEAD_DIM))
     chosen_directions(given.get("direction"))
-    quiet = stdout_to_stderr() if as_json else nullcontext()
-    with quiet, _job(device, given, timeout) as ranks, _deadline(text, timeout, ranks) as before:
-        function = read_function(load(text), text)
+    with _ranks(given, timeout) as ranks, _function(text, device, timeout) as function:
         placement = given.get("placement", "contiguous")
         found = examine(
             function,
@@ -79,8 +74,7 @@ def verify_function(
             equal_lengths=bool(given.get("equal_lengths")),
             seed=described.seed,
             ranks=ranks,
-            placement=load(placement) if ":" in placement else placement,
-            before=before,
+            placement=function.placing(placement) if ":" in placement else placement,
         )
     if ranks is None or ranks.rank == 0:
         print_json(_as_json(found)) if as_json else _print(found)
@@ -121,12 +115,11 @@ def _check_size(mask: Mask | str | None, device: Device, heads: tuple[int, int],
 
 
 @contextmanager
-def _job(device: Device, given: Mapping[str, Any], timeout: float) -> Iterator[Ranks | None]:
-    """The process group of torchrun's ranks. None on one device."""
+def _ranks(given: Mapping[str, Any], timeout: float) -> Iterator[Ranks | None]:
+    """The process group of torchrun's ranks, on CPUs. None on one device."""
     from longca_bench.ranks.job import current_job
 
-    job = current_job()
-    if job is None:
+    if current_job() is None:
         if "placement" in given:
             raise RequestError(
                 "--placement shares tokens among ranks, and there are none; start it with `torchrun --nproc-per-node 2 "
@@ -136,15 +129,11 @@ def _job(device: Device, given: Mapping[str, Any], timeout: float) -> Iterator[R
         return
     from datetime import timedelta
 
-    import torch
     import torch.distributed as dist
 
     from longca_bench.functions.ranks import Ranks
 
-    if device.kind == "cuda":
-        torch.cuda.set_device(job.local_rank)
-    backend = "cpu:gloo,cuda:nccl" if device.kind == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=max(timeout, 1.0)))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=max(timeout, _LEAST)))
     try:
         yield Ranks.of()
     finally:
@@ -153,31 +142,24 @@ def _job(device: Device, given: Mapping[str, Any], timeout: float) -> Iterator[R
 
 
 @contextmanager
-def _deadline(name: str, timeout: float, ranks: Ranks | None) -> Iterator[Any]:
-    """A function that is called before each mask, and gives the function its seconds. The process ends after them."""
-    timers: list[threading.Timer] = []
-    where = "" if ranks is None else f"rank {ranks.rank}: "
-    advice = (
-        "raise --timeout if it is only slow" if ranks is None else "a rank may wait in a collective that others skip"
-    )
+def _function(text: str, device: Device, timeout: float) -> Iterator[RemoteFunction]:
+    """The function in a worker, which ends with the block. On ranks the workers join each other."""
+    import torch
 
-    def late(label: str) -> None:
-        said = f"error: {where}{name} gave no answer on {label} within {timeout:g} s; {advice}\n"
-        os.write(2, said.encode())
-        os._exit(1)
+    from longca.kernels.base import torch_device
+    from longca_bench.conformance.road import workers_on
+    from longca_bench.functions.remote import RemoteFunction
+    from longca_bench.ranks.job import current_job
 
-    def before(label: str) -> None:
-        for timer in timers:
-            timer.cancel()
-        timers[:] = [threading.Timer(timeout, late, (label,))]
-        timers[0].daemon = True
-        timers[0].start()
-
+    job, place = current_job(), torch_device(device)
+    if job is not None and place.type == "cuda":
+        place = torch.device("cuda", job.local_rank)
+        torch.cuda.set_device(place)
+    workers = workers_on(place)
     try:
-        yield before
+        yield RemoteFunction(workers, text, timeout, job)
     finally:
-        for timer in timers:
-            timer.cancel()
+        workers.end()
 
 
 def _print(found: FunctionCheck) -> None:

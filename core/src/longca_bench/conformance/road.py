@@ -22,7 +22,7 @@ from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import methods_of
 from longca_bench.measuring.workers import Workers
 
-__all__ = ["Road"]
+__all__ = ["Road", "workers_on"]
 
 _MOST_KERNELS = 4  # with a worker each
 _MOST_UNUSED = 200  # blocks of shared memory without a tensor, each of which holds a file descriptor
@@ -60,13 +60,7 @@ class Road:
         return methods_of(registry.load(name))
 
     def _remote(self, registry: Registry, name: str, device: Device) -> RemoteKernel:
-        place = torch_device(device)
-        environment = workers_environment()
-        if place in _judges and _judges[place].environment != environment:
-            _judges.pop(place).workers.close()
-        if place not in _judges:
-            _judges[place] = _Judge(environment, Workers(Keeper(environment), place))
-        return _judges[place].kernel(registry, name, self.timeout)
+        return _judge(torch_device(device)).kernel(registry, name, self.timeout)
 
 
 @dataclass
@@ -99,6 +93,20 @@ class _Judge:
 
 
 _judges: dict[torch.device, _Judge] = {}
+
+
+def workers_on(place: torch.device) -> Workers:
+    """The workers of this process on a device. Their keeper ends with the process."""
+    return _judge(place).workers
+
+
+def _judge(place: torch.device) -> _Judge:
+    environment = workers_environment()
+    if place in _judges and _judges[place].environment != environment:
+        _judges.pop(place).workers.close()
+    if place not in _judges:
+        _judges[place] = _Judge(environment, Workers(Keeper(environment), place))
+    return _judges[place]
 
 
 def _close() -> None:

@@ -7,6 +7,7 @@
 | `shapes` | the shapes of a function's tensors |
 | `ranks` | the tokens of each rank, cut and gathered |
 | `calling` | one call, with its gradients |
+| `remote`, `commands`, `worker` | a function that a worker imports and calls |
 | `oracle` | the right results, with rotary positions and with a part of the pairs |
 | `guesses`, `mask_guesses`, `rank_guesses` | what a function with a known mistake returns |
 | `mistakes` | the known mistakes, and the search for those that explain results |

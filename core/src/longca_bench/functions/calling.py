@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.errors import LongCAError, RequestError, VerificationError
@@ -18,9 +21,13 @@ from longca_bench.functions.shapes import Shape
 from longca_bench.functions.user_function import UserFunction
 from longca_bench.verification.inputs import Inputs
 
-__all__ = ["Way", "arguments_of", "called", "output_of", "read_function"]
+__all__ = ["Call", "Callee", "Here", "LateError", "Way", "arguments_of", "called", "output_of", "read_function"]
 
 _GRADIENTS = {"q": "dq", "k": "dk", "v": "dv"}
+
+
+class LateError(VerificationError):
+    """A function gave no answer in time."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +47,99 @@ class Way:
     tokens: Tokens = ()
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a function on tensors that are laid out.
+
+    Attributes:
+        problem: The problem of each sequence.
+        shape: The shape of its tensors.
+        batch: Number of sequences, or None for packed tensors.
+        queries: The rank's own queries, as positions in the sequence. None for all.
+    """
+
+    problem: Problem
+    shape: Shape
+    batch: int | None = None
+    queries: NDArray[np.int64] | None = None
+
+    @property
+    def results(self) -> dict[str, str]:
+        """The names of the results, each with the tensor that it is like."""
+        gradients = {_GRADIENTS[name]: name for name in _GRADIENTS}
+        return {"out": "q", **(gradients if self.problem.direction is Direction.BACKWARD else {})}
+
+
+class Callee(Protocol):
+    """A function that is called in this process or in a worker."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The parameters after q, k and v that LongCA fills."""
+
+    def results(self, call: Call, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its results by their names, in the shape of its tensors.
+
+        Args:
+            call: The call.
+            tensors: `q`, `k`, `v` and `dout`.
+
+        Raises:
+            VerificationError: It raises, or its results are no attention of its inputs: no tensor, another shape, dtype
+                or device, or no gradient. The message has the remedy.
+        """
+
+
+@dataclass(frozen=True)
+class Here:
+    """A function that is called in this process.
+
+    Attributes:
+        function: The function.
+        group: The process group of the ranks, or None on one device.
+    """
+
+    function: UserFunction
+    group: dist.ProcessGroup | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self.function.name
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The parameters after q, k and v that LongCA fills."""
+        return self.function.asks
+
+    def results(self, call: Call, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its results by their names. See `Callee.results`."""
+        function, is_backward = self.function, call.problem.direction is Direction.BACKWARD
+        leaves = {name: tensors[name].detach().requires_grad_(is_backward) for name in _GRADIENTS}
+        made = arguments_of(function, Context(call.problem, call.batch, call.queries, self.group))
+        try:
+            found = function.call(*leaves.values(), **made)
+        except (Exception, SystemExit) as error:
+            raise VerificationError(f"{self.name} raised {_said(error)}") from error
+        out = output_of(function, found, leaves["q"], call.shape)
+        gradients = _gradients(function, out, leaves, tensors["dout"]) if is_backward else {}
+        return {"out": out.detach(), **gradients}
+
+
 def read_function(function: Any, name: str | None = None) -> UserFunction:
     """A function with the parameters that LongCA fills. See `UserFunction.of`."""
     return UserFunction.of(function, tuple(ARGUMENTS), name)
 
 
-def called(function: UserFunction, problem: Problem, sequences: Sequence[Inputs], way: Way) -> list[dict[str, Tensor]]:
+def called(callee: Callee, problem: Problem, sequences: Sequence[Inputs], way: Way) -> list[dict[str, Tensor]]:
     """Calls a function, and gathers its results in the order of tokens.
 
     Args:
-        function: The function.
+        callee: The function.
         problem: The problem of each sequence.
         sequences: The inputs of each sequence.
         way: How it is called.
@@ -59,30 +149,18 @@ def called(function: UserFunction, problem: Problem, sequences: Sequence[Inputs]
         the first get an empty list.
 
     Raises:
-        VerificationError: It raises, or its results are no attention of its inputs: no tensor, another shape, dtype or
-            device, or no gradient. The message has the remedy.
+        VerificationError: See `Callee.results`. It is also raised for a function that changes an input.
     """
     own = None if way.ranks is None else way.tokens[way.ranks.rank]
     tensors = {
         name: way.shape.laid_out(_own(sequences, name, own), strided=way.strided) for name in ("q", "k", "v", "dout")
     }
     before = {name: x.clone() for name, x in tensors.items()}
-    is_backward = problem.direction is Direction.BACKWARD
-    leaves = {name: tensors[name].requires_grad_(is_backward) for name in _GRADIENTS}
-    batch = len(sequences) if way.shape.is_batched else None
-    context = Context(problem, batch, own, None if way.ranks is None else way.ranks.group)
-    made = arguments_of(function, context)
-    try:
-        found = function.call(*leaves.values(), **made)
-    except (Exception, SystemExit) as error:
-        raise VerificationError(f"{function.name} raised {_said(error)}") from error
-    out = output_of(function, found, leaves["q"], way.shape)
-    results = {"out": out.detach()}
-    if is_backward:
-        results |= _gradients(function, out, leaves, tensors["dout"])
+    call = Call(problem, way.shape, len(sequences) if way.shape.is_batched else None, own)
+    results = callee.results(call, tensors)
     for name, x in tensors.items():
-        if not torch.equal(x.detach(), before[name]):
-            raise VerificationError(f"{function.name} changes {name} in place; let it write to a tensor of its own")
+        if not torch.equal(x, before[name]):
+            raise VerificationError(f"{callee.name} changes {name} in place; let it write to a tensor of its own")
     apart = {name: way.shape.packed(x) for name, x in results.items()}
     parts = [{name: found[at] for name, found in apart.items()} for at in range(len(sequences))]
     return parts if way.ranks is None else way.ranks.gather(parts, way.tokens)

@@ -16,13 +16,12 @@ from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import Mask
-from longca_bench.functions.calling import Way, called, read_function
+from longca_bench.functions.calling import Callee, Here, LateError, Way, called, read_function
 from longca_bench.functions.mask_sets import Labelled, masks_for
 from longca_bench.functions.mistakes import Mistake, explain
 from longca_bench.functions.oracle import Asked, right
 from longca_bench.functions.ranks import Placing, Ranks, tokens_of_ranks
 from longca_bench.functions.shapes import Shape
-from longca_bench.functions.user_function import UserFunction
 from longca_bench.verification.findings import Finding, check_values
 from longca_bench.verification.inputs import draw_inputs
 
@@ -174,7 +173,8 @@ def check(
     described = {"dtype": dtype, "heads": heads, "head_dim": head_dim, "softmax_scale": softmax_scale}
     asked = {"shape": shape, "direction": direction, "rotary": rotary, "equal_lengths": equal_lengths, "seed": seed}
     read, ranks = read_function(function, name), None if placement is None else Ranks.of(group)
-    found = examine(read, mask, device or current_device(), ranks=ranks, placement=placement, **described, **asked)  # type: ignore[arg-type]
+    here = Here(read, None if ranks is None else ranks.group)
+    found = examine(here, mask, device or current_device(), ranks=ranks, placement=placement, **described, **asked)  # type: ignore[arg-type]
     if not found.passed:
         worst = next((str(each.worst) for each in found.failures if each.worst is not None), "")
         said = " ".join([*found.sentences, f"Worst row: {worst}." if worst else ""]).strip()
@@ -183,7 +183,7 @@ def check(
 
 
 def examine(
-    function: UserFunction,
+    callee: Callee,
     mask: Mask | str | None,
     device: Device,
     *,
@@ -198,20 +198,18 @@ def examine(
     seed: int,
     ranks: Ranks | None = None,
     placement: Placing | None = None,
-    before: Callable[[str], None] = lambda label: None,
 ) -> FunctionCheck:
     """Verifies a function on all its masks. The arguments are those of `check`.
 
     Args:
-        function: The function.
+        callee: The function.
         mask: One mask, a pattern, or None.
         device: The device.
         ranks: The ranks, or None on one device.
-        before: Is called with the label of each mask before the function is.
         shape: See `check`, like all arguments that follow.
 
     Raises:
-        VerificationError: It raises on a rank.
+        VerificationError: It raises on a rank, or gives no answer in time.
         RequestError: An argument does not fit.
     """
     if shape not in tuple(Shape):
@@ -225,9 +223,7 @@ def examine(
     labelled: Sequence[Labelled] = (
         [(mask.label, mask)]
         if isinstance(mask, Mask)
-        else masks_for(
-            function.name, function.asks, mask, heads, square=equal_lengths or rotary is not None, ranks=size
-        )
+        else masks_for(callee.name, callee.asks, mask, heads, square=equal_lengths or rotary is not None, ranks=size)
     )
     checks = list[MaskCheck]()
     for label, each in labelled:
@@ -241,17 +237,16 @@ def examine(
             direction=Direction(direction),
             softmax_scale=softmax_scale,
         )
-        before(label)
         tokens = () if ranks is None else tokens_of_ranks(placement or "contiguous", problem, size)
         way = Way(Shape(shape), ranks=ranks, tokens=tokens)  # type: ignore[call-arg]  # a member by its name
         to_explain = sum(not made.passed for made in checks) < _MOST_EXPLAINED
-        checks.append(_on_mask(function, label, problem, way, rotary, seed, to_explain))
-    found = FunctionCheck(function.name, dtype, tuple(checks))
+        checks.append(_on_mask(callee, label, problem, way, rotary, seed, to_explain))
+    found = FunctionCheck(callee.name, dtype, tuple(checks))
     return found if ranks is None else ranks.share(found)
 
 
 def _on_mask(
-    function: UserFunction, label: str, problem: Problem, way: Way, rotary: float | None, seed: int, to_explain: bool
+    callee: Callee, label: str, problem: Problem, way: Way, rotary: float | None, seed: int, to_explain: bool
 ) -> MaskCheck:
     """Verifies the function on contiguous tensors, and if these are right on strided ones."""
     batch = _BATCH if way.shape.is_batched else 1
@@ -259,10 +254,12 @@ def _on_mask(
     for strided in (False, True):
         here = f"{label}, strided" if strided else label
         try:
-            results = called(function, problem, [asked.inputs for asked in sequences], replace(way, strided=strided))
+            results = called(callee, problem, [asked.inputs for asked in sequences], replace(way, strided=strided))
         except VerificationError as error:
             if way.ranks is not None:
                 raise VerificationError(f"rank {way.ranks.rank}: {error}") from error
+            if isinstance(error, LateError):
+                raise
             return MaskCheck(here, error=str(error), mistakes={Mistake.STRIDES: str(error)} if strided else {})
         found = _compared(here, sequences, results, strided=strided, to_explain=to_explain)
         if not (found.passed if way.ranks is None else way.ranks.share(found.passed)):

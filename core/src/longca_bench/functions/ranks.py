@@ -12,12 +12,13 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca.errors import RequestError, UnknownNameError
+from longca.errors import LongCAError, RequestError, UnknownNameError
 from longca.manifests import Problem
 from longca.masks import Mask
+from longca.plain_text import plain_text, type_name
 from longca.plugins import registry
 
-__all__ = ["Placing", "Ranks", "Tokens", "tokens_of_ranks"]
+__all__ = ["Placing", "Ranks", "Tokens", "placed_tokens", "tokens_of_ranks"]
 
 #: The tokens of each rank: from the mask and the number of ranks to integers [tokens of the rank] for each.
 Placing = str | Callable[[Mask, int], Sequence[Any]]
@@ -98,7 +99,7 @@ def tokens_of_ranks(placing: Placing, problem: Problem, size: int) -> Tokens:
     mask = problem.concrete_mask
     tokens = np.arange(mask.seqlen_q)
     if callable(placing):
-        return _checked(placing(mask, size), size, mask.seqlen_q, getattr(placing, "__name__", "the shard function"))
+        return placed_tokens(placing, mask, size)
     if placing == "contiguous":
         return tuple(np.array_split(tokens, size))
     if placing == "zigzag":
@@ -113,7 +114,24 @@ def tokens_of_ranks(placing: Placing, problem: Problem, size: int) -> Tokens:
     raise UnknownNameError("placement", placing, known)
 
 
-def _checked(found: Any, size: int, seqlen: int, name: str) -> Tokens:
+def placed_tokens(placing: Callable[[Mask, int], Sequence[Any]], mask: Mask, size: int) -> Tokens:
+    """The tokens of each rank by a placement function.
+
+    Args:
+        placing: The function.
+        mask: The mask of all tokens.
+        size: Number of ranks.
+
+    Raises:
+        RequestError: It raises, or returns something other than every token once.
+    """
+    name, seqlen = getattr(placing, "__name__", "the placement function"), mask.seqlen_q
+    try:
+        found: Any = placing(mask, size)
+    except LongCAError:
+        raise
+    except Exception as error:
+        raise RequestError(f"{name} raised {type_name(error)}: {plain_text(error, 500)}".rstrip(": ")) from error
     try:
         tokens = tuple(np.asarray(each, np.int64).reshape(-1) for each in found)
     except (TypeError, ValueError):

@@ -228,6 +228,7 @@ class Answer(_Data):
         kept: Whether a strategy's forward kept tensors for its backward.
         traffic: The collectives of a call, by their kind.
         steps: Seconds of each step of a stream, or of each plan.
+        counts: Tokens of each rank, by a placement function.
     """
 
     number: _Size = 0
@@ -248,3 +249,4 @@ class Answer(_Data):
     kept: bool = False
     traffic: Annotated[dict[_Kind, Traffic], Field(max_length=8)] = {}
     steps: Annotated[list[_Seconds], Field(max_length=1024)] = []
+    counts: Annotated[list[_Size], Field(max_length=2**14)] = []

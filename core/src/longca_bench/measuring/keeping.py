@@ -31,6 +31,7 @@ _MODULE = "longca_bench.measuring.keeper"
 _START = 120.0  # seconds: importing torch on a busy machine takes long
 _ANSWER = 10.0  # seconds in which a keeper answers, unless something stopped it
 _PAUSE = 0.01
+_READ = 0.2  # seconds in which the output of a worker that has ended is read
 _LAST_WORDS = 2000  # characters of a worker's output that are kept
 #: Variables that name folders of the user's. A run may be below them.
 _FOLDERS = ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD", "SGE_O_WORKDIR")
@@ -207,12 +208,14 @@ class WorkerProcess:
         pid: Its number.
         connection: The judge's end of the connection.
         resting: The processes that were stopped with it when it was told to rest.
+        echoes: Whether its output goes to this process's standard error too.
     """
 
     def __init__(self, keeper: Keeper, pid: int, connection: Connection, output: int) -> None:
         self.pid, self.connection = pid, connection
         self._keeper, self._times_lost = keeper, keeper.times_lost
         self.resting: list[int] = []
+        self.echoes = False
         self._group: Path | Literal[False] | None = None  # False without one, None until it is looked for
         self._last: deque[bytes] = deque(maxlen=8)
         self._reader = threading.Thread(target=self._read, args=(output,), daemon=True)
@@ -226,7 +229,7 @@ class WorkerProcess:
     @property
     def last_words(self) -> str:
         """The last of what the worker printed, as plain text."""
-        self._reader.join(0.2)
+        self._reader.join(_READ)
         return plain_text(b"".join(self._last).decode("utf-8", "replace")[-_LAST_WORDS:].strip(), _LAST_WORDS)
 
     def rest(self) -> None:
@@ -264,12 +267,17 @@ class WorkerProcess:
         """
         with suppress(OSError):
             self.connection.close()
-        return self._keeper.end(self, is_lost=is_lost and not self.is_orphan)  # another keeper knows no orphan's code
+        how = self._keeper.end(self, is_lost=is_lost and not self.is_orphan)  # another keeper knows no orphan's code
+        if self.echoes:
+            self._reader.join(_READ)
+        return how
 
     def _read(self, output: int) -> None:
         with os.fdopen(output, "rb", buffering=0) as words, suppress(OSError):
             while said := words.read(2**12):
                 self._last.append(said)
+                if self.echoes:
+                    os.write(2, said)
 
 
 def _signal(pids: Iterable[int], number: int) -> None:

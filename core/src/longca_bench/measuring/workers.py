@@ -129,6 +129,7 @@ class Worker:
         is_joined: Whether the process has joined the workers of other ranks.
         latency: Seconds from a command that asks nothing until its answer, before a plugin was loaded.
         look: Is called now and then while the judge waits for an answer, and before an error is raised.
+        echoes: Whether what a new process prints goes to this process's standard error too.
     """
 
     def __init__(self, workers: Workers, keeper: Keeper, setup: WorkerSetup) -> None:
@@ -139,6 +140,7 @@ class Worker:
         self._rests, self._paused, self._sent = False, False, 0
         self.age, self.latency, self.is_changed, self.is_joined = 0, 0.0, False, False
         self.look: Callable[[], None] = lambda: None
+        self.echoes = False
 
     @property
     def is_running(self) -> bool:
@@ -264,6 +266,7 @@ class Worker:
         self._workers.alone(self)  # before it goes on, so that nothing of its own is taken for another worker's
         if self._process is None:
             self._process = self._keeper.start(self._setup)
+            self._process.echoes = self.echoes
             self.latency = self._pinged()
         if self._rests:
             self._process.wake()

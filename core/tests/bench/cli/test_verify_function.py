@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from longca.errors import LongCAError
+from longca.errors import LongCAError, VerificationError
 from longca_bench.cli.app import app
 
 FOLDER = Path(__file__).parents[1] / "functions"
@@ -83,7 +83,7 @@ def test_what_a_function_prints_is_no_part_of_the_json(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--kernel", "sdpa"), "--function is verified in this process, on its own; leave out --kernel"),
+        (("--kernel", "sdpa"), "--function verifies one function, on its own; leave out --kernel"),
         (("--repeat", "2"), "leave out --repeat"),
         (("--seqlen", "96"), "--seqlen describe a mask without a pattern; name it, such as --mask causal_document"),
         (("--heads", "4x2"), "--heads is '4x2'; give query heads and KV heads, such as 4:2"),
@@ -109,6 +109,32 @@ def test_a_mask_whose_float64_attention_would_take_hours_is_refused(verify):
 def test_options_of_a_function_need_one():
     ran = CliRunner().invoke(app, ["verify", "--kernel", "sdpa", "--shape", "bhsd", "--window", "3"])
     assert str(ran.exception).endswith("on every offer of their manifests; leave out --shape and --window")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("exits", "on causal of 96 tokens: the worker exited with code 0. Shown by causal of 96 tokens"),
+        ("raises_what_cannot_be_said", "<Unsayable, whose text cannot be made: SystemExit>"),
+        ("sets_dtype", "changes global state: default dtype"),
+        ("patches_the_check", "worst row: causal of 96 tokens: "),
+    ],
+)
+def test_a_function_reaches_nothing_of_the_command(verify, name, said):
+    ran = verify(name, *CAUSAL)
+    assert ran.exit_code == 1, ran.output
+    assert isinstance(ran.exception, SystemExit)
+    assert f"wrong_functions:{name} is wrong on 1 of 1 mask" in ran.stdout
+    assert said in ran.stdout
+
+
+def test_an_import_that_ends_its_process_is_told(tmp_path, monkeypatch):
+    (tmp_path / "exits_at_once.py").write_text("import os\n\nprint('so long')\nos._exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, ["verify", "--function", "exits_at_once:attend", "--device", "cpu", *CAUSAL])
+    assert isinstance(ran.exception, VerificationError)
+    said = "exits_at_once:attend while it was imported: the worker exited with code 0. Its last words: so long"
+    assert str(ran.exception) == said
 
 
 def test_a_function_that_hangs_is_ended():

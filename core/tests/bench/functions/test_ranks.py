@@ -132,6 +132,7 @@ def test_zigzag_pairs_the_ends():
     [
         ("zigzg", UnknownNameError, "Did you mean zigzag"),
         (lambda mask, ranks: [[0, 1], [1, 2]], RequestError, "returned 4 tokens on 2 ranks; return the positions"),
+        (lambda mask, ranks: 1 // 0, RequestError, "<lambda> raised ZeroDivisionError: integer division"),
         (lambda mask, ranks: None, RequestError, "returned a NoneType; return the positions of each rank's tokens"),
     ],
 )

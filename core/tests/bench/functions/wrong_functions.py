@@ -1,5 +1,7 @@
 """Attention functions that are wrong in one respect each, and one that is right. They take packed tensors."""
 
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -207,6 +209,35 @@ def views_heads(q, k, v, attn_mask, scale):
 def hangs(q, k, v, attn_mask):
     while True:
         pass
+
+
+class Unsayable(BaseException):
+    def __str__(self):
+        raise SystemExit(0)
+
+
+def raises_what_cannot_be_said(q, k, v, attn_mask):
+    raise Unsayable
+
+
+def exits(q, k, v, attn_mask):
+    os._exit(0)
+
+
+def sets_dtype(q, k, v, attn_mask, scale):
+    torch.set_default_dtype(torch.float64)
+    return right(q, k, v, attn_mask, scale)
+
+
+def patches_the_check(q, k, v, attn_mask):
+    from longca_bench.functions import calling, check
+    from longca_bench.verification import findings
+
+    found = findings.Verification(())
+    check.check_values = findings.check_values = lambda *arguments, **options: found
+    check.called = calling.called
+    torch.equal = lambda *arguments: True
+    return q * 0 + (k.sum() + v.sum()) * 0
 
 
 def detaches(q, k, v, attn_mask, scale):
