@@ -96,8 +96,8 @@ class Environment:
         return done.stdout
 
     def install(self, *requirements: str, codes: Collection[int] = (0,)) -> None:
-        """Installs requirements with pip."""
-        self.run("python", "-m", "pip", "install", "--quiet", *requirements, codes=codes)
+        """Installs requirements with pip. Modules are compiled when they are imported: torch has some thousands."""
+        self.run("python", "-m", "pip", "install", "--quiet", "--no-compile", *requirements, codes=codes)
 
     def longca(self, *arguments: str, codes: Collection[int] = (0,)) -> Any:
         """What a command of `longca` prints as JSON."""

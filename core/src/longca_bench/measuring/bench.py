@@ -82,7 +82,10 @@ class Bench:
         return Result(status, doubt, {**fields, **times} if self._world.rank == 0 else {})
 
     def _planned(self, task: Task) -> Trial:
-        """The trial of a case. The plan is made before inputs are drawn, so it can compute nothing with them."""
+        """The trial of a case. The plan is made before its worker gets inputs, so it can compute nothing with them.
+
+        Kernels of one mask share inputs and sampled heads, which are drawn after the first kernel's plan.
+        """
         problem = task.case.problem(self._device)
         make = self._planned_here if task.sharing is None else self._planned_on_ranks
         return make(task, problem)

@@ -64,8 +64,10 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
         "flops": case.problem(device).flops,
     }
     if (parallel := case.parallel) is not None:
+        provider = registry.strategy_provider(parallel.strategy)
         fields |= {
             "strategy": parallel.strategy,
+            "strategy_distribution": f"{provider.distribution} {provider.version}",
             "placement": parallel.placement,
             "transport": None if parallel.transport is Transport.AUTO else str(parallel.transport),
             "world_size": parallel.world_size,

@@ -122,9 +122,9 @@ class Record(BaseModel):
         tflops: flops over median for each rank, in 10¹² a second.
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
         judge_bytes: Bytes that the judge took on the device, with the tensors that it shares. None on CPUs.
-        clocks: Seconds of the samples by the worker's clock and by the judge's, their median distance, and the largest
-            that is allowed. For several ranks they are those of the rank whose clocks are furthest apart. Empty in
-            earlier records.
+        clocks: Seconds of the samples by the worker's clock and by the judge's, the lower quartile of their distances in
+            the shorter half of the samples, and the largest distance that is allowed. For several ranks they are those
+            of the rank whose clocks are furthest apart. Empty in earlier records.
         machine: Noise of the machine during the timed calls: cores that other processes used, frequencies, drift of the
             samples, and whether and why the machine was busy. With `--wait-idle` also the seconds of waiting and the
             number of measurements. None in earlier records.
@@ -132,6 +132,8 @@ class Record(BaseModel):
         findings: The worst row of each verified tensor.
         strategy: Name of the context-parallel strategy, which runs in the kernel's process. None on one device, like
             all fields below but `finished`.
+        strategy_distribution: Distribution of the strategy and its version, as in `longca-cp 0.1.0`. None in earlier
+            records.
         placement: The requested placement of tokens on ranks, or `auto`.
         placed: The placement that was measured, with `auto` resolved.
         transport: The requested way to move tensors. None if the strategy chose.
@@ -216,6 +218,7 @@ class Record(BaseModel):
     verified_kv_heads: tuple[_Int, ...] | None = None
     findings: _Findings = ()
     strategy: _Name | None = None
+    strategy_distribution: str | None = None
     placement: str | None = None
     placed: str | None = None
     transport: str | None = None

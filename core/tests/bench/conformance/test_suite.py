@@ -57,6 +57,16 @@ CAUGHT = {
 #: Faults that no other check of the forward sees.
 ALONE = ("skips_last_tile", "ignores_strides", "caches_by_pointer", "not_deterministic")
 
+#: What pytest runs: the right kernel and the distribution on every check, and each bad kernel on those that are asked for.
+CHOSEN = [
+    "(test_all and ([right- or [longca-bad-))",
+    *(f"(test_all and [{kernel}- and -{check}])" for kernel, (check, _) in CAUGHT.items()),
+    *(f"(test_all and [{kernel}- and -forward-)" for kernel in ALONE),
+    "(test_here and [right-)",
+    *(f"(test_here and [{kernel}- and -{CAUGHT[kernel][0]}])" for kernel in HERE if kernel in CAUGHT),
+    "(test_declared and -forward-right])",
+]
+
 pytestmark = pytest.mark.xdist_group("conformance")
 
 
@@ -66,7 +76,7 @@ def report(tmp_path_factory):
     fakes = FakePlugins(tmp_path_factory.mktemp("bad"))
     fakes.add("longca-bad", BAD, module="bad_kernels", prelude=False)
     (fakes.root / "test_bad.py").write_text(SUITE.replace("{HERE}", ", ".join(map(repr, HERE))), "utf-8")
-    options = ("-rA", "-q", "-p", "no:cacheprovider", "--tb=no", "--strict-markers")
+    options = ("-rA", "-q", "-p", "no:cacheprovider", "--tb=no", "--strict-markers", "-k", " or ".join(CHOSEN))
     ran = fakes.python("-m", "pytest", *options, timeout=1500, COLUMNS="400", OMP_NUM_THREADS="1", CI="1")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     found = re.findall(r"^(\w+) test_bad\.py::(\w+)\[(.*?)\](?: - (.*))?$", ran.stdout, re.MULTILINE)

@@ -38,6 +38,7 @@ def check_refused(record):
 def check_measured(record, direction):
     about = {name: record[name] for name in ("strategy", "placed", "world_size", "mesh", "seqlen")}
     assert about == {"strategy": "toy", "placed": "evenly", "world_size": 2, "mesh": "toy=2", "seqlen": 80}
+    assert record["strategy_distribution"] == "toy 1.0"
     ranks, samples = record["rank_samples"], record["samples"]
     assert samples == [max(pair) for pair in zip(*ranks, strict=True)]
     assert record["median"] == pytest.approx(statistics.median(samples))
