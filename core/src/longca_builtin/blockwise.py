@@ -30,6 +30,7 @@ __all__ = [
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
 _BYTES_A_SCORE = 96  # a little more than a backward in float64 has at a time
 _LEAST_ROWS = 16
+_FEW = 8  # a part of a block's scores, by which joined rows of blocks may have more scores than apart
 _MOST_INTERVALS = 16  # intervals of a row. Masks with more are made dense
 
 
@@ -39,12 +40,12 @@ class QueryBlock:
 
     Attributes:
         queries: Slice of the queries.
-        keys: Slice of the keys.
+        keys: Slice of the keys, or int64 positions of keys in ascending order.
         visible: bool [1 or mask heads, queries, keys].
     """
 
     queries: slice
-    keys: slice
+    keys: slice | Tensor
     visible: Tensor
 
 
@@ -72,12 +73,44 @@ def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | N
     if isinstance(mask, SliceMask) and mask.count(Form.ROW_INTERVALS) <= _MOST_INTERVALS:
         yield from _from_intervals(mask, scores, device)
         return
+    if isinstance(mask, BlockSparseMask):
+        yield from _from_kept(mask, scores, device)
+        return
     height = max(_LEAST_ROWS, scores // max(1, mask.seqlen_k))
-    rows = VisibleRows(mask, device) if isinstance(mask, BlockSparseMask) else None
     for first in range(0, mask.seqlen_q, height):
         last = min(first + height, mask.seqlen_q)
-        visible = _dense(mask, first, last, device) if rows is None else rows(first, last)
-        yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), visible)
+        yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), _dense(mask, first, last, device))
+
+
+def _from_kept(mask: BlockSparseMask, scores: int, device: torch.device) -> Iterator[QueryBlock]:
+    """Blocks with the keys that some head keeps for some of their queries."""
+    rows = VisibleRows(mask, device)
+    for begin, end, keys in _bands(mask, scores):
+        held = slice(0, mask.seqlen_k) if len(keys) == mask.seqlen_k else torch.from_numpy(keys).to(device)
+        height = max(_LEAST_ROWS, scores // max(1, len(keys)))
+        for first in range(begin, end, height):
+            last = min(first + height, end)
+            yield QueryBlock(slice(first, last), held, rows(first, last, held))
+
+
+def _bands(mask: BlockSparseMask, scores: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """Queries of neighbouring query blocks, and the keys that they see. Blocks join if that makes few scores more."""
+    kept = np.unpackbits(np.bitwise_or.reduce(mask.bits), axis=-1, count=len(mask.k_bounds) - 1).view(np.bool_)
+    sizes, bounds = np.diff(mask.k_bounds), mask.q_bounds
+    positions = np.arange(mask.seqlen_k)
+    areas = np.diff(bounds) * (kept @ sizes)
+    at = 0
+    while at < len(kept):
+        seen, area, end = kept[at], areas[at], at + 1
+        while end < len(kept):
+            wider = seen | kept[end]
+            height = bounds[end + 1] - bounds[at]
+            joined = height * int(sizes[wider].sum())
+            if height > _LEAST_ROWS and joined > min(scores, area + areas[end] + scores // _FEW):
+                break
+            seen, area, end = wider, area + areas[end], end + 1
+        yield int(bounds[at]), int(bounds[end]), positions[seen.repeat(sizes)]
+        at = end
 
 
 def _dense(mask: Mask, first: int, last: int, device: torch.device) -> Tensor:

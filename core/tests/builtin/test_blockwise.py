@@ -61,7 +61,8 @@ def test_blocks_tile_the_mask(name, scores, scores_a_block):
     rebuilt, queries = np.zeros_like(dense), []
     for block in query_blocks(mask, 8, CPU):
         assert block.visible.dtype is torch.bool
-        height, width = block.queries.stop - block.queries.start, block.keys.stop - block.keys.start
+        height = block.queries.stop - block.queries.start
+        width = len(np.arange(mask.seqlen_k)[block.keys])
         assert block.visible.shape == (mask.heads, height, width)
         assert 8 * height * width <= scores or height == 1
         rebuilt[:, block.queries, block.keys] = block.visible.numpy()
@@ -89,6 +90,14 @@ def test_queries_that_see_nothing_have_no_keys(scores_a_block):
         *range(35, 40),
     }
     assert not any(b.visible.numel() for b in blocks if b.queries in unseen)
+
+
+@pytest.mark.parametrize(("heads", "kept"), [(1, 0.05), (1, 0.3), (8, 0.02)])
+def test_blocks_of_a_block_sparse_mask_have_few_keys_that_no_query_sees(heads, kept):
+    mask = masks.build("uniform_block_sparse", 4096, block=64, kept=kept, heads=heads, seed=3)
+    union = np.bitwise_or.reduce(mask.dense().reshape(heads, 4096, 4096)) if heads > 1 else mask.dense()
+    computed = sum(block.visible[0].numel() for block in query_blocks(mask, 8, CPU))
+    assert union.sum() <= computed < 1.5 * union.sum() < 0.5 * 4096**2
 
 
 @pytest.mark.parametrize(("seqlen", "heads"), [(1, 1), (500, 2), (1000, 64), (3000, 8), (5000, 1)])

@@ -34,14 +34,23 @@ class VisibleRows:
         padding = -mask.seqlen_k % _WORD
         self._block_of_key = torch.nn.functional.pad(_owners(np.diff(mask.k_bounds), device), (0, padding))
 
-    def __call__(self, first: int, last: int) -> Tensor:
-        """Whether queries from `first` up to `last` see each key: bool [mask heads, queries, keys]."""
+    def __call__(self, first: int, last: int, keys: slice | Tensor = slice(None)) -> Tensor:
+        """Whether queries from `first` up to `last` see some keys: bool [mask heads, queries, keys].
+
+        Args:
+            first: The first query.
+            last: The query after the last one.
+            keys: int64 positions of the keys, or a slice of all keys.
+        """
         begin = int(np.searchsorted(self._q_bounds, first, side="right")) - 1
         end = int(np.searchsorted(self._q_bounds, last))
         queries = np.diff(self._q_bounds[begin : end + 1].clip(first, last))
         kept = unpacked(self._bits[:, begin:end], self._key_blocks)
         if not self._keys:
             return kept.new_empty((len(kept), last - first, 0))
+        if isinstance(keys, Tensor):
+            columns = kept.index_select(2, self._block_of_key[keys])
+            return columns.index_select(1, _owners(queries, kept.device))
         words = kept[:, :, self._block_of_key].view(torch.int64)  # rows are copied eight keys at a time, not one by one
         return words.index_select(1, _owners(queries, kept.device)).view(torch.bool)[..., : self._keys]
 

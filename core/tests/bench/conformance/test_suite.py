@@ -57,7 +57,7 @@ CAUGHT = {
 #: Faults that no other check of the forward sees.
 ALONE = ("skips_last_tile", "ignores_strides", "caches_by_pointer", "not_deterministic")
 
-#: What pytest runs: the right kernel and the distribution on every check, and each bad kernel on those that are asked for.
+#: What pytest runs: the right kernel and the distribution on every check, and each bad kernel on those asked for.
 CHOSEN = [
     "(test_all and ([right- or [longca-bad-))",
     *(f"(test_all and [{kernel}- and -{check}])" for kernel, (check, _) in CAUGHT.items()),
