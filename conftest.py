@@ -1,6 +1,8 @@
 """The profiles of Hypothesis: the same examples every time in CI, and fresh ones on a developer's machine.
 
-Imports the distributions whose folder is named as their package, before pytest does so by the folder.
+Tests of a module that share a fixture stay on one worker of pytest-xdist.
+
+The distributions whose folder is named as their package are imported before pytest does so by the folder.
 
 In its importlib mode pytest names a test module by its path, `longca_flashattn.tests.test_calls`, and would make an
 empty module of the parent where none is there yet.
@@ -10,6 +12,7 @@ import importlib
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 #: A shared machine may be slow in any example.
@@ -20,3 +23,18 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 for folder in Path(__file__).parent.glob("longca_*"):
     importlib.import_module(folder.name)
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups the tests of a module that share a fixture, which each worker would make anew."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Whether a test takes a fixture of its module's or its package's."""
+    fixtures = getattr(item, "_fixtureinfo", None)
+    found = fixtures.name2fixturedefs.values() if fixtures is not None else ()
+    return any(each[-1].scope in ("module", "package") for each in found if each)

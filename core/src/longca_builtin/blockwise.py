@@ -176,7 +176,7 @@ def attention_forward(
         weights = _softmax_weights(scores, lse[:, block.queries])
         if see is not None:
             see(block, weights)
-        out[block.queries] = _ungroup_heads(weights.to(dtype) @ v[block.keys].permute(1, 0, 2)[:, None])
+        out[block.queries] = _ungroup_heads(_product(weights.to(dtype), v[block.keys].permute(1, 0, 2)[:, None]))
     return out, lse
 
 
@@ -215,12 +215,12 @@ def attention_backward(
         q_block, do_block = _group_heads(q[queries], group), _group_heads(dout[queries], group)  # [Hkv, G, queries, D]
         scores = _masked_scores(q[queries], k[keys], block.visible, scale).to(wide)
         weights = _softmax_weights(scores, lse[:, queries].to(wide))
-        slope = (do_block @ v_block.transpose(-1, -2)).to(wide)
+        slope = _product(do_block, v_block.transpose(-1, -2)).to(wide)
         if see is not None:
             see(block, weights, slope)
         slope -= delta[:, queries].unflatten(0, (group, -1))[..., None]
         dscores = slope.mul_(weights).mul_(scale).to(dtype)
-        dq[queries] = _ungroup_heads(dscores @ k_block)
+        dq[queries] = _ungroup_heads(_product(dscores, k_block))
         total = _each_head if apart else _sum_over_group
         dk[keys] += total(dscores, q_block).to(wide)
         dv[keys] += total(weights.to(dtype), do_block).to(wide)
@@ -232,6 +232,17 @@ def attention_backward(
 def _widened(dtype: torch.dtype) -> torch.dtype:
     """The dtype of sums over intermediates of a dtype: float64 for float64, or else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product. On CPUs that of halves is float32's, rounded.
+
+    PyTorch sums products of halves in float32 on CPUs too, and takes up to 25 times as long if the CPU has no
+    instructions for halves.
+    """
+    if a.dtype.itemsize == 2 and a.device.type == "cpu":
+        return (a.float() @ b.float()).to(a.dtype)
+    return a @ b
 
 
 def _group_heads(x: Tensor, heads_kv: int) -> Tensor:
@@ -246,18 +257,18 @@ def _ungroup_heads(x: Tensor) -> Tensor:
 
 def _sum_over_group(weights: Tensor, x: Tensor) -> Tensor:
     """Sums over queries and the group's heads of weights [Hkv, G, queries, keys] times x: [keys, Hkv, D]."""
-    return (weights.flatten(1, 2).transpose(-1, -2) @ x.flatten(1, 2)).permute(1, 0, 2)
+    return _product(weights.flatten(1, 2).transpose(-1, -2), x.flatten(1, 2)).permute(1, 0, 2)
 
 
 def _each_head(weights: Tensor, x: Tensor) -> Tensor:
     """Sums over queries of weights [Hkv, G, queries, keys] times x [Hkv, G, queries, D]: [keys, Hq, D]."""
-    return (weights.transpose(-1, -2) @ x).flatten(0, 1).permute(1, 0, 2)
+    return _product(weights.transpose(-1, -2), x).flatten(0, 1).permute(1, 0, 2)
 
 
 def _masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
     """Scaled scores [Hkv, G, queries, keys], −∞ for hidden keys."""
     heads_kv = k.shape[1]
-    scores = (_group_heads(q, heads_kv) @ k.permute(1, 2, 0)[:, None]).mul_(scale)
+    scores = _product(_group_heads(q, heads_kv), k.permute(1, 2, 0)[:, None]).mul_(scale)
     # One mask for all heads, one for each KV head, or one for each query head.
     shown = visible[None] if visible.shape[0] == 1 else visible.unflatten(0, (heads_kv, -1))
     return scores.masked_fill_(~shown, -torch.inf)

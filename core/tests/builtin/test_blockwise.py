@@ -52,6 +52,16 @@ def test_blocks_of_any_height_agree_with_the_dense_result(name, scores, scores_a
     assert_close(both(mask, given, torch.float64), truth(mask, given, 0.3), BOUNDS[torch.float64])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_halves_are_pytorchs_own_but_for_the_order_of_sums(dtype):
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 3, 70, 64).to(dtype), torch.randn(2, 1, 64, 90).to(dtype)
+    ours, own, exact = blockwise._product(a, b), a @ b, a.double() @ b.double()
+    assert ours.dtype is dtype
+    assert (ours != own).float().mean() < 0.01
+    assert (ours - exact).norm() <= 1.01 * (own - exact).norm()
+
+
 @pytest.mark.parametrize("scores", [1, 2000, 2**24])
 @pytest.mark.parametrize("name", MASKS)
 def test_blocks_tile_the_mask(name, scores, scores_a_block):

@@ -104,7 +104,7 @@ def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
     ample = ample_scores(q.device)
     scales = ForwardSpread(inputs)
     exact = attention_forward(q, k, v, mask, scale, high, ample, scales.see)
-    rounded = attention_forward(q, k, v, mask, scale, low, ample)
+    rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, ample)
     rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
@@ -124,7 +124,7 @@ def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor
     q, k, v = inputs.q, inputs.k, inputs.v
     part = attention_forward(q, k, v, mask, scale, high)
     exact = merge(part, other)
-    rounded = merge(attention_forward(q, k, v, mask, scale, low), other)
+    rounded = exact if low is high else merge(attention_forward(q, k, v, mask, scale, low), other)
     return replace(gradients_of_part(problem, inputs, exact, rounded), lse=part[1])
 
 
@@ -152,11 +152,12 @@ def _gradients(
     """Rows of dq, dk and dv, for the outputs and log-sum-exps of exact and of rounded arithmetic."""
     mask, scale = problem.concrete_mask, problem.scale
     tensors = (inputs.dout, inputs.q, inputs.k, inputs.v)
-    low = torch_dtype(problem.dtype)
+    low, high = torch_dtype(problem.dtype), _high(problem)
     ample = ample_scores(inputs.q.device)
     scales = BackwardSpread(inputs, scale, exact[0])
-    grads = attention_backward(*tensors, *exact, mask, scale, _high(problem), ample, scales.see)
-    low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample)
+    grads = low_grads = attention_backward(*tensors, *exact, mask, scale, high, ample, scales.see)
+    if not (low is high and rounded is exact):
+        low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample)
     return {
         name: Rows(grad, moved, _distance(low_grad, grad))
         for (name, moved), grad, low_grad in zip(scales.rows.items(), grads, low_grads, strict=True)
