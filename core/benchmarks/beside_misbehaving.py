@@ -95,9 +95,9 @@ def main() -> None:
     named = [each for each in found.values() if each["is_named"]]
     print("not as the table says:", *(name for name, each in found.items() if not each["is_named"]))
     for name in ("alone", "beside"):
-        ratios = sorted(ratio for each in named if not math.isnan(ratio := float(str(each[name]))))
-        low, middle, high = (ratios[int(share * (len(ratios) - 1))] for share in (0.05, 0.5, 0.95))
-        mean = statistics.geometric_mean(ratios)
+        ratios = [ratio for each in named if not math.isnan(ratio := float(str(each[name])))]
+        low, *_, high = statistics.quantiles(ratios, n=20, method="inclusive")
+        middle, mean = statistics.median(ratios), statistics.geometric_mean(ratios)
         print(f"{name}: {len(ratios)} ratios, median {middle:.3f}, mean {mean:.3f}, 5 % {low:.3f}, 95 % {high:.3f}")
 
 

@@ -21,9 +21,10 @@ from longca_bench.functions.commands import FUNCTION, CallFunction, LoadFunction
 from longca_bench.functions.ranks import Tokens
 from longca_bench.functions.user_function import names_of
 from longca_bench.measuring.arena import Where
+from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.commands import Answer
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError, Workers
+from longca_bench.measuring.workers import Workers
 from longca_bench.ranks.job import Job
 from longca_bench.verification.findings import same_bits
 

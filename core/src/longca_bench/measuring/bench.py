@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from longca.manifests import Device, Problem
+from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import KernelTrial
@@ -20,7 +21,6 @@ from longca_bench.measuring.status import Status
 from longca_bench.measuring.stream_trial import StreamTrial
 from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.trial import Trial, WrongResultError
-from longca_bench.measuring.workers import CaseEndError
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Verification
 

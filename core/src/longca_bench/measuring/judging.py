@@ -15,12 +15,13 @@ import torch
 
 from longca.kernels.base import torch_device
 from longca_bench.measuring.bench import Bench
+from longca_bench.measuring.case_end import CaseEndError, failure
 from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.messages import Order, Phase, Result, Setup
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError, Workers, failure
+from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
 
 __all__ = ["SHARE", "serve"]

@@ -18,11 +18,12 @@ from longca.kernels.base import Plan
 from longca.manifests import Direction, Problem
 from longca.masks import Form
 from longca_bench.measuring.arena import Where
+from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.commands import Answer, MakePlan, Mode, Run
 from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError, Workers
+from longca_bench.measuring.workers import Workers
 from longca_bench.verification.findings import same_bits
 from longca_bench.verification.verify import lse_dtype
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import sealed_file
+from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.commands import Mode, Traffic
 from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
@@ -34,7 +35,6 @@ from longca_bench.measuring.strategy_commands import (
 )
 from longca_bench.measuring.timing import loading_calls
 from longca_bench.measuring.watched_kernel import Marks
-from longca_bench.measuring.workers import CaseEndError
 from longca_bench.measuring.world import World
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing, Task

@@ -22,6 +22,7 @@ import torch
 
 from longca.manifests import Device, Direction, Layout, Problem, Step
 from longca_advice.nominal import imbalance
+from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
@@ -35,7 +36,6 @@ from longca_bench.measuring.shares import worst
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.stream_commands import RunStream, StreamSetting, TakeStream, Way
 from longca_bench.measuring.stream_windows import Windows
-from longca_bench.measuring.workers import CaseEndError
 from longca_bench.suites.streams import cold, masks_of
 from longca_bench.suites.tasks import Sharing, Task
 from longca_bench.verification.findings import Finding, Verification, given_results

@@ -7,10 +7,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.judging import SHARE, _bound, _measured
 from longca_bench.measuring.messages import Order
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError
 
 FULL = torch.OutOfMemoryError("CUDA out of memory")
 

@@ -15,14 +15,16 @@ from longca.manifests import Device, Problem
 from longca.masks import build
 from longca.parallel.pushes import tell_window, window_bytes
 from longca_bench.measuring import worker
+from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.cgroup import can_join, own_cgroup
 from longca_bench.measuring.commands import Load, WorkerSetup
 from longca_bench.measuring.keeper import _new_folder
 from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.remote_worker import RemoteWorker
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import CaseEndError, Worker, Workers
+from longca_bench.measuring.workers import Workers
 from longca_bench.verification.inputs import draw_inputs
 from longca_builtin.naive import Naive
 
@@ -325,8 +327,8 @@ def test_what_processes_below_a_worker_compute_is_the_workers(workers, monkeypat
         heard[type(command).__name__] = (found := ask(worker, command, *fds))
         return found
 
-    ask = Worker.ask
-    monkeypatch.setattr(Worker, "ask", noted)
+    ask = RemoteWorker.ask
+    monkeypatch.setattr(RemoteWorker, "ask", noted)
     if not has_group:
         monkeypatch.setattr(Keeper, "group_of", lambda keeper, worker: None)
     call(workers, "naive", "longca-core")
