@@ -108,6 +108,14 @@ def test_a_rank_that_raises_is_named():
     assert "error: rank 1: wrong_functions:raises_on_last raised ValueError: an odd rank" in said
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("functions")
+def test_a_placement_of_the_users_is_asked_in_the_worker():
+    code, answer, said = verified("shares_striped", "--placement", "wrong_functions:striped")
+    assert code == 0, said
+    assert "wrong_functions:shares_striped is right on 1 mask" in answer
+
+
 def _problem(tokens):
     return Problem(
         mask=build("causal", tokens), heads_q=4, heads_kv=2, head_dim=16, dtype="float32", device=Device("cpu")
