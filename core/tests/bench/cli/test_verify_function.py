@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from longca.errors import LongCAError, VerificationError
@@ -126,6 +127,15 @@ def test_a_function_reaches_nothing_of_the_command(verify, name, said):
     assert isinstance(ran.exception, SystemExit)
     assert f"wrong_functions:{name} is wrong on 1 of 1 mask" in ran.stdout
     assert said in ran.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize(("name", "code"), [("right", 0), ("scales_by_width", 1), ("exits", 1), ("writes_to_q", 1)])
+def test_a_function_is_verified_on_a_gpu(verify, name, code):
+    ran = verify(name, *CAUSAL, "--device", "cuda", "--dtype", "bfloat16")
+    assert ran.exit_code == code, ran.output
+    assert type(ran.exception) in (type(None), SystemExit), "a wrong function is an answer, and no error"
 
 
 def test_an_import_that_ends_its_process_is_told(tmp_path, monkeypatch):
