@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 #: A shared machine may be slow in any example.
@@ -21,14 +22,23 @@ settings.register_profile("dev", _COMMON)
 settings.register_profile("ci", _COMMON, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+#: Dtypes of exhaustive tests, as names of conformance tests have them.
+_DTYPES = ("-float16-", "-float64-")
+
 for folder in Path(__file__).parent.glob("longca_*"):
     importlib.import_module(folder.name)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups the tests of a module that share a fixture, which each worker would make anew."""
+    """Groups the tests of a module that share a fixture, which each worker would make anew.
+
+    Without a GPU, conformance in two of the four dtypes is for exhaustive tests.
+    """
+    on_gpu = torch.cuda.is_available()
     for item in items:
+        if not on_gpu and item.name.startswith("test_conformance[") and any(map(item.name.__contains__, _DTYPES)):
+            item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 

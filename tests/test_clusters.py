@@ -166,6 +166,7 @@ def test_two_hosts_by_torchrun(slurm: Slurm) -> None:
     assert [len(json.loads(line)["rank_samples"]) for line in lines] == [2]
 
 
+@pytest.mark.exhaustive
 def test_a_script_runs_and_goes_on_after_its_time_limit(slurm: Slurm) -> None:
     script = slurm.folder / "job.sh"
     asked = ("--slurm-script", "--nodes", "2", "--nproc", "1", "--time", "0:30:00", "--sbatch", "qos=high")
@@ -216,6 +217,7 @@ def node_task(controller: int) -> int:
     return int(Path(f"/proc/{controller}/task/{controller}/children").read_text("utf-8").split()[0])
 
 
+@pytest.mark.exhaustive
 def test_submitit_puts_a_job_back_at_its_time_limit(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)

@@ -270,6 +270,7 @@ def test_an_installed_plugin_is_found(with_example):
     assert len(here) == 12
 
 
+@pytest.mark.exhaustive
 def test_an_installed_plugins_kernel_is_verified(with_example):
     checks = with_example.longca("verify", "--kernel", "online")["online"]
     assert {check["dtype"] for check in checks} == {"float64", "float32", "bfloat16", "float16"}

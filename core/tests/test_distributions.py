@@ -113,6 +113,7 @@ def test_every_command_works(broken, command):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_kernels_are_measured_and_verified(broken):
     broken.measure()
 

@@ -34,7 +34,10 @@ def test_it_learns(alone):
     assert alone[-1] < alone[0] / 2
 
 
-@pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "ring_all_gather"])
+@pytest.mark.parametrize(
+    "strategy",
+    [*(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("ulysses", "ring_p2p")), "ring_all_gather"],
+)
 def test_two_ranks_have_the_losses_of_one(alone, tmp_path, strategy):
     together = losses(tmp_path, *TORCHRUN, str(EXAMPLE), "--strategy", strategy)
     assert together == pytest.approx(alone, rel=1e-5)

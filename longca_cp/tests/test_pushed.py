@@ -22,8 +22,8 @@ MESHES = {
 }
 
 
-def meshes(*ranks):
-    """(world, strategy, mesh) of each number of ranks."""
+def meshes(*ranks, exhaustive=()):
+    """(world, strategy, mesh) of each number of ranks. Those in `exhaustive` are of exhaustive tests."""
     return pytest.mark.parametrize(
         ("world", "strategy", "mesh"),
         [
@@ -32,7 +32,7 @@ def meshes(*ranks):
                 strategy,
                 mesh,
                 id=f"{n}-{strategy}-{'x'.join(map(str, mesh.values()))}",
-                marks=pytest.mark.xdist_group(f"world-{n}"),
+                marks=[pytest.mark.xdist_group(f"world-{n}"), *[pytest.mark.exhaustive] * (n in exhaustive)],
             )
             for n in ranks
             for strategy, by_size in MESHES.items()
@@ -58,7 +58,7 @@ def check(world, strategy, mesh, kind, placement, heads, **more):
 
 
 @pytest.mark.parametrize("kind", FACTORS)
-@meshes(2, 4)
+@meshes(2, 4, exhaustive=(2,))
 def test_every_pattern_and_placement(world, strategy, mesh, kind):
     gqa, mha = HEADS[world.size]
     for placement in ("contiguous", "zigzag", "zigzag_document", "balanced"):

@@ -49,12 +49,21 @@ HEADS = {n: ((6, 3), (3, 3)) if n == 3 else ((12, 6), (6, 6)) if n == 6 else ((8
 EXACT = 2e-13
 
 
-def meshes(*ranks):
-    """(world, strategy, mesh) of each number of ranks. Tests of one number stay on one worker, with their world."""
+def meshes(*ranks, exhaustive=()):
+    """(world, strategy, mesh) of each number of ranks. Tests of one number stay on one worker, with their world.
+
+    Numbers of ranks in `exhaustive` are those of exhaustive tests.
+    """
     return pytest.mark.parametrize(
         ("world", "strategy", "mesh"),
         [
-            pytest.param(n, strategy, mesh, id=f"{n}-{strategy}-{'x'.join(map(str, mesh.values()))}", marks=group(n))
+            pytest.param(
+                n,
+                strategy,
+                mesh,
+                id=f"{n}-{strategy}-{'x'.join(map(str, mesh.values()))}",
+                marks=[group(n), *[pytest.mark.exhaustive] * (n in exhaustive)],
+            )
             for n in ranks
             for strategy, by_size in MESHES.items()
             for mesh in by_size[n]
@@ -95,7 +104,7 @@ def check(world, strategy, mesh, kind, placement, heads, **more):
 
 
 @pytest.mark.parametrize("kind", FACTORS)
-@meshes(1, 2, 3, 4)
+@meshes(1, 2, 3, 4, exhaustive=(2,))
 def test_every_pattern_and_placement(world, strategy, mesh, kind):
     gqa, mha = HEADS[world.size]
     placements = registry().strategy(strategy).placements
@@ -105,7 +114,7 @@ def test_every_pattern_and_placement(world, strategy, mesh, kind):
 
 
 @pytest.mark.parametrize("kind", ["causal", "shared_question", "prefix_lm_document"])
-@meshes(6, 8)
+@meshes(6, 8, exhaustive=(8,))
 def test_larger_worlds(world, strategy, mesh, kind):
     gqa, mha = HEADS[world.size]
     assert check(world, strategy, mesh, kind, some_placement(strategy), gqa)

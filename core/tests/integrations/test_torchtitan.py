@@ -34,6 +34,7 @@ def test_losses_of_20_steps_are_those_of_one_device(said):
         assert sharded == pytest.approx(alone, rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_fsdp2_shards_over_another_dim_of_the_mesh(tmp_path):
     assert said_by_ranks("torchtitan_ranks.py", tmp_path, "fsdp", ranks=4)["fsdp"] < 1e-6
 

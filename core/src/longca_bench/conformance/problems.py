@@ -19,11 +19,11 @@ Labelled = tuple[str, Problem]
 Make = Callable[[Mask, tuple[int, int], int], Problem]
 
 
-def small_problems(offer: Offer, make: Make) -> Iterator[list[Labelled]]:
+def small_problems(offer: Offer, make: Make) -> Iterator[Iterator[Labelled]]:
     """For each head dimension, the problems of the small masks. The offer may not cover all of them."""
     blocks = tuple(sorted({16, 64, 128, *(offer.block_sizes or ())}))
     for head_dim in head_dims(offer):
-        yield list(problems_for(offer, make, small_masks(blocks), head_dim))
+        yield problems_for(offer, make, small_masks(blocks), head_dim)
 
 
 def long_problems(offer: Offer, make: Make) -> Iterator[Labelled]:

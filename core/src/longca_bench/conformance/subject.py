@@ -26,6 +26,8 @@ from longca_bench.verification.reference import Reference
 
 __all__ = ["OVERTAKEN", "PARTNER", "NotApplicableError", "Subject", "subjects"]
 
+#: Codes of reasons that hold for every mask, the most telling one first.
+_OF_ALL = ("device", "unverified", "package")
 OVERTAKEN = "an earlier offer covers every problem here that this one would"
 _NO_MASK = "no mask here has a form, blocks or intervals that this offer takes"
 PARTNER = "naive"  # the other half of a pair
@@ -127,12 +129,14 @@ class Subject:
         refusals: list[Reason] = []
         overtaken = False
         for label, problem in problems:
-            if (reached := self._reached(label, problem)) is not None:
+            lone = self.registry.resolve(alone, problem)
+            if lone.valid and (reached := self._reached(label, problem)) is not None:
                 found.append(reached)
                 continue
-            lone = self.registry.resolve(alone, problem)
             overtaken |= lone.valid
             refusals.extend(lone.reasons)
+            if any(reason.code in _OF_ALL for reason in lone.reasons):
+                break  # it holds for every other problem too
         if found:
             return found, ""
         return found, OVERTAKEN if overtaken else _telling(refusals)
@@ -171,7 +175,7 @@ def subjects(
 
 def _telling(refusals: Sequence[Reason]) -> str:
     """The reason that stands for all. A mask of another form is no reason."""
-    for code in ("device", "unverified", "package"):
+    for code in _OF_ALL:
         for reason in refusals:
             if reason.code == code:
                 return str(reason)

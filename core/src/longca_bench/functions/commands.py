@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from longca.masks import Mask
 from longca_bench.measuring.arena import Where
-from longca_bench.ranks.job import Job
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a worker on one device imports nothing of ranks
     from longca_bench.functions.calling import Call
+    from longca_bench.ranks.job import Job
 
 __all__ = ["FUNCTION", "CallFunction", "LoadFunction", "PlaceTokens"]
 

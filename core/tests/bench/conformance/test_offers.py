@@ -108,6 +108,7 @@ def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
     assert (str(check.status), "the plan's form is dense" in check.error) == ("wrong", True)
 
 
+@pytest.mark.exhaustive
 def test_side_by_side_as_one_after_the_other():
     found, kernels = registry(), ["online", "fa3"]
     alone, together = told(found, kernels[:1], 1), told(found, kernels, 2)

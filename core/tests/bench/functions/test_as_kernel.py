@@ -86,11 +86,11 @@ def test_options_that_do_not_fit_are_refused(options, said):
 @pytest.mark.parametrize(
     ("name", "direction", "said", "without_lse"),
     [
-        ("packed", "forward", "ok", False),
-        ("out_alone", "forward", "ok", True),
+        pytest.param("packed", "forward", "ok", False, marks=pytest.mark.exhaustive),
+        pytest.param("out_alone", "forward", "ok", True, marks=pytest.mark.exhaustive),
         ("out_alone", "backward", "ok", True),
         ("scales_wrong", "forward", "wrong", False),
-        ("forgets_lse", "forward", "wrong", False),
+        pytest.param("forgets_lse", "forward", "wrong", False, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_run_measures_functions_and_finds_wrong_ones(folder, name, direction, said, without_lse):

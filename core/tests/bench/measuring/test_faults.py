@@ -277,8 +277,10 @@ def test_a_case_after_a_changed_state_sees_the_original(faulty, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_fault_is_named_and_the_next_case_is_unaffected(faulty, tmp_path):
-    kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT]
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 2))])
+def test_every_fault_is_named_and_the_next_case_is_unaffected(faulty, tmp_path, part):
+    """Every third misbehaving kernel is one of 70, of all kinds."""
+    kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT][part::3]
     assert missed(faulty, tmp_path, kernels, "--timeout", "60", "--memory", "12") == []
     assert gone("86396", tmp_path), "a stopped process lives on"
     assert gone("86397", tmp_path), "a process in a session of its own lives on"
@@ -329,6 +331,7 @@ while not os.path.exists(sys.argv[1]) and time.monotonic() < end:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_waits_for_a_busy_neighbour_and_says_so(faulty, tmp_path):
     """The neighbour goes on for some seconds after the kernel was called for the first time, to be verified."""

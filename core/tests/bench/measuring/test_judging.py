@@ -107,7 +107,13 @@ def told_of(run):
     return {name: str(run / name) if name.startswith("LONGCA") else str(run) for name in names}
 
 
-@pytest.mark.parametrize("ranks", [(), ("--strategy", "ulysses", "--nproc", "2")])
+#: One device, and two ranks.
+ranks = pytest.mark.parametrize(
+    "ranks", [(), pytest.param(("--strategy", "ulysses", "--nproc", "2"), marks=pytest.mark.exhaustive)]
+)
+
+
+@ranks
 def test_a_worker_is_told_nothing_of_the_runs_folder(fakes, ranks):
     fakes.add("spy", SPY)
     run = fakes.root / "secret"
@@ -152,7 +158,7 @@ def provide_kernel():
 """
 
 
-@pytest.mark.parametrize("ranks", [(), ("--strategy", "ulysses", "--nproc", "2")])
+@ranks
 def test_no_plan_knows_the_inputs_of_the_call_that_follows(fakes, ranks):
     """Kernels of one mask share inputs, which a seed gives. The second plan comes after they were drawn."""
     (fakes.add("knowing", PROVIDES_KNOWING) / "known.py").write_text(

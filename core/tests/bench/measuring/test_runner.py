@@ -40,7 +40,13 @@ def test_every_pattern_and_kernel(core):
     assert backward.flops == 2.5 * forward.flops
 
 
-@pytest.mark.parametrize("pattern", ["causal_document", "uniform_block_sparse", "shared_question"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "uniform_block_sparse",
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("causal_document", "shared_question")),
+    ],
+)
 def test_every_dtype_and_kernel(core, pattern):
     """Changed inputs and their checks are right in every dtype: float16 has the smallest range."""
     dtypes = ("float16", "bfloat16", "float64")

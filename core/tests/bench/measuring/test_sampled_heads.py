@@ -61,7 +61,9 @@ def measured(tmp_path, monkeypatch):
     keeper.close()
 
 
-@pytest.mark.parametrize(("direction", "suffix"), [("forward", ""), ("backward", "_backward")])
+@pytest.mark.parametrize(
+    ("direction", "suffix"), [("forward", ""), pytest.param("backward", "_backward", marks=pytest.mark.exhaustive)]
+)
 def test_a_kernel_that_knows_the_compared_heads_is_wrong_on_new_inputs(measured, monkeypatch, direction, suffix):
     """It is right wherever the reference looks: in the first and the last head, and in calls that it knows."""
     outer = HeadSample((0, 3), (0, 3))
