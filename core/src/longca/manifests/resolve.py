@@ -35,7 +35,8 @@ def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout 
         layout: Under context parallelism, the queries, keys and heads of every step.
     """
     checked = verified_stamp() if problem.device.kind == "cuda" else None
-    about = manifest, problem.settings, layout, checked
+    # A verdict has an offer of this manifest, and not of an equal one. The entry holds the manifest with its offers.
+    about = manifest, tuple(map(id, manifest.offers)), problem.settings, layout, checked
     return _VERDICTS.get(problem.mask, about, lambda: _resolve(manifest, problem, layout))
 
 
