@@ -76,7 +76,7 @@ def verified(name, *options):
 @pytest.mark.parametrize(
     ("name", "options", "mistake"),
     [
-        ("turns_from_zero", ("--rotary", "10000"), Mistake.POSITIONS),
+        pytest.param("turns_from_zero", ("--rotary", "10000"), Mistake.POSITIONS, marks=pytest.mark.exhaustive),
         ("keeps_own_gradients", (), Mistake.NOT_REDUCED),
     ],
 )
