@@ -274,6 +274,16 @@ def test_the_oldest_release_of_transformers():
         str(here / f"test_{name}.py")
         for name in ("transformers", "refused_layers", "boundaries", "mask_functions", "context_parallel")
     ]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not exhaustive", *files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not exhaustive",
+        *files,
+    ]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=here.parents[2])
     assert ran.returncode == 0, ran.stdout[-6000:]
