@@ -22,6 +22,8 @@ settings.register_profile("dev", _COMMON)
 settings.register_profile("ci", _COMMON, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+#: A variable of processes of tests, if exhaustive tests run.
+_ALL = "LONGCA_TEST_ALL"
 #: Dtypes of exhaustive tests, as names of conformance tests have them.
 _DTYPES = ("-float16-", "-float64-")
 
@@ -29,11 +31,20 @@ for folder in Path(__file__).parent.glob("longca_*"):
     importlib.import_module(folder.name)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets the processes of tests that run pytest themselves run exhaustive tests too, if this one does."""
+    if not config.option.markexpr:
+        os.environ[_ALL] = "1"
+    elif _ALL in os.environ and config.option.markexpr == "not exhaustive":
+        config.option.markexpr = ""
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Groups the tests of a module that share a fixture, which each worker would make anew.
 
-    Without a GPU, conformance in two of the four dtypes is for exhaustive tests.
+    Without a GPU, conformance in two of the four dtypes is for exhaustive tests. Several workers begin with the slow
+    tests, so that none of them is left to one worker at the end.
     """
     on_gpu = torch.cuda.is_available()
     for item in items:
@@ -41,6 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not (item.get_closest_marker("slow") or "test_interpreted" in item.name))
 
 
 def _shares(item: pytest.Item) -> bool:

@@ -213,6 +213,7 @@ def test_every_command_works_when_a_second_import_exits(fakes, command):
     assert fakes.longca(*command).returncode == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_kernels_are_measured_when_a_second_import_exits(fakes):
     fakes.add("changes", SECOND.format(body="import os; os._exit(0)") + hook("mine", "return None"))
@@ -221,7 +222,7 @@ def test_kernels_are_measured_when_a_second_import_exits(fakes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["import", "hook"])
+@pytest.mark.parametrize("where", ["import", pytest.param("hook", marks=pytest.mark.exhaustive)])
 def test_kernels_are_measured_beside_a_plugin_that_hangs(fakes, where):
     fakes.add("hangs", hook("mine", HANG) if where == "hook" else HANG)
     fakes.add("works", WORKS)

@@ -84,7 +84,7 @@ def test_strategies_cannot_reach_what_judges_them(toys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive)])
 def test_a_run_that_is_ended_leaves_nothing_running(toys, sent):
     process = toys.start("--kernel", "naive", "--kernel", "hangs", "--placement", "evenly", "--nproc", "2")
     wait_until(lambda: len(toys.records()) == 2)

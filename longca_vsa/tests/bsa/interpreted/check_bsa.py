@@ -75,7 +75,10 @@ def variable(heads=1, kept=0.5):
         (4, "stored"),
     ],
 )
-@pytest.mark.parametrize("block", [5, 16, 32, 48, 64, 100, 128, 256, None])
+@pytest.mark.parametrize(
+    "block",
+    [5, 32, 64, 100, None, *(pytest.param(block, marks=pytest.mark.exhaustive) for block in (16, 48, 128, 256))],
+)
 def test_every_block_size(block, heads, name):
     seqlen = {5: 24, 128: 150}.get(block, 100)
     check(problem(uniform(block, heads, seqlen) if block else variable(heads)), KERNELS[name])
