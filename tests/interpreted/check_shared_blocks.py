@@ -36,7 +36,11 @@ def rows(ranges):
 
 @pytest.mark.parametrize(
     ("heads", "placement", "bounds"),
-    [(1, "zigzag", UNIFORM), (2, "balanced", UNEQUAL), (4, "contiguous", UNIFORM)],
+    [
+        pytest.param(1, "zigzag", UNIFORM, marks=pytest.mark.exhaustive),
+        (2, "balanced", UNEQUAL),
+        (4, "contiguous", UNIFORM),
+    ],
     ids=["shared", "by KV head", "by query head"],
 )
 @pytest.mark.parametrize("strategy", MESHES)

@@ -51,6 +51,7 @@ def test_trainer_has_the_losses_and_norms_of_one_process(said):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_benchmark_has_the_same_losses_on_one_device_and_on_two_ranks(tmp_path):
     script = str(RANKS.parents[2] / "benchmarks" / "transformers_step.py")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

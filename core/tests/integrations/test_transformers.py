@@ -265,6 +265,7 @@ def test_a_compiled_model_breaks_a_few_times_a_layer_and_masks_compile_nothing_a
 
 @pytest.mark.slow
 @pytest.mark.skipif(not OLDEST.is_dir(), reason="`make install` puts the oldest release of transformers there")
+@pytest.mark.exhaustive
 @pytest.mark.skipif("LONGCA_OLDEST" in os.environ, reason="this is the run with the oldest release")
 def test_the_oldest_release_of_transformers():
     apart = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

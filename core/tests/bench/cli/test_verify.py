@@ -59,7 +59,7 @@ def halves(fakes):
     return fakes
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.exhaustive), "2"])
 def test_halves_are_verified_alone_and_together(halves, jobs):
     kernels = ("--kernel", "back", "--kernel", "ahead+back")
     ran = halves.longca("verify", *kernels, "--device", "cpu", "--jobs", jobs, "--json")

@@ -272,7 +272,7 @@ def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
     call(workers, "naive", "longca-core")
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("is_lost", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", ["runner", pytest.param("escaper", marks=NEEDS_CGROUP)])
 def test_a_process_that_forks_faster_than_it_is_found_ends_with_its_worker(workers, fakes, name, is_lost):
     call(workers, name)

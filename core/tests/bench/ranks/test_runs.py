@@ -67,6 +67,7 @@ def check_measured(record, direction):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_an_offer_says_of_its_lse_is_known_to_all(toys):
     """Without it, the log-sum-exp of the kernel alone and of the strategy would be wrong."""
     *_, records = finished(toys, "--kernel", "rough", "--mask", "causal", "--nproc", "2")
