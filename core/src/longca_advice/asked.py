@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -56,7 +56,7 @@ class Asked:
     @property
     def flops(self) -> float:
         """Floating-point operations of all directions, on all ranks."""
-        forward = replace(self.problem, direction=Direction.FORWARD).flops
+        forward = self.problem.in_direction(Direction.FORWARD).flops
         return forward * 3.5 if self.training else forward
 
     def key(self, kernel: str, direction: str) -> Key:

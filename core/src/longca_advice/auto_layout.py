@@ -71,7 +71,7 @@ def arranged(
         try:
             return arrange(registry, trained, *about)
         except UnsupportedError:
-            return arrange(registry, replace(trained, direction=Direction.FORWARD), *about)
+            return arrange(registry, trained.in_direction(Direction.FORWARD), *about)
 
     return _ARRANGED.get(problem.mask, (registry, trained.settings, sizes, kernel, placement, one_host), make)
 

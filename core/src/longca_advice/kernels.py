@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from longca.manifests import Direction, Problem, Verdict
@@ -96,7 +96,7 @@ def rank_kernels(asked: Asked) -> Ranking:
     Args:
         asked: What was asked.
     """
-    problem = replace(asked.problem, direction=Direction.BACKWARD if asked.training else Direction.FORWARD)
+    problem = asked.problem.in_direction(Direction.BACKWARD if asked.training else Direction.FORWARD)
     named = (*asked.kernels, *(join(*pair) for pair in asked.pairs))
     verdicts = {name: asked.resolve(name, problem) for name in named}
     alone = single_candidates(asked, {name: verdicts[name] for name in asked.kernels})

@@ -8,7 +8,7 @@ listed in `unknown`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2, prod
 
 import numpy as np
@@ -98,7 +98,11 @@ def rank_bytes(
     if strategy is not None and layout is None:
         layout = registry.layout(strategy, problem, sizes)
     paired = backward is not None and backward != forward
-    before, after = halves(problem) if paired else (_forward(problem), replace(problem, direction=Direction.BACKWARD))
+    before, after = (
+        halves(problem)
+        if paired
+        else (problem.in_direction(Direction.FORWARD), problem.in_direction(Direction.BACKWARD))
+    )
     tokens = _tokens(problem, layout)
     # A single kernel has one plan for both directions.
     first = _calls(registry, forward, before, layout, anywhere, planned=paired or not training)
@@ -147,10 +151,6 @@ def held_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool
     """Bytes of all tensors, and in training also of the gradients. The arguments are those of `tensor_bytes`."""
     gradients = gradient_bytes(problem, tokens_q, tokens_k) if training else 0
     return tensor_bytes(problem, tokens_q, tokens_k, training=training) + gradients
-
-
-def _forward(problem: Problem) -> Problem:
-    return replace(problem, direction=Direction.FORWARD, backward_only=False)
 
 
 def _tokens(problem: Problem, layout: Layout | None) -> tuple[int, int]:

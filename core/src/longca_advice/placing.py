@@ -9,7 +9,6 @@ strategy states no schedule.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from longca.errors import UnsupportedError
 from longca.manifests import Direction, KernelManifest, Layout, Problem
@@ -112,5 +111,5 @@ def _best(
     if is_mix(name):
         return min(layouts, key=lambda layout: imbalance(problem, layout))
     # The nominal cost is of a forward, which a pair's first kernel computes.
-    costed = problem if len(manifests) == 1 else replace(problem, direction=Direction.FORWARD)
+    costed = problem if len(manifests) == 1 else problem.in_direction(Direction.FORWARD)
     return min(layouts, key=lambda layout: predicted_cost(manifests[0], costed, layout))

@@ -132,7 +132,7 @@ def arrange_shared(
         try:
             return _arranged(registry, trained, wanted, kernel, placement, one_host)
         except UnsupportedError:
-            forwards = [(replace(problem, direction=Direction.FORWARD), weight) for problem, weight in trained]
+            forwards = [(problem.in_direction(Direction.FORWARD), weight) for problem, weight in trained]
             return _arranged(registry, forwards, wanted, kernel, placement, one_host)
 
     first, masks = trained[0][0], tuple((problem.concrete_mask.key, weight) for problem, weight in trained)
@@ -257,7 +257,7 @@ def _cost(registry: Registry, problem: Problem, layout: Layout, kernel: str) -> 
     if is_mix(kernel):
         return imbalance(problem, layout)
     manifests = registry.manifests(kernel)
-    costed = problem if len(manifests) == 1 else replace(problem, direction=Direction.FORWARD)
+    costed = problem if len(manifests) == 1 else problem.in_direction(Direction.FORWARD)
     return predicted_cost(manifests[0], costed, layout)
 
 

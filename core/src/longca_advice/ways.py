@@ -117,7 +117,7 @@ class Way:
     def call(self, direction: str) -> StrategyCall | None:
         """The call in a direction, or None if the strategy states no schedule."""
         if direction not in self._calls:
-            problem: Problem = replace(self.asked.problem, direction=direction)  # type: ignore[arg-type]  # checked there
+            problem: Problem = self.asked.problem.in_direction(direction)
             is_cuda = problem.device.kind == "cuda"
             schedule = schedule_of(self.asked.registry, problem, self.layout, is_cuda, self.moved_by)
             made = None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
@@ -263,7 +263,7 @@ class Way:
     def _rough_form(self, kernel: str, direction: str) -> Form | None:
         """A form in which a kernel is likely to take the steps."""
         if len(self.pairs.parts) == 1 and self.steps[0] is not None:
-            verdict = self.asked.resolve(kernel, replace(self.steps[0], direction=Direction.FORWARD))
+            verdict = self.asked.resolve(kernel, self.steps[0].in_direction(Direction.FORWARD))
             return verdict.offer.form if verdict.offer else None
         offers = self.asked.registry.manifest(kernel).offers
         forms = {offer.form for offer in offers if direction in offer.directions}
@@ -282,7 +282,7 @@ class Way:
 def of_role(step: Problem, role: Role) -> Problem:
     """The problem of a step for a kernel in a role."""
     if role == "both":
-        return replace(step, direction=Direction.BACKWARD)
+        return step.in_direction(Direction.BACKWARD)
     forward, backward = halves(step)
     if role == "forward":
         return replace(forward, composed=step.composed)

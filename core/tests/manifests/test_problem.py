@@ -26,6 +26,12 @@ def test_flops_are_those_of_the_visible_pairs():
     assert problem(head_dim=32, direction="backward").flops == asked.flops * 5 // 2
 
 
+def test_a_forward_leaves_nothing_to_another_kernel():
+    after_another = problem(direction="backward", backward_only=True, composed=True)
+    assert after_another.in_direction("forward") == problem(composed=True)
+    assert after_another.in_direction("backward") == after_another
+
+
 def test_area_counts_every_query_head_of_a_mask_with_heads():
     mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=2, seed=0)
     assert problem(mask=mask, heads_q=8, heads_kv=2).area == mask.area * 4

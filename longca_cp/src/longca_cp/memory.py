@@ -16,7 +16,6 @@ The formulas are in `longca_cp.peaks`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from longca.errors import UnknownNameError
 from longca.manifests import Problem, StrategyMemory, Transport
@@ -98,7 +97,7 @@ def _stated(strategy: str) -> Callable[[Problem, Mapping[str, int], bool, Transp
     def memory(
         problem: Problem, axis_sizes: Mapping[str, int], nccl: bool, transport: Transport = Transport.AUTO
     ) -> StrategyMemory:
-        forward, backward = (replace(problem, direction=direction) for direction in _DIRECTIONS)
+        forward, backward = (problem.in_direction(direction) for direction in _DIRECTIONS)
         return StrategyMemory(
             peak_bytes(strategy, forward, axis_sizes, nccl, transport),
             peak_bytes(strategy, backward, axis_sizes, nccl, transport),

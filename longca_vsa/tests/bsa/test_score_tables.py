@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -114,6 +115,15 @@ def test_parts_on_a_gpu(seqlen, kept):
     assert cut.heads_kv * 2 <= 8
     whole = stored_bytes(problem, configs.dkdv)[0] // 8
     assert all(whole[some].sum() * cut.heads * cut.heads_kv < 1.1 * 2**31 for some in cut.ranges)
+
+
+def test_a_backward_after_another_kernels_forward_is_planned_as_any():
+    mask = BlockSparseMask(np.ones((1, 4, 4), bool), *[range(0, 65, 16)] * 2)
+    problem = longca.Problem(mask=mask, heads_q=4, heads_kv=2, device=longca.Device("cpu"), direction="backward")
+    plans = [make_plan(replace(problem, backward_only=alone), CONFIGS) for alone in (False, True)]
+    assert plans[0].ranges
+    assert plans[0].cut == plans[1].cut
+    assert plans[1].problem.backward_only
 
 
 def test_nothing_is_stored_under_a_mask_of_each_query_head():

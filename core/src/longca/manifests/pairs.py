@@ -54,7 +54,7 @@ def halves(problem: Problem) -> tuple[Problem, Problem]:
     Returns:
         A forward whose lse is fit for other kernels, and a backward that takes an lse of another kernel.
     """
-    forward = replace(problem, direction=Direction.FORWARD, composed=True, backward_only=False)
+    forward = replace(problem.in_direction(Direction.FORWARD), composed=True)
     backward = replace(problem, direction=Direction.BACKWARD, composed=True, backward_only=True)
     return forward, backward
 

@@ -182,6 +182,11 @@ class Problem:
         """The same problem on another mask."""
         return replace(self, mask=mask)
 
+    def in_direction(self, direction: Direction | str) -> Problem:
+        """The same problem in another direction. In a forward nothing is left to another kernel (`backward_only`)."""
+        backward_only = self.backward_only and direction == "backward"
+        return replace(self, direction=Direction(direction), backward_only=backward_only)
+
     def narrowed(
         self,
         heads_q: Sequence[int],

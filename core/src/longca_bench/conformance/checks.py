@@ -174,7 +174,7 @@ def _partnered(subject: Subject) -> tuple[Subject, list[Labelled]]:
             raise NotApplicableError("the offer's backward takes out and lse of its own forward alone")
         pair = replace(subject, name=join(PARTNER, subject.name))
         return pair, pair.problems()
-    asked = [(label, replace(problem, direction=Direction.BACKWARD)) for label, problem in subject.problems()]
+    asked = [(label, problem.in_direction(Direction.BACKWARD)) for label, problem in subject.problems()]
     resolve = subject.registry.resolve
     found = [each for each in asked if resolve(subject.name, halves(each[1])[0]).is_by(subject.offer)]
     if not found:

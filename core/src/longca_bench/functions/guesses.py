@@ -105,7 +105,7 @@ def empty_rows(asked: Asked) -> Iterator[Guess]:
     blind = torch.from_numpy(mask.visible_keys() == 0).T.to(asked.inputs.q.device)  # [Tq, mask heads]
     if not blind.any() or asked.rotary is not None:
         return
-    expected = right(replace(asked, problem=replace(asked.problem, direction="forward")))  # type: ignore[arg-type]
+    expected = right(replace(asked, problem=asked.problem.in_direction("forward")))
     rows = blind.repeat_interleave(asked.problem.heads_q // mask.heads, dim=1)
 
     def is_nan(results: Results, *, wanted: bool) -> bool:

@@ -78,7 +78,7 @@ def reference_at(
     if not of_keys:
         forward = {name: rows_at(name, x, tokens) for name, x in forward.items()}
     elif forward["lse"].isnan().any():
-        whole = reference(_forward(problem), inputs)
+        whole = reference(problem.in_direction(Direction.FORWARD), inputs)
         if (sample := whole.sample) is not None:
             problem, inputs = sample.problem(problem), sample.inputs(inputs)
             forward["out"] = sample.of("out", forward["out"])
@@ -121,7 +121,7 @@ def _of_heads(
     out, lse = forward["out"], forward["lse"]
     if of_keys:  # out and lse of all queries were compared at some of them
         return gradients_of_part(here, given, (out.to(like), lse.to(like)), (out, lse))
-    right = reference_of_all(_forward(here), given)
+    right = reference_of_all(here.in_direction(Direction.FORWARD), given)
     own = out, torch.where(lse.isnan(), right.lse.to(lse.dtype), lse)
     found = gradients_of_part(here, given, (right.rows["out"].value, right.lse), own)
     return replace(found, rows={**found.rows, **right.rows})
@@ -134,7 +134,3 @@ def _joined(parts: Sequence[Reference]) -> Reference:
         for name in parts[0].rows
     }
     return replace(parts[0], rows=rows, lse=torch.cat([part.lse for part in parts]))
-
-
-def _forward(problem: Problem) -> Problem:
-    return replace(problem, direction=Direction.FORWARD)

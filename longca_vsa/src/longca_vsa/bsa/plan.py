@@ -94,7 +94,7 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
     assert isinstance(mask, BlockSparseMask), f"{mask.label} is no block-sparse mask, and no other is offered"
     configs = configs or choose(problem)
     if problem.direction == "backward" and from_scores(problem, configs):
-        plan, cut = make_plan(replace(problem, direction=Direction.FORWARD), configs), cut_into_parts(problem, configs)
+        plan, cut = make_plan(problem.in_direction(Direction.FORWARD), configs), cut_into_parts(problem, configs)
         return replace(plan, problem=problem, cut=cut, ranges=tuple(_ranges(problem, configs, cut)))
     with_backward = problem.direction == "backward"
     bits = torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device))  # PyTorch wants memory it may write to
