@@ -30,7 +30,8 @@ __all__ = [
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
 _BYTES_A_SCORE = 96  # a little more than a backward in float64 has at a time
 _LEAST_ROWS = 16
-_FEW = 8  # a part of a block's scores, by which joined rows of blocks may have more scores than apart
+# Scores over all heads that joined rows of blocks may have more than apart. They take as long as starting a block.
+_FEW = {"cpu": 2**17, "cuda": 2**23}
 _MOST_INTERVALS = 16  # intervals of a row. Masks with more are made dense
 
 
@@ -69,12 +70,13 @@ def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | N
         device: The device for the blocks.
         scores: Scores of a block, over all heads. None for the default of the kind of device.
     """
-    scores = (_SCORES[device.type] if scores is None else scores) // max(1, heads_q)
+    heads_q = max(1, heads_q)
+    scores = (_SCORES[device.type] if scores is None else scores) // heads_q
     if isinstance(mask, SliceMask) and mask.count(Form.ROW_INTERVALS) <= _MOST_INTERVALS:
         yield from _from_intervals(mask, scores, device)
         return
     if isinstance(mask, BlockSparseMask):
-        yield from _from_kept(mask, scores, device)
+        yield from _from_kept(mask, scores, _FEW[device.type] // heads_q, device)
         return
     height = max(_LEAST_ROWS, scores // max(1, mask.seqlen_k))
     for first in range(0, mask.seqlen_q, height):
@@ -82,10 +84,10 @@ def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | N
         yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), _dense(mask, first, last, device))
 
 
-def _from_kept(mask: BlockSparseMask, scores: int, device: torch.device) -> Iterator[QueryBlock]:
+def _from_kept(mask: BlockSparseMask, scores: int, few: int, device: torch.device) -> Iterator[QueryBlock]:
     """Blocks with the keys that some head keeps for some of their queries."""
     rows = VisibleRows(mask, device)
-    for begin, end, keys in _bands(mask, scores):
+    for begin, end, keys in _bands(mask, scores, few):
         held = slice(0, mask.seqlen_k) if len(keys) == mask.seqlen_k else torch.from_numpy(keys).to(device)
         height = max(_LEAST_ROWS, scores // max(1, len(keys)))
         for first in range(begin, end, height):
@@ -93,8 +95,8 @@ def _from_kept(mask: BlockSparseMask, scores: int, device: torch.device) -> Iter
             yield QueryBlock(slice(first, last), held, rows(first, last, held))
 
 
-def _bands(mask: BlockSparseMask, scores: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Queries of neighbouring query blocks, and the keys that they see. Blocks join if that makes few scores more."""
+def _bands(mask: BlockSparseMask, scores: int, few: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """Queries of neighbouring query blocks, and the keys that they see. They join if that makes `few` scores more."""
     kept = np.unpackbits(np.bitwise_or.reduce(mask.bits), axis=-1, count=len(mask.k_bounds) - 1).view(np.bool_)
     sizes, bounds = np.diff(mask.k_bounds), mask.q_bounds
     positions = np.arange(mask.seqlen_k)
@@ -106,7 +108,7 @@ def _bands(mask: BlockSparseMask, scores: int) -> Iterator[tuple[int, int, NDArr
             wider = seen | kept[end]
             height = bounds[end + 1] - bounds[at]
             joined = height * int(sizes[wider].sum())
-            if height > _LEAST_ROWS and joined > min(scores, area + areas[end] + scores // _FEW):
+            if height > _LEAST_ROWS and joined > min(scores, area + areas[end] + few):
                 break
             seen, area, end = wider, area + areas[end], end + 1
         yield int(bounds[at]), int(bounds[end]), positions[seen.repeat(sizes)]

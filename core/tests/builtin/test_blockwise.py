@@ -102,11 +102,12 @@ def test_queries_that_see_nothing_have_no_keys(scores_a_block):
     assert not any(b.visible.numel() for b in blocks if b.queries in unseen)
 
 
+@pytest.mark.parametrize("scores", [None, 2**30])
 @pytest.mark.parametrize(("heads", "kept"), [(1, 0.05), (1, 0.3), (8, 0.02)])
-def test_blocks_of_a_block_sparse_mask_have_few_keys_that_no_query_sees(heads, kept):
+def test_blocks_of_a_block_sparse_mask_have_few_keys_that_no_query_sees(heads, kept, scores):
     mask = masks.build("uniform_block_sparse", 4096, block=64, kept=kept, heads=heads, seed=3)
     union = np.bitwise_or.reduce(mask.dense().reshape(heads, 4096, 4096)) if heads > 1 else mask.dense()
-    computed = sum(block.visible[0].numel() for block in query_blocks(mask, 8, CPU))
+    computed = sum(block.visible[0].numel() for block in query_blocks(mask, 8, CPU, scores))
     assert union.sum() <= computed < 1.5 * union.sum() < 0.5 * 4096**2
 
 
