@@ -33,7 +33,7 @@ ROUND_TRIPS = 8
 #: Times the judge's own handling of the results that the worker's copies may take.
 COPIES = 8
 #: Most attempts to be as fast on new inputs, because other processes slow some down, and the most calls of a burst.
-ATTEMPTS, MOST = 12, 64
+ATTEMPTS, MOST = 4, 64
 #: Seconds by which each pause between two attempts is longer than the one before.
 PAUSE = 0.05
 #: Bytes that the calls of a burst may take together.
@@ -107,6 +107,7 @@ class Clocks:
         is_disturbed: Callable[[], bool] = lambda: False,
         everywhere: Callable[[bool], bool] = bool,
         sample: float | None = None,
+        attempts: int = ATTEMPTS,
     ) -> str:
         """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
 
@@ -123,12 +124,13 @@ class Clocks:
             is_disturbed: Whether other processes have computed since the first attempt.
             everywhere: Whether an attempt was fast enough on all ranks, from whether it was so on this one.
             sample: Seconds of a sample, or None for the median of this rank's.
+            attempts: The most attempts.
         """
         sample, least, ours, theirs = sample or self._sample, SLOWER[self._device.type], inf, inf
         slower = (1 + 2 * SHARE) * sample
         busy = (1 + 2 * SHARE) * median(call.heard.done.computed for call in self._calls)
         landing = median(call.done - call.ended for call in self._calls)
-        for number in range(ATTEMPTS):
+        for number in range(attempts):
             time.sleep(PAUSE * number)  # other processes come and go
             heard, handling = attempt()
             ended = heard.ended.seconds - heard.ended.excused(count * sample)

@@ -44,6 +44,7 @@ from longca_bench.verification.head_sample import Turn
 __all__ = ["StreamTrial"]
 
 _INPUTS = ("q", "k", "v", "dout")
+_ATTEMPTS = 12  # the steps of a window are not timed again
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,9 @@ class StreamTrial:
         clocks, is_disturbed = self._new_clocks(), disturbed(self._world.device.type, self._ours)
         clocks.take(sum(made.heard.answer.steps), made.heard, made.handling)
         sample = sum(self._seconds[Way.PREFETCHED][-len(steps) :])
-        objection = clocks.hold(1, attempt, is_disturbed, lambda fast: all(self._world.everyone(fast)), sample)
+        objection = clocks.hold(
+            1, attempt, is_disturbed, lambda fast: all(self._world.everyone(fast)), sample, attempts=_ATTEMPTS
+        )
         self._held = self._held or objection
         return worst(found)
 

@@ -1,0 +1,30 @@
+"""The rounds of timing of a case."""
+
+from unittest.mock import MagicMock, Mock
+
+import pytest
+
+from longca_bench.measuring.bench import ROUNDS, Bench
+from longca_bench.verification.findings import Verification
+
+
+@pytest.mark.parametrize(
+    ("said", "times", "status"),
+    [
+        ([""], 1, "ok"),
+        (["slow", "slow", ""], 3, "ok"),
+        (["slow"] * ROUNDS, ROUNDS, "suspect"),
+    ],
+)
+def test_a_suspected_case_is_timed_anew(monkeypatch, said, times, status):
+    instruments = MagicMock()
+    instruments.world.rank = 0
+    bench, trial = Bench(Mock(), instruments, {64}), Mock()
+    trial.suspicion.side_effect = [*said, said[-1]]
+    trial.verify_again.return_value = Verification(())
+    timed = Mock(side_effect=lambda _: {"median": timed.call_count})
+    monkeypatch.setattr(Bench, "_planned", lambda self, task: trial)
+    monkeypatch.setattr(Bench, "_verified", lambda self, trial: (Verification(()), {}))
+    monkeypatch.setattr(Bench, "_timed", lambda self, trial: timed(trial))
+    found = bench.measure(Mock(case=Mock(stream=None)))
+    assert (found.status, found.fields["median"], timed.call_count) == (status, times, times)
