@@ -87,7 +87,7 @@ def choose(pattern: str, strategy: str, manifest: KernelManifest, seqlen: int, w
     row |= {"seconds": min(seconds), "placement": placement}
     if layout is not None:
         even = problem.area / world_size
-        row |= {"imbalance": imbalance(problem, layout), "cost": predicted_cost(manifest, problem, layout) / even}
+        row |= {"imbalance": imbalance(problem, layout), "cost": predicted_cost([manifest], problem, layout) / even}
     return row
 
 

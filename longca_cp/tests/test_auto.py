@@ -108,7 +108,7 @@ def test_nothing_that_the_kernel_takes_is_predicted_to_be_quicker(pattern, manif
         if placement not in (D, W) or "documents" in FACTORS[pattern]:
             layout = registry().layout("ring_p2p", asked(pattern), {"ring": RANKS}, placement)
             if registry().resolve(manifest, asked(pattern), layout):
-                costs[placement] = predicted_cost(manifest, asked(pattern), layout)
+                costs[placement] = predicted_cost([manifest], asked(pattern), layout)
     assert chosen == (min(costs, key=costs.get) if costs else None)
 
 

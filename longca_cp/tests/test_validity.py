@@ -39,4 +39,4 @@ def test_a_verdict_is_that_of_all_steps(mask, strategy, manifest, data):
     assert verdict.offers == tuple(dict.fromkeys(each.offer for each in found if each.offer is not None))
     areas = [sum(part.area for part in parts if part) for parts in step_problems(asked, layout)]
     assert imbalance(asked, layout) == (max(areas) * len(areas) / sum(areas) if any(areas) else 1.0)
-    assert predicted_cost(manifest, asked, layout) >= 0
+    assert predicted_cost([manifest], asked, layout) >= 0

@@ -11,6 +11,8 @@ placement with another, and an error in them affects all placements alike.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -36,11 +38,12 @@ _MERGE = 400
 _ARRIVAL = 1800
 
 
-def predicted_cost(manifest: KernelManifest, problem: Problem, layout: Layout) -> float:
+def predicted_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
     """The predicted cost of a layout's forward, in scores of one rank.
 
     Args:
-        manifest: The manifest of a kernel that takes every step.
+        manifests: The manifest of a kernel that takes every step, or those of a mix. A step of a mix takes the kernel
+            with the least cost.
         problem: The problem, with the global mask.
         layout: The layout, which assigns steps to ranks.
 
@@ -49,12 +52,17 @@ def predicted_cost(manifest: KernelManifest, problem: Problem, layout: Layout) -
     """
     ranks = (
         [
-            max(_compute(verdict, part), _ARRIVAL * _arriving(step, shard))
-            for verdict, part, step in zip(resolve_steps(manifest, parts), parts, steps, strict=True)
+            max(min(_compute(verdict, part) for verdict in verdicts), _ARRIVAL * _arriving(step, shard))
+            for verdicts, part, step in zip(_verdicts(manifests, parts), parts, steps, strict=True)
         ]
         for steps, parts, shard in zip(layout.steps, stacked_problems(problem, layout), layout.shards, strict=True)
     )
     return sum(max(together) for together in zip_longest(*ranks, fillvalue=0.0))
+
+
+def _verdicts(manifests: Sequence[KernelManifest], parts: Sequence[Problem | None]) -> Iterator[tuple[Verdict, ...]]:
+    """Each kernel's verdict on each step."""
+    return zip(*(resolve_steps(manifest, parts) for manifest in manifests), strict=True)
 
 
 def imbalance(problem: Problem, layout: Layout) -> float:
@@ -64,10 +72,11 @@ def imbalance(problem: Problem, layout: Layout) -> float:
 
 
 def _compute(verdict: Verdict, part: Problem | None) -> float:
-    """The cost of a step on its rank, by the offer that takes it."""
+    """The cost of a step on its rank, by the offer that takes it. It is infinite for a kernel that does not."""
     if part is None:
         return 0.0
-    assert verdict.offer is not None, "the kernel takes every step"
+    if verdict.offer is None:
+        return math.inf
     mask, rows = part.concrete_mask, part.concrete_mask.seqlen_q * part.heads_q
     merges = _MERGE * rows * part.composed
     if verdict.offer.form is Form.DENSE:

@@ -20,13 +20,13 @@ from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.capacity import Capacity
 from longca_advice.meshes import laid_out
-from longca_advice.nominal import imbalance, predicted_cost
+from longca_advice.nominal import predicted_cost
 from longca_advice.sharing import quickest
 from longca_advice.sources import sources
 from longca_advice.ways import Way
 from longca_advice.weighed import Weighed
 
-__all__ = ["place", "predicted"]
+__all__ = ["nominal_cost", "place", "predicted"]
 
 
 def place(
@@ -104,12 +104,22 @@ def _best(
     problem: Problem,
     layouts: Sequence[Layout],
 ) -> Layout:
-    """The layout with the least predicted time, or else with the least nominal cost, or for a mix imbalance."""
+    """The layout with the least predicted time, or else with the least nominal cost."""
     registered = all(registry.kernels.get(manifest.name) is manifest for manifest in manifests)
     if registered and (found := predicted(registry, problem, layouts, name)):
         return found[0].way.layout
-    if is_mix(name):
-        return min(layouts, key=lambda layout: imbalance(problem, layout))
-    # The nominal cost is of a forward, which a pair's first kernel computes.
-    costed = problem if len(manifests) == 1 else problem.in_direction(Direction.FORWARD)
-    return min(layouts, key=lambda layout: predicted_cost(manifests[0], costed, layout))
+    return min(layouts, key=lambda layout: nominal_cost(name, manifests, problem, layout))
+
+
+def nominal_cost(name: str, manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
+    """The nominal cost of a layout's forward, which a pair's first kernel computes.
+
+    Args:
+        name: The name of a kernel, a pair or a mix.
+        manifests: The manifests of its kernels.
+        problem: The problem.
+        layout: The layout, which it takes.
+    """
+    if len(manifests) == 1:
+        return predicted_cost(manifests, problem, layout)
+    return predicted_cost(manifests if is_mix(name) else manifests[:1], problem.in_direction(Direction.FORWARD), layout)

@@ -18,7 +18,6 @@ from typing import Any
 
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
 from longca.manifests import Direction, Layout, Problem
-from longca.manifests.mixes import is_mix
 from longca.manifests.shared_placement import SharedPlacement
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
@@ -26,8 +25,7 @@ from longca.plugins import Registry
 from longca_advice.auto_kernel import Choice, capacity_of, choose, interval
 from longca_advice.auto_layout import AUTO, FIRST, Arrangement, placements_of
 from longca_advice.meshes import mesh_text
-from longca_advice.nominal import imbalance, predicted_cost
-from longca_advice.placing import predicted
+from longca_advice.placing import nominal_cost, predicted
 from longca_advice.weighed import Weighed
 
 __all__ = ["WeighedProblems", "arrange_shared", "check_weighed", "shared_layouts"]
@@ -237,7 +235,10 @@ def _in_order(
             refusals.setdefault(str(error).rstrip("."))
             continue
         each = zip(weighed, layouts, kernels, strict=True)
-        cost = sum(weight * _cost(registry, problem, layout, name) for (problem, weight), layout, name in each)
+        cost = sum(
+            weight * nominal_cost(name, registry.manifests(name), problem, layout)
+            for (problem, weight), layout, name in each
+        )
         fitting.append((cost, layouts, kernels))
     return min(fitting, key=lambda one: one[0])[1:] if fitting else None
 
@@ -250,15 +251,6 @@ def _kernel(registry: Registry, problem: Problem, layout: Layout, kernel: str) -
         ).kernel
     registry.resolve(kernel, problem, layout).check()
     return kernel
-
-
-def _cost(registry: Registry, problem: Problem, layout: Layout, kernel: str) -> float:
-    """The nominal cost of a layout's forward with a kernel or a pair. A mix counts its imbalance."""
-    if is_mix(kernel):
-        return imbalance(problem, layout)
-    manifests = registry.manifests(kernel)
-    costed = problem if len(manifests) == 1 else problem.in_direction(Direction.FORWARD)
-    return predicted_cost(manifests[0], costed, layout)
 
 
 def _arrangement(layouts: _Layouts, kernels: Sequence[str], weighed: WeighedProblems, reason: str) -> Arrangement:

@@ -51,7 +51,17 @@ TRIANGLE, SQUARE = tiles(16 * 17 // 2), tiles(16 * 16)
 
 def test_a_step_costs_its_tiles_on_the_busiest_rank():
     layout = one_step_each(HALVES[0], ALL)
-    assert predicted_cost(kernel("causal"), problem(), layout) == SQUARE + TRIANGLE
+    assert predicted_cost([kernel("causal")], problem(), layout) == SQUARE + TRIANGLE
+
+
+def test_each_step_of_a_mix_takes_the_cheapest_kernel_that_takes_it():
+    """The first step is causal, and the second one full. Neither kernel takes both."""
+    causal, full = kernel("causal"), kernel("full")
+    merge = MERGE * HALF * HEADS[0]
+    assert predicted_cost([causal, full], problem(), RING) == TRIANGLE + SQUARE + 2 * merge
+    dearer = kernel("row_intervals")
+    assert predicted_cost([dearer, causal, full], problem(), RING) == TRIANGLE + SQUARE + 2 * merge
+    assert predicted_cost([dearer], problem(), RING) > TRIANGLE + SQUARE + 2 * merge
 
 
 def test_partial_results_are_merged_and_ranks_wait_for_one_another():
@@ -59,13 +69,13 @@ def test_partial_results_are_merged_and_ranks_wait_for_one_another():
     arrival = ARRIVAL * HALF * HEADS[1]
     assert arrival < SQUARE + merge, "keys arrive behind the compute here"
     # Rank 0 has one step, so nothing to merge, and waits in the second while rank 1 computes.
-    assert predicted_cost(kernel("varlen"), problem(), RING) == TRIANGLE + SQUARE + 2 * merge
+    assert predicted_cost([kernel("varlen")], problem(), RING) == TRIANGLE + SQUARE + 2 * merge
 
 
 def test_what_arrives_late_is_waited_for():
     asked = problem("full_document", documents=[HALF, HALF])
     arrival = ARRIVAL * HALF * HEADS[1]
-    assert predicted_cost(kernel("varlen"), asked, RING) == SQUARE + arrival
+    assert predicted_cost([kernel("varlen")], asked, RING) == SQUARE + arrival
 
 
 def test_only_keys_of_others_arrive():
@@ -75,17 +85,17 @@ def test_only_keys_of_others_arrive():
     others = len({*range(70), *range(100, 300), *range(310, 1000)} - {*range(64, 128), *range(256, 320)})
     for held, arriving in ((shards, others), ((((0, SEQLEN),), ()), 70 + 200 + 690)):
         layout = Layout(((), (step(mine, keys),)), held)
-        assert predicted_cost(kernel("row_intervals"), problem(), layout) == ARRIVAL * arriving * HEADS[1]
+        assert predicted_cost([kernel("row_intervals")], problem(), layout) == ARRIVAL * arriving * HEADS[1]
 
 
 def test_what_the_offer_makes_of_the_mask():
     layout = one_step_each(HALVES[0], ALL)
     busiest = SQUARE + TRIANGLE
-    assert predicted_cost(kernel("row_intervals"), problem(), layout) == pytest.approx(busiest / BY_INTERVALS)
-    assert predicted_cost(kernel("dense"), problem(), layout) == SEQLEN * HALF * HEADS[0]
+    assert predicted_cost([kernel("row_intervals")], problem(), layout) == pytest.approx(busiest / BY_INTERVALS)
+    assert predicted_cost([kernel("dense")], problem(), layout) == SEQLEN * HALF * HEADS[0]
     question = problem("shared_question", documents=[1024, 1024, 1024, 1024])
-    layered = predicted_cost(kernel("layers"), question, layout)
-    native = predicted_cost(kernel("row_intervals"), question, layout) * BY_INTERVALS
+    layered = predicted_cost([kernel("layers")], question, layout)
+    native = predicted_cost([kernel("row_intervals")], question, layout) * BY_INTERVALS
     assert layered == pytest.approx(native + MERGE * HALF * HEADS[0]), "two layers are merged once"
 
 
@@ -93,7 +103,7 @@ def test_a_mask_of_every_head_costs_what_its_heads_cost():
     mask = masks.build("uniform_block_sparse", SEQLEN, block=128, kept=0.5, heads=2, seed=0)
     asked = problem().with_mask(mask)
     layout = Layout(((step(ALL, ALL),),), (ALL,))
-    cost = predicted_cost(kernel("block_sparse", mask_heads="query"), asked, layout)
+    cost = predicted_cost([kernel("block_sparse", mask_heads="query")], asked, layout)
     assert cost == asked.area, "whole tiles"
 
 

@@ -27,7 +27,7 @@ from longca_bench.verification.findings import Verification
 __all__ = ["Bench"]
 
 #: Times that a suspected case is timed, because the pace of a machine may change among the samples.
-ROUNDS = 4
+ROUNDS = 3
 
 
 class Bench:

@@ -28,6 +28,7 @@ ODD = {
     "direction": ({"direction": ""}, "strategy-shares"),
     "mesh": ({"strategy": "usp", "placement": "zigzag", "world_size": 2, "mesh": "x"}, "strategy-memory"),
 }
+EXHAUSTIVE = {"communication", "all", "throttle", "machine", "limit", "mesh"}
 
 
 @pytest.fixture
@@ -65,7 +66,10 @@ def test_a_report_names_wrong_lines_and_shows_the_others(fakes, changed, tmp_pat
     assert (found.returncode, json.loads(found.stdout)["complaints"]) == (1, ran.stderr.splitlines())
 
 
-@pytest.mark.parametrize(("change", "view"), ODD.values(), ids=ODD)
+@pytest.mark.parametrize(
+    ("change", "view"),
+    [pytest.param(*odd, id=name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name, odd in ODD.items()],
+)
 def test_a_record_that_no_report_can_read_is_named_and_left_out(fakes, tmp_path, change, view):
     folder = write_run(tmp_path / "odd", [record("sdpa"), record("naive")])
     first, second = (folder / "records.jsonl").read_text().splitlines()

@@ -79,7 +79,7 @@ def provide_kernel():
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize("options", [(), pytest.param(("--json",), marks=pytest.mark.exhaustive)])
 def test_nothing_verified_is_a_failure_with_its_reason(halves, options):
     halves.add("gpus", GPU_ALONE)
     said = "error: nothing of far was verified here: far runs on CUDA devices (compute capability >=8.0); this device"
@@ -276,7 +276,12 @@ def test_the_table_names_the_status(ending, jobs):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "wrong", "first"), [("right", 0, None), ("seventh", 1, "call 7"), ("behind", 9, "call 2")]
+    ("kernel", "wrong", "first"),
+    [
+        ("right", 0, None),
+        ("seventh", 1, "call 7"),
+        pytest.param("behind", 9, "call 2", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_kernel_that_is_wrong_now_and_then_is_found_with_how_often(ending, kernel, wrong, first):
     asked = ("verify", "--kernel", kernel, "--device", "cpu", "--repeat", "10")
@@ -324,7 +329,7 @@ class Sleeps(Honest):
 """
 
 
-@pytest.mark.parametrize("form", [("--json",), ()], ids=["json", "text"])
+@pytest.mark.parametrize("form", [("--json",), pytest.param((), marks=pytest.mark.exhaustive)], ids=["json", "text"])
 def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path, form):
     marker = tmp_path / "planning"
     takes = 'offer("row_intervals", backward="external", dtypes=("float32",), head_dims=(32,), gqa=False)'

@@ -276,14 +276,20 @@ def test_a_case_after_a_changed_state_sees_the_original(faulty, tmp_path):
     assert all(change in forward["message"] for change in changes), forward["message"]
 
 
-#: Thirds of the misbehaving kernels. Each has kernels of all kinds.
-thirds = pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 2))])
+#: Parts of the misbehaving kernels. Each has kernels of all kinds.
+PARTS = 5
+
+
+def parts(first):
+    """A part for every run of the tests, and the others for exhaustive ones."""
+    others = (pytest.param(part, marks=pytest.mark.exhaustive) for part in range(PARTS) if part != first)
+    return pytest.mark.parametrize("part", [first, *others])
 
 
 @pytest.mark.slow
-@thirds
+@parts(0)
 def test_every_fault_is_named_and_the_next_case_is_unaffected(faulty, tmp_path, part):
-    kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT][part::3]
+    kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT][part::PARTS]
     assert missed(faulty, tmp_path, kernels, "--timeout", "60", "--memory", "12") == []
     assert gone("86396", tmp_path), "a stopped process lives on"
     assert gone("86397", tmp_path), "a process in a session of its own lives on"
@@ -298,11 +304,11 @@ VERIFIED = {
 
 
 @pytest.mark.slow
-@thirds
+@parts(1)
 def test_verify_takes_the_same_road(faulty, tmp_path, part):
     """What ends a case ends the check of an offer with the same status, and so does most of what is wrong."""
     there = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT]
-    kernels = [k for k in there if k.module in ("ends", "") or k.name in VERIFIED][part::3]
+    kernels = [k for k in there if k.module in ("ends", "") or k.name in VERIFIED][part::PARTS]
     named = [option for name in (*(k.name for k in kernels), "naive") for option in ("--kernel", name)]
     ran = faulty.longca("verify", *named, "--device", "cpu", "--jobs", "2", "--timeout", "60", "--json")
     assert ran.returncode == 1
