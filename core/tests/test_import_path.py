@@ -44,7 +44,7 @@ def run(fakes, way, *arguments):
     return ran.stdout
 
 
-@pytest.mark.parametrize("way", ["module", "script", "safe"])
+@pytest.mark.parametrize("way", ["module", "script", pytest.param("safe", marks=pytest.mark.exhaustive)])
 def test_a_command_imports_nothing_of_the_working_folder(trapped, way):
     listed = {plugin["name"]: plugin for plugin in json.loads(run(trapped, way, "plugins", "--json"))}
     assert (listed["hooked"]["kernels"], listed["hooked"]["problems"]) == (["hooked"], [])

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -164,6 +165,8 @@ def check(
 def check_parts(problem: Problem, kernel: Kernel, cut: int) -> None:
     """Compares two halves of a softmax, merged, with the whole, and their gradients of its out and lse.
 
+    The backward of the second half is planned alone, as after the forward of another kernel.
+
     Args:
         problem: The problem of the whole.
         kernel: A kernel whose backward is `EXTERNAL`.
@@ -179,6 +182,7 @@ def check_parts(problem: Problem, kernel: Kernel, cut: int) -> None:
     plans = [kernel.plan(problem.with_mask(part)) for part in cuts]
     first, second = (kernel.forward(q, k[half], v[half], plan) for half, plan in zip(halves, plans, strict=True))
     out, lse = merge(first, second)
+    plans[1] = kernel.plan(replace(plans[1].problem, composed=True, backward_only=True))
     grads = [
         kernel.backward(dout, q, k[half], v[half], out.to(q.dtype), lse, plan)
         for half, plan in zip(halves, plans, strict=True)
