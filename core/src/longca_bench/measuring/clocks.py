@@ -22,7 +22,7 @@ import torch
 
 from longca_bench.measuring.heard import Heard
 
-__all__ = ["Clocks"]
+__all__ = ["MANY_ATTEMPTS", "Clocks"]
 
 #: Seconds beside a call that never count as hidden. On CUDA devices the flush is among them.
 ALLOWED = {"cpu": 1e-3, "cuda": 3e-3}
@@ -32,8 +32,11 @@ SHARE = 0.1
 ROUND_TRIPS = 8
 #: Times the judge's own handling of the results that the worker's copies may take.
 COPIES = 8
-#: Most attempts to be as fast on new inputs, because other processes slow some down, and the most calls of a burst.
-ATTEMPTS, MOST = 4, 64
+#: Most attempts to be as fast on new inputs, because other processes slow some down. A case is timed anew if none is.
+#: Bursts of short calls take little time, and the steps of a stream are not timed anew, so these have many.
+ATTEMPTS, MANY_ATTEMPTS = 6, 12
+#: The most calls of a burst.
+MOST = 64
 #: Seconds by which each pause between two attempts is longer than the one before.
 PAUSE = 0.05
 #: Bytes that the calls of a burst may take together.
@@ -107,7 +110,7 @@ class Clocks:
         is_disturbed: Callable[[], bool] = lambda: False,
         everywhere: Callable[[bool], bool] = bool,
         sample: float | None = None,
-        attempts: int = ATTEMPTS,
+        attempts: int | None = None,
     ) -> str:
         """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
 
@@ -124,13 +127,13 @@ class Clocks:
             is_disturbed: Whether other processes have computed since the first attempt.
             everywhere: Whether an attempt was fast enough on all ranks, from whether it was so on this one.
             sample: Seconds of a sample, or None for the median of this rank's.
-            attempts: The most attempts.
+            attempts: The most attempts. None for those of a case.
         """
         sample, least, ours, theirs = sample or self._sample, SLOWER[self._device.type], inf, inf
         slower = (1 + 2 * SHARE) * sample
         busy = (1 + 2 * SHARE) * median(call.heard.done.computed for call in self._calls)
         landing = median(call.done - call.ended for call in self._calls)
-        for number in range(attempts):
+        for number in range(attempts or (ATTEMPTS if count == 1 else MANY_ATTEMPTS)):
             time.sleep(PAUSE * number)  # other processes come and go
             heard, handling = attempt()
             ended = heard.ended.seconds - heard.ended.excused(count * sample)

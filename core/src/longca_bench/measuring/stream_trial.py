@@ -23,7 +23,7 @@ import torch
 from longca.manifests import Device, Direction, Layout, Problem, Step
 from longca_advice.nominal import imbalance
 from longca_bench.measuring.case_end import CaseEndError
-from longca_bench.measuring.clocks import Clocks
+from longca_bench.measuring.clocks import MANY_ATTEMPTS, Clocks
 from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import Result
@@ -44,7 +44,6 @@ from longca_bench.verification.head_sample import Turn
 __all__ = ["StreamTrial"]
 
 _INPUTS = ("q", "k", "v", "dout")
-_ATTEMPTS = 12  # the steps of a window are not timed again
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class StreamTrial:
         clocks.take(sum(made.heard.answer.steps), made.heard, made.handling)
         sample = sum(self._seconds[Way.PREFETCHED][-len(steps) :])
         objection = clocks.hold(
-            1, attempt, is_disturbed, lambda fast: all(self._world.everyone(fast)), sample, attempts=_ATTEMPTS
+            1, attempt, is_disturbed, lambda fast: all(self._world.everyone(fast)), sample, attempts=MANY_ATTEMPTS
         )
         self._held = self._held or objection
         return worst(found)
