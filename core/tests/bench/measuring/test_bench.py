@@ -9,15 +9,19 @@ from longca_bench.verification.findings import Verification
 
 
 @pytest.mark.parametrize(
-    ("said", "times", "status"),
+    ("said", "patience", "times", "status"),
     [
-        ([""], 1, "ok"),
-        (["slow", ""], 2, "ok"),
-        (["slow"] * ROUNDS, ROUNDS, "suspect"),
+        ([""], 60.0, 1, "ok"),
+        (["slow", ""], 0.0, 2, "ok"),
+        (["slow", "slow", ""], 60.0, 3, "ok"),
+        (["slow"] * ROUNDS, 60.0, ROUNDS, "suspect"),
+        (["slow"] * ROUNDS, 0.0, 2, "suspect"),
     ],
 )
-def test_a_suspected_case_is_timed_anew(monkeypatch, said, times, status):
+def test_a_suspected_case_is_timed_anew(monkeypatch, said, patience, times, status):
+    monkeypatch.setattr("longca_bench.measuring.bench.PATIENCE", patience)
     instruments = MagicMock()
+    instruments.world.everyone.side_effect = lambda value: [value]
     instruments.world.rank = 0
     bench, trial = Bench(Mock(), instruments, {64}), Mock()
     trial.suspicion.side_effect = [*said, said[-1]]
