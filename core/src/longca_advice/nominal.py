@@ -11,7 +11,6 @@ placement with another, and an error in them affects all placements alike.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
@@ -52,7 +51,7 @@ def predicted_cost(manifests: Sequence[KernelManifest], problem: Problem, layout
     """
     ranks = (
         [
-            max(min(_compute(verdict, part) for verdict in verdicts), _ARRIVAL * _arriving(step, shard))
+            max(_cheapest(verdicts, part), _ARRIVAL * _arriving(step, shard))
             for verdicts, part, step in zip(_verdicts(manifests, parts), parts, steps, strict=True)
         ]
         for steps, parts, shard in zip(layout.steps, stacked_problems(problem, layout), layout.shards, strict=True)
@@ -71,20 +70,24 @@ def imbalance(problem: Problem, layout: Layout) -> float:
     return max(areas) * len(areas) / sum(areas) if any(areas) else 1.0
 
 
-def _compute(verdict: Verdict, part: Problem | None) -> float:
-    """The cost of a step on its rank, by the offer that takes it. It is infinite for a kernel that does not."""
+def _cheapest(verdicts: Sequence[Verdict], part: Problem | None) -> float:
+    """The cost of a step on its rank, by the cheapest offer that takes it."""
     if part is None:
         return 0.0
-    if verdict.offer is None:
-        return math.inf
+    forms = {verdict.offer.form for verdict in verdicts if verdict.offer is not None}
+    assert forms, "a kernel takes every step"
+    return min(_compute(form, part) for form in forms)
+
+
+def _compute(form: Form, part: Problem) -> float:
     mask, rows = part.concrete_mask, part.concrete_mask.seqlen_q * part.heads_q
     merges = _MERGE * rows * part.composed
-    if verdict.offer.form is Form.DENSE:
+    if form is Form.DENSE:
         return merges + rows * mask.seqlen_k
     tiles = part.area / mask.tile_efficiency()
-    if verdict.offer.form in (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS):
+    if form in (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS):
         return merges + tiles / _BY_INTERVALS
-    if verdict.offer.form is Form.LAYERS:
+    if form is Form.LAYERS:
         return merges + tiles + _MERGE * rows * (mask.count(Form.LAYERS) - 1)
     return merges + tiles
 
