@@ -10,6 +10,7 @@ empty module of the parent where none is there yet.
 
 import importlib
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Groups the tests of a module that share a fixture, which each worker would make anew.
 
-    Without a GPU, conformance in two of the four dtypes is for exhaustive tests. Several workers begin with the slow
-    tests, so that none of them is left to one worker at the end.
+    Without a GPU, conformance in two of the four dtypes is for exhaustive tests. So is what `sampled` leaves out of a
+    test's cases. Several workers begin with the slow tests, so that none of them is left to one worker at the end.
     """
     on_gpu = torch.cuda.is_available()
+    met: Counter[str] = Counter()
     for item in items:
         if not on_gpu and item.name.startswith("test_conformance[") and any(map(item.name.__contains__, _DTYPES)):
             item.add_marker(pytest.mark.exhaustive)
+        if (sampled := item.get_closest_marker("sampled")) and not item.get_closest_marker("exhaustive"):
+            test = item.nodeid.partition("[")[0]
+            if met[test] % sampled.args[0]:
+                item.add_marker(pytest.mark.exhaustive)
+            met[test] += 1
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 

@@ -17,9 +17,6 @@ GUIDE = ROOT / "docs" / "writing-a-plugin.md"
 #: What the guide asks `longca new-plugin` for, and the folders that it gets.
 ASKED = {"longca-first": ("first",), "longca-gather-all": ("--strategy", "gather_all")}
 
-#: The CI of this one has fewer kinds of checks.
-EXHAUSTIVE = {"longca-gather-all": pytest.mark.exhaustive}
-
 #: A block of the page with a file, or a part of it: the file's path, and the code.
 _SHOWN = re.compile(r"^<!-- file: (\S+) -->\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 #: A step of the CI file that needs no network.
@@ -103,9 +100,10 @@ def test_it_is_ranked(newcomer):
     assert re.search(r"sdpa +first", said)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.xdist_group("guide")
-@pytest.mark.parametrize("folder", [pytest.param(each, marks=EXHAUSTIVE.get(each, ())) for each in ASKED])
+@pytest.mark.parametrize("folder", ASKED)
 def test_its_own_ci_is_green(newcomer, folder):
     steps = _STEP.findall((newcomer.root / folder / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
     assert [step.split()[0] for step in steps] == ["ruff", "ruff", "mypy", "python"]

@@ -170,6 +170,7 @@ def with_example(core_alone, wheels) -> Environment:
     return core_alone
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda path: path.name)
 def test_a_wheel_holds_the_package_and_nothing_else(distribution, wheels):
     with zipfile.ZipFile(wheels[distribution.name]) as wheel:
@@ -195,6 +196,7 @@ def test_a_wheel_is_the_same_with_and_without_the_sdist(distribution, wheels, tm
     assert direct.read_bytes() == wheels[distribution.name].read_bytes()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda path: path.name)
 def test_each_is_installed_alone_from_an_index_and_leaves_torch(distribution, index, wheels, with_torch, tmp_path):
     environment = Environment.over(with_torch, tmp_path)
@@ -277,6 +279,7 @@ def test_an_installed_plugins_kernel_is_verified(with_example):
     assert all(check["passed"] for check in checks)
 
 
+@pytest.mark.exhaustive
 def test_an_installed_plugins_kernel_is_measured(with_example):
     out = with_example.folder / "records"
     # On a busy machine the clocks may disagree about a case. It is `suspect` then, and the run exits with 1.

@@ -93,6 +93,7 @@ def test_training_steps_of_several_kinds_of_attention_have_one_loss(tmp_path):
     assert "losses differ by at most 0.0" in printed
 
 
+@pytest.mark.exhaustive
 def test_losses_that_are_no_numbers_fail(tmp_path):
     with pytest.raises(subprocess.CalledProcessError) as failed:
         run("training_step.py", "--small", "--rate", 1e30, "--subjects", "longca", "sdpa_dense")
@@ -149,6 +150,7 @@ def test_host_cost(tmp_path):
         assert row["samples"] == 3
 
 
+@pytest.mark.exhaustive
 def test_host_cost_goes_on_after_a_kernel_that_fails(tmp_path):
     out = tmp_path / "host_cost.json"
     run("host_cost.py", "--kernels", "nobody", "sdpa", "--modes", "eager", "--samples", 1, "--out", out)

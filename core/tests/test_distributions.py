@@ -105,6 +105,7 @@ def test_its_manifests_are_the_cores(broken):
     assert said["sdpa"]["title"] == "PyTorch scaled dot-product attention"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_every_command_works(broken, command):
     ran = broken.longca(*command)

@@ -171,6 +171,7 @@ def test_threads_ask_one_plugin_by_turns(fakes):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "True\n", "")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_every_command_works_beside_harmful_hooks(harmful, command):
     # One command is enough to wait for those that hang.
@@ -192,6 +193,7 @@ SECONDS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SECONDS)
 def test_a_second_import_that_does_harm_is_said(fakes, name):
     body, said = SECONDS[name]
@@ -205,6 +207,7 @@ def test_a_second_import_that_does_harm_is_said(fakes, name):
     assert "mine" not in fakes.says("run", "causal", "--seqlen", "64", "--dry-run"), "it is not asked again"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_every_command_works_when_a_second_import_exits(fakes, command):
     fakes.add("changes", SECOND.format(body="import os; os._exit(0)") + hook("mine", "return None"))
@@ -221,6 +224,7 @@ def test_kernels_are_measured_when_a_second_import_exits(fakes):
     fakes.measure()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["import", pytest.param("hook", marks=pytest.mark.exhaustive)])
 def test_kernels_are_measured_beside_a_plugin_that_hangs(fakes, where):
@@ -250,6 +254,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_that_does_harm_is_refused(fakes, name):
     body, said = LAYOUTS[name]

@@ -44,6 +44,7 @@ def run(fakes, way, *arguments):
     return ran.stdout
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["module", "script", pytest.param("safe", marks=pytest.mark.exhaustive)])
 def test_a_command_imports_nothing_of_the_working_folder(trapped, way):
     listed = {plugin["name"]: plugin for plugin in json.loads(run(trapped, way, "plugins", "--json"))}
@@ -165,6 +166,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", STARTS)
 def test_a_started_process_imports_no_working_folder_and_no_foreign_entry_point(trapped, way, tmp_path_factory):
     for name in EARLY:
@@ -197,7 +199,16 @@ def test_what_slurm_starts_imports_nothing_of_the_working_folder(tmp_path, monke
     assert f"{sys.executable} -P -u -m submitit.core._submit" in (tmp_path / "script.sh").read_text()
 
 
-def test_a_function_of_the_working_folder_is_found(fakes):
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("-m", "longca"),
+        pytest.param(("-P", "-m", "longca"), marks=pytest.mark.exhaustive),
+        pytest.param((str(SCRIPT),), marks=pytest.mark.exhaustive),
+    ],
+    ids=["module", "safe", "script"],
+)
+def test_a_function_of_the_working_folder_is_found(fakes, way):
     """The working folder is asked for here, also where Python does not put it on the path."""
     (fakes.root / "mine.py").write_text(
         "import torch\ndef attention(q, k, v, causal):\n"
@@ -217,9 +228,8 @@ def test_a_function_of_the_working_folder_is_found(fakes):
         "--device",
         "cpu",
     )
-    for way in (("-m", "longca"), ("-P", "-m", "longca"), (str(SCRIPT),)):
-        ran = fakes.python(*way, "verify", *asked)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+    ran = fakes.python(*way, "verify", *asked)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ sys.meta_path.insert(0, Block())
 """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "arguments",
     [

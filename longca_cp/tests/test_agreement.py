@@ -31,6 +31,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", DIFFERENCES)
 @sizes(2, 4)
 def test_a_difference_is_told_to_all_ranks(world, what):

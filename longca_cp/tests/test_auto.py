@@ -92,6 +92,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("column", range(len(COLUMNS)))
 @pytest.mark.parametrize("pattern", FACTORS)
 def test_the_choice(pattern, column):

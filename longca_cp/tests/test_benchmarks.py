@@ -42,6 +42,7 @@ def test_strategies_are_right_and_timed_beside_what_they_could_reach(tmp_path):
     assert max(by_name["usp", "forward"]["error"].values()) < 0.02
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_way_of_overlapping_is_timed(tmp_path):
     found = rows(tmp_path, "overlap", "--chunks", "1", "2")
@@ -53,6 +54,7 @@ def test_every_way_of_overlapping_is_timed(tmp_path):
     assert {row["transport"] for row in found} == {"collectives"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_rings_that_push_are_timed_once(tmp_path):
     found = rows(tmp_path, "overlap", "--chunks", "1", "--transport", "copy_engine")

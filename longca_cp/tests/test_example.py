@@ -34,6 +34,7 @@ def test_it_learns(alone):
     assert alone[-1] < alone[0] / 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "strategy",
     [*(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("ulysses", "ring_p2p")), "ring_all_gather"],

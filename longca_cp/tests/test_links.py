@@ -216,6 +216,7 @@ def test_nothing_is_left_when_plans_and_strategies_are_gone(world):
     assert [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "longca" in name] == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("strategy", "sizes", "neighbours"),
     [

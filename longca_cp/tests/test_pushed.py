@@ -57,6 +57,7 @@ def check(world, strategy, mesh, kind, placement, heads, **more):
     return True
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", FACTORS)
 @meshes(2, 4, exhaustive=(2,))
 def test_every_pattern_and_placement(world, strategy, mesh, kind):
@@ -66,6 +67,7 @@ def test_every_pattern_and_placement(world, strategy, mesh, kind):
     assert check(world, strategy, mesh, kind, "contiguous", mha)
 
 
+@pytest.mark.sampled(3)
 @meshes(2, 4)
 def test_ranks_with_nothing_to_see_and_fewer_tokens_than_ranks(world, strategy, mesh):
     for kind, seqlen in (("gappy", SEQLEN), ("empty", 10), ("causal", 3), ("full", 1)):
@@ -95,6 +97,7 @@ def test_half_precision_is_summed_in_float32(world, strategy, mesh):
     assert check(world, strategy, mesh, "full", "contiguous", (8, 2), dtype="bfloat16", most=most)
 
 
+@pytest.mark.sampled(3)
 @meshes(2, 4)
 def test_layers_in_flight_share_windows(world, strategy, mesh):
     kinds = [("causal", ()), ("causal_sliding_window", (("window", 9),)), ("causal", ()), ("full", ())]
@@ -108,6 +111,7 @@ def test_layers_in_flight_share_windows(world, strategy, mesh):
             assert mine == pytest.approx(theirs, rel=0, abs=1e-11)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["full", "causal_document"])
 @meshes(4)
 def test_any_order_of_pushes_gives_equal_bits(world, strategy, mesh, kind):

@@ -80,6 +80,7 @@ def test_rows_of_many_ranges_are_put_in_order_where_they_arrive(world, most):
     assert max(world.run("heads_in_many_ranges", 4, most)) <= EXACT
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("on", ["forward", "backward"])
 @pytest.mark.parametrize(
     ("world", "strategy", "axes"),

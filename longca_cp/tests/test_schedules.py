@@ -93,6 +93,7 @@ def collectives(strategy, axis_sizes, problem, layout, rank, nccl):
         return backward.collectives
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("nccl", [False, True])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize(("pattern", "factors", "placement"), MASKS, ids=str)

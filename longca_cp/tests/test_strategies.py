@@ -103,6 +103,7 @@ def check(world, strategy, mesh, kind, placement, heads, **more):
     return True
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", FACTORS)
 @meshes(1, 2, 3, 4, exhaustive=(2,))
 def test_every_pattern_and_placement(world, strategy, mesh, kind):
@@ -113,6 +114,7 @@ def test_every_pattern_and_placement(world, strategy, mesh, kind):
     assert check(world, strategy, mesh, kind, placements[0], mha)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["causal", "shared_question", "prefix_lm_document"])
 @meshes(6, 8, exhaustive=(8,))
 def test_larger_worlds(world, strategy, mesh, kind):
@@ -202,6 +204,7 @@ BLOCKS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mask_heads", [1, 4, 8])
 @pytest.mark.parametrize("kind", BLOCKS)
 @meshes(2, 4)

@@ -10,6 +10,7 @@ from .worlds import World, WorldError
 GONE = r"its process ended|gloo/transport"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("job", "says"), [(("fail_on", 1), "ValueError: as it was to"), (("vanish",), GONE)])
 def test_a_job_that_fails_ends_the_world_and_says_why(job, says):
     world = World(3)

@@ -106,6 +106,7 @@ def test_forward(traced, asked_as_in_the_kernel, monkeypatch, name):
     assert np.array_equal(kernel.seen, dense(mask))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("name", MASKS)
 def test_backward(traced, asked_as_in_the_kernel, monkeypatch, name, head_dim):

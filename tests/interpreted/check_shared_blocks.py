@@ -34,6 +34,7 @@ def rows(ranges):
     return torch.cat([torch.arange(0), *(torch.arange(*pair) for pair in ranges)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("heads", "placement", "bounds"),
     [

@@ -154,6 +154,7 @@ if transformers.__version__.startswith("4."):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("code", SAID)
 def test_the_page_explains_what_transformers_says(code):
     begin = (
@@ -166,6 +167,7 @@ def test_the_page_explains_what_transformers_says(code):
     assert SAID[code] in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("module", "words"),
     [

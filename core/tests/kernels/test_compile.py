@@ -72,6 +72,7 @@ def test_a_whole_graph_takes_any_scale(dynamic):
         assert torch.equal(compiled(scale), scaled(scale))
 
 
+@pytest.mark.sampled(2)
 @needs_compiler
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_inductor_equals_eager(dynamic):

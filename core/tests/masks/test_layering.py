@@ -123,6 +123,7 @@ def test_small_masks_take_hardly_more_layers_than_the_fewest(bits):
     assert bound(matrix) <= fewest(matrix) <= len(mask.layers) <= fewest(matrix) + 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("steps", [2, 3, 4, 7, 8, 20])
 @given(st.data())
 def test_rectangles_in_a_staircase_take_layers_by_the_logarithm_of_its_steps(steps, data):

@@ -43,6 +43,7 @@ def test_a_static_pattern_shows_what_the_table_says(pattern, data):
     assert case.mask.factors == {k: tuple(v) if k == "documents" else v for k, v in case.factors.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pattern", STATIC)
 @given(data=st.data())
 def test_every_mask_of_a_pattern_admits_its_forms_within_their_counts(pattern, data):

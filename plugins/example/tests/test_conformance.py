@@ -1,3 +1,5 @@
+import pytest
+
 from longca.testing import conformance
 
-test_conformance = conformance("longca-example")
+test_conformance = pytest.mark.sampled(4)(conformance("longca-example"))

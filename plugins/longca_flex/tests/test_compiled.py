@@ -59,6 +59,7 @@ def run(kernel, mask, heads=(4, 2), scale=None, dtype="float32", direction="back
         kernel.backward(dout, q, k, v, out, lse, plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lengths", [(256, 640), (130, 77)])
 def test_one_program_a_direction_for_every_mask_and_length(watched, lengths):
     backend, kernel = watched

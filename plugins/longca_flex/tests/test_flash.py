@@ -98,6 +98,7 @@ def problem(mask, direction="backward", **changes):
     return Problem(mask=mask, direction=direction, **{**asked, **changes})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(flash, name):
     operators, kernel = flash

@@ -71,12 +71,14 @@ def check(kernel, asked, tensors):
     return results
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_static_pattern(kernel, pattern):
     assert set(PATTERNS) == {name for name, made in masks.PATTERNS.items() if not made.admits(masks.Form.BLOCK_SPARSE)}
     verify(kernel, masks.build(pattern, 256, **PATTERNS[pattern]), head_dim=16, device=CPU)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", [16, 40, 64, 128, 256])
 @pytest.mark.parametrize(("heads", "mask_heads"), [((4, 4), 1), ((6, 2), 2), ((6, 2), 6), ((8, 1), 8)])
 def test_uniform_blocks(kernel, block, heads, mask_heads):
@@ -106,6 +108,7 @@ def test_one_mask_of_few_intervals_is_planned_as_such(kernel, mask_heads, form):
     assert kernel.plan(problem(mask)).form is form
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("lengths", [(130, 300), (300, 130), (256, 128), (1, 300)])
 def test_lengths_that_differ(kernel, lengths):
     verify(kernel, masks.build("full", lengths[0], seqlen_k=lengths[1]), head_dim=16, device=CPU)

@@ -66,6 +66,7 @@ def test_a_report_names_wrong_lines_and_shows_the_others(fakes, changed, tmp_pat
     assert (found.returncode, json.loads(found.stdout)["complaints"]) == (1, ran.stderr.splitlines())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("change", "view"),
     [pytest.param(*odd, id=name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name, odd in ODD.items()],
@@ -124,6 +125,7 @@ def test_a_run_without_an_intact_line_is_refused(fakes, run):
     assert "line 1: it is torn" in fakes.refuses("report", str(run))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "command"),
     [

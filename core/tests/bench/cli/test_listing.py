@@ -128,6 +128,7 @@ def test_why_explains_a_cell(fakes):
     assert "not offered" in capabilities(fakes, "--why", "near", "shared_question")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

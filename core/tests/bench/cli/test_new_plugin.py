@@ -9,6 +9,7 @@ from longca_bench.cli.new_plugin import compatible_range
 from ...fake_plugins import STRATEGY, provides
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "said"),
     [

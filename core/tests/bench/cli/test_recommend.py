@@ -197,6 +197,7 @@ def test_records_that_were_edited_are_refused_by_their_line(fakes, own_run, medi
     assert said.endswith(". Correct or remove the line\n")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("options", "said"),
     [

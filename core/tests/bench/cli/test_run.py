@@ -29,6 +29,7 @@ def test_install_lines_can_be_pasted(fakes):
     assert said.endswith("pip install 'some[extra]'\n")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

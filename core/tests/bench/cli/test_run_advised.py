@@ -71,6 +71,7 @@ def test_choices_are_predicted_measured_and_kept(fakes, tmp_path):
         assert "is of another problem, device or number of choices" in said
 
 
+@pytest.mark.exhaustive
 def test_without_evidence_kernels_are_measured_in_their_order(fakes, tmp_path):
     ran = fakes.longca("run", "full", "--seqlen", "64", *FEW, "--recommended", "--out", str(tmp_path / "run"))
     assert ran.returncode == 0

@@ -11,6 +11,7 @@ from ...fake_plugins import STRATEGY
 ONE = ("run", "causal", "--seqlen", "64", "--heads", "4:2", "--head-dim", "32", "--dtype", "float32")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -89,6 +89,7 @@ def run(on_a100, kernel, *options):
     return {record["direction"]: record for record in json.loads(ran.stdout)}, ran
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.exhaustive), "2"])
 def test_an_offer_is_verified_once_and_then_used_like_others(on_a100, jobs):
     assert listed(on_a100, "fresh") == ("expected", None)
@@ -225,6 +226,7 @@ def test_attention_refuses_an_offer_that_is_wrong_here(on_a100):
     assert log.count("is verified now") == 1, "a failure is remembered"
 
 
+@pytest.mark.exhaustive
 def test_processes_verify_a_kernel_once(on_a100):
     """Ranks of one machine ask at the same time."""
     code = ATTENTION.format(asked=[("fresh", True)])

@@ -93,6 +93,7 @@ def test_nothing_verified_is_a_failure_with_its_reason(halves, options):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kernel", ["wrong", "ahead+wrong"])
 def test_a_wrong_backward_is_found_whoever_computes_the_forward(halves, kernel):
     ran = halves.longca("verify", "--kernel", kernel, "--device", "cpu", "--json")
@@ -265,6 +266,7 @@ def _text(failure):
     return f"{failure['tensor']}: {failure['note'] or 'error'}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_the_table_names_the_status(ending, jobs):
     named = ("--kernel", "exits", "--kernel", "right")
@@ -275,6 +277,7 @@ def test_the_table_names_the_status(ending, jobs):
     assert re.search(r"✓ +full +float32 +forward", ran.stdout)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kernel", "wrong", "first"),
     [
@@ -298,6 +301,7 @@ def test_a_kernel_that_is_wrong_now_and_then_is_found_with_how_often(ending, ker
         assert said in " ".join(ending.longca(*asked).stdout.split())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_ends_everything_without_a_traceback(ending, jobs):
     asked = ("verify", "--kernel", "hangs", "--kernel", "right", "--device", "cpu", "--jobs", jobs)
@@ -329,6 +333,7 @@ class Sleeps(Honest):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", [("--json",), pytest.param((), marks=pytest.mark.exhaustive)], ids=["json", "text"])
 def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path, form):
     marker = tmp_path / "planning"
@@ -408,6 +413,7 @@ def test_a_kernel_that_is_wrong_is_not_taken_whatever_the_history_says(fakes, tm
     assert (kernel != "zeros", is_right) == (True, "True")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("asked", "doubted"),
     [("ahead+wrong", ["wrong"]), ("wrong", ["wrong"]), ("overwrites", ["overwrites"]), ("ahead+overwrites", [])],
@@ -424,6 +430,7 @@ def test_of_a_pair_the_kernel_that_is_wrong_is_doubted(halves, asked, doubted):
     assert all(each["case"].startswith("`longca verify`: row_intervals float32 backward: wrong on ") for each in found)
 
 
+@pytest.mark.exhaustive
 def test_a_finding_that_cannot_be_kept_is_told(halves):
     (halves.root / "file").write_text("")
     path = halves.root / "file" / "history.jsonl"

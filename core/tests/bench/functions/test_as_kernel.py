@@ -82,6 +82,7 @@ def test_options_that_do_not_fit_are_refused(options, said):
     assert said in str(ran.exception)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "direction", "said", "without_lse"),

@@ -87,6 +87,7 @@ def test_a_mistake_of_ranks_is_named(name, options, mistake):
     assert [each["mistake"] for each in json.loads(answer)["mistakes"]] == [mistake], said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.xdist_group("functions")
 def test_every_rank_gets_the_same_answer(tmp_path):
     script = tmp_path / "script.py"
@@ -100,6 +101,7 @@ def test_every_rank_gets_the_same_answer(tmp_path):
         assert (found[name] == "") == (mistake is None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.xdist_group("functions")
 def test_a_rank_that_raises_is_named():

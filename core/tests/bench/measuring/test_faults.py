@@ -277,7 +277,7 @@ def test_a_case_after_a_changed_state_sees_the_original(faulty, tmp_path):
 
 
 #: Parts of the misbehaving kernels. Each has kernels of all kinds.
-PARTS = 5
+PARTS = 12
 
 
 def parts(first):
@@ -326,8 +326,9 @@ def test_verify_takes_the_same_road(faulty, tmp_path, part):
 
 
 @pytest.mark.slow
-def test_what_does_not_end_is_ended(faulty, tmp_path):
-    kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is Status.TIMEOUT]
+@pytest.mark.parametrize("part", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
+def test_what_does_not_end_is_ended(faulty, tmp_path, part):
+    kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is Status.TIMEOUT][part::2]
     assert missed(faulty, tmp_path, kernels, "--timeout", "6") == []
     assert gone("86398", tmp_path), "the deadlocked kernel's child lives on"
 
@@ -452,6 +453,7 @@ def resumed(faulty, out):
     return records(out)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_folder_that_vanishes(faulty, tmp_path):
     spare = tmp_path / "spare"
@@ -467,6 +469,7 @@ def test_a_folder_that_vanishes(faulty, tmp_path):
     assert (after[:3], len(after)) == (rescued, 4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_disk_that_becomes_read_only(faulty, tmp_path):
     """A kernel of Linux does that to a disk that fails. A tmpfs with an open file cannot be mounted read-only."""
@@ -495,6 +498,7 @@ def finished(faulty, out):
     assert process.returncode == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_is_not_resumed(faulty, tmp_path):
     out = tmp_path / "run"
@@ -538,6 +542,7 @@ def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
     assert len(records(out)) == 7
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_record_of_a_pair_names_both_distributions(faulty, tmp_path):
     process = start(faulty, tmp_path / "run", "--kernel", "slow+naive")

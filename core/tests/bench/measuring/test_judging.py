@@ -125,6 +125,7 @@ def test_a_worker_is_told_nothing_of_the_runs_folder(fakes, ranks):
     assert record["status"] == "ok", (record["message"], ran.stderr)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_of_verify_is_told_nothing_of_the_users_folders(fakes):
     fakes.add("spy", SPY)
     ran = fakes.longca("verify", "--kernel", "spy", "--device", "cpu", "--json", **told_of(fakes.root / "secret"))

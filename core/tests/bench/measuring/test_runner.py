@@ -57,6 +57,7 @@ def test_every_dtype_and_kernel(core, pattern):
     assert found <= {"ok", "unsupported"}, [r.message for r in records if r.status not in ("ok", "unsupported")]
 
 
+@pytest.mark.exhaustive
 def test_two_workers_share_the_cases(core):
     """What becomes of kernels that are wrong or deadly is test_faults'."""
     suite = load_suite("quick")
@@ -77,6 +78,7 @@ def test_two_kernels_take_turns(core):
         assert record.tflops == pytest.approx(record.flops / record.median / 1e12)
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_has_nobody_to_take_turns_with(core):
     suite = load_suite("quick")
     cases = expand(suite, core.kernels, Selection(patterns=("causal",), seqlens=(96,)))

@@ -76,6 +76,7 @@ def test_a_kernel_that_knows_the_compared_heads_is_wrong_on_new_inputs(measured,
     assert {finding["head"] for finding in failed} <= {1, 2}
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_computes_some_heads_alone_is_wrong(measured):
     wrong, right = measured("forward", "skips_inner_heads", "naive")
     assert right.status == "ok", right.message

@@ -75,6 +75,7 @@ def suite(tmp_path):
     return load_suite(str(path))
 
 
+@pytest.mark.exhaustive
 def test_a_stream_has_the_steps_of_each_way(core, suite):
     records = run_cases(suite, expand(suite, core.kernels), CPU, core, lambda record: None)
     assert [record.status for record in records] == ["ok"] * 3, [record.message for record in records]
@@ -193,6 +194,7 @@ class starts_threads(Naive):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_worker_of_a_stream_imports_one_distribution_and_names_changed_states(fakes, tmp_path):
     own, strange = tmp_path / "own", tmp_path / "strange"
@@ -261,6 +263,7 @@ def measured(core, suite, world, tell=lambda phase: None, wait_idle=0.0):
         keeper.close()
 
 
+@pytest.mark.exhaustive
 def test_steps_wait_for_a_quiet_machine_and_are_made_again(core, suite, monkeypatch):
     """The machine is busy before the first steps, and while they are made for the first time."""
     looks, stop = itertools.count(), Noise.stop
@@ -281,6 +284,7 @@ def test_steps_wait_for_a_quiet_machine_and_are_made_again(core, suite, monkeypa
     assert len(result.fields["samples"]) == len(result.fields["stream"]["fixed"]) == 12
 
 
+@pytest.mark.exhaustive
 def test_a_stream_keeps_little_memory_and_verifies_heads_by_turns(core, suite, monkeypatch):
     """A device's free memory holds what a judge keeps of a window, and NCCL and the worker find theirs."""
     monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", 0)

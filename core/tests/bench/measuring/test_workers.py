@@ -272,6 +272,7 @@ def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
     call(workers, "naive", "longca-core")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_lost", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", ["runner", pytest.param("escaper", marks=NEEDS_CGROUP)])
 def test_a_process_that_forks_faster_than_it_is_found_ends_with_its_worker(workers, fakes, name, is_lost):
@@ -319,6 +320,7 @@ def test_workers_that_ended_with_a_killed_keeper_start_again(workers, monkeypatc
     call(workers, "naive", "longca-core")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("has_group", [False, pytest.param(True, marks=NEEDS_CGROUP)])
 def test_what_processes_below_a_worker_compute_is_the_workers(workers, monkeypatch, has_group):
     heard = {}
@@ -340,6 +342,7 @@ def test_what_processes_below_a_worker_compute_is_the_workers(workers, monkeypat
     assert heard["Run"].done.computed < 0.1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["half", "repeater"])
 def test_an_answer_without_an_end_is_no_answer_at_the_deadline(workers, name):
     call(workers, "naive", "longca-core")
@@ -353,6 +356,7 @@ def test_an_answer_without_an_end_is_no_answer_at_the_deadline(workers, name):
     call(workers, "naive", "longca-core")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["liar", "flooder", "torn"])
 def test_what_is_no_answer_ends_the_worker_alone(workers, name):
     with pytest.raises(CaseEndError) as end:
@@ -387,6 +391,7 @@ def test_a_worker_that_ran_out_of_memory_ends_and_keeps_none(workers, monkeypatc
     assert not workers.keep_memory
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["by_kernel", "by_plugin"])
 def test_a_state_that_an_import_changes_is_named_in_every_case(workers, name):
     for _ in range(2):

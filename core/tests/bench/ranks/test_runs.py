@@ -91,6 +91,7 @@ def test_under_torchrun_it_joins_the_job(toys):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_resumed_it_measures_what_is_left(toys):
     finished(toys, "--kernel", "naive", "--placement", "evenly", "--direction", "forward", "--nproc", "2")
     _, errors, records = finished(toys, "--kernel", "naive", "--placement", "evenly", "--nproc", "2", "--resume")

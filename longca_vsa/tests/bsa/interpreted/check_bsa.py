@@ -63,6 +63,7 @@ def variable(heads=1, kept=0.5):
     return BlockSparseMask(np.random.default_rng(heads).random((heads, len(q) - 1, len(k) - 1)) < kept, q, k)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("heads", "name"),
     [
@@ -84,6 +85,7 @@ def test_every_block_size(block, heads, name):
     check(problem(uniform(block, heads, seqlen) if block else variable(heads)), KERNELS[name])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", [16, 32, 64])
 def test_lengths_that_blocks_divide(block, kernel):
     check(problem(uniform(block, 2, seqlen=128)), kernel)
@@ -101,12 +103,14 @@ def test_cut_masks(block):
     check(problem(whole.cut([(10, 60), (90, 170)], [(3, 95), (130, 131)])), DESCRIPTORS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("heads_q", "heads_kv", "mask_heads"), [(3, 3, 3), (8, 1, 1), (8, 1, 8), (6, 2, 2), (6, 2, 6)])
 @pytest.mark.parametrize(("block", "name"), [(16, "descriptors"), (64, "descriptors"), (64, "stored")])
 def test_heads(heads_q, heads_kv, mask_heads, block, name):
     check(problem(uniform(block, mask_heads, seqlen=100), heads_q, heads_kv), KERNELS[name])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("at_a_time", [1, 2])
 @pytest.mark.parametrize("mask_heads", [2, 8])
 def test_a_group_whose_heads_are_taken_in_several_launches(mask_heads, at_a_time, monkeypatch):
@@ -119,6 +123,7 @@ def test_head_dimensions(head_dim):
     check(problem(variable(2), head_dim=head_dim), DESCRIPTORS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mask", [uniform(16), uniform(32), variable()], ids=["16", "32", "variable"])
 def test_rows_and_keys_without_blocks(mask, kernel):
     kept = np.stack([mask.kept(0), mask.kept(0)])
@@ -127,6 +132,7 @@ def test_rows_and_keys_without_blocks(mask, kernel):
     check_unseen(check(problem(mask), kernel), torch.from_numpy(mask.dense()))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("block", [16, 32, 50])
 def test_a_mask_that_shows_nothing(block, heads, kernel):
@@ -135,6 +141,7 @@ def test_a_mask_that_shows_nothing(block, heads, kernel):
     assert all((x == 0).all() for x in (out, *grads))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", [16, 32, 50])
 def test_a_mask_that_shows_all(block, kernel):
     check(problem(uniform(block, 2, seqlen=80, kept=1.0)), kernel)
@@ -159,6 +166,7 @@ def test_very_negative_scores_past_which_a_block_of_keys_ends():
     check(asked, POINTERS, (q.abs(), -k.abs(), v, dout))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", [16, 32, 50])
 def test_equal_scores_count_keys_exactly(block, kernel):
     mask = uniform(block, 4, kept=0.4)
@@ -169,6 +177,7 @@ def test_equal_scores_count_keys_exactly(block, kernel):
     torch.testing.assert_close(lse.double().exp(), counts, rtol=1e-6, atol=0.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "make", [lambda: uniform(16, 4, 100), lambda: uniform(32, 2, 100), lambda: uniform(30, 1, 100)]
 )
@@ -176,6 +185,7 @@ def test_a_backward_with_the_out_and_lse_of_a_larger_softmax(make, kernel):
     check_parts(problem(make()), kernel, 40)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("block", [16, 32])
 def test_any_strides(block, kernel):
     check_strides(problem(uniform(block, 2, seqlen=50)), kernel)

@@ -47,6 +47,7 @@ def assert_close(results, expected):
         torch.testing.assert_close(result.double(), wanted.double(), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("label", "mask"), MASKS, ids=[label for label, _ in MASKS])
 def test_every_mask_of_equal_heads(label, mask):
     heads = {1: 3}.get(mask.heads, mask.heads)

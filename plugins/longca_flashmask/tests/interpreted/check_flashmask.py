@@ -56,12 +56,14 @@ def check(asked, kernel=POINTERS, tensors=None):
     return checking.check(asked, kernel, tensors)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_static_pattern(pattern):
     assert set(PATTERNS) == {name for name, made in masks.PATTERNS.items() if not made.admits(Form.BLOCK_SPARSE)}
     check(problem(masks.build(pattern, seqlen=SEQLEN, **PATTERNS[pattern])))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pattern", ["full", "causal_document", "shared_question", "global_sliding_window"])
 def test_descriptors(pattern):
     check(problem(masks.build(pattern, seqlen=SEQLEN, **PATTERNS[pattern])), DESCRIPTORS)
@@ -73,6 +75,7 @@ def test_other_masks(mask, kernel):
     check_unseen(check(problem(mask, 2, 2), kernel), torch.from_numpy(mask.dense())[None])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lengths", [(1, 1), (5, 130), (64, 32), (192, 128), (65, 63), (33, 0), (0, 33)])
 def test_lengths(lengths):
     slices = [Slice(0, lengths[0], 0, lengths[1])] if all(lengths) else []

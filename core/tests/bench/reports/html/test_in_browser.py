@@ -127,6 +127,7 @@ def test_every_part_follows_the_filters_by_keyboard(opened):
     assert page.locator("#filters [role=status]").inner_text() == "26 cases of 26"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("field", "value", "left"),
     [("Mask", "full", 14), ("Length", "1 K", 17), ("Direction", "backward", 14), ("Kernel", "broken", 24)],
