@@ -91,6 +91,7 @@ def test_it_is_verified(newcomer):
     assert len(re.findall(r"✓ .*row_intervals", lines)) == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.xdist_group("guide")
 def test_it_is_ranked(newcomer):

@@ -73,6 +73,7 @@ def test_samples_end_with_their_budget(plan_costs, monkeypatch):
     assert len(plan_costs.repeated(lambda: None, CPU)["samples"]) == 1
 
 
+@pytest.mark.exhaustive
 def test_training_steps_of_several_kinds_of_attention_have_one_loss(tmp_path):
     out = tmp_path / "training_step.json"
     printed = run("training_step.py", "--small", "--seqlen", 192, "--lengths", "pile", "--out", out)
@@ -123,6 +124,7 @@ def test_a_dense_mask_that_does_not_fit_is_a_row(tmp_path):
     assert (row["status"], row["message"]) == ("error", "ValueError: a dense mask of 64 GiB; at most 16 are made")
 
 
+@pytest.mark.exhaustive
 def test_advice_keeps_what_was_measured(tmp_path):
     tiny = ("--device", "cpu", "--scale", 256, "--most", 2, "--only", "full 20000", "causal 3000")
     printed = run("advice.py", *tiny, "--out", tmp_path / "run", "--history", tmp_path / "history.jsonl")

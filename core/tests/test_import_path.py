@@ -166,7 +166,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("way", STARTS)
 def test_a_started_process_imports_no_working_folder_and_no_foreign_entry_point(trapped, way, tmp_path_factory):
     for name in EARLY:

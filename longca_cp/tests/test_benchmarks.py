@@ -23,6 +23,7 @@ def rows(tmp_path, name, *options):
     return json.loads(out.read_text())["rows"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_strategies_are_right_and_timed_beside_what_they_could_reach(tmp_path):
     peers = ("--peers", "torch allgather", "ringmaster ring")

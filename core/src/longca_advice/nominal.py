@@ -17,6 +17,8 @@ from itertools import zip_longest
 import numpy as np
 
 from longca.manifests.kernel import KernelManifest
+from longca.manifests.mixes import is_mix
+from longca.manifests.offers import Direction
 from longca.manifests.problem import Problem
 from longca.manifests.resolve import resolve_steps
 from longca.manifests.step_cuts import rank_areas, stacked_problems
@@ -25,7 +27,7 @@ from longca.manifests.verdict import Verdict
 from longca.masks import Form
 from longca.masks.cutting import renumber
 
-__all__ = ["imbalance", "predicted_cost"]
+__all__ = ["imbalance", "nominal_cost", "predicted_cost"]
 
 #: A kernel's speed with intervals, as a share of its speed on the masks that it has built in.
 _BY_INTERVALS = 0.8
@@ -35,6 +37,20 @@ _MERGE = 400
 
 #: Scores that it computes while one key and its value arrive, for one KV head: 4 · head_dim bytes at 330 GB/s.
 _ARRIVAL = 1800
+
+
+def nominal_cost(name: str, manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
+    """The nominal cost of a layout's forward, which a pair's first kernel computes.
+
+    Args:
+        name: The name of a kernel, a pair or a mix.
+        manifests: The manifests of its kernels.
+        problem: The problem.
+        layout: The layout, which it takes.
+    """
+    if len(manifests) == 1:
+        return predicted_cost(manifests, problem, layout)
+    return predicted_cost(manifests if is_mix(name) else manifests[:1], problem.in_direction(Direction.FORWARD), layout)
 
 
 def predicted_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from longca.errors import UnsupportedError
-from longca.manifests import Direction, KernelManifest, Layout, Problem
+from longca.manifests import KernelManifest, Layout, Problem
 from longca.manifests.mixes import is_mix
 from longca.manifests.pairs import join
 from longca.manifests.verdict import paragraph
@@ -20,13 +20,13 @@ from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.capacity import Capacity
 from longca_advice.meshes import laid_out
-from longca_advice.nominal import predicted_cost
+from longca_advice.nominal import nominal_cost
 from longca_advice.sharing import quickest
 from longca_advice.sources import sources
 from longca_advice.ways import Way
 from longca_advice.weighed import Weighed
 
-__all__ = ["nominal_cost", "place", "predicted"]
+__all__ = ["place", "predicted"]
 
 
 def place(
@@ -109,17 +109,3 @@ def _best(
     if registered and (found := predicted(registry, problem, layouts, name)):
         return found[0].way.layout
     return min(layouts, key=lambda layout: nominal_cost(name, manifests, problem, layout))
-
-
-def nominal_cost(name: str, manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
-    """The nominal cost of a layout's forward, which a pair's first kernel computes.
-
-    Args:
-        name: The name of a kernel, a pair or a mix.
-        manifests: The manifests of its kernels.
-        problem: The problem.
-        layout: The layout, which it takes.
-    """
-    if len(manifests) == 1:
-        return predicted_cost(manifests, problem, layout)
-    return predicted_cost(manifests if is_mix(name) else manifests[:1], problem.in_direction(Direction.FORWARD), layout)

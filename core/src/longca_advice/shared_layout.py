@@ -25,7 +25,8 @@ from longca.plugins import Registry
 from longca_advice.auto_kernel import Choice, capacity_of, choose, interval
 from longca_advice.auto_layout import AUTO, FIRST, Arrangement, placements_of
 from longca_advice.meshes import mesh_text
-from longca_advice.placing import nominal_cost, predicted
+from longca_advice.nominal import nominal_cost
+from longca_advice.placing import predicted
 from longca_advice.weighed import Weighed
 
 __all__ = ["WeighedProblems", "arrange_shared", "check_weighed", "shared_layouts"]

@@ -66,7 +66,7 @@ def test_a_report_names_wrong_lines_and_shows_the_others(fakes, changed, tmp_pat
     assert (found.returncode, json.loads(found.stdout)["complaints"]) == (1, ran.stderr.splitlines())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("change", "view"),
     [pytest.param(*odd, id=name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name, odd in ODD.items()],

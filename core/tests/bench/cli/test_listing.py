@@ -182,6 +182,7 @@ def test_doctor_says_that_the_cache_cannot_be_written(fakes):
     assert "LONGCA_CACHE_DIR" in cache["advice"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_doctor_times_the_same_work_twice(fakes):
     ran = fakes.longca("doctor", "--json", CUDA_VISIBLE_DEVICES="")

@@ -35,6 +35,7 @@ def on_the_disk(fakes):
     return ran
 
 
+@pytest.mark.exhaustive
 def test_a_run_on_a_read_only_disk_is_refused_and_its_records_are_reported(on_the_disk):
     longca = (sys.executable, "-m", "longca")
     for options, folder in (

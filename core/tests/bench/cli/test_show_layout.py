@@ -77,7 +77,7 @@ def test_placements_side_by_side_with_reasons(made):
     assert "too many" in made.longca(*ROUND, "--placement", "all").stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("placement", ["stripes", "all"])
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_pictures(made, placement, suffix):

@@ -30,7 +30,6 @@ def first(core, kernel):
     return verify_subject(next(subjects(core, kernel, CPU, HERE)))
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
 def test_every_offer_for_this_device_passes(checks, kernel):
     for check in checks[kernel]:

@@ -110,6 +110,7 @@ def test_a_rank_that_raises_is_named():
     assert "error: rank 1: wrong_functions:raises_on_last raised ValueError: an odd rank" in said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.xdist_group("functions")
 def test_a_placement_of_the_users_is_asked_in_the_worker():

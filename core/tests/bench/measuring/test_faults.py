@@ -522,6 +522,7 @@ def test_what_is_not_resumed(faulty, tmp_path):
     assert (out / "records.jsonl").read_text() == whole
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
     out = tmp_path / "run"

@@ -138,6 +138,7 @@ class Raises(Naive):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_records_say_what_is_wrong_and_no_evidence_is_learnt(fakes, tmp_path):
     (fakes.add("wrong", WRONG) / "wrong_kernels.py").write_text(WRONG_KERNELS, "utf-8")

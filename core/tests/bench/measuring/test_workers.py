@@ -272,7 +272,7 @@ def test_a_daemon_ends_with_its_worker_and_no_other_does(workers):
     call(workers, "naive", "longca-core")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_lost", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", ["runner", pytest.param("escaper", marks=NEEDS_CGROUP)])
 def test_a_process_that_forks_faster_than_it_is_found_ends_with_its_worker(workers, fakes, name, is_lost):
@@ -304,6 +304,7 @@ def test_each_worker_has_a_cgroup_until_it_ends(workers, keeper):
     assert not any(group.exists() for group in groups)
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_keeper_is_replaced_and_nothing_is_left(workers):
     call(workers, "stopper")
     until_running(SECONDS)

@@ -20,8 +20,8 @@ FAULTS = {
 }
 
 
-#: Halves of a table. Each has faults of several kinds.
-halves = pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+#: Quarters of a table. Each has faults of several kinds.
+quarters = pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in (1, 2, 3))])
 
 
 def wait_until(is_so, seconds=600):
@@ -32,9 +32,9 @@ def wait_until(is_so, seconds=600):
 
 
 @pytest.mark.slow
-@halves
+@quarters
 def test_the_culprit_is_named_and_the_next_case_is_unaffected(toys, part):
-    faults = dict([*FAULTS.items()][part::2])
+    faults = dict([*FAULTS.items()][part::4])
     options = [option for name in faults for option in ("--kernel", name)]
     options += ["--placement", "evenly", "--nproc", "2", "--timeout", "20", "--memory", "16"]
     process = toys.start(*options)
@@ -75,9 +75,9 @@ STRATEGIES = {
 
 
 @pytest.mark.slow
-@halves
+@quarters
 def test_strategies_cannot_reach_what_judges_them(toys, part):
-    strategies = dict([*STRATEGIES.items()][part::2])
+    strategies = dict([*STRATEGIES.items()][part::4])
     options = ["--kernel", "honest", "--mask", "causal", "--direction", "forward", "--nproc", "2", "--timeout", "180"]
     options += [option for name in ("toy", *strategies) for option in ("--strategy", name)]
     process = toys.start(*options)
@@ -113,6 +113,7 @@ def rank_of(pid):
     return dict(word.partition("=")[::2] for word in words).get("RANK")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_supervisor_that_dies_ends_the_run(toys):
     process = toys.start("--kernel", "naive", "--kernel", "hangs", "--placement", "evenly", "--nproc", "2")

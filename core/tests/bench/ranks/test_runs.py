@@ -80,6 +80,7 @@ def test_what_an_offer_says_of_its_lse_is_known_to_all(toys):
         assert all(finding["passed"] and finding["error"] > 1e-3 for finding in rough)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_under_torchrun_it_joins_the_job(toys):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--", "longca")
