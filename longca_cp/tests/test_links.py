@@ -216,17 +216,17 @@ def test_nothing_is_left_when_plans_and_strategies_are_gone(world):
     assert [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "longca" in name] == []
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("strategy", "sizes", "neighbours"),
+    ("strategy", "sizes"),
     [
-        ("ulysses", [("ulysses", 2)], {0}),
-        ("ring_all_gather", [("ring", 3)], {0, 2}),
-        ("loongtrain", [("outer", 2), ("inner", 1), ("heads", 2)], {0, 3}),
+        pytest.param("ulysses", [("ulysses", 2)], marks=pytest.mark.exhaustive),
+        pytest.param("ring_all_gather", [("ring", 3)], marks=pytest.mark.exhaustive),
+        ("loongtrain", [("outer", 2), ("inner", 1), ("heads", 2)]),
+        pytest.param("usp", [("ulysses", 2), ("ring", 2)], marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_its_neighbours(strategy, sizes, neighbours):
-    """A rank that shares no axis with the killed one waits for a neighbour of it, and names that one."""
+def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_all_others(strategy, sizes):
+    """Also by a rank that shares no axis with it and waits for a rank that waits for it."""
     before, count = set(os.listdir("/dev/shm")), prod(size for _, size in sizes)
     run = subprocess.run(
         [sys.executable, str(KILLED), strategy, json.dumps(sizes)],
@@ -241,8 +241,7 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_its_neighbours(strate
     assert sorted(int(rank) for rank, *_ in told) == [rank for rank in range(count) if rank != 1]
     for rank, kind, text, seconds in told:
         assert kind == "PeerError"
-        (named,) = map(int, re.findall(r"of rank (\d), which did not come", text))
-        assert named == 1 if int(rank) in neighbours else named in neighbours
+        assert "The process of rank 1 has ended or hangs" in text, f"rank {rank}: {text}"
         assert float(seconds) < 15
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
 

@@ -14,6 +14,9 @@ class Posts:
     def __init__(self, deadline):
         self.deadline, self.came, self.given_up, self.done = deadline, set(), [], threading.Event()
 
+    def is_over(self, wait, index, seconds):
+        return seconds > self.deadline
+
     def has_come(self, awaited):
         return awaited in self.came
 
@@ -23,7 +26,7 @@ class Posts:
 
 
 def awaited(slot):
-    return Awaited(index=1, slot=slot, count=1, what="rows of a test")
+    return Awaited(index=1, slot=slot, count=1, what="rows of a test", wait=slot)
 
 
 def add(watch, *waits):

@@ -29,6 +29,7 @@ from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
 from longca_cp.transports.link import Line, Link, Slots, Window
 from longca_cp.transports.strided import strided_copies
+from longca_cp.transports.suspicion import SUSPICION
 from longca_cp.transports.watch import Awaited, Watch
 
 __all__ = ["CopyEngineLink"]
@@ -160,7 +161,7 @@ class CopyEngineLink(Link):
             self._check()
             stream = self._streams.get(holds) or torch.cuda.current_stream(self.device)
             self._driver.wait(self._address(self.index, index, slot), count, stream.cuda_stream)
-            self._watch.add(Awaited(index, slot, count, what))
+            self._watch.add(Awaited(index, slot, count, what, SUSPICION.wait()))
 
     def _address(self, receiver: int, sender: int, slot: int) -> int:
         counts = self._counters.arrived[receiver]

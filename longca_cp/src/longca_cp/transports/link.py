@@ -30,6 +30,7 @@ from torch import Tensor
 from longca.errors import LongCAError
 from longca.parallel.pushes import Push, is_watched, pushing, tell, tell_window
 from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
+from longca_cp.transports.suspicion import SUSPICION
 
 __all__ = ["Line", "Link", "Moves", "PeerError", "Slots", "Window"]
 
@@ -93,7 +94,9 @@ class Link(ABC):
         self._group, self.device = group, device
         self.size, self.index = group.size(), group.rank()
         self.deadline = _timeout(group, device) if deadline is None else deadline
+        self._ranks = dist.get_process_group_ranks(group)
         self._counters = Counters(group)
+        SUSPICION.tell(self._counters)
         self._failure: Exception | None = None
         self._rounds = 0
 
@@ -129,6 +132,7 @@ class Link(ABC):
             slots: The slots of the call.
             most: The most posts of one slot to one peer in any call.
         """
+        SUSPICION.clear()
         self._counters.restart(slots, most)
         self._follow(Line.PUSHES)
 
@@ -147,13 +151,14 @@ class Link(ABC):
         column = MOST_SLOTS + self._rounds % 2
         for counts in self._counters.arrived:
             counts[self.index, column] = self._rounds << 31 | value
-        end = time.monotonic() + self.deadline
+        wait, begin = SUSPICION.wait(), time.monotonic()
         mine = self._counters.arrived[self.index][:, column]
         while (late := np.flatnonzero(mine >> 31 < self._rounds)).size:
-            if time.monotonic() > end:
+            if self.is_over(wait, int(late[0]), time.monotonic() - begin):
                 self._failure = self._late(int(late[0]), "its next call")
                 raise self._failure
             time.sleep(_PAUSE / 20)
+        SUSPICION.clear(wait)
         return [int(each) & (1 << 31) - 1 for each in mine]
 
     def send(self, index: int, moves: Moves, slot: int, *, early: bool = False) -> None:
@@ -264,7 +269,7 @@ class Link(ABC):
         for peer in range(self.size):
             while self._counters.missing(peer, slots[0], slots.level + 1):
                 if time.monotonic() > end:
-                    return f"nothing came from rank {dist.get_process_group_ranks(self._group)[peer]} in a trial"
+                    return f"nothing came from rank {self._ranks[peer]} in a trial"
                 time.sleep(_PAUSE)
             self.expect(peer, slots[0])
         self.joined()
@@ -296,12 +301,27 @@ class Link(ABC):
     @abstractmethod
     def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None: ...
 
+    def is_over(self, wait: int, index: int, seconds: float) -> bool:
+        """Whether a wait for a peer has reached the deadline. From half of it on, all peers are told of it.
+
+        Args:
+            wait: The number of the wait.
+            index: The peer's place on the axis.
+            seconds: How long it has lasted.
+        """
+        if seconds > self.deadline / 2:
+            theirs = self._counters.suspect_of(index)
+            SUSPICION.suspect(wait, self._ranks[index] if theirs in (None, self._ranks[self.index]) else theirs)
+        return seconds > self.deadline
+
     def _late(self, index: int, what: str) -> PeerError:
         """The error about a peer that has not posted."""
-        ranks = dist.get_process_group_ranks(self._group)
+        peer = self._ranks[index]
+        culprit = peer if SUSPICION.rank is None else SUSPICION.rank
+        because = "" if culprit == peer else f", because rank {peer} waits too"
         return PeerError(
-            f"rank {ranks[self.index]} waited {self.deadline:g} s for {what} of rank {ranks[index]}, which did not "
-            f"come. The process of rank {ranks[index]} has ended or hangs; see what it printed last"
+            f"rank {self._ranks[self.index]} waited {self.deadline:g} s for {what} of rank {peer}, which did not "
+            f"come{because}. The process of rank {culprit} has ended or hangs; see what it printed last"
         )
 
     def _check(self) -> None:

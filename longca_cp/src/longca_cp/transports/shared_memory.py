@@ -24,6 +24,7 @@ from torch import Tensor
 
 from longca_cp.transports.host_memory import everyones_memory
 from longca_cp.transports.link import Line, Link, PeerError, Slots, Window
+from longca_cp.transports.suspicion import SUSPICION
 
 __all__ = ["SharedMemoryLink"]
 
@@ -162,13 +163,14 @@ class SharedMemoryLink(Link):
         self._pusher.add(index, _Task(lambda: counts.__setitem__((mine, slot), count), is_post=True))
 
     def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
-        end, pause = time.monotonic() + self.deadline, _SOON
+        wait, begin, pause = SUSPICION.wait(), time.monotonic(), _SOON
         while self._counters.missing(index, slot, count):
-            if time.monotonic() > end:
+            if self.is_over(wait, index, time.monotonic() - begin):
                 self._failure = self._late(index, what)
             self._check()
             time.sleep(pause)
             pause = min(2 * pause, _LATER)
+        SUSPICION.clear(wait)
 
     def _check(self) -> None:
         if self._pusher.failure is not None:

@@ -9,6 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+from longca_cp.transports.suspicion import SUSPICION
+
 __all__ = ["Awaited", "Watch"]
 
 #: Seconds between two looks.
@@ -17,18 +19,24 @@ _LOOK = 0.2
 
 @dataclass(frozen=True)
 class Awaited:
-    """A post that a stream waits for. The fields are those of `Link.expect`, with the awaited count."""
+    """A post that a stream waits for. The fields are those of `Link.expect`, with the awaited count.
+
+    Attributes:
+        wait: The number of the wait (`longca_cp.transports.suspicion`).
+    """
 
     index: int
     slot: int
     count: int
     what: str
+    wait: int
 
 
 class Watched(Protocol):
     """A link whose streams wait for posts."""
 
-    deadline: float
+    def is_over(self, wait: int, index: int, seconds: float) -> bool:
+        """See `Link.is_over`."""
 
     def has_come(self, awaited: Awaited) -> bool:
         """Whether a post has come."""
@@ -80,8 +88,11 @@ class Watch:
 
     def _look(self, link: Watched) -> None:
         while self._pending and link.has_come(self._pending[0]):
-            self._pending.popleft()
+            SUSPICION.clear(self._pending.popleft().wait)
             self._since = time.monotonic()
-        if self._pending and time.monotonic() - self._since > link.deadline:
-            link.give_up(self._pending[0], list(self._pending))
+        if not self._pending:
+            return
+        first = self._pending[0]
+        if link.is_over(first.wait, first.index, time.monotonic() - self._since):
+            link.give_up(first, list(self._pending))
             self._pending.clear()
