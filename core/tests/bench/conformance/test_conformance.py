@@ -4,4 +4,4 @@ import pytest
 
 from longca.testing import conformance
 
-test_conformance = pytest.mark.sampled(4)(conformance("longca-core"))
+test_conformance = pytest.mark.sampled(6)(conformance("longca-core"))

@@ -168,6 +168,7 @@ def test_a_measurement_waits_until_a_real_neighbour_has_stopped():
     assert found["measured"] == len(made)
 
 
+@pytest.mark.exhaustive
 def test_a_measurement_beside_a_real_neighbour_is_repeated():
     made = []
 

@@ -150,6 +150,7 @@ dtypes = ["float32"]
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_stream_of_masks_on_two_ranks(toys):
     (toys.folder / "toys.toml").write_text(STREAM, "utf-8")
