@@ -242,7 +242,7 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_all_others(strategy, 
     for rank, kind, text, seconds in told:
         assert kind == "PeerError"
         assert "The process of rank 1 has ended or hangs" in text, f"rank {rank}: {text}"
-        assert float(seconds) < 15
+        assert float(seconds) < 25
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
 
 
