@@ -77,7 +77,8 @@ def _running(folder: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("part", [0, 1])
 def test_the_culprit_on_a_link_is_named_and_the_next_case_is_right(tmp_path, part):
     out, names = tmp_path / "run", list(FAULTS)[part::2]
     options = [option for name in names for option in ("--strategy", name)]

@@ -226,7 +226,7 @@ def test_kernels_are_measured_when_a_second_import_exits(fakes):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["import", pytest.param("hook", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("where", ["import", "hook"])
 def test_kernels_are_measured_beside_a_plugin_that_hangs(fakes, where):
     fakes.add("hangs", hook("mine", HANG) if where == "hook" else HANG)
     fakes.add("works", WORKS)

@@ -44,8 +44,8 @@ def run(fakes, way, *arguments):
     return ran.stdout
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("way", ["module", "script", pytest.param("safe", marks=pytest.mark.exhaustive)])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("way", ["module", "script", "safe"])
 def test_a_command_imports_nothing_of_the_working_folder(trapped, way):
     listed = {plugin["name"]: plugin for plugin in json.loads(run(trapped, way, "plugins", "--json"))}
     assert (listed["hooked"]["kernels"], listed["hooked"]["problems"]) == (["hooked"], [])
@@ -199,14 +199,9 @@ def test_what_slurm_starts_imports_nothing_of_the_working_folder(tmp_path, monke
     assert f"{sys.executable} -P -u -m submitit.core._submit" in (tmp_path / "script.sh").read_text()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    "way",
-    [
-        ("-m", "longca"),
-        pytest.param(("-P", "-m", "longca"), marks=pytest.mark.exhaustive),
-        pytest.param((str(SCRIPT),), marks=pytest.mark.exhaustive),
-    ],
-    ids=["module", "safe", "script"],
+    "way", [("-m", "longca"), ("-P", "-m", "longca"), (str(SCRIPT),)], ids=["module", "safe", "script"]
 )
 def test_a_function_of_the_working_folder_is_found(fakes, way):
     """The working folder is asked for here, also where Python does not put it on the path."""

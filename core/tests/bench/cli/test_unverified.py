@@ -90,7 +90,7 @@ def run(on_a100, kernel, *options):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.exhaustive), "2"])
+@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_offer_is_verified_once_and_then_used_like_others(on_a100, jobs):
     assert listed(on_a100, "fresh") == ("expected", None)
     assert listed(on_a100, "naive") == ("here", "verified")

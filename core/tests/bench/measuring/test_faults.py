@@ -280,14 +280,9 @@ def test_a_case_after_a_changed_state_sees_the_original(faulty, tmp_path):
 PARTS = 12
 
 
-def parts(first):
-    """A part for every run of the tests, and the others for exhaustive ones."""
-    others = (pytest.param(part, marks=pytest.mark.exhaustive) for part in range(PARTS) if part != first)
-    return pytest.mark.parametrize("part", [first, *others])
-
-
 @pytest.mark.slow
-@parts(0)
+@pytest.mark.sampled(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_fault_is_named_and_the_next_case_is_unaffected(faulty, tmp_path, part):
     kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT][part::PARTS]
     assert missed(faulty, tmp_path, kernels, "--timeout", "60", "--memory", "12") == []
@@ -304,7 +299,8 @@ VERIFIED = {
 
 
 @pytest.mark.slow
-@parts(1)
+@pytest.mark.sampled(PARTS)
+@pytest.mark.parametrize("part", [*range(1, PARTS), 0])
 def test_verify_takes_the_same_road(faulty, tmp_path, part):
     """What ends a case ends the check of an offer with the same status, and so does most of what is wrong."""
     there = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is not Status.TIMEOUT]
@@ -326,7 +322,8 @@ def test_verify_takes_the_same_road(faulty, tmp_path, part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("part", [1, 0])
 def test_what_does_not_end_is_ended(faulty, tmp_path, part):
     kernels = [k for k in MISBEHAVING if k.runs_on("cpu") and k.status is Status.TIMEOUT][part::2]
     assert missed(faulty, tmp_path, kernels, "--timeout", "6") == []

@@ -20,10 +20,6 @@ FAULTS = {
 }
 
 
-#: Quarters of a table. Each has faults of several kinds.
-quarters = pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.exhaustive) for i in (1, 2, 3))])
-
-
 def wait_until(is_so, seconds=600):
     deadline = time.monotonic() + seconds
     while not is_so():
@@ -32,7 +28,8 @@ def wait_until(is_so, seconds=600):
 
 
 @pytest.mark.slow
-@quarters
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("part", range(4))
 def test_the_culprit_is_named_and_the_next_case_is_unaffected(toys, part):
     faults = dict([*FAULTS.items()][part::4])
     options = [option for name in faults for option in ("--kernel", name)]
@@ -75,7 +72,8 @@ STRATEGIES = {
 
 
 @pytest.mark.slow
-@quarters
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("part", range(4))
 def test_strategies_cannot_reach_what_judges_them(toys, part):
     strategies = dict([*STRATEGIES.items()][part::4])
     options = ["--kernel", "honest", "--mask", "causal", "--direction", "forward", "--nproc", "2", "--timeout", "180"]
