@@ -1,4 +1,4 @@
-"""Two ranks that run one check of the copy engine, on two GPUs or on the only one. Run by `test_copy_engine`.
+"""Ranks that run one check of the copy engine, each on its own GPU or all on the only one. Run by `test_copy_engine`.
 
 python gpu_ranks.py CHECK
 
@@ -23,6 +23,7 @@ import longca
 from longca import masks
 from longca_cp import overlap
 from longca_cp.transports import link
+from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.host_memory import WindowMemoryError
 from longca_cp.transports.link import PeerError
 
@@ -32,7 +33,7 @@ MESHES = {
     "ulysses": {"ulysses": 2},
     "ring_p2p": {"ring": 2},
     "ring_all_gather": {"ring": 2},
-    "usp": {"ring": 2, "ulysses": 1},
+    "usp": {"ring": 2, "ulysses": 1},  # with two ranks; with four, two
     "loongtrain": {"outer": 1, "inner": 1, "heads": 2},
 }
 #: As bfloat16 rounds sums of this size, where two transports add in different orders.
@@ -45,6 +46,8 @@ SHARED = torch.cuda.device_count() == 1
 
 def mesh_of(strategy):
     sizes = MESHES[strategy]
+    if strategy == "usp":
+        sizes = {**sizes, "ulysses": dist.get_world_size() // 2}
     return init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
@@ -182,16 +185,45 @@ def killed():
     os._exit(0)  # a process group that has lost a rank may hang as it ends
 
 
-CHECKS = {check.__name__: check for check in (agree, waits, layers, full_memory, killed)}
+def killed_in_a_push():
+    """Every other rank names a peer that is killed while it pushes, also a rank that shares no axis with it."""
+    call = prepared("usp", masks.build("causal", 8192), 8192, mesh_of("usp"))
+    with mock.patch.object(link, "_timeout", return_value=8.0):
+        call()
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+    push, began, told = CopyEngineLink._push, time.monotonic(), ""
+
+    def die(self, index, into, source):
+        push(self, index, into, source)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with mock.patch.object(CopyEngineLink, "_push", die if dist.get_rank() == 1 else push):
+        try:
+            for _ in range(3):  # the host does not wait: a later call tells. Rank 2 may get rows that are NaN at first
+                call()
+                torch.cuda.synchronize()
+        except PeerError as error:
+            told = str(error)
+    print(f"rank {dist.get_rank()} after {time.monotonic() - began:.1f} s: {told}", flush=True)
+    assert "The process of rank 1 has ended or hangs" in told
+    os._exit(0)  # as above
+
+
+CHECKS = {check.__name__: check for check in (agree, waits, layers, full_memory, killed, killed_in_a_push)}
+#: Ranks of a check. All others have two.
+RANKS = {"killed_in_a_push": 4 if torch.cuda.device_count() >= 4 else SIZE}
 
 
 def work(rank, check, store):
     """Runs a check on one rank."""
     device = torch.device("cuda", 0 if SHARED else rank)
     torch.cuda.set_device(device)
-    about = {"rank": rank, "world_size": SIZE, "timeout": datetime.timedelta(seconds=120)}
+    size = RANKS.get(check, SIZE)
+    about = {"rank": rank, "world_size": size, "timeout": datetime.timedelta(seconds=120)}
     about |= {"backend": "gloo"} if SHARED else {"backend": "nccl", "device_id": device}
-    dist.init_process_group(store=dist.FileStore(store, SIZE), **about)
+    dist.init_process_group(store=dist.FileStore(store, size), **about)
     CHECKS[check]()
     torch.cuda.synchronize()
     dist.barrier()
@@ -202,9 +234,9 @@ def main(check):
     """Exits with 1 if a rank fails or hangs. The killed rank does not count."""
     if SHARED:
         os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-    context = torch.multiprocessing.get_context("spawn")
+    context, size = torch.multiprocessing.get_context("spawn"), RANKS.get(check, SIZE)
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=work, args=(rank, check, f"{folder}/store")) for rank in range(SIZE)]
+        ranks = [context.Process(target=work, args=(rank, check, f"{folder}/store")) for rank in range(size)]
         for rank in ranks:
             rank.start()
         for rank in ranks:
@@ -212,7 +244,8 @@ def main(check):
         ended = [rank.exitcode for rank in ranks]
         for rank in ranks:
             rank.kill()
-        sys.exit(ended != ([0, -signal.SIGKILL] if check == "killed" else [0, 0]))
+        dies = 1 if check.startswith("killed") else None
+        sys.exit(ended != [-signal.SIGKILL if rank == dies else 0 for rank in range(size)])
 
 
 if __name__ == "__main__":

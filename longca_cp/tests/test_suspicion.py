@@ -50,3 +50,18 @@ def test_links_that_are_gone_are_told_nothing():
     gc.collect()
     suspicion.suspect(suspicion.wait(), 1)
     assert suspicion.rank == 1
+
+
+def test_a_failed_link_keeps_its_suspicion_through_later_calls_until_it_is_gone():
+    suspicion, told = Suspicion(), Told()
+    suspicion.tell(told)
+    wait = suspicion.wait()
+    suspicion.suspect(wait, 1)
+    suspicion.keep(told)
+    suspicion.clear(wait)
+    suspicion.clear()
+    assert (suspicion.rank, told.said) == (1, [1])
+    del told
+    gc.collect()
+    suspicion.clear()
+    assert suspicion.rank is None

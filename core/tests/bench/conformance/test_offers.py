@@ -77,6 +77,17 @@ def test_a_pair_whose_halves_do_not_fit_says_why(core):
     assert "backward half: sdpa's backward takes only its own forward's lse" in check.skipped
 
 
+@pytest.mark.parametrize("promised", [True, False])
+def test_a_pair_promises_equal_bits_where_both_halves_do(core, promised):
+    offers = tuple(offer.model_copy(update={"deterministic": promised}) for offer in core.manifest("naive").offers)
+    core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": offers})
+    subject = next(s for s in subjects(core, "naive+sdpa", CPU, HERE) if s.offer.cpu and s.offer.form == "causal")
+    assert subject.offer.deterministic
+    check = verify_subject(subject)
+    assert check.passed, (check.failures, check.error, check.skipped)
+    assert any("runs" in mask for mask in check.masks) == promised
+
+
 def test_a_wrong_backward_is_found_in_a_pair(core, monkeypatch):
     class Doubled(Naive):
         def backward(self, *arguments, **buffers):

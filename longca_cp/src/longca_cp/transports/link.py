@@ -315,7 +315,8 @@ class Link(ABC):
         return seconds > self.deadline
 
     def _late(self, index: int, what: str) -> PeerError:
-        """The error about a peer that has not posted."""
+        """The error about a peer that has not posted, after which the link has failed."""
+        SUSPICION.keep(self._counters)
         peer = self._ranks[index]
         culprit = peer if SUSPICION.rank is None else SUSPICION.rank
         because = "" if culprit == peer else f", because rank {peer} waits too"

@@ -26,6 +26,7 @@ class Suspicion:
         self._wait = 0
         self._waits = count(1)
         self._counters: weakref.WeakSet[Counters] = weakref.WeakSet()
+        self._failed: weakref.WeakSet[Counters] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def tell(self, counters: Counters) -> None:
@@ -50,10 +51,15 @@ class Suspicion:
                 self._say(rank)
 
     def clear(self, wait: int | None = None) -> None:
-        """Suspects no rank any more because of a wait, or at all."""
+        """Suspects no rank any more because of a wait, or at all. After `keep` it does nothing."""
         with self._lock:
-            if self.rank is not None and wait in (None, self._wait):
+            if self.rank is not None and not self._failed and wait in (None, self._wait):
                 self._say(None)
+
+    def keep(self, counters: Counters) -> None:
+        """Suspects the rank as long as the counters of a failed link live. Peers may ask after its next calls."""
+        with self._lock:
+            self._failed.add(counters)
 
     def _say(self, rank: int | None) -> None:
         if rank != self.rank:
