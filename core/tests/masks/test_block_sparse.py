@@ -104,7 +104,16 @@ def test_equality_is_of_what_is_shown_whatever_the_bounds(case, data):
     other = BlockSparseMask(kept, finer, m.k_bounds)
     assert other == m
     assert hash(other) == hash(m)
+    assert other.fingerprint == m.fingerprint
     assert other.digest == m.digest
+
+
+def test_a_fingerprint_tells_masks_apart_without_their_slices(monkeypatch):
+    monkeypatch.setattr(BlockSparseMask, "head", None)
+    masks = [build("uniform_block_sparse", 4096, block=64, kept=0.3, seed=seed) for seed in range(4)]
+    assert len({mask.fingerprint for mask in masks}) == 4
+    with pytest.raises(TypeError):
+        _ = masks[0].digest
 
 
 def test_digests_are_those_of_earlier_records():
@@ -123,6 +132,7 @@ def test_masks_of_equal_bounds_differ_by_any_bit():
     one, other = (BlockSparseMask(each, np.arange(10), np.arange(10)) for each in (kept, moved))
     assert one.area == other.area
     assert one != other
+    assert one.fingerprint != other.fingerprint
     assert one.digest != other.digest
 
 

@@ -7,8 +7,9 @@ Work that is done ahead starts no collective. A process group takes its collecti
 the program. A strategy calls `check_not_ahead` before a collective of its own planning.
 
 Plans of CUDA devices are made on a stream of their own, and the side thread waits for that stream before it shows a
-plan. So neither the caller's host nor its stream waits for anything. Copies to the device need no pinned memory here,
-because a stream without other work copies at once. The plan's memory belongs to the side stream. When a plan is
+plan. So neither the caller's host nor its stream waits for anything. The stream has a high priority, or its many small
+kernels would each wait until a large kernel of the step has begun all its programs. Copies to the device need no pinned
+memory here, because a stream without other work copies at once. The plan's memory belongs to the side stream. When a plan is
 dropped, the side stream waits for the user's stream, and only then reuses the memory.
 """
 
@@ -206,7 +207,7 @@ class _Side:
         if device.type != "cuda":
             return None
         if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
+            self._streams[device] = torch.cuda.Stream(device, priority=-1)
         return self._streams[device]
 
 

@@ -247,11 +247,14 @@ class BlockSparseMask(Mask):
         """Runs of kept blocks in the fullest row and in the fullest column of head 0."""
         return most_runs(self.kept(0))
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """16 hex digits that are the same for equal masks. If heads differ, they are a hash of the merged bitmap."""
-        if self.heads == 1:
-            return self._first_head.digest
+        """16 hex digits that are the same for equal masks. If heads differ, they are the fingerprint."""
+        return self._first_head.digest if self.heads == 1 else self.fingerprint
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that are the same for equal block-sparse masks. They are a hash of the merged bitmap."""
         q_keep, k_keep = block_edges(self.bits, len(self.k_bounds) - 1)
         h = hashlib.blake2b(f"{self.heads} {self.seqlen_q} {self.seqlen_k}".encode(), digest_size=8)
         for bounds, keep in ((self.q_bounds, q_keep), (self.k_bounds, k_keep)):

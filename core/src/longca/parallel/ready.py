@@ -59,7 +59,7 @@ class ParallelCall(NamedTuple):
         problem, placement = self.problem, self.placement
         mask = problem.concrete_mask
         return {
-            "mask": f"{mask.label} ({mask.digest})",
+            "mask": f"{mask.label} ({mask.fingerprint})",
             "heads": f"{problem.heads_q}:{problem.num_heads_kv}",
             "head_dim": str(problem.head_dim),
             "dtype": problem.dtype,
