@@ -51,7 +51,7 @@ class QueryBlock:
 
 
 def ample_scores(device: torch.device) -> int:
-    """Scores of a block for a caller that may use most of a device's memory. Larger blocks are faster."""
+    """Scores of a block for a caller that may use most of a device's free memory."""
     if device.type == "cpu":
         return _SCORES["cpu"]
     mine = torch.cuda.memory_allocated(device)
@@ -160,20 +160,23 @@ def attention_forward(
     mask: Mask,
     scale: float,
     dtype: torch.dtype,
-    scores_a_block: int | None = None,
     see: Callable[[QueryBlock, Tensor], None] | None = None,
+    *,
+    ample: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention with intermediates in `dtype`. `see` gets each block and its weights [Hkv, G, queries, keys].
+
+    Blocks of an `ample` call take most of the memory that the results leave. Larger blocks are faster.
 
     Returns:
         out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64).
     """
     wide = _widened(dtype)
-    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    out = q.new_zeros(q.shape)
+    k, v = k.to(dtype), v.to(dtype)
+    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
-    for block in query_blocks(mask, q.shape[1], q.device, scores_a_block):
-        scores = _masked_scores(q[block.queries], k[block.keys], block.visible, scale).to(wide)
+    for block in query_blocks(mask, q.shape[1], q.device, ample_scores(q.device) if ample else None):
+        scores = _masked_scores(q[block.queries].to(dtype), k[block.keys], block.visible, scale).to(wide)
         lse[:, block.queries] = scores.logsumexp(-1).flatten(0, 1)
         weights = _softmax_weights(scores, lse[:, block.queries])
         if see is not None:
@@ -192,35 +195,38 @@ def attention_backward(
     mask: Mask,
     scale: float,
     dtype: torch.dtype,
-    scores_a_block: int | None = None,
     see: Callable[[QueryBlock, Tensor, Tensor], None] | None = None,
+    *,
+    ample: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with intermediates in `dtype`. out and lse may belong to a larger softmax.
 
-    `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each.
+    `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each. Blocks of an
+    `ample` call take most of the memory that the results leave.
 
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`.
     """
     wide = _widened(dtype)
-    q, k, v, dout = (x.to(dtype) for x in (q, k, v, dout))
-    dq = q.new_zeros(q.shape)
+    k, v = k.to(dtype), v.to(dtype)
+    dq = torch.zeros(q.shape, dtype=dtype, device=q.device)
     # PyTorch repeats KV heads. In half precision it rounds each query head's gradients before it sums a group.
     apart = dtype.itemsize == 2
     shape = (k.shape[0], q.shape[1] if apart else k.shape[1], k.shape[2])
     dk, dv = (torch.zeros(shape, dtype=wide, device=k.device) for _ in range(2))
-    delta = (dout.to(wide) * out.to(wide)).sum(-1).T  # [Hq, Tq]
-    for block in query_blocks(mask, q.shape[1], q.device, scores_a_block):
+    for block in query_blocks(mask, q.shape[1], q.device, ample_scores(q.device) if ample else None):
         queries, keys = block.queries, block.keys
         group = k.shape[1]
         k_block, v_block = (x[keys].permute(1, 0, 2)[:, None] for x in (k, v))  # [Hkv, 1, keys, D]
-        q_block, do_block = _group_heads(q[queries], group), _group_heads(dout[queries], group)  # [Hkv, G, queries, D]
-        scores = _masked_scores(q[queries], k[keys], block.visible, scale).to(wide)
+        q_rows, do_rows = q[queries].to(dtype), dout[queries].to(dtype)
+        q_block, do_block = _group_heads(q_rows, group), _group_heads(do_rows, group)  # [Hkv, G, queries, D]
+        delta = (do_rows.to(wide) * out[queries].to(wide)).sum(-1).T  # [Hq, queries]
+        scores = _masked_scores(q_rows, k[keys], block.visible, scale).to(wide)
         weights = _softmax_weights(scores, lse[:, queries].to(wide))
         slope = _product(do_block, v_block.transpose(-1, -2)).to(wide)
         if see is not None:
             see(block, weights, slope)
-        slope -= delta[:, queries].unflatten(0, (group, -1))[..., None]
+        slope -= delta.unflatten(0, (group, -1))[..., None]
         dscores = slope.mul_(weights).mul_(scale).to(dtype)
         dq[queries] = _ungroup_heads(_product(dscores, k_block))
         total = _each_head if apart else _sum_over_group

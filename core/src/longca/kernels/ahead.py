@@ -9,8 +9,8 @@ the program. A strategy calls `check_not_ahead` before a collective of its own p
 Plans of CUDA devices are made on a stream of their own, and the side thread waits for that stream before it shows a
 plan. So neither the caller's host nor its stream waits for anything. The stream has a high priority, or its many small
 kernels would each wait until a large kernel of the step has begun all its programs. Copies to the device need no pinned
-memory here, because a stream without other work copies at once. The plan's memory belongs to the side stream. When a plan is
-dropped, the side stream waits for the user's stream, and only then reuses the memory.
+memory here, because a stream without other work copies at once. The plan's memory belongs to the side stream. When a
+plan is dropped, the side stream waits for the user's stream, and only then reuses the memory.
 """
 
 from __future__ import annotations

@@ -69,13 +69,14 @@ class KernelTrial(Trial):
     ) -> None:
         assert shared.expected is not None, "one device verifies heads"
         arena = instruments.workers.arena
-        given = shared.inputs
-        mine = Inputs(*(arena.like(x) for x in (given.q, given.k, given.v, given.dout)))
+        given, is_forward = shared.inputs, plan.problem.direction == "forward"
+        dout = given.dout if is_forward else arena.like(given.dout)  # a forward's worker needs none
+        mine = Inputs(*(arena.like(x) for x in (given.q, given.k, given.v)), dout)
         super().__init__(plan.problem, mine, shared.expected)
         self._kernel, self._plan, self._given = kernel, plan, given
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
         self._change = Change.first(plan.problem)
-        self._change.apply(given, mine)
+        self._change.apply(given, mine, with_dout=not is_forward)
         self._checksums = Checksums(given.q.dtype, rough_lse=task.rough_lse)
         self._forward: tuple[Tensor, ...] = ()
         self._verified: tuple[Tensor, ...] = ()
@@ -101,6 +102,7 @@ class KernelTrial(Trial):
         if not self.is_forward and found.passed:
             self._forward = tuple(forward)
             self._verified = tuple(map(self._change.undo, NAMES[Direction.FORWARD], forward))
+            self._write_forward()
             found += self._check_backward()
         return found
 
@@ -130,8 +132,12 @@ class KernelTrial(Trial):
         self._change = change
         self._change.apply(self._given, self.inputs, with_dout=not self.is_forward)
         if not self.is_forward:
-            for name, verified, there in zip(NAMES[Direction.FORWARD], self._verified, self._forward, strict=True):
-                self._change.write(name, verified, there)
+            self._write_forward()
+
+    def _write_forward(self) -> None:
+        """Writes a backward's out and lse for the changed inputs."""
+        for name, verified, there in zip(NAMES[Direction.FORWARD], self._verified, self._forward, strict=True):
+            self._change.write(name, verified, there)
 
     def sample(self) -> tuple[float, dict[str, Tensor]]:
         """The seconds and the results of a timed call on changed inputs."""
@@ -172,13 +178,16 @@ class KernelTrial(Trial):
 
     def _changed_inputs(self) -> list[Finding]:
         """The arguments of the last call that the kernel changed."""
-        given = {name: getattr(self._given, name) for name in ("q", "k", "v", "dout")}
-        given |= dict(zip(("out", "lse"), self._verified, strict=False))
         return [
-            wrong(name, CHANGED)
-            for name, there in self._tensors.items()
-            if not same_bits(self._change.made(name, given[name]), there)
+            wrong(name, CHANGED) for name, there in self._tensors.items() if not same_bits(self._as_given(name), there)
         ]
+
+    def _as_given(self, name: str) -> Tensor:
+        """What the last call was given, by its name, from memory that the kernel does not reach."""
+        if self.is_forward and name == "dout":
+            return self._given.dout
+        verified = dict(zip(NAMES[Direction.FORWARD], self._verified, strict=False))
+        return self._change.made(name, verified[name] if name in verified else getattr(self._given, name))
 
     def before_timing(self) -> dict[str, Any]:
         """Nothing is measured. The clocks begin, or begin anew."""
@@ -249,7 +258,7 @@ class KernelTrial(Trial):
     def _means(self) -> Means:
         """Kept nowhere: a trial that refers to itself would keep its tensors until the next collection of garbage."""
         arena = self._instruments.workers.arena
-        return Means(arena.empty, arena.clone, self._read, self._change.place)
+        return Means(arena.empty, arena.clone, self._read, self._change.place, self._as_given)
 
     @property
     def _tensors(self) -> dict[str, Tensor]:

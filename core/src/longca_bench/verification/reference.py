@@ -15,8 +15,8 @@ from longca.manifests import Problem
 from longca.parallel.merge import merge
 from longca_bench.verification.head_sample import HeadSample, Turn, sample_heads
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.spread import BackwardSpread, ForwardSpread
-from longca_builtin.blockwise import ample_scores, attention_backward, attention_forward
+from longca_bench.verification.spread import BackwardSpread, ForwardSpread, by_tokens
+from longca_builtin.blockwise import attention_backward, attention_forward
 
 __all__ = [
     "FLOAT64_PAIRS",
@@ -101,10 +101,9 @@ def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
     mask, scale = problem.concrete_mask, problem.scale
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
-    ample = ample_scores(q.device)
     scales = ForwardSpread(inputs)
-    exact = attention_forward(q, k, v, mask, scale, high, ample, scales.see)
-    rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, ample)
+    exact = attention_forward(q, k, v, mask, scale, high, scales.see, ample=True)
+    rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, ample=True)
     rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
@@ -153,11 +152,10 @@ def _gradients(
     mask, scale = problem.concrete_mask, problem.scale
     tensors = (inputs.dout, inputs.q, inputs.k, inputs.v)
     low, high = torch_dtype(problem.dtype), _high(problem)
-    ample = ample_scores(inputs.q.device)
     scales = BackwardSpread(inputs, scale, exact[0])
-    grads = low_grads = attention_backward(*tensors, *exact, mask, scale, high, ample, scales.see)
+    grads = low_grads = attention_backward(*tensors, *exact, mask, scale, high, scales.see, ample=True)
     if not (low is high and rounded is exact):
-        low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample)
+        low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample=True)
     return {
         name: Rows(grad, moved, _distance(low_grad, grad))
         for (name, moved), grad, low_grad in zip(scales.rows.items(), grads, low_grads, strict=True)
@@ -166,4 +164,4 @@ def _gradients(
 
 def _distance(result: Tensor, value: Tensor) -> Tensor:
     """Euclidean distance of each row: [T, H]."""
-    return (result.to(value.dtype) - value).norm(dim=-1)
+    return by_tokens(lambda mine, right: (mine.to(right.dtype) - right).norm(dim=-1), result, value)

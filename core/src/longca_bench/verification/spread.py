@@ -13,13 +13,17 @@ p and dp are those of the reference, which shows them block by block while it co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from longca_bench.verification.inputs import Inputs
 from longca_builtin.blockwise import QueryBlock
 
-__all__ = ["BackwardSpread", "ForwardSpread"]
+__all__ = ["BackwardSpread", "ForwardSpread", "by_tokens"]
+
+_TOGETHER = 2**13  # tokens
 
 
 class ForwardSpread:
@@ -55,8 +59,7 @@ class BackwardSpread:
     def __init__(self, inputs: Inputs, scale: float, out: Tensor) -> None:
         self._scale = abs(scale)
         self._q, self._k, self._dout = (_squares(x) for x in (inputs.q, inputs.k, inputs.dout))
-        terms = inputs.dout.float() * out.float()
-        self._rest = terms.sum(-1).square() + terms.square_().sum(-1)  # δ² + σ²: [Tq, Hq]
+        self._rest = by_tokens(_rest, inputs.dout, out)  # δ² + σ²: [Tq, Hq]
         self._dq, self._dk, self._dv = (torch.zeros_like(x) for x in (self._q, self._k, self._k))
 
     def see(self, block: QueryBlock, weights: Tensor, dp: Tensor) -> None:
@@ -75,9 +78,25 @@ class BackwardSpread:
         return {"dq": self._dq.sqrt() * self._scale, "dk": self._dk.sqrt() * self._scale, "dv": self._dv.sqrt()}
 
 
+def by_tokens(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """A function of each row of some tensors, for some tokens at a time. It may take several times their memory.
+
+    Args:
+        function: Takes the rows [tokens, H, D] of each tensor, and returns [tokens, H].
+        tensors: The tensors: [T, H, D] each.
+    """
+    return torch.cat([function(*rows) for rows in zip(*(x.split(_TOGETHER) for x in tensors), strict=True)])
+
+
 def _squares(x: Tensor) -> Tensor:
     """The squared length of each row in float32: [T, H]."""
-    return x.float().square().sum(-1)
+    return by_tokens(lambda rows: rows.float().square().sum(-1), x)
+
+
+def _rest(dout: Tensor, out: Tensor) -> Tensor:
+    """δ² + σ² of each row: [tokens, H]."""
+    terms = dout.float() * out.float()
+    return terms.sum(-1).square() + terms.square_().sum(-1)
 
 
 def _over_keys(terms: Tensor, squares: Tensor) -> Tensor:

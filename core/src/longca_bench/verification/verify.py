@@ -45,12 +45,15 @@ class Means:
         clone: Copies a tensor to where the kernel can reach it.
         read: A result as the reference has it, by its name and the kernel's result.
         place: The place of a reference's head in the kernel's result, by the result's name.
+        given: What the kernel was given, by its name: an input, or a backward's out or lse. None keeps copies of all of
+            them during a call, which take as much memory.
     """
 
     empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
     clone: Callable[[Tensor], Tensor]
     read: Callable[[str, Tensor], Tensor]
     place: Callable[[str, int], int]
+    given: Callable[[str], Tensor] | None = None
 
     @classmethod
     def here(cls, like: Tensor, change: Change | None = None) -> Means:
@@ -102,7 +105,12 @@ def check_forward(
         "lse": means.empty((heads, tokens), lse_dtype(inputs.q)).fill_(torch.nan),
     }
     found = _checked(
-        inputs, buffers, {}, lambda: kernel.forward(inputs.q, inputs.k, inputs.v, plan, **buffers), Direction.FORWARD
+        inputs,
+        buffers,
+        {},
+        lambda: kernel.forward(inputs.q, inputs.k, inputs.v, plan, **buffers),
+        Direction.FORWARD,
+        means.given,
     )
     if not found:
         results = given_results(means.read_all(buffers), optional_lse=optional_lse)
@@ -140,6 +148,7 @@ def check_backward(
         given,
         lambda: kernel.backward(dout, q, k, v, given["out"], given["lse"], plan, **buffers),
         Direction.BACKWARD,
+        means.given,
     )
     if found:
         return Verification(tuple(found))
@@ -162,31 +171,35 @@ def lse_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _restored(inputs: Inputs, before: Inputs) -> list[Finding]:
-    """A finding for each input that the kernel changed. The input gets its values back."""
-    findings = []
-    for name in _INPUTS:
-        now, then = getattr(inputs, name), getattr(before, name)
-        if not same_bits(now, then):
-            findings.append(wrong(name, CHANGED))
-            now.copy_(then)
-    return findings
-
-
 def _checked(
     inputs: Inputs,
     buffers: Mapping[str, Tensor],
-    given: Mapping[str, Tensor],
+    merged: Mapping[str, Tensor],
     call: Callable[[], Any],
     direction: Direction,
+    given: Callable[[str], Tensor] | None,
 ) -> list[Finding]:
-    """Makes a call, and returns a finding for each breach of the contract."""
-    before, kept = inputs.clone(), {name: x.clone() for name, x in given.items()}
-    tensors = {name: getattr(inputs, name) for name in _INPUTS} | dict(given)
+    """Makes a call, and returns a finding for each breach of the contract. Changed inputs get their values back.
+
+    Args:
+        inputs: The inputs.
+        buffers: The places of the results.
+        merged: A backward's out and lse.
+        call: Makes the call.
+        direction: Its direction.
+        given: As in `Means`.
+    """
+    tensors = {name: getattr(inputs, name) for name in _INPUTS} | dict(merged)
+    if given is None:
+        given = {name: x.clone() for name, x in tensors.items()}.__getitem__
     findings: list[Finding] = []
     try:
         held(direction, call(), tensors, buffers, buffers)
     except ContractError as error:
         findings = list(findings_of(error))
-    changed = [name for name, x in given.items() if not same_bits(x, kept[name])]
-    return [*_restored(inputs, before), *(wrong(name, CHANGED) for name in changed), *findings]
+    changed = []
+    for name, now in tensors.items():
+        if not same_bits(now, then := given(name)):
+            changed.append(wrong(name, CHANGED))
+            now.copy_(then)
+    return [*changed, *findings]
