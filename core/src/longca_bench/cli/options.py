@@ -59,7 +59,8 @@ def finite(value: float | None) -> float | None:
 class Commands(TyperGroup):
     """A group of commands whose help has a word for each option's value, such as `N`, instead of `<int range>`.
 
-    A message about a wrong option repeats no value of thousands of characters.
+    A message about a wrong option repeats no value of thousands of characters. `--mask`, an option of `longca run`, is
+    refused with the place of the mask where it is an argument.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -68,6 +69,14 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:
             error.message = plain_text(error.message, 500)
+            raise
+        except Exception as raised:
+            wrong: Any = raised  # of the copy of Click that this version of Typer has
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            takes_pattern = command is not None and any(each.name == "pattern" for each in command.params)
+            if getattr(wrong, "option_name", None) == "--mask" and takes_pattern:
+                wrong.message = f"no option --mask here; the mask comes first: longca {ctx.invoked_subcommand} causal"
+                wrong.possibilities = None
             raise
 
     def get_params(self, ctx: Any) -> Any:

@@ -16,3 +16,10 @@ def test_a_help_has_words_for_values_and_examples(fakes, command):
         assert kind not in text
     if command in ("recommend", "list-capabilities", "verify", "show-mask", "make-lengths"):
         assert f"Example: longca {command} " in text
+
+
+@pytest.mark.parametrize("command", ["recommend", "show-mask"])
+def test_a_mask_that_is_given_as_for_a_run_is_told_where_it_belongs(fakes, command):
+    said = fakes.longca(command, "--mask", "causal", COLUMNS="120")
+    assert said.returncode == 2
+    assert f"the mask comes first: longca {command} causal" in said.stderr
