@@ -17,7 +17,7 @@ from torch import Tensor
 from longca.kernels.base import torch_dtype
 from longca.manifests import Problem
 from longca_bench.measuring.results import ContractError
-from longca_bench.verification.reference import Reference, Rows
+from longca_bench.verification.reference import Reference, Rows, distance
 
 __all__ = [
     "CHANGED",
@@ -197,13 +197,13 @@ def _sampled_finding(name: str, result: Tensor, expected: Reference, rough_lse: 
 def _worst_row(name: str, result: Tensor, rows: Rows) -> Finding:
     """The row with the largest error relative to its limit."""
     value = rows.value
-    distance = (result.to(value.dtype) - value).norm(dim=-1).double()
+    errors = distance(result, value).double()
     limit = 2 * rows.pytorch.double() + _floor(result.dtype) * rows.spread.double()
     # An exact row passes whatever its limit; NaN is beyond any.
-    excess = (distance / limit).masked_fill(distance == 0, 0.0).nan_to_num(nan=torch.inf)
+    excess = (errors / limit).masked_fill(errors == 0, 0.0).nan_to_num(nan=torch.inf)
     token, head = divmod(int(excess.argmax()), excess.shape[1])
     scale = max(float(value[token, head].norm()), float(rows.spread[token, head]), 1e-300)
-    error, own, allowed = (float(x[token, head]) / scale for x in (distance, rows.pytorch, limit))
+    error, own, allowed = (float(x[token, head]) / scale for x in (errors, rows.pytorch, limit))
     passed = error <= allowed  # of a row with an element that is not finite, the error is not finite either
     note = "" if passed or result.isfinite().all() else "not every element is finite, or was written"
     return Finding(name, passed, error, own, allowed, token, head, note)

@@ -22,6 +22,7 @@ __all__ = [
     "FLOAT64_PAIRS",
     "Reference",
     "Rows",
+    "distance",
     "gradients_of_part",
     "part_reference",
     "reference",
@@ -104,7 +105,7 @@ def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
     scales = ForwardSpread(inputs)
     exact = attention_forward(q, k, v, mask, scale, high, scales.see, ample=True)
     rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, ample=True)
-    rows = {"out": Rows(exact[0], scales.out, _distance(rounded[0], exact[0]))}
+    rows = {"out": Rows(exact[0], scales.out, distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
     return Reference(problem, rows, exact[1], high)
@@ -157,11 +158,11 @@ def _gradients(
     if not (low is high and rounded is exact):
         low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample=True)
     return {
-        name: Rows(grad, moved, _distance(low_grad, grad))
+        name: Rows(grad, moved, distance(low_grad, grad))
         for (name, moved), grad, low_grad in zip(scales.rows.items(), grads, low_grads, strict=True)
     }
 
 
-def _distance(result: Tensor, value: Tensor) -> Tensor:
-    """Euclidean distance of each row: [T, H]."""
+def distance(result: Tensor, value: Tensor) -> Tensor:
+    """Euclidean distance of each row of a result from its value, in the value's dtype: [T, H]."""
     return by_tokens(lambda mine, right: (mine.to(right.dtype) - right).norm(dim=-1), result, value)
