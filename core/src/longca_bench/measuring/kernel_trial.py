@@ -71,7 +71,7 @@ class KernelTrial(Trial):
         arena = instruments.workers.arena
         given, is_forward = shared.inputs, plan.problem.direction == "forward"
         dout = given.dout if is_forward else arena.like(given.dout)  # a forward's worker needs none
-        mine = Inputs(*(arena.like(x) for x in (given.q, given.k, given.v)), dout)
+        mine = Inputs(arena.like(given.q), arena.like(given.k), arena.like(given.v), dout)
         super().__init__(plan.problem, mine, shared.expected)
         self._kernel, self._plan, self._given = kernel, plan, given
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
