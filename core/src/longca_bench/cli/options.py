@@ -72,11 +72,12 @@ class Commands(TyperGroup):
             raise
         except Exception as raised:
             wrong: Any = raised  # of the copy of Click that this version of Typer has
-            command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            takes_pattern = command is not None and any(each.name == "pattern" for each in command.params)
-            if getattr(wrong, "option_name", None) == "--mask" and takes_pattern:
-                wrong.message = f"no option --mask here; the mask comes first: longca {ctx.invoked_subcommand} causal"
-                wrong.possibilities = None
+            if getattr(wrong, "option_name", None) == "--mask":
+                name = ctx.invoked_subcommand
+                asked = [each.name for each in self.get_command(ctx, name).params]
+                if "pattern" in asked:
+                    wrong.message = f"no option --mask here; the mask comes first: longca {name} causal"
+                    wrong.possibilities = None
             raise
 
     def get_params(self, ctx: Any) -> Any:

@@ -20,7 +20,7 @@ import torch
 from longca.errors import VerificationError
 from longca.import_path import safely_spawned
 from longca.kernels.base import Kernel
-from longca.manifests import Device, Offer, Problem, Reason
+from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
 from longca.manifests.pairs import split
 from longca.manifests.problem import Direction
@@ -136,11 +136,11 @@ def verify_subject(subject: Subject, repeat: int = 0) -> OfferCheck:
 def _verify_all(subject: Subject, problems: Sequence[tuple[str, Problem]], check: OfferCheck, repeat: int) -> None:
     """Verifies the problems of an offer, until an event ends its check."""
     asked: list[tuple[str, Problem, _Verify]] = [(label, problem, verify_problem) for label, problem in problems]
-    if promises := _promises_of_equal_bits(subject, problems):
-        label, largest, refusals = max(promises, key=lambda promise: promise[1].area)
+    if promised := _promised(subject, problems):
+        label, largest = max(promised, key=lambda labelled: labelled[1].area)
         asked.append((f"{label}, {REPEATS} runs", largest, verify_repeats))
-        if refusals:
-            check.end(Status.WRONG, f"{label}: the offer promises equal bits, but: {paragraph(refusals)}")
+        if reasons := subject.registry.resolve(subject.name, largest).reasons:
+            check.end(Status.WRONG, f"{label}: the offer promises equal bits, but: {paragraph(reasons)}")
     kernel = None
     for label, problem, verify in asked:
         try:
@@ -156,18 +156,14 @@ def _verify_all(subject: Subject, problems: Sequence[tuple[str, Problem]], check
             return
 
 
-def _promises_of_equal_bits(
-    subject: Subject, problems: Sequence[tuple[str, Problem]]
-) -> list[tuple[str, Problem, tuple[Reason, ...]]]:
-    """The problems whose results must have equal bits, with the reasons why they are refused all the same.
-
-    The offer is of a pair's second half. A problem for which the first half promises nothing is not among them.
-    """
+def _promised(subject: Subject, problems: Sequence[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
+    """The problems whose results must have equal bits. Of a pair both halves must promise them."""
     if not subject.offer.deterministic:
         return []
     strict = [(label, replace(problem, deterministic=True)) for label, problem in problems]
-    asked = [(*each, subject.registry.resolve(subject.name, each[1]).reasons) for each in strict]
-    return [each for each in asked if not (each[2] and split(subject.name))]
+    if split(subject.name) is None:
+        return strict
+    return [(label, problem) for label, problem in strict if subject.registry.resolve(subject.name, problem).valid]
 
 
 def _how(error: Exception, subject: Subject) -> tuple[Status, str]:

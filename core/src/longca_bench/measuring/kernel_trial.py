@@ -183,7 +183,7 @@ class KernelTrial(Trial):
         ]
 
     def _as_given(self, name: str) -> Tensor:
-        """What the last call was given, by its name, from memory that the kernel does not reach."""
+        """A tensor as the last call was given it, made from memory that the kernel does not reach."""
         if self.is_forward and name == "dout":
             return self._given.dout
         verified = dict(zip(NAMES[Direction.FORWARD], self._verified, strict=False))

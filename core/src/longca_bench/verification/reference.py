@@ -15,7 +15,8 @@ from longca.manifests import Problem
 from longca.parallel.merge import merge
 from longca_bench.verification.head_sample import HeadSample, Turn, sample_heads
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.spread import BackwardSpread, ForwardSpread, by_tokens
+from longca_bench.verification.spread import BackwardSpread, ForwardSpread
+from longca_bench.verification.tokens import by_tokens
 from longca_builtin.blockwise import attention_backward, attention_forward
 
 __all__ = [

@@ -16,6 +16,7 @@ from torch import Tensor
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import Finding, lse_limit, wrong
 from longca_bench.verification.reference import Reference, Rows
+from longca_bench.verification.tokens import by_tokens
 
 __all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens", "rows_at"]
 
@@ -23,7 +24,6 @@ __all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens", "rows_at"]
 ROWS = 256
 #: Ulps of the dtype, relative to the larger of a row's and the head's mean norm, by which checksums may differ.
 CHECKSUM_ULPS = 16.0
-_CHUNK = 2**13  # tokens at a time
 
 
 class Checksums:
@@ -49,9 +49,8 @@ class Checksums:
         if name == "lse":
             self._lse = result.clone()
         else:
-            parts = [(self._summed(part), part.float().norm(dim=-1)) for part in result.split(_CHUNK)]
-            sums, norms = (torch.cat(each) for each in zip(*parts, strict=True))
-            self._sums[name] = sums, norms.maximum(norms.mean(0, keepdim=True))
+            norms = by_tokens(lambda rows: rows.float().norm(dim=-1), result)
+            self._sums[name] = by_tokens(self._summed, result), norms.maximum(norms.mean(0, keepdim=True))
 
     def check(self, results: dict[str, Tensor], change: Change) -> list[Finding]:
         """The failures of the results of a timed call.
@@ -64,7 +63,7 @@ class Checksums:
         for name, (sums, norms) in self._sums.items():
             if name not in results:
                 continue
-            now = torch.cat([self._summed(change.undo(name, part)) for part in results[name].split(_CHUNK)])
+            now = by_tokens(lambda rows, name=name: self._summed(change.undo(name, rows)), results[name])
             excess = (now - sums).abs() - CHECKSUM_ULPS * torch.finfo(results[name].dtype).eps * norms
             if (excess > 0).any():
                 token, head = divmod(int(excess.argmax()), excess.shape[1])

@@ -13,17 +13,14 @@ p and dp are those of the reference, which shows them block by block while it co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.tokens import by_tokens
 from longca_builtin.blockwise import QueryBlock
 
-__all__ = ["BackwardSpread", "ForwardSpread", "by_tokens"]
-
-_TOGETHER = 2**13  # tokens
+__all__ = ["BackwardSpread", "ForwardSpread"]
 
 
 class ForwardSpread:
@@ -76,16 +73,6 @@ class BackwardSpread:
     def rows(self) -> dict[str, Tensor]:
         """Of dq [Tq, Hq], dk [Tk, Hkv] and dv [Tk, Hkv]."""
         return {"dq": self._dq.sqrt() * self._scale, "dk": self._dk.sqrt() * self._scale, "dv": self._dv.sqrt()}
-
-
-def by_tokens(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """A function of each row of some tensors, for some tokens at a time. It may take several times their memory.
-
-    Args:
-        function: Takes the rows [tokens, H, D] of each tensor, and returns [tokens, H].
-        tensors: The tensors: [T, H, D] each.
-    """
-    return torch.cat([function(*rows) for rows in zip(*(x.split(_TOGETHER) for x in tensors), strict=True)])
 
 
 def _squares(x: Tensor) -> Tensor:

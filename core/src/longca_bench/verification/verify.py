@@ -45,8 +45,8 @@ class Means:
         clone: Copies a tensor to where the kernel can reach it.
         read: A result as the reference has it, by its name and the kernel's result.
         place: The place of a reference's head in the kernel's result, by the result's name.
-        given: What the kernel was given, by its name: an input, or a backward's out or lse. None keeps copies of all of
-            them during a call, which take as much memory.
+        given: Makes a tensor as the kernel was given it, by its name: an input, or a backward's out or lse. None keeps
+            copies of all of them during a call, which take as much memory.
     """
 
     empty: Callable[[tuple[int, ...], torch.dtype], Tensor]

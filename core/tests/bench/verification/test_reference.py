@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from longca import Device, Problem, masks
 from longca_bench.verification import reference as module
-from longca_bench.verification import spread
+from longca_bench.verification import tokens
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import part_reference, reference
 from longca_builtin import blockwise
@@ -83,7 +83,7 @@ class Peak(TorchDispatchMode):
 
 def test_a_reference_in_float64_takes_little_more_memory_than_its_own_tensors(monkeypatch):
     """No whole input is turned into float64, which takes four times its memory. Nor are whole rows compared at once."""
-    monkeypatch.setattr(spread, "_TOGETHER", 64)
+    monkeypatch.setattr(tokens, "_TOGETHER", 64)
     monkeypatch.setitem(blockwise._SCORES, "cpu", 2**15)
     mask = masks.build("causal_sliding_window", 2048, window=64)
     about = {"heads_q": 8, "heads_kv": 1, "head_dim": 64, "dtype": "bfloat16", "device": Device("cpu")}
