@@ -5,6 +5,7 @@ A reference is computed once for a problem and its inputs, and every kernel is c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,7 +40,7 @@ class Rows:
     """One tensor of the result, row by row. A row is a token's vector of one head.
 
     Attributes:
-        value: The reference: [T, H, D].
+        value: The reference: [T, H, D]. For results of 16 bits it is rounded to float32, which halves its memory.
         spread: The distance that rounding moves each row, in ulps of one: [T, H].
         pytorch: Distance of PyTorch's own arithmetic from the reference: [T, H].
     """
@@ -106,7 +107,8 @@ def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
     scales = ForwardSpread(inputs)
     exact = attention_forward(q, k, v, mask, scale, high, scales.see, ample=True)
     rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, ample=True)
-    rows = {"out": Rows(exact[0], scales.out, distance(rounded[0], exact[0]))}
+    moved, exact = distance(rounded[0], exact[0]), (_kept(exact[0], low), exact[1])
+    rows = {"out": Rows(exact[0], scales.out, moved)}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
     return Reference(problem, rows, exact[1], high)
@@ -143,6 +145,11 @@ def gradients_of_part(
     return Reference(problem, _gradients(problem, inputs, exact, rounded), exact[1], _high(problem), exact)
 
 
+def _kept(value: Tensor, low: torch.dtype) -> Tensor:
+    """A reference as it is kept. Rounding to float32 moves it by far less than an ulp of a dtype of 16 bits."""
+    return value.float() if low.itemsize == 2 else value
+
+
 def _high(problem: Problem) -> torch.dtype:
     return torch.float64 if problem.area <= FLOAT64_PAIRS else torch.float32
 
@@ -155,7 +162,8 @@ def _gradients(
     tensors = (inputs.dout, inputs.q, inputs.k, inputs.v)
     low, high = torch_dtype(problem.dtype), _high(problem)
     scales = BackwardSpread(inputs, scale, exact[0])
-    grads = low_grads = attention_backward(*tensors, *exact, mask, scale, high, scales.see, ample=True)
+    grads = [_kept(x, low) for x in attention_backward(*tensors, *exact, mask, scale, high, scales.see, ample=True)]
+    low_grads: Sequence[Tensor] = grads
     if not (low is high and rounded is exact):
         low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample=True)
     return {
