@@ -1,8 +1,9 @@
-"""What is declared is what was measured: every offer of this repository's kernels against its record of an H200.
+"""What is declared is what was measured: every offer of this repository's kernels against its record of a GPU.
 
-`results/h200/verify.json` is what `longca verify --json` wrote there. An offer that is changed, added or taken away, in
-any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that the kernel is to
-be verified again.
+`results/h200/verify.json` is what `longca verify --json` wrote on an H200. `results/h100/verify.json` is the same of
+kernels that were verified on an H100 alone, which has the same compute capability. An offer that is changed, added or
+taken away, in any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that
+the kernel is to be verified again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from longca_bench.conformance.subject import OVERTAKEN
 
 from .imports import DISTRIBUTIONS, ROOT
 
-RECORD = ROOT / "results" / "h200" / "verify.json"
+RECORDS = [ROOT / "results" / device / "verify.json" for device in ("h100", "h200")]
 CAPABILITY = "9.0"
 #: Kernels of PyTorch's own operators, which PyTorch verifies on its devices.
 PYTORCH = {"naive", "sdpa", "online"}
@@ -100,8 +101,9 @@ def _text(offer: Any) -> str:
 
 @cache
 def _record() -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = json.loads(RECORD.read_text(encoding="utf-8"))
-    return found
+    found: list[dict[str, list[Row]]] = [json.loads(path.read_text(encoding="utf-8")) for path in RECORDS]
+    assert not set.intersection(*map(set, found)), "a kernel has one record"
+    return {kernel: rows for each in found for kernel, rows in each.items()}
 
 
 def _unverified() -> str:
@@ -141,7 +143,7 @@ def test_what_is_declared_was_verified(kernel):
     if kernel in _waiting():
         assert kernel not in _record(), f"{kernel} has a record: it waits no longer; say so in {UNVERIFIED.name}"
         return
-    assert kernel in _record(), f"{kernel} has no record: run `longca verify --json` on an H200"
+    assert kernel in _record(), f"{kernel} has no record: run `longca verify --json` on an H200 or an H100"
     found = list(complaints(registry().manifest(kernel).offers, _record()[kernel], _unverified()))
     assert not found, "\n".join(found)
 
@@ -149,7 +151,7 @@ def test_what_is_declared_was_verified(kernel):
 @pytest.mark.parametrize("kernel", sorted(set(_kernels()) - PYTORCH))
 def test_no_other_device_is_said_to_be_verified(kernel):
     devices = {offer.verified_on for offer in registry().manifest(kernel).offers}
-    assert devices <= {None, f"=={CAPABILITY}"}, "all records are of one H200; name other devices in expected_on"
+    assert devices <= {None, f"=={CAPABILITY}"}, "all records are of Hopper GPUs; name other devices in expected_on"
 
 
 def test_no_record_is_of_a_kernel_that_is_gone():

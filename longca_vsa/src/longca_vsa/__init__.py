@@ -10,9 +10,10 @@ from typing import Any
 from longca import Backward, KernelManifest, Offer, Problem, Verdict, hookimpl
 from longca.masks import Form
 from longca_vsa.bsa import BSA
+from longca_vsa.bsa_gluon import BSA_GLUON
 from longca_vsa.limits import refusals
 
-__all__ = ["BSA", "FA2_SPARSE", "VSA", "VSA_TRITON", "provide_kernel", "supports_mask"]
+__all__ = ["BSA", "BSA_GLUON", "FA2_SPARSE", "VSA", "VSA_TRITON", "provide_kernel", "supports_mask"]
 
 _COMMON: dict[str, Any] = {
     "form": Form.BLOCK_SPARSE,
@@ -93,11 +94,11 @@ FA2_SPARSE = KernelManifest(
 @hookimpl
 def provide_kernel() -> tuple[KernelManifest, ...]:
     """Every block-sparse kernel of this distribution."""
-    return BSA, VSA, VSA_TRITON, FA2_SPARSE
+    return BSA, BSA_GLUON, VSA, VSA_TRITON, FA2_SPARSE
 
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses other factors on the scores and sizes beyond 32 bits, which these kernels would take without a word."""
+    """Refuses what these kernels would take without a word: other factors on the scores, sizes, and unfilled tiles."""
     reasons = tuple(refusals(kernel, problem))
     return Verdict(kernel, None, reasons) if reasons else None

@@ -1,4 +1,4 @@
-"""Problems that other people's kernels would compute wrongly without a word. They are refused. Torch-free."""
+"""Problems that kernels would compute wrongly without a word. They are refused. Torch-free."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from longca import Problem, Reason
 from longca.masks import Mask
+from longca_vsa.bsa_gluon.shape import unfit
 
 __all__ = ["refusals"]
 
@@ -19,9 +20,11 @@ def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
     """The reasons against a problem that an offer covers.
 
     Args:
-        kernel: `vsa`, `vsa_triton` or `fa2_sparse`. Other kernels have no such reasons.
+        kernel: `bsa_gluon`, `vsa`, `vsa_triton` or `fa2_sparse`. Other kernels have no such reasons.
         problem: The problem. A pattern in place of its mask has no size.
     """
+    if kernel == "bsa_gluon" and isinstance(problem.mask, Mask):
+        yield from unfit(problem)
     if kernel not in _BLOCK:
         return
     if kernel in _FASTVIDEO and not math.isclose(problem.scale, problem.head_dim**-0.5, rel_tol=1e-6):

@@ -2,9 +2,9 @@
 
 Lists whose length depends on the mask's blocks are counted from `longca.kernels.sizes.counted_heads`.
 
-Source: `bsa/plan.py` and `bsa/launches.py`, `fastvideo.py` and `fa2_sparse.py` beside this file, csrc/attention and
-triton_kernels of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2. A test compares these bytes with the
-records in results/h200.
+Source: `bsa/plan.py` and `bsa/launches.py`, `bsa_gluon/kernel.py`, `fastvideo.py` and `fa2_sparse.py` beside this file,
+csrc/attention and triton_kernels of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2. A test compares
+these bytes with the records in results/h200.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from longca_triton.config import Configs
 from longca_triton.memory import prepared_bytes
 from longca_vsa.bsa.configs import choose, from_scores, heads_in_cache, packed_heads, piece_of, tile_count
 from longca_vsa.bsa.parts import cut_into_parts, stored_bytes
+from longca_vsa.bsa_gluon.shape import ROWS
 
 __all__ = [
+    "bsa_gluon_plan",
+    "bsa_gluon_workspace",
     "bsa_plan",
     "bsa_plan_of",
     "bsa_workspace",
@@ -96,6 +99,20 @@ def _ranges_bytes(problem: Problem, configs: Configs) -> int:
         size += _tiles_bytes(mask.k_bounds, 1, block_n, heads)
         size += _tiles_bytes(mask.q_bounds[blocks.start : blocks.stop + 1], cut.heads, configs.dq.block_m, heads)
     return size
+
+
+def bsa_gluon_workspace(problem: Problem, form: Form) -> int:
+    """Nothing."""
+    return 0
+
+
+def bsa_gluon_plan(problem: Problem, form: Form) -> int:
+    """Lists of blocks, their offsets and steps, and the tiles."""
+    mask, packed = block_sparse(problem), packed_heads(problem)
+    rows, number = mask.heads * (len(mask.q_bounds) - 1), 2 if len(mask.k_bounds) <= _SHORT else 4
+    blocks = _ENTRIES.get(mask, (), lambda: _entries(mask))[2]
+    lists = number * (1 + blocks) + 8 * (rows + 1) + 4 * rows
+    return lists + _tiles_bytes(mask.q_bounds, packed, ROWS, problem.heads_q // packed)
 
 
 def vsa_workspace(problem: Problem, form: Form) -> int:
