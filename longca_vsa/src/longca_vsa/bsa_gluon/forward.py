@@ -79,13 +79,13 @@ class _Shared(NamedTuple):
         k: Halves of the keys of each stage: [2 · stages, 128, 64].
         v: The same of values.
         out: Halves of results, by warp group and half: [4, 64, 64].
-        q_ready: By tile and warp group, like q_free.
-        q_free: Its queries were read.
-        k_ready: By stage, like all that follow.
-        k_free: Both warp groups read its keys.
-        v_ready: Its values are there.
-        v_free: Both warp groups read its values.
-        turns: By warp group: it may begin its products.
+        q_ready: Queries are there: one barrier for each tile and warp group.
+        q_free: They were read.
+        k_ready: Keys are there: one for each stage.
+        k_free: Both warp groups read them.
+        v_ready: Values are there, likewise.
+        v_free: Both warp groups read them.
+        turns: A warp group may begin its products: one for each.
     """
 
     q: Any
