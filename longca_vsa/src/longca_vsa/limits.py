@@ -1,4 +1,5 @@
-"""Problems that kernels would compute wrongly without a word. They are refused. Torch-free."""
+"""Problems that other people's kernels would compute wrongly without a word, and those that `bsa_gluon` has no tiles
+for. They are refused. Torch-free."""
 
 from __future__ import annotations
 

@@ -192,7 +192,8 @@ def _entries(mask: BlockSparseMask) -> tuple[int, int, int]:
 
 def _runs(kept: NDArray[np.bool_]) -> int:
     """Runs of kept blocks in all rows."""
-    return int(np.count_nonzero(kept[:, 0]) + np.count_nonzero(kept[:, 1:] & ~kept[:, :-1]))
+    before = np.pad(kept, ((0, 0), (1, 0)))[:, :-1]
+    return int(np.count_nonzero(kept & ~before))
 
 
 def _tiles_bytes(bounds: NDArray[np.int64], packed: int, block: int, heads: int) -> int:

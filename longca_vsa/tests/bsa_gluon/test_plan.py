@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from longca import Device, Problem, masks
 from longca.masks import BlockSparseMask, Form
-from longca_vsa.bsa_gluon.kernel import BlockSparseGluon
+from longca_vsa.bsa_gluon.kernel import BlockSparseGluon, _has_aligned_strides
 from longca_vsa.bsa_gluon.shape import PIECE, ROWS
 from longca_vsa.memory import bsa_gluon_plan, bsa_gluon_workspace
 
@@ -43,6 +44,8 @@ MASKS = [
     (masks.build("uniform_block_sparse", 600, block=256, kept=0.6, heads=2), (4, 2)),
     (BlockSparseMask(np.ones((1, 4, 1), bool), [0, 64, 128, 192, 256], [0, 40]), (8, 2)),
     (BlockSparseMask(np.zeros((1, 3, 3), bool), *[range(0, 193, 64)] * 2), (8, 2)),
+    (masks.build("uniform_block_sparse", 1024, block=64, kept=0.3, heads=1).cut([(0, 256)], []), (8, 2)),
+    (masks.build("uniform_block_sparse", 1024, block=64, kept=0.3, heads=1).cut([], [(0, 256)]), (8, 2)),
 ]
 
 
@@ -66,3 +69,31 @@ def test_bytes(mask, heads):
     asked = problem(mask, heads)
     assert bsa_gluon_plan(asked, Form.BLOCK_SPARSE) == BlockSparseGluon().plan(asked).metadata_bytes
     assert bsa_gluon_workspace(asked, Form.BLOCK_SPARSE) == 0
+
+
+@pytest.mark.parametrize(("mask", "heads"), MASKS[-2:])
+def test_nothing_is_seen_without_keys_or_queries(mask, heads):
+    asked, kernel = problem(mask, heads), BlockSparseGluon()
+    q, k = (torch.ones(tokens, n, 128, dtype=torch.bfloat16) for tokens, n in zip((256, 256), heads, strict=True))
+    q, k = q[: mask.seqlen_q], k[: mask.seqlen_k]
+    out, lse = torch.full_like(q, torch.nan), torch.full((heads[0], mask.seqlen_q), torch.nan)
+    assert kernel.forward(q, k, k, kernel.plan(asked), out=out, lse=lse) == (out, lse)
+    assert (out == 0).all()
+    assert (lse == -torch.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fits"),
+    [
+        (torch.ones(8, 4, 128, dtype=torch.bfloat16), True),
+        (torch.ones(4, 8, 128, dtype=torch.bfloat16).transpose(0, 1), True),
+        (torch.ones(8, 12, 128, dtype=torch.bfloat16)[:, 4:8], True),
+        (torch.ones(1, 4, 128, dtype=torch.bfloat16).as_strided((1, 4, 128), (1, 128, 1)), True),
+        (torch.ones(8, 1, 128, dtype=torch.bfloat16).expand(8, 4, 128), False),
+        (torch.ones(8, 128, 4, dtype=torch.bfloat16).transpose(1, 2), False),
+        (torch.ones(8, 4, 132, dtype=torch.bfloat16)[..., :128], False),
+        (torch.ones(8 * 4 * 128 + 1, dtype=torch.bfloat16)[1:].view(8, 4, 128), False),
+    ],
+)
+def test_tensors_that_a_descriptor_takes(tensor, fits):
+    assert _has_aligned_strides(tensor) is fits

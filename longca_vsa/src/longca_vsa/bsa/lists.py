@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from longca.masks import BlockSparseMask
 from longca.metadata.kept_blocks import head_slices, unpacked
 from longca_vsa.bsa.configs import piece_of, unit_of
 
@@ -43,6 +44,12 @@ class Kept:
     bits: Tensor
     num_keys: int
     by_key: bool = False
+
+    @classmethod
+    def of(cls, mask: BlockSparseMask, device: torch.device) -> Kept:
+        """All heads of a mask, whose bits go to a device."""
+        bits = torch.from_numpy(mask.bits.copy()).to(device)  # PyTorch wants memory it may write to
+        return cls(bits, len(mask.k_bounds) - 1)
 
     @property
     def num_rows(self) -> int:

@@ -97,8 +97,7 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
         plan, cut = make_plan(problem.in_direction(Direction.FORWARD), configs), cut_into_parts(problem, configs)
         return replace(plan, problem=problem, cut=cut, ranges=tuple(_ranges(problem, configs, cut)))
     with_backward = problem.direction == "backward"
-    bits = torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device))  # PyTorch wants memory it may write to
-    num_keys = len(mask.k_bounds) - 1
+    kept = Kept.of(mask, torch_device(problem.device))
     steps = {configs.forward.block_n, *([configs.dq.block_n] if with_backward else [])}
     plan = BSAPlan(
         problem,
@@ -107,8 +106,8 @@ def make_plan(problem: Problem, configs: Configs | None = None) -> BSAPlan:
         configs,
         packed,
         problem.heads_q // mask.heads,
-        make_lists(Kept(bits, num_keys), mask.k_bounds, steps),
-        make_lists(Kept(bits, num_keys, by_key=True), mask.q_bounds, {configs.dkdv.block_m}) if with_backward else {},
+        make_lists(kept, mask.k_bounds, steps),
+        make_lists(replace(kept, by_key=True), mask.q_bounds, {configs.dkdv.block_m}) if with_backward else {},
     )
     for kernel in ("forward", "dq") if with_backward else ("forward",):
         config = configs.forward if kernel == "forward" else configs.dq
@@ -133,7 +132,7 @@ def _make_range(problem: Problem, configs: Configs, cut: Cut) -> BSAPlan:
     """The plan of a range's backward."""
     mask, heads, (m, n) = block_sparse(problem), problem.num_heads_kv, configs.dkdv.shape
     assert configs.dq.block_n == n, "dq reads the tiles that dk and dv stored"
-    kept = Kept(torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device)), len(mask.k_bounds) - 1)
+    kept = Kept.of(mask, torch_device(problem.device))
     lists = make_lists(replace(kept, by_key=True), mask.q_bounds, {m}, gathers=False)
     plan = BSAPlan(problem, Form.BLOCK_SPARSE, "triton", configs, cut.heads, problem.heads_q // mask.heads, {}, lists)
     steps = lists[0].steps[m]

@@ -49,10 +49,9 @@ class BlockSparseGluon:
     def plan(self, problem: Problem) -> GluonPlan:
         """Puts the lists of key blocks and the tiles on the problem's device."""
         mask, packed = block_sparse(problem), packed_heads(problem)
-        size, num_keys = block_size(mask), len(mask.k_bounds) - 1
-        kept = Kept(torch.from_numpy(mask.bits.copy()).to(torch_device(problem.device)), num_keys)
+        size, kept = block_size(mask), Kept.of(mask, torch_device(problem.device))
         # Steps of several blocks have lists of blocks, and not of runs. The last block counts as a whole one.
-        (lists,) = make_lists(kept, size * np.arange(num_keys + 1), {2 * size}).values()
+        (lists,) = make_lists(kept, size * np.arange(max(1, kept.num_keys) + 1), {2 * size}).values()
         tiles = make_tiles(mask.q_bounds, packed, ROWS, lists.steps[2 * size], problem.heads_q // packed)
         return GluonPlan(problem, Form.BLOCK_SPARSE, "triton", packed, lists, tiles)
 
@@ -62,9 +61,9 @@ class BlockSparseGluon:
         """Attention of q to k and v. See `Kernel.forward`."""
         if 0 in (q.numel(), k.numel()):
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
-        q, k, v = (x if _is_describable(x) else x.clone(memory_format=torch.contiguous_format) for x in (q, k, v))
+        q, k, v = (x if _has_aligned_strides(x) else x.clone(memory_format=torch.contiguous_format) for x in (q, k, v))
         result = out
-        if result is None or not _is_describable(result):
+        if result is None or not _has_aligned_strides(result):
             result = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if lse is None:
             lse = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
@@ -75,8 +74,8 @@ class BlockSparseGluon:
         return fill(out, result), lse
 
 
-def _is_describable(x: Tensor) -> bool:
+def _has_aligned_strides(x: Tensor) -> bool:
     """Whether a descriptor can say where a tensor's tokens and heads lie."""
-    steps = [stride for size, stride in zip(x.shape[:2], x.stride(), strict=False) if size > 1]
+    steps = [stride for size, stride in zip(x.shape[:2], x.stride()[:2], strict=True) if size > 1]
     aligned = all(stride > 0 and stride * x.element_size() % _ALIGNMENT == 0 for stride in steps)
     return x.stride(2) == 1 and aligned and x.data_ptr() % _ALIGNMENT == 0

@@ -57,7 +57,7 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
 
 def _described(x: Tensor, block: list[int]) -> TensorDescriptor:
     """A descriptor of a tensor [tokens, heads, D]. The stride of a dimension of one element may be any number."""
-    strides = [x.shape[2] if size == 1 else stride for size, stride in zip(x.shape[:2], x.stride(), strict=False)]
+    strides = [x.shape[2] if size == 1 else stride for size, stride in zip(x.shape[:2], x.stride()[:2], strict=True)]
     return TensorDescriptor(x, list(x.shape), [*strides, 1], block, _BLOCKS)
 
 

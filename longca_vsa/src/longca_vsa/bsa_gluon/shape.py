@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from longca import Problem, Reason
+from longca.kernels.sizes import block_sparse
 from longca.masks import BlockSparseMask
 from longca_vsa.bsa.configs import packed_heads
 
@@ -19,7 +20,7 @@ PIECE = 64
 
 
 def block_size(mask: BlockSparseMask) -> int:
-    """Tokens of a mask's blocks. A mask without them takes any size."""
+    """Tokens of a mask's blocks."""
     assert mask.block_size is not None, "the offer has uniform blocks alone"
     return mask.block_size
 
@@ -34,8 +35,7 @@ def unfit(problem: Problem) -> Iterator[Reason]:
     if packed > WARPGROUP or packed & (packed - 1):
         offered = "bsa_gluon takes 1, 2, 4, 8, 16, 32 or 64 query heads a KV head if they share their mask"
         yield Reason("gqa", f"{group} were asked", offered, "Try bsa.")
-    size = problem.concrete_mask.block_size
-    if size is not None and size * packed < ROWS:
+    if (size := block_size(block_sparse(problem))) * packed < ROWS:
         offered = (
             f"bsa_gluon takes blocks of at least {ROWS} rows: queries under each head of a group that shares a mask"
         )
