@@ -142,6 +142,16 @@ class KernelTrial(Trial):
     def sample(self) -> tuple[float, dict[str, Tensor]]:
         """The seconds and the results of a timed call on changed inputs."""
         self._load()
+        handling = self._renew()
+        ran = self._run(Mode.TIMED)
+        seconds = self._last = ran.heard.sample
+        self._clocks.take(seconds, ran.heard, handling)
+        if late := self._lateness.take(ran.heard.answer.late):
+            raise WrongResultError([wrong(next(iter(self._landing)), late)])
+        return seconds, ran.results
+
+    def _renew(self) -> float:
+        """Changes the inputs, and takes away the results of the last call. Returns the seconds of the latter."""
         self.change()
         self._instruments.world.synchronize()
         start = time.perf_counter()
@@ -149,13 +159,7 @@ class KernelTrial(Trial):
         if "lse" in self._landing:  # a change differs in every head of the other results
             self._landing["lse"].fill_(torch.nan)
         self._instruments.world.synchronize()
-        handling = time.perf_counter() - start
-        ran = self._run(Mode.TIMED)
-        seconds = self._last = ran.heard.sample
-        self._clocks.take(seconds, ran.heard, handling)
-        if late := self._lateness.take(ran.heard.answer.late):
-            raise WrongResultError([wrong(next(iter(self._landing)), late)])
-        return seconds, ran.results
+        return time.perf_counter() - start
 
     def inspect(self, results: dict[str, Tensor]) -> None:
         """Checks the results of a timed call.
@@ -203,10 +207,17 @@ class KernelTrial(Trial):
         return () if peak is None else (peak,)
 
     def wall(self, timing: Timing) -> tuple[float, ...]:
-        """The times by the host's clock."""
+        """The times by the host's clock, of calls that are new work and checked as the samples are."""
         if self._instruments.world.device.type == "cpu":
             return timing.samples
-        return tuple(self._run(Mode.WALL).heard.sample for _ in range(LEAST))
+        return tuple(self._walled() for _ in range(LEAST))
+
+    def _walled(self) -> float:
+        """The seconds of a call on changed inputs by the host's clock."""
+        self._renew()
+        ran = self._run(Mode.WALL)
+        self.inspect(ran.results)
+        return ran.heard.sample
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """The clocks of the worker and of the judge, and the judge's own memory on the device."""

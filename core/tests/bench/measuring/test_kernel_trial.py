@@ -1,0 +1,65 @@
+"""The calls of a trial besides its samples."""
+
+import os
+from itertools import pairwise
+
+import pytest
+import torch
+
+from longca.manifests import Device
+from longca_bench.measuring.bench import Bench
+from longca_bench.measuring.commands import Mode
+from longca_bench.measuring.instruments import Instruments, Phases
+from longca_bench.measuring.keeping import Keeper
+from longca_bench.measuring.kernel_trial import KernelTrial
+from longca_bench.measuring.workers import Workers
+from longca_bench.measuring.world import World
+from longca_bench.suites.cases import expand
+from longca_bench.suites.suite import load_suite
+from longca_bench.suites.tasks import task_of
+
+CPU = Device("cpu")
+SUITE = """
+name = "one"
+version = 1
+[[sweep]]
+patterns = ["causal"]
+kernels = ["naive"]
+seqlens = [80]
+heads = ["4:2"]
+head_dims = [16]
+dtypes = ["float32"]
+directions = ["{direction}"]
+"""
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monkeypatch, direction):
+    """A GPU has such calls. A kernel that kept the results of its last inputs would fake their times."""
+    calls, run, inspect = [], KernelTrial._run, KernelTrial.inspect
+
+    def seen(trial, mode, **how):
+        calls.append((mode, trial._tensors["k"].clone()))
+        return run(trial, mode, **how)
+
+    def inspected(trial, results):
+        calls.append(("inspected", results))
+        inspect(trial, results)
+
+    monkeypatch.setattr(KernelTrial, "_run", seen)
+    monkeypatch.setattr(KernelTrial, "inspect", inspected)
+    monkeypatch.setattr(KernelTrial, "wall", lambda trial, timing: tuple(trial._walled() for _ in range(3)))
+    (tmp_path / "one.toml").write_text(SUITE.format(direction=direction), "utf-8")
+    device, keeper = torch.device("cpu"), Keeper({**os.environ, "OMP_NUM_THREADS": "1"})
+    bench = Bench(CPU, Instruments(World(device), Workers(keeper, device), Phases(lambda phase: None)), {80})
+    try:
+        (case,) = expand(load_suite(str(tmp_path / "one.toml")), core.kernels)
+        result = bench.measure(task_of(core, case, CPU))
+    finally:
+        keeper.close()
+    assert result.status in ("ok", "suspect"), result.message  # other tests use the cores too
+    assert all(seconds > 0 for seconds in result.fields["wall"])
+    first = next(n for n, (what, _) in enumerate(calls) if what is Mode.WALL)
+    assert [what for what, _ in calls[first : first + 6]] == [Mode.WALL, "inspected"] * 3
+    keys = [x for what, x in calls[: first + 6] if what in (Mode.TIMED, Mode.WALL)][-4:]
+    assert not any(torch.equal(a, b) for a, b in pairwise(keys))
