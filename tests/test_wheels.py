@@ -305,6 +305,6 @@ def test_a_kit_comes_with_the_plugins_that_are_made_of_it(core_alone, index):
     core_alone.install("--no-index", f"--find-links={index}", "longca-vsa", "longca-flashmask")
     plugins = {plugin["distribution"]: plugin for plugin in core_alone.longca("plugins")}
     assert "longca-triton" not in plugins, "a kit has no entry point"
-    assert plugins["longca-vsa"]["kernels"] == ["bsa", "vsa", "vsa_triton", "fa2_sparse"]
+    assert plugins["longca-vsa"]["kernels"] == ["bsa", "bsa_gluon", "vsa", "vsa_triton", "fa2_sparse"]
     assert plugins["longca-flashmask"]["kernels"] == ["flashmask"]
     core_alone.run("python", "-c", "import longca_triton.kernel, longca_vsa.bsa.kernel, longca_flashmask.flashmask")

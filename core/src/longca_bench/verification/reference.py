@@ -105,10 +105,11 @@ def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
     scales = ForwardSpread(inputs)
-    exact = attention_forward(q, k, v, mask, scale, high, scales.see, ample=True)
+    out, lse = attention_forward(q, k, v, mask, scale, high, scales.see, ample=True)
+    exact = _kept(out, low), lse
+    del out
     rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, ample=True)
-    moved, exact = distance(rounded[0], exact[0]), (_kept(exact[0], low), exact[1])
-    rows = {"out": Rows(exact[0], scales.out, moved)}
+    rows = {"out": Rows(exact[0], scales.out, distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
     return Reference(problem, rows, exact[1], high)

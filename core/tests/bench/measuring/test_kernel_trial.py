@@ -39,7 +39,7 @@ def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monke
     calls, run, inspect = [], KernelTrial._run, KernelTrial.inspect
 
     def seen(trial, mode, **how):
-        calls.append((mode, trial._tensors["k"].clone()))
+        calls.append((mode, torch.cat([x.clone().flatten() for x in trial._tensors.values()])))
         return run(trial, mode, **how)
 
     def inspected(trial, results):
@@ -61,5 +61,5 @@ def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monke
     assert all(seconds > 0 for seconds in result.fields["wall"])
     first = next(n for n, (what, _) in enumerate(calls) if what is Mode.WALL)
     assert [what for what, _ in calls[first : first + 6]] == [Mode.WALL, "inspected"] * 3
-    keys = [x for what, x in calls[: first + 6] if what in (Mode.TIMED, Mode.WALL)][-4:]
-    assert not any(torch.equal(a, b) for a, b in pairwise(keys))
+    inputs = [x for what, x in calls[: first + 6] if what in (Mode.TIMED, Mode.WALL)][-4:]
+    assert not any(torch.equal(a, b) for a, b in pairwise(inputs))

@@ -321,7 +321,7 @@ def test_the_bytes_of_a_shard_are_those_of_its_tensors():
     sharing = Sharing(Layout(((),), (((0, 32),),)), (0,), True, False)
     shard = Shard(problem, sharing, shared, World(torch.device("cpu")), arena, False)
     vectors = 32 * (4 + 4 + 2 + 2) * 16  # of q and dout, k and v, and as many of out, dq, dk and dv
-    rows = 32 * (4 + 4 + 2 + 2) * (4 + 8) + 32 * 4 * 8  # spread in float32, PyTorch's distance and lse in float64
-    assert shard.nbytes == 3 * 2 * vectors + 8 * vectors + rows
+    rows = 32 * (4 + 4 + 2 + 2) * (4 + 4) + 32 * 4 * 8  # spread and PyTorch's distance in float32, lse in float64
+    assert shard.nbytes == 3 * 2 * vectors + 4 * vectors + rows
     landing = shard.landing(Direction.FORWARD) | shard.landing(Direction.BACKWARD)
     assert sum(x.nbytes for x in landing.values()) == 2 * vectors + 4 * 4 * 32
