@@ -2,7 +2,7 @@
 
 Lists whose length depends on the mask's blocks are counted from `longca.kernels.sizes.counted_heads`.
 
-Source: `bsa/plan.py` and `bsa/launches.py`, `bsa_gluon/kernel.py`, `fastvideo.py` and `fa2_sparse.py` beside this file,
+Source: `bsa/plan.py` and `bsa/launches.py`, `bsa_gluon/plan.py`, `fastvideo.py` and `fa2_sparse.py` beside this file,
 csrc/attention and triton_kernels of https://github.com/hao-ai-lab/FastVideo, fastvideo-kernel 0.3.2. A test compares
 these bytes with the records in results/h200.
 """

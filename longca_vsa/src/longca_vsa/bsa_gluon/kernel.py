@@ -1,46 +1,20 @@
 """bsa_gluon: the forward of block-sparse attention on Hopper's own instructions.
 
-The tables are those of `bsa`: each block of queries has a list of the key blocks that it sees, and the query heads that
-share a mask and a KV head are rows of one tile. The kernel takes two pieces of 64 keys in one step, wherever they lie.
-
 Shapes: q and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq].
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
 import torch
 from torch import Tensor
 
 from longca import Problem
-from longca.kernels.base import Plan, fill, nothing_seen, on_device_of, torch_device
-from longca.kernels.sizes import block_sparse
-from longca.masks import Form
-from longca_vsa.bsa.configs import packed_heads
-from longca_vsa.bsa.lists import Kept, Lists, make_lists
-from longca_vsa.bsa.tables import Tiles, make_tiles
-from longca_vsa.bsa_gluon.shape import ROWS, block_size
+from longca.kernels.base import fill, nothing_seen, on_device_of
+from longca_vsa.bsa_gluon.plan import GluonPlan, make_plan
 
-__all__ = ["BlockSparseGluon", "GluonPlan"]
+__all__ = ["BlockSparseGluon"]
 
 _ALIGNMENT = 16  # bytes from which the tensor memory accelerator copies
-
-
-@dataclass(eq=False)
-class GluonPlan(Plan):
-    """A plan of bsa_gluon.
-
-    Attributes:
-        packed: Query heads that are rows of one tile.
-        lists: The key blocks of each query block.
-        tiles: Tiles of query rows, and the order of the programs.
-    """
-
-    packed: int
-    lists: Lists
-    tiles: Tiles
 
 
 class BlockSparseGluon:
@@ -48,12 +22,7 @@ class BlockSparseGluon:
 
     def plan(self, problem: Problem) -> GluonPlan:
         """Puts the lists of key blocks and the tiles on the problem's device."""
-        mask, packed = block_sparse(problem), packed_heads(problem)
-        size, kept = block_size(mask), Kept.of(mask, torch_device(problem.device))
-        # Steps of several blocks have lists of blocks, and not of runs. The last block counts as a whole one.
-        (lists,) = make_lists(kept, size * np.arange(max(1, kept.num_keys) + 1), {2 * size}).values()
-        tiles = make_tiles(mask.q_bounds, packed, ROWS, lists.steps[2 * size], problem.heads_q // packed)
-        return GluonPlan(problem, Form.BLOCK_SPARSE, "triton", packed, lists, tiles)
+        return make_plan(problem)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: GluonPlan, *, out: Tensor | None = None, lse: Tensor | None = None

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from longca_vsa.bsa_gluon.forward import attend
-from longca_vsa.bsa_gluon.kernel import GluonPlan
+from longca_vsa.bsa_gluon.plan import GluonPlan
 from longca_vsa.bsa_gluon.shape import PIECE, WARPGROUP
 
 __all__ = ["launch_attend"]
