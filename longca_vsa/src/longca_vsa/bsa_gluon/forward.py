@@ -58,6 +58,28 @@ def _begin_values(shared, weights, out_0, out_1, at):
 
 
 @gluon.jit
+def _begin_step(which: gl.constexpr, shared, slot, weights, out_0, out_1, at, rounds, is_there):
+    """The scores of a step, and the begun products of the weights and the values of the step before.
+
+    Args:
+        which: The warp group, whose turn it is after so many `rounds`.
+        slot: The place of its queries.
+        weights: Weights of the step before.
+        at: The step, counted over all tasks.
+        is_there: Whether there is such a step. If not, nobody looks at its scores.
+    """
+    mbarrier.wait(shared.k_ready.index(at % STAGES), at // STAGES % 2, pred=is_there)
+    mbarrier.wait(shared.turns.index(which), rounds % 2)
+    scores = _begin_scores(shared, slot, at)
+    mbarrier.wait(shared.v_ready.index((at - 1) % STAGES), (at - 1) // STAGES % 2)
+    out_0, out_1 = _begin_values(shared, weights, out_0, out_1, at - 1)
+    mbarrier.arrive(shared.turns.index(1 - which))
+    scores = warpgroup_mma_wait(2, deps=[scores])
+    mbarrier.arrive(shared.k_free.index(at % STAGES), pred=is_there)
+    return scores, out_0, out_1
+
+
+@gluon.jit
 def _first_weights(scores, pieces, steps, keys, scale):
     """Weights of a tile's first step, where keys are hidden: the weights, and each row's peak and sum."""
     place = gl.arange(0, STEP, gl.SliceLayout(0, _SCORES)) - (steps * STEP - pieces * PART)
@@ -94,15 +116,10 @@ def _compute(which: gl.constexpr, out, lse, shared, tasks, stride_lh, stride_lt,
         out_1 = gl.zeros([PART, PART], gl.float32, _VALUES)
         for _ in range(1, steps):
             at += 1
-            mbarrier.wait(shared.k_ready.index(at % STAGES), at // STAGES % 2)
-            mbarrier.wait(shared.turns.index(which), rounds % 2)
-            scores = _begin_scores(shared, turn % 2 * 2 + which, at)
-            mbarrier.wait(shared.v_ready.index((at - 1) % STAGES), (at - 1) // STAGES % 2)
-            begun_0, begun_1 = _begin_values(shared, low, out_0, out_1, at - 1)
-            mbarrier.arrive(shared.turns.index(1 - which))
+            scores, begun_0, begun_1 = _begin_step(
+                which, shared, turn % 2 * 2 + which, low, out_0, out_1, at, rounds, True
+            )
             rounds += 1
-            scores = warpgroup_mma_wait(2, deps=[scores])
-            mbarrier.arrive(shared.k_free.index(at % STAGES))
             higher = gl.maximum(peak, gl.max(scores, axis=1) * scale)
             weights = gl.exp2(scores * scale - higher[:, None])
             fade = gl.exp2(peak - higher)
@@ -119,15 +136,10 @@ def _compute(which: gl.constexpr, out, lse, shared, tasks, stride_lh, stride_lt,
         turn += 1  # noqa: SIM113  # the compiler has no enumerate
         # After the last tile these scores are of what lies in memory, and nobody looks at them.
         mbarrier.wait(shared.q_ready.index(turn % 2 * 2 + which), turn // 2 % 2, pred=there_is_more)
-        mbarrier.wait(shared.k_ready.index(at % STAGES), at // STAGES % 2, pred=there_is_more)
-        mbarrier.wait(shared.turns.index(which), rounds % 2)
-        scores = _begin_scores(shared, turn % 2 * 2 + which, at)
-        mbarrier.wait(shared.v_ready.index((at - 1) % STAGES), (at - 1) // STAGES % 2)
-        begun_0, begun_1 = _begin_values(shared, low, out_0, out_1, at - 1)
-        mbarrier.arrive(shared.turns.index(1 - which))
+        scores, begun_0, begun_1 = _begin_step(
+            which, shared, turn % 2 * 2 + which, low, out_0, out_1, at, rounds, there_is_more
+        )
         rounds += 1
-        scores = warpgroup_mma_wait(2, deps=[scores])
-        mbarrier.arrive(shared.k_free.index(at % STAGES), pred=there_is_more)
         weights, next_peak, next_total = _first_weights(scores, pieces, next_steps, keys, scale)
         inverse = gl.convert_layout(gl.where(total > 0, 1.0 / total, 0.0), gl.SliceLayout(1, _VALUES))
         rows = gl.arange(0, PART, gl.SliceLayout(1, _SCORES))
