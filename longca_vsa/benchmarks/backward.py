@@ -51,8 +51,8 @@ def candidates(problem: Problem, stored: list[str], dq: tuple[int, int, int]) ->
     columns = recomputed.dkdv.block_n
     for text in stored:
         store, cache, streams = map(int, text.split(","))
-        sizes = {"store": store * 2**20, "cache": cache * 2**20, "streams": streams}
-        yield f"stored {text}", replace(recomputed, dq=FromScores(rows, columns, warps, stages, True, **sizes))
+        config = FromScores(rows, columns, warps, stages, True, store * 2**20, cache * 2**20, streams)
+        yield f"stored {text}", replace(recomputed, dq=config)
 
 
 def backward(kernel: Any, problem: Problem, x: Inputs) -> Callable[[], tuple[Tensor, ...]]:

@@ -12,6 +12,7 @@ from longca import Problem, masks, registry
 from longca.manifests.devices import current_device
 from longca.masks import BlockSparseMask
 from longca.testing import verify
+from longca_vsa.bsa_gluon.kernel import BlockSparseGluon
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,16 +56,15 @@ def some_see_nothing(heads):
     ],
 )
 def test_masks(mask, heads, dtype):
-    result = verify(registry().load("bsa_gluon"), problem(mask, heads, dtype))
-    assert result.passed, result.findings
+    verify(BlockSparseGluon(), mask, direction="forward", dtype=dtype, heads=heads, head_dim=128)
 
 
 def test_values_of_unseen_blocks_are_not_read():
     """A row that sees nothing, and a list with an odd number of blocks, leave places in a step."""
     mask = uniform(64, heads=2, kept=0.1)
     bits = np.zeros_like(mask.bits)
-    bits[:, 0] = 0b11100000  # three blocks
-    bits[:, 1] = 0b10000000
+    bits[:, 0, 0] = 0b11100000  # three blocks
+    bits[:, 1, 0] = 0b10000000
     mask = BlockSparseMask.from_bits(bits, mask.q_bounds, mask.k_bounds)
     asked, kernel = problem(mask, (16, 2)), registry().load("bsa_gluon")
     q, k, v = (torch.randn(4096, heads, 128, dtype=torch.bfloat16, device="cuda") for heads in (16, 2, 2))

@@ -41,12 +41,14 @@ class FromScores(Config):
         cache: Bytes of q and dout that a part reads, about.
         streams: Parts that may run at the same time, each with a store of its own.
         pairs: Visible pairs that a part may have, whatever it reads.
+        hopper: Whether dk and dv come from the kernel in `hopper`, if Triton and the tensors allow it.
     """
 
     store: int = 2**31
-    cache: int = 2**25
+    cache: int = 2**24
     streams: int = 1
     pairs: int = 0
+    hopper: bool = False
 
 
 _Table = dict[int, tuple[Config, ...]]
@@ -120,8 +122,8 @@ _ROW_COST = {128: 1.0, 64: 1.1, 32: 2.1, 16: 3.0}
 #: Visible pairs from which a backward stores gradients of scores, some fewer than were measured. Launching the parts of
 #: a short backward takes longer than storing saves.
 _STORES_FROM = 3 * 10**8
-#: Visible pairs of a part that keep an H200 busy for more than a millisecond, so that launching hardly counts.
-_PAIRS = 6 * 10**8
+#: Visible pairs of a part that keep an H100 busy for about half a millisecond, so that launching hardly counts.
+_PAIRS = 22 * 10**7
 #: Bytes of a store at most, over those of q.
 _STORED = 8
 
@@ -146,7 +148,9 @@ def choose(problem: Problem, capability: tuple[int, int] | None = None) -> Confi
     if capability != (9, 0) or not _gains_by_storing(problem):
         return configs
     store = min(FromScores.store, _STORED * Tensors.of(problem).q)
-    dq = FromScores(128, configs.dkdv.block_n, 8, 3, True, store=store, streams=2, pairs=_PAIRS)
+    dq = FromScores(
+        128, configs.dkdv.block_n, 8, 3, True, store=store, streams=2, pairs=_PAIRS, hopper=_fits_hopper(problem)
+    )
     return replace(configs, dq=dq)
 
 
@@ -158,6 +162,11 @@ def _gains_by_storing(problem: Problem) -> bool:
     """
     has_whole_tiles = (block_sparse(problem).block_size or 1) % 64 == 0
     return has_whole_tiles and problem.head_dim == 128 and packed_heads(problem) > 1 and problem.area >= _STORES_FROM
+
+
+def _fits_hopper(problem: Problem) -> bool:
+    """Whether all tiles of keys are whole, as the kernel in `hopper` has them. Its blocks are multiples of 64."""
+    return not (np.diff(block_sparse(problem).k_bounds) % 64).any()
 
 
 def recomputing(problem: Problem, capability: tuple[int, int] | None) -> Configs:

@@ -8,12 +8,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from longca_triton.descriptors import sources, strides
+from longca.manifests.packages import missing
+from longca_triton.descriptors import is_describable, sources, strides
 from longca_triton.prepare import launch_prepare
 from longca_vsa.bsa.configs import FromScores
 from longca_vsa.bsa.launches import DkdvLaunch, dkdv_launch
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.bsa.score_tiles import multiply_dscores
+from longca_vsa.bsa_gluon import BSA_GLUON
 
 __all__ = ["launch_parts"]
 
@@ -42,11 +44,11 @@ def launch_parts(inputs: _Six, results: tuple[Tensor, ...], plan: BSAPlan) -> No
     prepared = [launch_prepare(dout[own], out[own], lse[:, own], each) for own, each in plan.ranges]
     sums = [torch.zeros(k.shape, dtype=torch.float32, device=k.device) for _ in "kv"] if has_sums else None
     side = [_side_stream(q.device, number) for number in range(1, config.streams)] if q.is_cuda else []
-    lanes = []
+    lanes, make_launch = [], _dkdv_launch_of(config, dout, q, k, v)
     for stream in (None, *side):
         store, launches = q.new_empty((rows, cut.heads * config.block_n)), []
         for (own, each), numbers in zip(plan.ranges, prepared, strict=True):
-            launch = dkdv_launch(dout[own], q[own], k, v, numbers, each, store[: each.score_rows])
+            launch = make_launch(dout[own], q[own], k, v, numbers, each, store[: each.score_rows])
             launches.append((launch, _dq_launch(store, k, dq[own], each)))
         lanes.append((stream, launches))
     for stream in side:
@@ -57,6 +59,18 @@ def launch_parts(inputs: _Six, results: tuple[Tensor, ...], plan: BSAPlan) -> No
             _launch_heads(slice(first, first + cut.heads_kv), launches, tuple(grads), sums, cut.heads, plan.group)
     for stream in side:
         torch.cuda.current_stream(q.device).wait_stream(stream)
+
+
+def _dkdv_launch_of(config: FromScores, *inputs: Tensor) -> Callable[..., DkdvLaunch]:
+    """What makes the launches of dk and dv: the kernel for Hopper where it can, else that in Triton.
+
+    Both write the same gradients of scores to the same places.
+    """
+    if not (config.hopper and missing(*BSA_GLUON.requires) is None and all(is_describable(x) for x in inputs)):
+        return dkdv_launch
+    from longca_vsa.bsa.hopper import launch  # needs Gluon
+
+    return launch.dkdv_launch
 
 
 @cache

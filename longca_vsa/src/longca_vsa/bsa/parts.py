@@ -1,8 +1,8 @@
 """The parts of a backward that stores gradients of scores: some KV heads, and some query heads of each of their groups.
 
-All parts walk the same lists. The gradients of a part fit into a store of a limited size, and its queries into the L2
-cache. A part has tiles of keys for all multiprocessors, and fills tiles of queries. Where even such a part has too many
-gradients, its queries are cut into ranges, each with lists of its own.
+All parts walk the same lists. The gradients of a part fit into a store of a limited size, and the queries of a KV head
+into the L2 cache. A part has tiles of keys for all multiprocessors, and fills tiles of queries. Where even such a part
+has too many gradients or queries, its queries are cut into ranges, each with lists of its own.
 """
 
 from __future__ import annotations
@@ -62,18 +62,23 @@ def cut_into_parts(problem: Problem, configs: Configs) -> Cut:
     heads_kv = next((n for n in widths if n * tiles >= _PROGRAMS), widths[-1])
     filling = -(-config.block_m * blocks // max(1, mask.seqlen_q))  # heads under which a block fills a tile
     least = next((n for n in _divisors(group) if n >= filling), group)
-    pieces = min(max(1, -(-heads_kv * least * a_head // config.store)), max(1, blocks))
+    pieces, most = max(1, -(-heads_kv * least * a_head // config.store)), max(1, blocks)
 
     def fits(kv: int, heads: int) -> bool:
         number = kv * heads / pieces  # of query heads
-        is_read_once = number * cached <= config.cache or number * problem.area <= config.pairs * problem.heads_q
+        is_read_once = (
+            number * cached <= config.cache * heads_kv or number * problem.area <= config.pairs * problem.heads_q
+        )
         return number * a_head <= config.store and is_read_once
 
+    while pieces < most and not fits(heads_kv, least):
+        pieces *= 2
+    pieces = min(pieces, most)
     heads = max((n for n in _divisors(group) if n >= least and fits(heads_kv, n)), default=least)
-    heads_kv = max((n for n in widths if n >= heads_kv and fits(n, heads)), default=heads_kv)
+    widest = max((n for n in widths if n >= heads_kv and fits(n, heads)), default=heads_kv)
     last = np.searchsorted(stored.sum(0).cumsum(), stored.sum() * np.arange(1, pieces) / pieces, side="right")
     ends = [0, *np.unique(last[(last > 0) & (last < blocks)]).tolist(), blocks]
-    return Cut(heads_kv, heads, tuple(slice(first, stop) for first, stop in pairwise(ends)))
+    return Cut(widest, heads, tuple(slice(first, stop) for first, stop in pairwise(ends)))
 
 
 def stored_bytes(problem: Problem, config: Config) -> NDArray[np.int64]:

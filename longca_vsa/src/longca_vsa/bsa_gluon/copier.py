@@ -4,14 +4,12 @@ accelerator.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from longca_vsa.bsa_gluon.tasks import PART, STAGES, STEP, task_of
+from longca_vsa.gluon import load
 
 __all__ = ["copy_all"]
-
-# Triton 3.9 has another name for it.
-_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 
 @gluon.jit
@@ -28,7 +26,7 @@ def _copy_step(source, target, ready, tasks, first, pieces, steps, step, head, s
         key = gl.where(back < 0, tasks.seqlen_k, (block * tasks.unit + index % tasks.unit) * PART)
         for half in gl.static_range(2):
             there = target.index(2 * stage + half).reshape([STEP, 1, PART]).slice(piece * PART, PART)
-            _load(source, [key, head, half * PART], ready.index(stage), there)
+            load(source, [key, head, half * PART], ready.index(stage), there)
 
 
 @gluon.jit
@@ -54,7 +52,7 @@ def copy_all(q, k, v, shared, tasks, group, PACKED: gl.constexpr):
             mbarrier.expect(shared.q_ready.index(slot), 2 * PART * PART * 2)
             for half in gl.static_range(2):
                 rows = shared.q.index(2 * slot + half).reshape([tokens, PACKED, PART])
-                _load(q, [token + which * tokens, head, half * PART], shared.q_ready.index(slot), rows)
+                load(q, [token + which * tokens, head, half * PART], shared.q_ready.index(slot), rows)
         for step in range(steps):
             stage, phase = at % STAGES, at // STAGES % 2 ^ 1
             mbarrier.wait(shared.k_free.index(stage), phase)

@@ -25,11 +25,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from longca_triton.softmax import LN2
 from longca_vsa.bsa_gluon.copier import copy_all
 from longca_vsa.bsa_gluon.tasks import PART, STAGES, STEP, Shared, Tasks, task_of
+from longca_vsa.gluon import store
 
 __all__ = ["attend"]
-
-# Triton 3.9 has another name for it.
-_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 _LN2 = gl.constexpr(LN2.value)
 #: The layouts of scores, and of halves of weighted values.
@@ -155,7 +153,7 @@ def _compute(which: gl.constexpr, out, lse, shared, tasks, stride_lh, stride_lt,
         fence_async_shared()
         for half in gl.static_range(2):
             results = shared.out.index(2 * which + half).reshape([tokens, PACKED, PART])
-            _store(out, [token + which * tokens, head, half * PART], results)
+            store(out, [token + which * tokens, head, half * PART], results)
         token, head, steps, peak, total = next_token, next_head, next_steps, next_peak, next_total
     tma.store_wait(0)
 

@@ -17,12 +17,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from longca_vsa.bsa_gluon.forward import attend
 from longca_vsa.bsa_gluon.plan import GluonPlan
 from longca_vsa.bsa_gluon.shape import PIECE, WARPGROUP
+from longca_vsa.gluon import ROWS
 
 __all__ = ["launch_attend"]
 
 _COLUMNS = 64  # elements of a head that one copy brings: 128 bytes, the widest swizzle
 _BLOCKS = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=3)
-_ROWS = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
 
 def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: GluonPlan) -> None:
@@ -50,7 +50,7 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
         k.shape[0],
         problem.scale * math.log2(math.e),
         PACKED=packed,
-        LAYOUT=_ROWS,
+        LAYOUT=ROWS,
         num_warps=4,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["sources", "strides", "vector_sources"]
+__all__ = ["is_describable", "row_shape", "sources", "strides", "vector_sources"]
 
 _ALIGNMENT = 16  # bytes
 _FARTHEST = 2**31  # elements: a block's place in a descriptor is a number of 32 bits
@@ -38,11 +38,10 @@ def sources(tensors: tuple[Tensor, ...], rows: tuple[int, ...], tma: bool) -> tu
     Returns:
         The sources, and whether they are descriptors.
     """
-    if not (tma and all(_is_describable(x) for x in tensors)):
+    if not (tma and all(is_describable(x) for x in tensors)):
         return list(tensors), False
     return [
-        TensorDescriptor(x, [x.shape[0], _width(x)], [x.stride(0), 1], [block, x.shape[2]])
-        for x, block in zip(tensors, rows, strict=True)
+        TensorDescriptor(x, *row_shape(x), [block, x.shape[2]]) for x, block in zip(tensors, rows, strict=True)
     ], True
 
 
@@ -59,11 +58,17 @@ def vector_sources(vectors: Tensor, block: int, tma: bool) -> list[Any]:
     return [TensorDescriptor(x, list(x.shape), list(x.stride()), [1, block]) for x in vectors]
 
 
+def is_describable(x: Tensor) -> bool:
+    """Whether a descriptor can have a tensor's tokens as rows, with all their heads."""
+    aligned = x.data_ptr() % _ALIGNMENT == 0 and x.stride(0) * x.element_size() % _ALIGNMENT == 0
+    return x.numel() > 0 and aligned and x.stride(1) >= 0 and _width(x) <= min(x.stride(0), _FARTHEST)
+
+
+def row_shape(x: Tensor) -> tuple[list[int], list[int]]:
+    """The shape and strides of such a descriptor."""
+    return [x.shape[0], _width(x)], [x.stride(0), 1]
+
+
 def _width(x: Tensor) -> int:
     """Elements from the start of a token's first head to the end of its last."""
     return (x.shape[1] - 1) * x.stride(1) + x.shape[2]
-
-
-def _is_describable(x: Tensor) -> bool:
-    aligned = x.data_ptr() % _ALIGNMENT == 0 and x.stride(0) * x.element_size() % _ALIGNMENT == 0
-    return x.numel() > 0 and aligned and x.stride(1) >= 0 and _width(x) <= min(x.stride(0), _FARTHEST)
