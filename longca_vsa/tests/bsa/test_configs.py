@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from longca import Device, Problem
 from longca.masks import BlockSparseMask
@@ -93,6 +96,31 @@ def test_gradients_of_scores_are_stored_where_that_was_measured_to_be_faster(fie
     if stores:
         assert configs.dq.block_n == configs.dkdv.block_n
         assert configs.dq.store == 8 * 8192 * 16 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "whole"), [({}, True), ({"block": 128, "seqlen": 8256}, True), ({"seqlen": 8200}, False)]
+)
+def test_a_kernel_for_hopper_has_whole_tiles_of_keys(fields, whole):
+    assert choose(_large(**fields)).dq.hopper == whole
+
+
+def test_the_launch_for_hopper_is_made_where_triton_and_the_tensors_allow_it(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from longca_vsa.bsa import launches, launches_by_part
+
+    def chosen(config, *tensors):
+        return launches_by_part._dkdv_launch_of(config, *tensors).__module__.removeprefix("longca_vsa.bsa.")
+
+    config, plain = choose(_large()).dq, launches.__name__.removeprefix("longca_vsa.bsa.")
+    tensors = [torch.zeros(64, 2, 128, dtype=torch.bfloat16) for _ in range(4)]
+    odd = torch.zeros(64, 2, 129, dtype=torch.bfloat16)[..., :128]
+    monkeypatch.setattr(launches_by_part, "missing", lambda _: None)
+    assert chosen(config, *tensors) == "hopper.launch"
+    assert chosen(replace(config, hopper=False), *tensors) == plain
+    assert chosen(config, odd, *tensors) == plain
+    monkeypatch.setattr(launches_by_part, "missing", lambda _: "triton 3.5 is installed")
+    assert chosen(config, *tensors) == plain
 
 
 @pytest.mark.parametrize(("cache", "heads"), [(0, 1), (4 * 1000, 1), (8 * 1000, 2), (15 * 1000, 3), (40 * 1000, 6)])

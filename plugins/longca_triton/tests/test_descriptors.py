@@ -39,6 +39,7 @@ def test_some_heads_of_a_fused_projection_are_described():
         packed().transpose(0, 1).contiguous().transpose(0, 1),  # a head's tokens lie side by side
         packed(head_dim=65)[..., 1:],  # not aligned
         packed(heads=1, head_dim=68)[..., :64],  # rows that are not
+        packed(heads=8, head_dim=65)[..., :64],  # rows that are, with heads that are not
         packed().new_zeros(1, 1, 1).expand(10, 6, 64),
         packed(tokens=0),
         torch.empty_strided((4, 2, 64), (2**33, 2**32, 1), dtype=torch.bfloat16, device="meta"),  # a head too far off

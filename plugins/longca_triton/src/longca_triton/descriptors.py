@@ -60,7 +60,8 @@ def vector_sources(vectors: Tensor, block: int, tma: bool) -> list[Any]:
 
 def is_describable(x: Tensor) -> bool:
     """Whether a descriptor can have a tensor's tokens as rows, with all their heads."""
-    aligned = x.data_ptr() % _ALIGNMENT == 0 and x.stride(0) * x.element_size() % _ALIGNMENT == 0
+    steps = x.stride(0), x.stride(1) if x.shape[1] > 1 else 0
+    aligned = all(place % _ALIGNMENT == 0 for place in (x.data_ptr(), *(step * x.element_size() for step in steps)))
     return x.numel() > 0 and aligned and x.stride(1) >= 0 and _width(x) <= min(x.stride(0), _FARTHEST)
 
 
