@@ -110,13 +110,19 @@ def _ran_otherwise(record: dict[str, Any]) -> bool:
     """Whether the kernel took other memory when this was measured.
 
     fa3 merged all rows of all layers. Layers may write only their own rows now, or be one call over copies of keys.
-    bsa's backward stored no gradients of scores. It does now where query heads share a KV head.
     """
     layers = ("fa3", "layers") in zip(record["kernel"].split("+"), record["form"].split(" + "), strict=False)
+    return (layers and record["finished"] < "2026-11-23T18") or _had_other_parts(record)
+
+
+def _had_other_parts(record: dict[str, Any]) -> bool:
+    """Whether bsa's backward stored no gradients of scores, or those of other parts.
+
+    It stores them where query heads share a KV head. Parts read fewer queries at a time since.
+    """
     groups = record["pattern"] == "uniform_block_sparse" and record["heads_q"] > record["heads_kv"]
     computes = record["kernel"].split("+")[-1] if record["direction"] == "backward" else None
-    stores = computes == "bsa" and groups and record["head_dim"] == 128
-    return (layers or stores) and record["finished"] < "2026-11-23T18"
+    return computes == "bsa" and groups and record["head_dim"] == 128 and record["finished"] < "2026-11-28"
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +183,7 @@ def _over_ranks(record: dict[str, Any]) -> float:
 @pytest.mark.slow
 def test_peaks_over_ranks() -> None:
     """The kernel's peak and the strategy's need not coincide, so that what is stated may be too much."""
-    ratios = [_over_ranks(record) for record in _lines() if record.get("strategy")]
+    ratios = [_over_ranks(each) for each in _lines() if each.get("strategy") and not _had_other_parts(each)]
     assert len(ratios) > 250
     assert min(ratios) > 0.92
     assert sorted(ratios)[len(ratios) // 10] > 0.98
