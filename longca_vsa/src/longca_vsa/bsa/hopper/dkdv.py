@@ -5,8 +5,10 @@ step of 64 queries by turns: one computes weights while the other has its produc
 added at the end in a fixed order, so equal inputs give equal bits.
 
 Scores are keys by queries. Transposed like this, the weights are the left operand of dk and dv, and stay in registers.
-A warp group begins four products at once: the last step's for dv and dk, and the next step's for the scores. The
-gradients of scores leave by the accelerator meanwhile, queries by keys, as `score_tiles.py` reads them.
+A warp group begins three products at once: the last step's for dv and dk, and the next step's for the scores. The last
+step's gradients of scores leave by the accelerator meanwhile, queries by keys, as `score_tiles.py` reads them. The
+fourth product, of the values and the output's gradients, runs beside the weights. More products at a time would need
+more registers than a thread has.
 
 Sources: FlashAttention-2 (arXiv 2307.08691, algorithm 2) has the backward. FlashAttention-3 (arXiv 2407.08608, section
 3.1) has the warps of one task, and the turns.
