@@ -38,7 +38,7 @@ class FromScores(Config):
 
     Attributes:
         store: Bytes of gradients that a part stores, about.
-        cache: Bytes of q and dout that a part reads, about.
+        cache: Bytes of q and dout that a part reads for a KV head, about.
         streams: Parts that may run at the same time, each with a store of its own.
         pairs: Visible pairs that a part may have, whatever it reads.
         hopper: Whether dk and dv come from the kernel in `hopper`, if Triton and the tensors allow it.
