@@ -16,13 +16,16 @@ from .imports import ROOT
 
 #: The default deadline of a case. A longer time between two records lies between two starts of a resumed run.
 DEADLINE = 600.0
+#: When the first record after a shorter time was written: results/h100/sparse/hopper64 was ended, and resumed.
+RESUMED = {"2026-11-28T00:40:45+00:00"}
 
 
 def test_most_runs_are_within_the_stated_factor():
     ratios = []
     for file in sorted((ROOT / "results").rglob("records.jsonl")):
         records = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-        measured = [(one, two) for one, two in pairwise(records) if two["median"] is not None]
+        went_on = [(one, two) for one, two in pairwise(records) if two["finished"] not in RESUMED]
+        measured = [(one, two) for one, two in went_on if two["median"] is not None]
         if len(measured) <= 10:
             continue
         ends = ((datetime.fromisoformat(each["finished"]) for each in pair) for pair in measured)
