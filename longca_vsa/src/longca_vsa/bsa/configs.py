@@ -17,6 +17,7 @@ from longca_triton.config import Config, Configs, by_shared_memory
 
 __all__ = [
     "FromScores",
+    "are_whole",
     "candidates",
     "choose",
     "from_scores",
@@ -41,7 +42,8 @@ class FromScores(Config):
         cache: Bytes of q and dout that a part reads for a KV head, about.
         streams: Parts that may run at the same time, each with a store of its own.
         pairs: Visible pairs that a part may have, whatever it reads.
-        hopper: Whether dk and dv come from the kernel in `hopper`, if Triton and the tensors allow it.
+        hopper: Whether dk and dv come from the kernel in `hopper`, if Triton and the tensors allow it. It has whole
+            tiles of 64 keys.
     """
 
     store: int = 2**31
@@ -148,9 +150,8 @@ def choose(problem: Problem, capability: tuple[int, int] | None = None) -> Confi
     if capability != (9, 0) or not _gains_by_storing(problem):
         return configs
     store = min(FromScores.store, _STORED * Tensors.of(problem).q)
-    dq = FromScores(
-        128, configs.dkdv.block_n, 8, 3, True, store=store, streams=2, pairs=_PAIRS, hopper=_fits_hopper(problem)
-    )
+    whole = are_whole(block_sparse(problem).k_bounds, 64)
+    dq = FromScores(128, configs.dkdv.block_n, 8, 3, True, store=store, streams=2, pairs=_PAIRS, hopper=whole)
     return replace(configs, dq=dq)
 
 
@@ -162,11 +163,6 @@ def _gains_by_storing(problem: Problem) -> bool:
     """
     has_whole_tiles = (block_sparse(problem).block_size or 1) % 64 == 0
     return has_whole_tiles and problem.head_dim == 128 and packed_heads(problem) > 1 and problem.area >= _STORES_FROM
-
-
-def _fits_hopper(problem: Problem) -> bool:
-    """Whether all tiles of keys are whole, as the kernel in `hopper` has them. Its blocks are multiples of 64."""
-    return not (np.diff(block_sparse(problem).k_bounds) % 64).any()
 
 
 def recomputing(problem: Problem, capability: tuple[int, int] | None) -> Configs:
@@ -199,6 +195,11 @@ def packed_heads(problem: Problem) -> int:
 def tile_count(bounds: NDArray[np.int64], packed: int, block: int) -> int:
     """The number of tiles of `block` rows over blocks of tokens under `packed` heads each."""
     return int((-(-np.diff(bounds) * packed // block)).sum())
+
+
+def are_whole(bounds: NDArray[np.int64], block: int) -> bool:
+    """Whether blocks of tokens are of whole tiles of `block` rows."""
+    return not (np.diff(bounds) % block).any()
 
 
 def unit_of(bounds: NDArray[np.int64]) -> int | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from longca.masks import BlockSparseMask
+from longca_vsa.bsa.configs import are_whole
 from longca_vsa.bsa.tables import Tiles
 
 __all__ = ["ScoreTables", "make_score_tables"]
@@ -84,7 +84,7 @@ def make_score_tables(
         torch.nn.functional.pad(entries, (0, 0, 0, 1)).int(),
         torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0)),
         counts,
-        not (np.diff(mask.k_bounds) % block_n).any(),
+        are_whole(mask.k_bounds, block_n),
     )
 
 

@@ -11,13 +11,14 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from longca_triton.descriptors import row_shape
 from longca_vsa.bsa.hopper.dkdv import gather_dkdv
+from longca_vsa.bsa.hopper.program import PART
 from longca_vsa.bsa.launches import DkdvLaunch
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.gluon import ROWS
 
 __all__ = ["dkdv_launch"]
 
-_PART = 64
+_PART = PART.value
 _VECTORS = NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
 _SUMS = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
 

@@ -1,4 +1,4 @@
-"""What a program of the kernel for Hopper works on: a tile of 64 keys, the queries that see it, and shared memory."""
+"""The work of a program of the kernel for Hopper: a tile of 64 keys, the queries that see it, and shared memory."""
 
 from typing import Any, NamedTuple
 
@@ -97,7 +97,7 @@ def program_of(
     group,
     heads_a_mask,
 ):
-    """What this program works on. The arguments are those of `dkdv.gather_dkdv`."""
+    """The work of this program. The arguments are those of `dkdv.gather_dkdv`."""
     work = gl.load(order + gl.program_id(0))
     head_kv = work // num_tiles
     tile = tiles + 4 * (work % num_tiles)
