@@ -110,7 +110,7 @@ def test_the_launch_for_hopper_is_made_where_triton_and_the_tensors_allow_it(mon
     from longca_vsa.bsa import launches, launches_by_part
 
     def chosen(config, *tensors):
-        return launches_by_part._dkdv_launch_of(config, *tensors).__module__.removeprefix("longca_vsa.bsa.")
+        return launches_by_part._dkdv_of(config, *tensors).__name__.removeprefix("longca_vsa.bsa.")
 
     config, plain = choose(_large()).dq, launches.__name__.removeprefix("longca_vsa.bsa.")
     tensors = [torch.zeros(64, 2, 128, dtype=torch.bfloat16) for _ in range(4)]

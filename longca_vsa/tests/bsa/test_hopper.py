@@ -119,6 +119,23 @@ def test_equal_inputs_give_equal_bits():
         assert all(torch.equal(a, b) for a, b in zip(first, results, strict=True))
 
 
+@pytest.mark.parametrize("sizes", [{}, {"streams": 2}, {"store": 2**21, "cache": 2**19}], ids=["one", "two", "ranges"])
+def test_a_cuda_graph(sizes, launches):
+    asked, made = problem(mask_of()), kernel(**sizes)
+    q, k, v, dout = draw_tensors(asked)
+    plan = made.plan(asked)
+    out, lse = made.forward(q, k, v, plan)
+    made.backward(dout, q, k, v, out, lse, plan)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = made.backward(dout, q, k, v, out, lse, plan)
+    assert launches
+    dout.copy_(torch.randn_like(dout))
+    graph.replay()
+    for result, value in zip(captured, made.backward(dout, q, k, v, out, lse, plan), strict=True):
+        assert torch.equal(result, value)
+
+
 def test_gradients_of_unseen_queries_are_not_read():
     mask = mask_of()
     asked, made = problem(mask), kernel()

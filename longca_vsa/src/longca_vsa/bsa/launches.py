@@ -23,7 +23,16 @@ from longca_vsa.bsa.lists import Lists
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.bsa.tables import Tiles
 
-__all__ = ["DkdvLaunch", "dkdv_launch", "heads_a_launch", "launch_attend", "launch_dkdv", "launch_dq", "launch_prepare"]
+__all__ = [
+    "DkdvLaunch",
+    "dkdv_launch",
+    "heads_a_launch",
+    "launch_attend",
+    "launch_dkdv",
+    "launch_dq",
+    "launch_prepare",
+    "store_source",
+]
 
 _ALIGNMENT = 4  # float32 elements
 
@@ -32,7 +41,12 @@ class DkdvLaunch(Protocol):
     """A function that writes dk and dv, or sums of them, under some heads of each group."""
 
     def __call__(
-        self, heads: range, results: tuple[Tensor, ...], sums: list[Tensor] | None, heads_kv: slice | None = None
+        self,
+        heads: range,
+        results: tuple[Tensor, ...],
+        sums: list[Tensor] | None,
+        heads_kv: slice | None = None,
+        place: Any = None,
     ) -> None:
         """Launches the kernel.
 
@@ -41,6 +55,7 @@ class DkdvLaunch(Protocol):
             results: The tensors for dk and dv.
             sums: The sums of earlier launches, which are added: float32 [Tk, Hkv, D] each. None stands for zeros.
             heads_kv: The KV heads, which are launched together. None stands for all.
+            place: The place for gradients of scores, from `store_source`. Needed if the plan stores them.
         """
 
 
@@ -86,21 +101,14 @@ def launch_dkdv(
         launch(heads, (dk, dv) if sums is None or heads.stop == plan.group else tuple(sums), sums)
 
 
-def dkdv_launch(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, plan: BSAPlan, stored: Tensor | None = None
-) -> DkdvLaunch:
-    """A function that writes dk and dv under some heads. Its calls share descriptors, strides and constants.
-
-    Args:
-        stored: The tensor for gradients of scores: [rows, heads · block_n]. None stores no gradients.
-    """
+def dkdv_launch(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, plan: BSAPlan) -> DkdvLaunch:
+    """A function that writes dk and dv under some heads. Its calls share descriptors, strides and constants."""
     config, lists, tiles, scores = plan.configs.dkdv, plan.lists("dkdv"), plan.tiles["dkdv"], plan.scores
     m, n = config.shape
     inputs, tma = sources((q, k, v, dout), (m, n, n, m), config.tma and not lists.piece)
     # A descriptor wants a block of a vector to begin at a multiple of 16 bytes. Runs of some units do not.
     vectors = tma and lists.unit % _ALIGNMENT == 0
     inputs += vector_sources(prepared, m, vectors)
-    store = None if stored is None else TensorDescriptor(stored, list(stored.shape), list(stored.stride()), [m, n])
     own_strides = *strides(q, k, v, dout), k.shape[1] * k.shape[2]
     about = plan.group, plan.heads_a_mask, plan.problem.scale, q.shape[0], k.shape[0], prepared.shape[2]
     constants = {
@@ -111,7 +119,11 @@ def dkdv_launch(
     }
 
     def launch(
-        heads: range, results: tuple[Tensor, ...], sums: list[Tensor] | None, heads_kv: slice | None = None
+        heads: range,
+        results: tuple[Tensor, ...],
+        sums: list[Tensor] | None,
+        heads_kv: slice | None = None,
+        place: Any = None,
     ) -> None:
         some = tiles.of_heads(heads_kv) if heads_kv else tiles
         passes, repeats = (1, len(heads)) if plan.passes == 1 else (len(heads), 1)
@@ -119,7 +131,7 @@ def dkdv_launch(
             *inputs,
             *(sums or results),
             *results,
-            store,
+            place,
             scores.first_rows if scores else None,
             *_tables(some, lists, m),
             *own_strides,
@@ -134,6 +146,11 @@ def dkdv_launch(
         )
 
     return launch
+
+
+def store_source(stored: Tensor, plan: BSAPlan) -> TensorDescriptor:
+    """A descriptor of the place for gradients of scores: [rows, heads · block_n]."""
+    return TensorDescriptor(stored, list(stored.shape), list(stored.stride()), list(plan.configs.dkdv.shape))
 
 
 def heads_a_launch(q: Tensor, group: int) -> int:

@@ -5,6 +5,8 @@ Shapes: q and dout [Tq, Hq, D], k and v [Tk, Hkv, D]. All of them can be describ
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -16,38 +18,34 @@ from longca_vsa.bsa.launches import DkdvLaunch
 from longca_vsa.bsa.plan import BSAPlan
 from longca_vsa.gluon import ROWS
 
-__all__ = ["dkdv_launch"]
+__all__ = ["dkdv_launch", "store_source"]
 
 _PART = PART.value
 _VECTORS = NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
 _SUMS = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
 
 
-def dkdv_launch(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, plan: BSAPlan, stored: Tensor
-) -> DkdvLaunch:
-    """A function that writes dk and dv under some heads, as that of `longca_vsa.bsa.launches`.
-
-    Args:
-        stored: The tensor for gradients of scores: [rows, heads · 64].
-    """
+def dkdv_launch(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, plan: BSAPlan) -> DkdvLaunch:
+    """A function that writes dk and dv under some heads, as that of `longca_vsa.bsa.launches`."""
     lists, tiles, scores = plan.lists("dkdv"), plan.tiles["dkdv"], plan.scores
     assert scores is not None
-    assert plan.configs.dkdv.shape == (_PART, _PART)
     inputs = [
         *(TensorDescriptor(x, *row_shape(x), [_PART, x.shape[2]], ROWS) for x in (q, k, v, dout)),
         *(TensorDescriptor(x, list(x.shape), list(x.stride()), [1, _PART], _VECTORS) for x in prepared),
-        TensorDescriptor(stored, list(stored.shape), list(stored.stride()), [_PART, _PART], ROWS),
     ]
-
     head_strides = [x.stride(1) for x in (q, k, v, dout)]
 
     def launch(
-        heads: range, results: tuple[Tensor, ...], sums: list[Tensor] | None, heads_kv: slice | None = None
+        heads: range,
+        results: tuple[Tensor, ...],
+        sums: list[Tensor] | None,
+        heads_kv: slice | None = None,
+        place: Any = None,
     ) -> None:
         some = tiles.of_heads(heads_kv) if heads_kv else tiles
         gather_dkdv[(some.programs,)](
             *inputs,
+            place,
             *(sums or results),
             *results,
             scores.first_rows,
@@ -76,3 +74,9 @@ def dkdv_launch(
         )
 
     return launch
+
+
+def store_source(stored: Tensor, plan: BSAPlan) -> TensorDescriptor:
+    """A descriptor of the place for gradients of scores: [rows, heads · 64]."""
+    assert plan.configs.dkdv.shape == (_PART, _PART)
+    return TensorDescriptor(stored, list(stored.shape), list(stored.stride()), [_PART, _PART], ROWS)
