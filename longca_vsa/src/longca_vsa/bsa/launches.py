@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from longca_triton.config import Config
 from longca_triton.descriptors import sources, strides, vector_sources
+from longca_triton.launching import launch_kernel
 from longca_triton.prepare import launch_prepare
 from longca_vsa.bsa.configs import heads_in_cache
 from longca_vsa.bsa.dkdv import gather_dkdv
@@ -63,7 +64,9 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
     """Writes out and lse."""
     config, lists, tiles = plan.configs.forward, plan.lists("forward"), plan.tiles["forward"]
     inputs, tma = sources((k, v), (config.block_n, config.block_n), config.tma and not lists.piece)
-    attend[(tiles.programs,)](
+    launch_kernel(
+        attend,
+        (tiles.programs,),
         q,
         *inputs,
         out,
@@ -127,7 +130,9 @@ def dkdv_launch(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor,
     ) -> None:
         some = tiles.of_heads(heads_kv) if heads_kv else tiles
         passes, repeats = (1, len(heads)) if plan.passes == 1 else (len(heads), 1)
-        gather_dkdv[(some.programs,)](
+        launch_kernel(
+            gather_dkdv,
+            (some.programs,),
             *inputs,
             *(sums or results),
             *results,
@@ -165,7 +170,9 @@ def launch_dq(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor, d
     """Writes dq."""
     config, lists, tiles = plan.configs.dq, plan.lists("dq"), plan.tiles["dq"]
     inputs, tma = sources((k, v), (config.block_n, config.block_n), config.tma and not lists.piece)
-    gather_dq[(tiles.programs,)](
+    launch_kernel(
+        gather_dq,
+        (tiles.programs,),
         q,
         *inputs,
         dout,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from longca.manifests.packages import missing
 from longca_triton.descriptors import is_describable, sources, strides
+from longca_triton.launching import launch_kernel
 from longca_triton.prepare import launch_prepare
 from longca_vsa.bsa import launches
 from longca_vsa.bsa.configs import FromScores
@@ -176,8 +177,18 @@ def _dq_launch(k: Tensor, dq: Tensor, plan: BSAPlan) -> _DqLaunch:
 
     def launch(dscores: Any, first_head: int, heads_kv: slice) -> None:
         some = tiles.of_heads(heads_kv)
-        multiply_dscores[(some.programs,)](
-            dscores, keys, dq, some.order, some.table, *tables, *own_strides, *counts, first_head, *about, **constants
+        numbers = *own_strides, *counts, first_head, *about
+        launch_kernel(
+            multiply_dscores,
+            (some.programs,),
+            dscores,
+            keys,
+            dq,
+            some.order,
+            some.table,
+            *tables,
+            *numbers,
+            **constants,
         )
 
     return launch

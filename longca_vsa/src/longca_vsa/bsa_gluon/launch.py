@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from longca_triton.launching import launch_kernel
 from longca_vsa.bsa_gluon.forward import attend
 from longca_vsa.bsa_gluon.plan import GluonPlan
 from longca_vsa.bsa_gluon.shape import PIECE, WARPGROUP
@@ -29,7 +30,9 @@ def launch_attend(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, pla
     """Writes out and lse."""
     lists, tiles, packed, problem = plan.lists, plan.tiles, plan.packed, plan.problem
     rows = [WARPGROUP // packed, packed, _COLUMNS]
-    attend[(min(tiles.programs, _multiprocessors(q.device)),)](
+    launch_kernel(
+        attend,
+        (min(tiles.programs, _multiprocessors(q.device)),),
         _described(q, rows),
         _described(k, [PIECE, 1, _COLUMNS]),
         _described(v, [PIECE, 1, _COLUMNS]),

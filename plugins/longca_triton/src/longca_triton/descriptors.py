@@ -60,9 +60,10 @@ def vector_sources(vectors: Tensor, block: int, tma: bool) -> list[Any]:
 
 def is_describable(x: Tensor) -> bool:
     """Whether a descriptor can have a tensor's tokens as rows, with all their heads."""
-    steps = x.stride(0), x.stride(1) if x.shape[1] > 1 else 0
-    aligned = all(place % _ALIGNMENT == 0 for place in (x.data_ptr(), *(step * x.element_size() for step in steps)))
-    return x.numel() > 0 and aligned and x.stride(1) >= 0 and _width(x) <= min(x.stride(0), _FARTHEST)
+    rows, heads = x.stride()[:2]
+    steps = rows | (heads if x.shape[1] > 1 else 0)
+    is_aligned = x.data_ptr() % _ALIGNMENT == 0 and steps * x.element_size() % _ALIGNMENT == 0
+    return x.numel() > 0 and is_aligned and heads >= 0 and _width(x) <= min(rows, _FARTHEST)
 
 
 def row_shape(x: Tensor) -> tuple[list[int], list[int]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from longca_triton.descriptors import strides
 from longca_triton.kernel import FlashPlan
+from longca_triton.launching import launch_kernel
 from longca_triton.memory import PREPARE_ELEMENTS, padded_queries
 from longca_triton.softmax import deltas_of, exponents_of
 from longca_triton.tiles import head_offset, load_rows
@@ -79,7 +80,9 @@ def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: FlashPlan) -> T
     padded = padded_queries(num_queries, head_dim, plan.configs)
     prepared = torch.empty((2, heads, padded), dtype=torch.float32, device=out.device)
     block = PREPARE_ELEMENTS // head_dim
-    prepare[(padded // block, heads)](
+    launch_kernel(
+        prepare,
+        (padded // block, heads),
         out,
         dout,
         lse,

@@ -12,6 +12,7 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from longca_triton.descriptors import row_shape
+from longca_triton.launching import launch_kernel
 from longca_vsa.bsa.hopper.dkdv import gather_dkdv
 from longca_vsa.bsa.hopper.program import PART
 from longca_vsa.bsa.launches import DkdvLaunch
@@ -43,7 +44,9 @@ def dkdv_launch(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, prepared: Tensor,
         place: Any = None,
     ) -> None:
         some = tiles.of_heads(heads_kv) if heads_kv else tiles
-        gather_dkdv[(some.programs,)](
+        launch_kernel(
+            gather_dkdv,
+            (some.programs,),
             *inputs,
             place,
             *(sums or results),
