@@ -52,6 +52,8 @@ PARTS_LEFT_OUT = {"h200/dense/run8k-32k": ("fa3", "layers")}
 #: Since then bsa's backward stores gradients of scores where heads share keys and all blocks have one size. It takes up
 #: to 12 % less time so, and earlier records say nothing of it.
 STORED_SINCE = "2026-11-23T18"
+#: Since then it has a kernel for Hopper, measured on blocks of 64. Earlier records of these say nothing of it.
+HOPPER_SINCE = "2026-11-28"
 
 #: Since then a kernel's own calls come before each timed one. Before, an H200 had rested and had higher clocks, so that
 #: a short call took less time than it does in a row of calls. Such times are scaled to those in a row.
@@ -142,13 +144,15 @@ def _call(row: Row) -> Hashable:
 def is_left_out(run: str, record: dict[str, Any]) -> bool:
     """Whether no prediction is learnt from a record of a run."""
     kernel = record["kernel"]
-    return run in LEFT_OUT or (kernel, record["form"]) == PARTS_LEFT_OUT.get(run) or _is_before_storing(record)
+    return run in LEFT_OUT or (kernel, record["form"]) == PARTS_LEFT_OUT.get(run) or _is_outdated(record)
 
 
-def _is_before_storing(record: dict[str, Any]) -> bool:
+def _is_outdated(record: dict[str, Any]) -> bool:
+    """Whether bsa's backward computes what a record measured in another way since."""
     about = record["kernel"], record["direction"], record["pattern"]
-    grouped = record["heads_kv"] < record["heads_q"]
-    return about == ("bsa", "backward", "uniform_block_sparse") and grouped and record["finished"] < STORED_SINCE
+    if about != ("bsa", "backward", "uniform_block_sparse") or record["heads_kv"] == record["heads_q"]:
+        return False
+    return bool(record["finished"] < (HOPPER_SINCE if record["factors"].get("block") == 64 else STORED_SINCE))
 
 
 def main() -> int:

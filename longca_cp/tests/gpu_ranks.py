@@ -57,9 +57,9 @@ def drawn(seqlen, seed):
     return [torch.randn(seqlen, heads, 64, generator=random).bfloat16() for heads in (8, 4, 4, 8)]
 
 
-def settings(strategy, mask, mesh):
+def settings(strategy, mask, mesh, kernel="sdpa"):
     """The arguments of a parallel call, and its layout."""
-    about = {"strategy": strategy, "mesh": mesh, "kernel": "sdpa", "placement": "contiguous"}
+    about = {"strategy": strategy, "mesh": mesh, "kernel": kernel, "placement": "contiguous"}
     return about, longca.layout(mask, heads=(8, 4), head_dim=64, dtype="bfloat16", **about)
 
 
@@ -164,6 +164,27 @@ def full_memory():
         torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
+def chosen():
+    """Ranks choose in each step the blocks that one device chooses, and attention under every strategy takes them."""
+    seqlen, everything = 4096, masks.build("uniform_block_sparse", 4096, block=64, kept=1.0)
+    for strategy in MESHES:
+        mesh = mesh_of(strategy)
+        about, layout = settings(strategy, everything, mesh, kernel="bsa")
+        for step in range(4):
+            given = [x.cuda() for x in drawn(seqlen, step)]
+            q, k, v, dout = (layout.shard(x, dist.get_rank()) for x in given)
+            qkv = [x.requires_grad_() for x in (q, k, v)]
+            mask = longca.choose_blocks(q, k, block=64, kept=0.1 + 0.2 * step, layout=layout, mesh=mesh)
+            assert mask.digest == longca.choose_blocks(*given[:2], block=64, kept=0.1 + 0.2 * step).digest
+            out = longca.attention(*qkv, mask, transport="copy_engine", **about)
+            mine = [out.detach(), *torch.autograd.grad(out, qkv, dout)]
+            whole = [x.requires_grad_() for x in given[:3]]
+            out = longca.attention(*whole, mask, kernel="bsa")
+            theirs = [out.detach(), *torch.autograd.grad(out, whole, given[3])]
+            for result, wanted in zip(mine, theirs, strict=True):
+                torch.testing.assert_close(result, layout.shard(wanted, dist.get_rank()), **CLOSE)
+
+
 def killed():
     """A peer that is killed before it posts is named within the deadline, and results are no numbers."""
     mesh = mesh_of("ulysses")
@@ -211,7 +232,7 @@ def killed_in_a_push():
     os._exit(0)  # as above
 
 
-CHECKS = {check.__name__: check for check in (agree, waits, layers, full_memory, killed, killed_in_a_push)}
+CHECKS = {check.__name__: check for check in (agree, waits, layers, chosen, full_memory, killed, killed_in_a_push)}
 #: Ranks of a check. All others have two.
 RANKS = {"killed_in_a_push": 4 if torch.cuda.device_count() >= 4 else SIZE}
 
