@@ -16,7 +16,7 @@ from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shares import Share
 from longca_bench.measuring.timing import loading_calls
 from longca_bench.verification.change import Change
-from longca_bench.verification.findings import Finding, wrong
+from longca_bench.verification.findings import INCOMPLETE, Finding, is_complete, wrong
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums
@@ -135,8 +135,8 @@ class LoneCalls:
             about = self._problem.direction, self._tensors(), self._plan
             ran = self._kernel.run(*about, mode=Mode.TIMED, abreast=abreast)
             found = self._checksums.check(ran.results, self._change)
-            if not all(bool(result.isfinite().all()) for name, result in ran.results.items() if name != "lse"):
-                found = [wrong("a result", "not every element is finite, or was written")]
+            if not all(is_complete(name, result) for name, result in ran.results.items() if name != "lse"):
+                found = [wrong("a result", INCOMPLETE)]
             self.fault = self.fault or "".join(map(str, found[:1]))
         except ContractError as error:
             self.fault = self.fault or str(error)

@@ -20,7 +20,7 @@ from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.remote_kernel import Step
 from longca_bench.measuring.results import NAMES
-from longca_bench.verification.findings import Finding, check_values, wrong
+from longca_bench.verification.findings import INCOMPLETE, Finding, check_values, is_complete, wrong
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
 from longca_bench.verification.rows import drawn_tokens, rows_at
@@ -122,10 +122,10 @@ class NewWork:
             for step in self.steps
         ]
         found = [
-            wrong(name, "not every element is finite, or was written")
+            wrong(name, INCOMPLETE)
             for results in wanted
             for name, result in results.items()
-            if not (~result.isnan() if name == "lse" else result.isfinite()).all()
+            if not is_complete(name, result)
         ]
         calls = random.sample(range(len(wanted)), min(COMPARED, len(wanted)))
         found += self._compared([self.steps[call].tensors for call in calls], [wanted[call] for call in calls], random)

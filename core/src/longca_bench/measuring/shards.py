@@ -16,7 +16,7 @@ from longca_bench.measuring.shares import Share, by_heads, held_tokens, rounds_o
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
-from longca_bench.verification.findings import Finding, check_lse_counts, check_values, wrong
+from longca_bench.verification.findings import INCOMPLETE, Finding, check_lse_counts, check_values, is_complete, wrong
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
 from longca_bench.verification.reference import Reference
@@ -117,9 +117,7 @@ class Shard:
 
     def incomplete(self, results: Mapping[str, Tensor]) -> list[Finding]:
         """A finding for each result of this rank that is not complete."""
-        parts = {name: ~x.isnan() if name == "lse" else x.isfinite() for name, x in results.items()}
-        note = "not every element is finite, or was written"
-        return self.here(wrong(name, note) for name, whole in parts.items() if not whole.all())
+        return self.here(wrong(name, INCOMPLETE) for name, x in results.items() if not is_complete(name, x))
 
     def check(self, results: Mapping[str, Tensor]) -> list[Finding]:
         """The findings of this rank's heads over all tokens. The first results give the checksums."""

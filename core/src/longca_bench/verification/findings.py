@@ -18,15 +18,18 @@ from longca.kernels.base import torch_dtype
 from longca.manifests import Problem
 from longca_bench.measuring.results import ContractError
 from longca_bench.verification.reference import Reference, Rows, distance
+from longca_bench.verification.tokens import parts
 
 __all__ = [
     "CHANGED",
+    "INCOMPLETE",
     "Finding",
     "Verification",
     "check_lse_counts",
     "check_values",
     "findings_of",
     "given_results",
+    "is_complete",
     "lse_limit",
     "same_bits",
     "wrong",
@@ -34,6 +37,8 @@ __all__ = [
 
 #: The note of a finding of an input.
 CHANGED = "the kernel changed this input"
+#: The note of a finding of a result that is not complete.
+INCOMPLETE = "not every element is finite, or was written"
 
 #: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
 #: standard normal inputs s reaches 8 and lse 16. Half an ulp of each is 4 and 8 ulps of 1. Kernels convert bases too.
@@ -164,15 +169,27 @@ def lse_limit(lse: Tensor, dtype: torch.dtype, *, rough: bool) -> Tensor:
 
 
 def given_results(results: Mapping[str, Tensor], *, optional_lse: bool) -> dict[str, Tensor]:
-    """The results that a kernel gave: all of them, or those besides an optional lse that is NaN everywhere."""
+    """The results that a kernel gave: all of them, or those beside an optional lse that is NaN everywhere."""
     lacks = optional_lse and "lse" in results and bool(results["lse"].isnan().all())
     return {name: result for name, result in results.items() if not (lacks and name == "lse")}
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are equal bit by bit. NaN equals NaN."""
-    words = _WORDS[first.element_size()]
-    return torch.equal(first.contiguous().view(words), second.contiguous().view(words))
+    if first.shape != second.shape:
+        return False
+    first, second, words = torch.atleast_1d(first), torch.atleast_1d(second), _WORDS[first.element_size()]
+    return all(
+        torch.equal(first[some].contiguous().view(words), second[some].contiguous().view(words))
+        for some in parts(first)
+    )
+
+
+def is_complete(name: str, result: Tensor) -> bool:
+    """Whether every element of a result is finite, or was written if it is lse, which may be −∞."""
+    return not any(
+        bool((result[some].isnan() if name == "lse" else ~result[some].isfinite()).any()) for some in parts(result)
+    )
 
 
 def _value_finding(name: str, result: Tensor, expected: Reference, rough_lse: bool) -> Finding:
@@ -190,8 +207,7 @@ def _sampled_finding(name: str, result: Tensor, expected: Reference, rough_lse: 
     part = expected.sample.of(name, result)
     found = _value_finding(name, part, replace(expected, sample=None), rough_lse)
     found = replace(found, head=expected.sample.indices(name)[found.head])
-    written = ~result.isnan() if name == "lse" else result.isfinite()
-    return found if written.all() else replace(found, passed=False, note="not every element is finite, or was written")
+    return found if is_complete(name, result) else replace(found, passed=False, note=INCOMPLETE)
 
 
 def _worst_row(name: str, result: Tensor, rows: Rows) -> Finding:
@@ -205,7 +221,7 @@ def _worst_row(name: str, result: Tensor, rows: Rows) -> Finding:
     scale = max(float(value[token, head].norm()), float(rows.spread[token, head]), 1e-300)
     error, own, allowed = (float(x[token, head]) / scale for x in (errors, rows.pytorch, limit))
     passed = error <= allowed  # of a row with an element that is not finite, the error is not finite either
-    note = "" if passed or result.isfinite().all() else "not every element is finite, or was written"
+    note = "" if passed or is_complete(name, result) else INCOMPLETE
     return Finding(name, passed, error, own, allowed, token, head, note)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-__all__ = ["by_tokens"]
+__all__ = ["by_tokens", "parts"]
 
 _TOGETHER = 2**13
+
+
+def parts(tensor: Tensor) -> Iterator[slice]:
+    """Parts of a tensor's first dimension, some tokens each, for work that needs no more memory than a part has."""
+    return (slice(first, first + _TOGETHER) for first in range(0, len(tensor), _TOGETHER))
 
 
 def by_tokens(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from longca_bench.verification.findings import (
 )
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
+from longca_bench.verification.tokens import parts
 
 __all__ = ["Means", "check_backward", "check_counts", "check_forward", "lse_dtype"]
 
@@ -42,18 +43,16 @@ class Means:
 
     Attributes:
         empty: Makes a tensor of a shape and dtype, where the kernel can reach it.
-        clone: Copies a tensor to where the kernel can reach it.
         read: A result as the reference has it, by its name and the kernel's result.
         place: The place of a reference's head in the kernel's result, by the result's name.
-        given: Makes a tensor as the kernel was given it, by its name: an input, or a backward's out or lse. None keeps
-            copies of all of them during a call, which take as much memory.
+        given: Makes a part of an input, or of a backward's out or lse, as the kernel was given it: by the name and by
+            indices of the first dimension. None keeps copies of all of them, which take as much memory.
     """
 
     empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
-    clone: Callable[[Tensor], Tensor]
     read: Callable[[str, Tensor], Tensor]
     place: Callable[[str, int], int]
-    given: Callable[[str], Tensor] | None = None
+    given: Callable[[str, slice], Tensor] | None = None
 
     @classmethod
     def here(cls, like: Tensor, change: Change | None = None) -> Means:
@@ -65,14 +64,16 @@ class Means:
         """
         return cls(
             lambda shape, dtype: torch.empty(shape, dtype=dtype, device=like.device),
-            Tensor.clone,
             change.undo if change is not None else lambda name, result: result,
             change.place if change is not None else lambda name, head: head,
         )
 
-    def read_all(self, results: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each of some results, as the reference has it."""
-        return {name: self.read(name, result) for name, result in results.items()}
+    def check(self, results: Mapping[str, Tensor], expected: Reference, *, rough_lse: bool = False) -> Verification:
+        """Verifies a kernel's results by their values, one after another: each is read anew, into memory of its own."""
+        found = Verification(())
+        for name, result in results.items():
+            found += check_values({name: self.read(name, result)}, expected, rough_lse=rough_lse)
+        return found.placed(self.place)
 
 
 def check_forward(
@@ -113,8 +114,8 @@ def check_forward(
         means.given,
     )
     if not found:
-        results = given_results(means.read_all(buffers), optional_lse=optional_lse)
-        found = list(check_values(results, expected, rough_lse=rough_lse).placed(means.place).findings)
+        results = given_results(buffers, optional_lse=optional_lse)
+        found = list(means.check(results, expected, rough_lse=rough_lse).findings)
     return Verification(tuple(found)), buffers["out"], buffers["lse"]
 
 
@@ -141,18 +142,15 @@ def check_backward(
     means, q, k, v, dout = means or Means.here(inputs.q), inputs.q, inputs.k, inputs.v, inputs.dout
     like = {"dq": q, "dk": k, "dv": v}
     buffers = {name: means.empty(tuple(x.shape), x.dtype).fill_(torch.nan) for name, x in like.items()}
-    given = {"out": means.clone(out), "lse": means.clone(lse)}
     found = _checked(
         inputs,
         buffers,
-        given,
-        lambda: kernel.backward(dout, q, k, v, given["out"], given["lse"], plan, **buffers),
+        {"out": out, "lse": lse},
+        lambda: kernel.backward(dout, q, k, v, out, lse, plan, **buffers),
         Direction.BACKWARD,
         means.given,
     )
-    if found:
-        return Verification(tuple(found))
-    return check_values(means.read_all(buffers), expected).placed(means.place)
+    return Verification(tuple(found)) if found else means.check(buffers, expected)
 
 
 def check_counts(kernel: Kernel, plan: Plan, inputs: Inputs, means: Means | None = None) -> Verification:
@@ -177,7 +175,7 @@ def _checked(
     merged: Mapping[str, Tensor],
     call: Callable[[], Any],
     direction: Direction,
-    given: Callable[[str], Tensor] | None,
+    given: Callable[[str, slice], Tensor] | None,
 ) -> list[Finding]:
     """Makes a call, and returns a finding for each breach of the contract. Changed inputs get their values back.
 
@@ -191,15 +189,20 @@ def _checked(
     """
     tensors = {name: getattr(inputs, name) for name in _INPUTS} | dict(merged)
     if given is None:
-        given = {name: x.clone() for name, x in tensors.items()}.__getitem__
+        kept = {name: x.clone() for name, x in tensors.items()}
+
+        def given(name: str, some: slice) -> Tensor:
+            return kept[name][some]
+
     findings: list[Finding] = []
     try:
         held(direction, call(), tensors, buffers, buffers)
     except ContractError as error:
         findings = list(findings_of(error))
-    changed = []
+    changed = dict[str, Finding]()
     for name, now in tensors.items():
-        if not same_bits(now, then := given(name)):
-            changed.append(wrong(name, CHANGED))
-            now.copy_(then)
-    return [*changed, *findings]
+        for some in parts(now):
+            if not same_bits(now[some], then := given(name, some)):
+                changed[name] = wrong(name, CHANGED)
+                now[some].copy_(then)
+    return [*changed.values(), *findings]

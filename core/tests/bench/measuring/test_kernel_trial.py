@@ -17,6 +17,10 @@ from longca_bench.measuring.world import World
 from longca_bench.suites.cases import expand
 from longca_bench.suites.suite import load_suite
 from longca_bench.suites.tasks import task_of
+from longca_bench.verification import head_sample, tokens
+from longca_builtin import blockwise
+
+from ..peak import Peak
 
 CPU = Device("cpu")
 SUITE = """
@@ -31,6 +35,32 @@ head_dims = [16]
 dtypes = ["float32"]
 directions = ["{direction}"]
 """
+
+
+LONG = """
+name = "long"
+version = 1
+[[sweep]]
+patterns = ["causal_sliding_window"]
+kernels = ["naive"]
+seqlens = [2048]
+heads = ["64:8"]
+head_dims = [16]
+dtypes = ["bfloat16"]
+directions = ["{direction}"]
+"""
+
+
+def measured(core, tmp_path, suite, with_backward, announce=lambda phase: None):
+    """The result of the only case of a suite. The judge is this process."""
+    (tmp_path / "one.toml").write_text(suite, "utf-8")
+    device, keeper = torch.device("cpu"), Keeper({**os.environ, "OMP_NUM_THREADS": "1"})
+    bench = Bench(CPU, Instruments(World(device), Workers(keeper, device), Phases(announce)), with_backward)
+    try:
+        (case,) = expand(load_suite(str(tmp_path / "one.toml")), core.kernels)
+        return bench.measure(task_of(core, case, CPU))
+    finally:
+        keeper.close()
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -49,17 +79,29 @@ def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monke
     monkeypatch.setattr(KernelTrial, "_run", seen)
     monkeypatch.setattr(KernelTrial, "inspect", inspected)
     monkeypatch.setattr(KernelTrial, "wall", lambda trial, timing: tuple(trial._walled() for _ in range(3)))
-    (tmp_path / "one.toml").write_text(SUITE.format(direction=direction), "utf-8")
-    device, keeper = torch.device("cpu"), Keeper({**os.environ, "OMP_NUM_THREADS": "1"})
-    bench = Bench(CPU, Instruments(World(device), Workers(keeper, device), Phases(lambda phase: None)), {80})
-    try:
-        (case,) = expand(load_suite(str(tmp_path / "one.toml")), core.kernels)
-        result = bench.measure(task_of(core, case, CPU))
-    finally:
-        keeper.close()
+    result = measured(core, tmp_path, SUITE.format(direction=direction), {80})
     assert result.status in ("ok", "suspect"), result.message  # other tests use the cores too
     assert all(seconds > 0 for seconds in result.fields["wall"])
     first = next(n for n, (what, _) in enumerate(calls) if what is Mode.WALL)
     assert [what for what, _ in calls[first : first + 6]] == [Mode.WALL, "inspected"] * 3
     inputs = [x for what, x in calls[: first + 6] if what in (Mode.TIMED, Mode.WALL)][-4:]
     assert not any(torch.equal(a, b) for a, b in pairwise(inputs))
+
+
+@pytest.mark.parametrize(("direction", "most"), [("forward", 10), ("backward", 14)])
+def test_a_verification_takes_little_memory(core, tmp_path, monkeypatch, direction, most):
+    """At 512 K tokens q has 8 GiB. One result is read at a time, and no comparison takes the memory of a whole one."""
+    monkeypatch.setattr(tokens, "_TOGETHER", 64)
+    monkeypatch.setitem(blockwise._SCORES, "cpu", 2**15)
+    monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", 1)
+    phases, peaks = ["begin"], {}
+    with Peak() as peak:
+
+        def announce(phase):
+            peaks[phases[-1]], peak.most = peak.most, peak.now
+            phases.append(phase)
+
+        result = measured(core, tmp_path, LONG.format(direction=direction), {2048}, announce)
+        announce("end")
+    assert result.status in ("ok", "suspect"), result.message
+    assert max(peaks["verify"], peaks["verify again"]) < most * 2048 * 64 * 16 * 2

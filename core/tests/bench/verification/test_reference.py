@@ -1,8 +1,5 @@
-import weakref
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from longca import Device, Problem, masks
 from longca_bench.verification import reference as module
@@ -10,6 +7,8 @@ from longca_bench.verification import tokens
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import part_reference, reference
 from longca_builtin import blockwise
+
+from ..peak import Peak
 
 
 def test_matches_autograd(setup):
@@ -57,28 +56,6 @@ def test_spread_is_what_rounding_does(setup, name):
     ratio = rows.pytorch.double() / (rows.spread.double() * torch.finfo(torch.float32).eps).clamp_min(1e-30)
     assert 0.05 < float(ratio[ratio > 0].median()) < 16
     assert float(ratio.max()) < 100
-
-
-class Peak(TorchDispatchMode):
-    """Counts the bytes of living tensors that were made in it."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = self.most = 0
-        self._living = {}
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        for x in made if isinstance(made, (tuple, list)) else [made]:
-            if isinstance(x, torch.Tensor) and (memory := x.untyped_storage())._cdata not in self._living:
-                self._living[memory._cdata] = memory.nbytes()
-                self.now += memory.nbytes()
-                self.most = max(self.most, self.now)
-                weakref.finalize(memory, self._gone, memory._cdata)
-        return made
-
-    def _gone(self, key):
-        self.now -= self._living.pop(key)
 
 
 def test_a_reference_in_float64_takes_little_memory(monkeypatch):
