@@ -104,7 +104,7 @@ def _record(line: bytes) -> dict[str, Any]:
 def _checked(record: Mapping[str, Any], run: Run, factors: Mapping[str, Any]) -> Row:
     row, parts = row_of(record, run, factors), (record["samples"], record["median"])
     check_times(*parts, record.get("tflops"), record["flops"], record.get("world_size"))
-    check_verified(*parts, record["findings"])
+    check_verified(*parts, record["findings"], record["direction"])
     return row
 
 

@@ -2,8 +2,9 @@
 which a kernel was wrong or suspect.
 
 The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. The full records are in each
-run's own folder. Lines are a chain of digests, as those of records are, and a measurement that was changed or inserted
-is left out. The end of the file has no seal. `longca verify` adds a line for each kernel that it finds wrong.
+run's own folder. Lines are a chain of digests, as those of records are. A measurement that was changed or inserted or
+that has no link is left out. The end of the file has no seal. `longca verify` adds a line for each kernel that it finds
+wrong.
 
 All measurements of a kernel on a device are left out once that version of the kernel was found wrong there. They are
 left out for a suspect case too, until the same case is `ok`.
@@ -209,6 +210,8 @@ def _entry(line: bytes) -> tuple[Row | Doubt | None, str | None]:
         row = Row.model_validate_json(line)
     except ValidationError as error:
         raise ValueError(said(error, "row")) from None
+    if link is None:
+        raise ValueError("it has no link to the line before it, as every line of LongCA has")
     here = evidence_name(cpu_device())
     if row.run.capability is None and row.run.device == here and row.tflops > cpu_reaches(row.dtype):
         raise ValueError(f"{row.seconds} seconds would be {row.tflops:.0f} TFLOP/s, more than {here} can do here")

@@ -23,6 +23,8 @@ __all__ = [
 
 #: Relative difference between a number and the same number computed from other fields.
 _ROUNDING = 1e-6
+#: Results that a verified case has findings of, by its direction. Some kernels give no log-sum-exp.
+_RESULTS = {"forward": {"out"}, "backward": {"dq", "dk", "dv"}}
 #: Types of a finding's error.
 _ERRORS = (float, int, type(None))
 #: The figures of one kind of collective.
@@ -60,23 +62,32 @@ def check_times(
         raise ValueError(f"tflops is {tflops}, and {flops} operations in {median} seconds are {reached}")
 
 
-def check_verified(samples: Sequence[float], median: float | None, findings: Sequence[Mapping[str, Any]]) -> None:
+def check_verified(
+    samples: Sequence[float], median: float | None, findings: Sequence[Mapping[str, Any]], direction: str
+) -> None:
     """Checks that a record with the status `ok` was measured and verified.
 
     Args:
         samples: Seconds of each timed call.
         median: The median, or None without one.
         findings: The worst row of each verified tensor.
+        direction: The direction. A step of a stream has findings of other names.
 
     Raises:
-        ValueError: There is no time, or no finding, or a finding that did not pass.
+        ValueError: There is no time, or a finding that did not pass or is beyond its limit, or a tensor has none.
     """
     if not samples or median is None:
         raise ValueError("the status is ok, and there is no time; a verified case has samples and a median")
     if not findings:
         raise ValueError("the status is ok, and there are no findings; a verified case has one for each tensor")
+    if lacking := _RESULTS.get(direction, set()) - {str(found.get("tensor")) for found in findings}:
+        raise ValueError(f"the status is ok, and there is no finding of {min(lacking)}")
     if failed := [str(found.get("tensor")) for found in findings if found.get("passed") is not True]:
         raise ValueError(f"the status is ok, and the finding of {failed[0]} did not pass")
+    for found in findings:
+        error, limit = found.get("error"), found.get("limit")
+        if error is not None and limit is not None and not error <= limit:
+            raise ValueError(f"the finding of {found['tensor']} passed, and its error of {error} is beyond {limit}")
 
 
 def checked_findings(findings: Findings) -> Findings:

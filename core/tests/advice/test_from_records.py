@@ -29,7 +29,7 @@ def record(**fields):
         "pattern": "causal_document", "seqlen": 2048, "lengths": "auto", "seed": 3,
         "heads_q": 8, "heads_kv": 2, "head_dim": 64, "dtype": "bfloat16",
         "median": 0.01, "samples": [fields.get("median", 0.01)], "flops": 4,
-        "findings": [{"tensor": "out", "passed": True, "error": 0.0}],
+        "findings": [{"tensor": name, "passed": True, "error": 0.0} for name in ("out", "dq", "dk", "dv")],
         "mask_digest": MASK.digest, "density": MASK.density,
         "distribution": "longca-k", "distribution_version": "1.0", "finished": "2026-11-22T12:00:00+00:00",
     }  # fmt: skip
@@ -143,7 +143,16 @@ def test_times_that_were_edited_are_refused_by_their_line(write, median):
         (record(samples=[0.02, 0.03]), "line 2: the median is 0.01, and the median of the samples is 0.025"),
         (record(samples=[]), "line 2: the median is 0.01, and the median of the samples is nan"),
         (record(findings=[]), "line 2: the status is ok, and there are no findings"),
-        (record(findings=[{"tensor": "dk", "passed": False}]), "line 2: the status is ok, and the finding of dk did"),
+        (record(findings=[{"tensor": "out", "passed": False}]), "line 2: the status is ok, and the finding of out did"),
+        (
+            record(findings=[{"tensor": "dk", "passed": True}]),
+            "line 2: the status is ok, and there is no finding of out",
+        ),
+        (record(direction="backward", findings=[{"tensor": "dq", "passed": True}]), "there is no finding of dk"),
+        (
+            record(findings=[{"tensor": "out", "passed": True, "error": 2.0, "limit": 1e-3}]),
+            "line 2: the finding of out passed, and its error of 2.0 is beyond 0.001",
+        ),
         (record(tflops=500.0), "line 2: tflops is 500.0, and 4 operations in 0.01 seconds are"),
         (record(previous="0"), "line 2: previous is no number and digest of a line"),
         (record(previous=3), "line 2: "),
@@ -151,7 +160,7 @@ def test_times_that_were_edited_are_refused_by_their_line(write, median):
         ("1" * 5000, "line 2: "),
         ("[" * 100_000, "line 2: "),
     ],
-    ids=range(23),
+    ids=range(26),
 )
 def test_lines_that_are_no_records_are_refused_by_their_number(write, line, said):
     assert said in refused(write(record(), line))

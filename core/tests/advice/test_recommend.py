@@ -12,7 +12,7 @@ from longca.manifests import Device, Problem
 from longca_advice import recommend as module
 from longca_advice.capacity import RESERVED
 from longca_advice.devices import DEVICES
-from longca_advice.evidence import to_line
+from longca_advice.history import append
 from longca_advice.recommend import recommend
 from longca_advice.sources import sources
 
@@ -177,9 +177,8 @@ def test_ranks_that_none_has_are_refused(ranks):
 
 
 def test_what_is_measured_on_this_machine_is_evidence(path):
-    path.parent.mkdir()
-    rows = [row("naive", "causal", length, seconds=length / 1e5) for length in (2048, 4096, 8192, 16384)]
-    path.write_text("".join(to_line(one) + "\n" for one in rows), "utf-8")
+    for length in (2048, 4096, 8192, 16384):
+        append(row("naive", "causal", length, seconds=length / 1e5))
     found = ask(device="Some GPU", heads=(8, 2), training=False)
     assert [choice.kernel for choice in found.choices] == ["naive"]
     assert found.best.seconds.total == pytest.approx(0.082, rel=0.05)

@@ -43,6 +43,8 @@ PAUSE = 0.05
 MOST_BYTES = 2**28
 #: Times the judge's own writing of a burst's results that the worker's copies of them may take.
 BURST_COPIES = 4
+#: Times as long as a sample that a call on new inputs may take while other processes compute.
+SLOWED = 4.0
 #: Seconds by which a single call on new inputs may always be slower than the samples. On CUDA devices a host launches
 #: the many small parts of a short call, and its pace varies.
 SLOWER = {"cpu": 5e-5, "cuda": 2e-4}
@@ -115,8 +117,9 @@ class Clocks:
         """The objection of calls on new inputs to the samples, in a sentence, or an empty text.
 
         One attempt that is as fast as the samples is enough. A busy machine makes calls slow, so on CPUs one is enough
-        that takes no more processor time while other processes compute. Without them, a kernel could let its threads
-        spin in the samples. A call like the samples proves nothing once the kernel has seen new inputs.
+        that takes no more processor time while other processes compute, and at most SLOWED times as long: a kernel
+        that sleeps takes no processor time. Without other processes, a kernel could let its threads spin in the
+        samples. A call like the samples proves nothing once the kernel has seen new inputs.
 
         A worker may say too early that a call has ended, so the moment at which the results are there counts too. They
         may come as long after the end as those of the samples.
@@ -142,6 +145,7 @@ class Clocks:
             said = heard.answer.seconds or 0.0
             is_fast = took <= self._fixed + count * slower and said <= slower + least
             took_no_more = count == 1 and self._device.type == "cpu" and 0.0 < heard.done.computed <= busy
+            took_no_more &= took <= self._fixed + SLOWED * slower
             if everywhere(is_fast or (took_no_more and is_disturbed())):
                 return ""
             ours, theirs = min(ours, took), min(theirs, said)

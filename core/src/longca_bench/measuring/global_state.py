@@ -40,6 +40,7 @@ _NO_IMPORTS = (
     "float32 precision",
     "precision flags",
     "backends of attention",
+    "backends of torch",
     "dispatch modes",
     "current device",
     "current stream",
@@ -151,6 +152,11 @@ def _precision_flags() -> tuple[bool, ...]:
     )
 
 
+def _backends() -> tuple[bool, ...]:
+    backends = torch.backends
+    return bool(backends.mkldnn.enabled), backends.cudnn.enabled, backends.mha.get_fastpath_enabled()
+
+
 def _attention_backends() -> tuple[bool, ...]:
     cuda = torch.backends.cuda
     return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
@@ -188,6 +194,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "float32 precision": _float32_precision,
     "precision flags": _precision_flags,
     "backends of attention": _attention_backends,
+    "backends of torch": _backends,
     "errors of numpy": np.geterr,
     "flush of denormals": lambda: float("1e-310") * 0.5 == 0.0,
     "random state of torch": _random_state_of_torch,
@@ -207,6 +214,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "umask": _umask,
     "locale": lambda: locale.setlocale(locale.LC_ALL),
     "recursion limit": sys.getrecursionlimit,
+    "digits of integers": sys.get_int_max_str_digits,
     "warnings filters": lambda: list(warnings.filters),
     "sys.path": lambda: list(sys.path),
     "garbage collector": gc.isenabled,

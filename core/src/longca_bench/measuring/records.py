@@ -250,7 +250,7 @@ class Record(BaseModel):
         if self.strategy is not None and lacking:
             raise ValueError(f"a strategy is given without {lacking[0]}")
         if self.status is Status.OK:
-            check_verified(self.samples, self.median, self.findings)
+            check_verified(self.samples, self.median, self.findings, self.direction)
         return self
 
 

@@ -92,13 +92,14 @@ def test_one_burst_as_fast_as_the_samples_is_enough(seconds, made, objection):
         (0.3, 0.23, True, ""),
         (0.3, 0.23, False, "took 300 ms"),
         (0.3, 0.25, True, "took 300 ms"),
+        (0.5, 0.23, True, "took 500 ms"),
     ],
 )
 def test_a_call_on_new_inputs_takes_as_long_as_a_sample_or_computes_as_long_beside_others(
     seconds, computed, is_disturbed, objection
 ):
     held = clocks([(0.100, 0.1005, 0.101)] * 5, computed=0.2)
-    ended = Moment(0.05, computed=computed)
+    ended = Moment(seconds, computed=computed)
     found = held.hold(1, lambda: (Heard(Answer(seconds=seconds), ended, ended), 0.0), lambda: is_disturbed)
     assert objection in found
     assert bool(found) == bool(objection)

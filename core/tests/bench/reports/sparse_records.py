@@ -6,6 +6,8 @@ from typing import Any
 
 from longca_bench.measuring.records import Record
 
+from .runs import FINDINGS
+
 #: TFLOP/s at 32 K tokens, half kept, forward: by kernel, block (0 for variable ones) and KV heads.
 SPEEDS = {
     ("vsa", 64, 64): 500.0, ("vsa_triton", 64, 64): 400.0,
@@ -36,7 +38,7 @@ def record(kernel: str, block: int | None, kv: int, tflops: float | None, **fiel
         "density": share, "tile_efficiency": 1.0, "flops": flops, "finished": "2026-01-01T00:00:00+00:00",
         "plan_seconds": 2e-3, "metadata_bytes": 2**20, "peak_bytes": 2**30, "tflops": tflops, "median": seconds,
         "samples": (seconds,) if seconds else (),
-        "findings": ({"tensor": "out", "passed": True, "error": None},) if seconds else (),
+        "findings": FINDINGS if seconds else (),
     }  # fmt: skip
     return Record.model_validate({**about, **fields})
 

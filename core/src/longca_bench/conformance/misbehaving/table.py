@@ -276,6 +276,8 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("blocked_signals", "It blocks SIGUSR1.", "blocked signals"),
     _state_of("scheduling_policy", "It asks for the policy of batch jobs.", "scheduling policy"),
     _state_of("attention_backends", "It switches a backend of torch's attention on or off.", "backends of attention"),
+    _state_of("torch_backends", "It switches oneDNN on or off.", "backends of torch"),
+    _state_of("integer_digits", "It raises the limit of digits of integers.", "digits of integers"),
     _state_of("interrupt_handler", "It handles SIGINT.", "signal handlers"),
     _state_of("alarm_handler", "It handles SIGALRM.", "signal handlers"),
     _state_of("affinity", "It binds its process to one core.", "affinity"),
