@@ -59,7 +59,8 @@ class Judge:
             said = self.hear(max(0.0, deadline - time.monotonic()))
             if said is None:
                 self.kill()
-                return Result(Status.TIMEOUT, f"still in phase {phase!r} after {seconds:g} s; it was ended", {})
+                late = f"is still in phase {phase!r} after {seconds + _GRACE:g} s; it was ended"
+                return Result(Status.TIMEOUT, f"the judge, which makes inputs and references, {late}", {})
             if isinstance(said, Result):
                 lost = said.is_last and said.status is Status.CRASHED
                 return Result(Status.CRASHED, f"{said.message} in phase {phase!r}", {}) if lost else said

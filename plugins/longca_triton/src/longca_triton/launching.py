@@ -39,8 +39,9 @@ def launch_kernel(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constan
         compiled, last, _ = _compiled[key]
         compiled[(*grid, 1, 1)[:3]](*arguments, *last)
         return
-    compiled, last = kernel[grid](*arguments, **constants), kernel.arg_names[len(arguments) :]
-    _compiled[key] = compiled, tuple(constants[name] for name in last), kernel
+    last = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+    if (compiled := kernel[grid](*arguments, **constants)) is not None:  # a hook of Triton's may forbid a compilation
+        _compiled[key] = compiled, last, kernel
 
 
 def _kind(x: Any) -> Any:
