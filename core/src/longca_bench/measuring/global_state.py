@@ -64,8 +64,8 @@ class GlobalState:
         Args:
             threads: Whether threads that have begun since, and still run, count. Compilers start threads in a first
                 call.
-            sets_up: Whether libraries may be imported or compile in between. The filters of warnings, the limit of
-                recursion and the variables that they set are put back then, and do not count.
+            sets_up: Whether libraries may be imported or compile in between. The filters of warnings, the limits of
+                recursion and digits and the variables that they set are put back then, and do not count.
         """
         if sets_up:
             self._put_back()
@@ -95,6 +95,8 @@ class GlobalState:
             warnings._filters_mutated()  # type: ignore[attr-defined]  # else warnings go by what was found before
         if sys.getrecursionlimit() != (limit := self._values["recursion limit"]):
             sys.setrecursionlimit(limit)
+        if sys.get_int_max_str_digits() != (digits := self._values["digits of integers"]):
+            sys.set_int_max_str_digits(digits)
         for name in list(_changed_variables(self._environment, dict(os.environb))):
             if (value := self._environment.get(name)) is None:
                 del os.environb[name]

@@ -41,6 +41,7 @@ sys.path.append("/opt/kernels")
 warnings.filterwarnings("ignore", category=FutureWarning)
 signal.signal(signal.SIGUSR1, lambda *_: None)
 sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+sys.set_int_max_str_digits(0)
 random.seed(3)
 np.random.seed(3)
 torch.manual_seed(3)
@@ -54,6 +55,8 @@ MAY_NOT = {
     "torch.set_float32_matmul_precision('high')": ["float32 precision"],
     "torch.backends.cudnn.benchmark = True": ["deterministic algorithms"],
     "torch.backends.cuda.enable_cudnn_sdp(False)": ["backends of attention"],
+    "torch.backends.mkldnn.enabled = False": ["backends of torch"],
+    "torch.backends.mha.set_fastpath_enabled(False)": ["backends of torch"],
     "os.chdir('/')": ["working directory"],
     "gc.disable()": ["garbage collector"],
     "os.environ['LATER'] = '1'; os.nice(1)": ["priority"],
