@@ -145,7 +145,7 @@ class Clocks:
             said = heard.answer.seconds or 0.0
             is_fast = took <= self._fixed + count * slower and said <= slower + least
             took_no_more = count == 1 and self._device.type == "cpu" and 0.0 < heard.done.computed <= busy
-            took_no_more &= took <= self._fixed + SLOWED * slower
+            took_no_more &= took <= self._fixed + SLOWED * sample
             if everywhere(is_fast or (took_no_more and is_disturbed())):
                 return ""
             ours, theirs = min(ours, took), min(theirs, said)
