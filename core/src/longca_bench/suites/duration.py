@@ -41,7 +41,8 @@ WITHIN = 3.0
 _CASE, _KERNEL, _CHECKED = 0.5, 10.0, 2.0
 #: Seconds of each case that ranks share beside its calls: they start, and one of them computes alone.
 _SHARED_CASE = 9.0
-#: Calls of warm-up, the least and most samples, and the seconds of samples, as in `longca_bench.measuring.timing`.
+#: Calls of warm-up, the least and most samples, and the seconds of samples, as `longca_bench.measuring.timing` has them
+#: for a CPU.
 _WARM_UP, _LEAST, _SAMPLES, _BUDGET = 2, 3, 50, 0.25
 #: The most cases that are predicted, unless one mask has more, and the seconds after which no further case is.
 _MOST, _PATIENCE = 200, 10.0

@@ -27,35 +27,23 @@ SUITE = """
 name = "one"
 version = 1
 [[sweep]]
-patterns = ["causal"]
+patterns = ["{pattern}"]
 kernels = ["naive"]
-seqlens = [80]
-heads = ["4:2"]
+seqlens = [{seqlen}]
+heads = ["{heads}"]
 head_dims = [16]
-dtypes = ["float32"]
+dtypes = ["{dtype}"]
 directions = ["{direction}"]
 """
 
 
-LONG = """
-name = "long"
-version = 1
-[[sweep]]
-patterns = ["causal_sliding_window"]
-kernels = ["naive"]
-seqlens = [2048]
-heads = ["64:8"]
-head_dims = [16]
-dtypes = ["bfloat16"]
-directions = ["{direction}"]
-"""
-
-
-def measured(core, tmp_path, suite, with_backward, announce=lambda phase: None):
-    """The result of the only case of a suite. The judge is this process."""
-    (tmp_path / "one.toml").write_text(suite, "utf-8")
+def measured(core, tmp_path, direction, announce=lambda phase: None, **changes):
+    """The result of a case. The judge is this process."""
+    about = {"pattern": "causal", "seqlen": 80, "heads": "4:2", "dtype": "float32", **changes}
+    (tmp_path / "one.toml").write_text(SUITE.format(direction=direction, **about), "utf-8")
     device, keeper = torch.device("cpu"), Keeper({**os.environ, "OMP_NUM_THREADS": "1"})
-    bench = Bench(CPU, Instruments(World(device), Workers(keeper, device), Phases(announce)), with_backward)
+    instruments = Instruments(World(device), Workers(keeper, device), Phases(announce))
+    bench = Bench(CPU, instruments, {about["seqlen"]})
     try:
         (case,) = expand(load_suite(str(tmp_path / "one.toml")), core.kernels)
         return bench.measure(task_of(core, case, CPU))
@@ -79,7 +67,7 @@ def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monke
     monkeypatch.setattr(KernelTrial, "_run", seen)
     monkeypatch.setattr(KernelTrial, "inspect", inspected)
     monkeypatch.setattr(KernelTrial, "wall", lambda trial, timing: tuple(trial._walled() for _ in range(3)))
-    result = measured(core, tmp_path, SUITE.format(direction=direction), {80})
+    result = measured(core, tmp_path, direction)
     assert result.status in ("ok", "suspect"), result.message  # other tests use the cores too
     assert all(seconds > 0 for seconds in result.fields["wall"])
     first = next(n for n, (what, _) in enumerate(calls) if what is Mode.WALL)
@@ -94,6 +82,7 @@ def test_a_verification_takes_little_memory(core, tmp_path, monkeypatch, directi
     monkeypatch.setattr(tokens, "_TOGETHER", 64)
     monkeypatch.setitem(blockwise._SCORES, "cpu", 2**15)
     monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", 1)
+    long = {"pattern": "causal_sliding_window", "seqlen": 2048, "heads": "64:8", "dtype": "bfloat16"}
     phases, peaks = ["begin"], {}
     with Peak() as peak:
 
@@ -101,7 +90,7 @@ def test_a_verification_takes_little_memory(core, tmp_path, monkeypatch, directi
             peaks[phases[-1]], peak.most = peak.most, peak.now
             phases.append(phase)
 
-        result = measured(core, tmp_path, LONG.format(direction=direction), {2048}, announce)
+        result = measured(core, tmp_path, direction, announce, **long)
         announce("end")
     assert result.status in ("ok", "suspect"), result.message
     assert max(peaks["verify"], peaks["verify again"]) < most * 2048 * 64 * 16 * 2

@@ -35,7 +35,7 @@ class _Dkdv(Protocol):
         """A function that writes dk and dv under some heads."""
 
     def store_source(self, stored: Tensor, plan: BSAPlan) -> Any:
-        """What the kernel takes as the place for gradients of scores."""
+        """The place for gradients of scores, as the kernel takes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +64,10 @@ class _Range:
     @cached_property
     def launch_dq(self) -> _DqLaunch:
         """Writes dq."""
-        return _dq_launch(self.inputs[2], self.dq, self.plan)
+        _, _, k, _ = self.inputs
+        return _dq_launch(k, self.dq, self.plan)
 
-    def sources(self, store: Tensor) -> tuple[Any, Any]:
+    def places(self, store: Tensor) -> tuple[Any, Any]:
         """A store of gradients of scores, as the kernels of dk and dv and of dq take it."""
         stored, (block_m, block_n) = store[: self.plan.score_rows], self.plan.configs.dq.shape
         (dscores,), _ = sources((stored.view(-1, 1, block_n),), (block_m,), True)
@@ -90,7 +91,7 @@ class _Lane:
     @cached_property
     def parts(self) -> list[tuple[_Range, Any, Any]]:
         """Each range, and the store as its kernels take it."""
-        return [(each, *each.sources(self.store)) for each in self.ranges]
+        return [(each, *each.places(self.store)) for each in self.ranges]
 
 
 def launch_parts(inputs: _Six, results: tuple[Tensor, ...], plan: BSAPlan) -> None:

@@ -1,8 +1,8 @@
 """launch_kernel: a launch of a Triton kernel, which binds arguments only where no earlier launch was of the same kind.
 
-Triton binds and classifies the arguments of every launch, which takes about 0.1 ms of the host for forty of them. What
-it compiles depends on the kinds of the arguments alone: types, alignment, and numbers that are 1 or multiples of 16.
-So a compiled kernel is kept for each combination of kinds, and is called directly.
+Triton binds and classifies the arguments of every launch, which takes about 0.1 ms of the host for forty of them. A
+compiled kernel depends on the kinds of the arguments alone: types, alignment, and numbers that are 1 or multiples of
+16. So one is kept for each combination of kinds, and is called directly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def launch_kernel(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constan
 
 
 def _kind(x: Any) -> Any:
-    """What Triton compiles for. It may be finer than Triton's own classes, but never coarser."""
+    """The kind of an argument. It may be finer than the classes for which Triton compiles, but never coarser."""
     if isinstance(x, Tensor):
         return x.dtype, x.data_ptr() % _ALIGNMENT == 0
     if isinstance(x, int):
