@@ -30,6 +30,8 @@ __all__ = [
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
 _BYTES_A_SCORE = 96  # a little more than a backward in float64 has at a time
 _LEAST_ROWS = 16
+#: Keys that a query counts as seeing at least: its own rows of q, out and gradients take as much memory as their scores.
+_LEAST_KEYS = 128
 # Scores over all heads that joined rows of blocks may have more than apart. They take as long as starting a block.
 _FEW = {"cpu": 2**17, "cuda": 2**23}
 _MOST_INTERVALS = 16  # intervals of a row. Masks with more are made dense
@@ -78,7 +80,7 @@ def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | N
     if isinstance(mask, BlockSparseMask):
         yield from _from_kept(mask, scores, _FEW[device.type] // heads_q, device)
         return
-    height = max(_LEAST_ROWS, scores // max(1, mask.seqlen_k))
+    height = _rows(scores, mask.seqlen_k)
     for first in range(0, mask.seqlen_q, height):
         last = min(first + height, mask.seqlen_q)
         yield QueryBlock(slice(first, last), slice(0, mask.seqlen_k), _dense(mask, first, last, device))
@@ -89,10 +91,15 @@ def _from_kept(mask: BlockSparseMask, scores: int, few: int, device: torch.devic
     rows = VisibleRows(mask, device)
     for begin, end, keys in _bands(mask, scores, few):
         held = slice(0, mask.seqlen_k) if len(keys) == mask.seqlen_k else torch.from_numpy(keys).to(device)
-        height = max(_LEAST_ROWS, scores // max(1, len(keys)))
+        height = _rows(scores, len(keys))
         for first in range(begin, end, height):
             last = min(first + height, end)
             yield QueryBlock(slice(first, last), held, rows(first, last, held))
+
+
+def _rows(scores: int, keys: int) -> int:
+    """Queries of a block that see some keys each."""
+    return max(_LEAST_ROWS, scores // max(_LEAST_KEYS, keys))
 
 
 def _bands(mask: BlockSparseMask, scores: int, few: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
@@ -148,7 +155,7 @@ def _reach(first: int, lowest: NDArray[np.int32], highest: NDArray[np.int32], sc
         start, stop = int(lowest[first:last].min()), int(highest[first:last].max())
         wider = min(first + 2 * height, len(lowest))
         span = int(highest[first:wider].max()) - int(lowest[first:wider].min())
-        if last == len(lowest) or (wider - first) * span > scores:
+        if last == len(lowest) or (wider - first) * max(_LEAST_KEYS, span) > scores:
             return last, min(start, stop), stop
         height *= 2
 

@@ -121,6 +121,17 @@ def test_scores_of_a_block_stay_within_the_stated_size(seqlen, heads):
     assert len(blocks) == 1 or 2 * heights[0] * heads * 2 * heights[0] > 2**20
 
 
+@pytest.mark.parametrize("pattern", ["full", "uniform_block_sparse"])
+def test_queries_that_see_few_keys_are_taken_in_blocks_too(pattern):
+    """Their own rows need memory: dq of 512 K tokens at 16 keys, where keys' gradients are compared."""
+    whole = masks.build(pattern, 65_536, **({"block": 64, "kept": 0.5} if "block" in pattern else {}))
+    mask = whole.cut([(0, 65_536)], [(5, 6), (900, 901)])
+    blocks = list(query_blocks(mask, 8, CPU))
+    heights = [block.queries.stop - block.queries.start for block in blocks]
+    assert sum(heights) == 65_536
+    assert max(heights) * 8 * 128 <= 2**20
+
+
 @pytest.mark.parametrize("heads", [1, 8, 64])
 def test_64k_tokens_take_few_queries_a_block(heads):
     # The first and the last few blocks: making them all would take the quadratic time that only memory escapes.

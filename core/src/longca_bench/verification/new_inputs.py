@@ -120,7 +120,7 @@ def _of_heads(
         return reference_of_all(here, given)
     out, lse = forward["out"], forward["lse"]
     if of_keys:  # out and lse of all queries were compared at some of them
-        return gradients_of_part(here, given, (out.to(like), lse.to(like)), (out, lse))
+        return gradients_of_part(here, given, (out, lse.to(like)), (out, lse))
     right = reference_of_all(here.in_direction(Direction.FORWARD), given)
     own = out, torch.where(lse.isnan(), right.lse.to(lse.dtype), lse)
     found = gradients_of_part(here, given, (right.rows["out"].value, right.lse), own)
