@@ -54,6 +54,8 @@ PARTS_LEFT_OUT = {"h200/dense/run8k-32k": ("fa3", "layers")}
 STORED_SINCE = "2026-11-23T18"
 #: Since then it has a kernel for Hopper, measured on blocks of 64. Earlier records of these say nothing of it.
 HOPPER_SINCE = "2026-11-28"
+#: Since then its launches come earlier. Short calls waited for them, up to the length in tokens.
+LAUNCHED_SINCE, LAUNCHED_UP_TO = "2026-11-28T05", 16_384
 
 #: Since then a kernel's own calls come before each timed one. Before, an H200 had rested and had higher clocks, so that
 #: a short call took less time than it does in a row of calls. Such times are scaled to those in a row.
@@ -152,7 +154,10 @@ def _is_outdated(record: dict[str, Any]) -> bool:
     about = record["kernel"], record["direction"], record["pattern"]
     if about != ("bsa", "backward", "uniform_block_sparse") or record["heads_kv"] == record["heads_q"]:
         return False
-    return bool(record["finished"] < (HOPPER_SINCE if record["factors"].get("block") == 64 else STORED_SINCE))
+    since = STORED_SINCE
+    if record["factors"].get("block") == 64:
+        since = LAUNCHED_SINCE if record["seqlen"] <= LAUNCHED_UP_TO else HOPPER_SINCE
+    return bool(record["finished"] < since)
 
 
 def main() -> int:

@@ -1,9 +1,8 @@
 """What is declared is what was measured: every offer of this repository's kernels against its record of a GPU.
 
-`results/h200/verify.json` is what `longca verify --json` wrote on an H200. `results/h100/verify.json` is the same of
-kernels that were verified on an H100 alone, which has the same compute capability. An offer that is changed, added or
-taken away, in any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that
-the kernel is to be verified again.
+`results/h200/verify.json` is what `longca verify --json` wrote on H200s. An offer that is changed, added or taken away,
+in any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that the kernel is
+to be verified again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from longca_bench.conformance.subject import OVERTAKEN
 
 from .imports import DISTRIBUTIONS, ROOT
 
-RECORDS = [ROOT / "results" / device / "verify.json" for device in ("h100", "h200")]
+RECORD = ROOT / "results" / "h200" / "verify.json"
 CAPABILITY = "9.0"
 #: Kernels of PyTorch's own operators, which PyTorch verifies on its devices.
 PYTORCH = {"naive", "sdpa", "online"}
@@ -101,9 +100,8 @@ def _text(offer: Any) -> str:
 
 @cache
 def _record() -> dict[str, list[Row]]:
-    found: list[dict[str, list[Row]]] = [json.loads(path.read_text(encoding="utf-8")) for path in RECORDS]
-    assert not set.intersection(*map(set, found)), "a kernel has one record"
-    return {kernel: rows for each in found for kernel, rows in each.items()}
+    found: dict[str, list[Row]] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
 
 
 def _unverified() -> str:

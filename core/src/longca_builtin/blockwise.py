@@ -30,7 +30,7 @@ __all__ = [
 _SCORES = {"cpu": 2**20, "cuda": 2**27}
 _BYTES_A_SCORE = 96  # a little more than a backward in float64 has at a time
 _LEAST_ROWS = 16
-#: Keys that a query counts as seeing at least: its own rows of q, out and gradients take as much memory as their scores.
+#: Keys that a query counts as seeing at least. Its own rows of q, out and dq take as much memory as their scores.
 _LEAST_KEYS = 128
 # Scores over all heads that joined rows of blocks may have more than apart. They take as long as starting a block.
 _FEW = {"cpu": 2**17, "cuda": 2**23}
