@@ -1,6 +1,8 @@
 """The jobs of refusals: calls that are wrong on all ranks, or on one of them."""
 
 import os
+from functools import partial
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -10,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 import longca
 from longca import masks
 from longca.manifests import Device
+from longca.parallel import agreement
 
 
 def refusals(size):
@@ -132,6 +135,27 @@ def disagreement(size, what):
     found = said(lambda: longca.attention(*qkv, mask, **{**about, **other}))
     again = max(errors(attend(causal, mine, **about), attend(causal, given), layout, rank))
     return found, again
+
+
+def known_masks_in_another_order(size):
+    """What each rank is told if the last rank reuses two masks in another order, and how the next call goes."""
+    mesh = mesh_of((("ring", size),))
+    is_last, rank = mesh.get_rank() == size - 1, mesh.get_rank()
+    about = {"strategy": "ring_p2p", "mesh": mesh, "placement": "contiguous", "kernel": "naive"}
+    known = [masks.build(name, 40) for name in ("causal", "full")]
+    given = inputs(40, (4, 2), "float64")
+    layout = longca.layout(known[0], heads=(4, 2), head_dim=8, dtype="float64", **about)
+    mine = [layout.shard(x, rank) for x in given]
+
+    def call(mask):
+        return longca.attention(*mine[:3], mask, **about)
+
+    for mask in known:
+        call(mask)
+    with mock.patch.object(agreement, "EVERY", 4):  # the call above was the first
+        told = [said(partial(call, known[(turn + is_last) % 2])) for turn in range(3)]
+    again = max(errors(attend(known[0], mine, **about), attend(known[0], given), layout, rank))
+    return told, again
 
 
 def call_of_one_rank(seconds):

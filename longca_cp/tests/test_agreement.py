@@ -59,6 +59,18 @@ def test_a_failure_of_one_rank_is_told_to_all(world, what):
     assert all(error < EXACT for _, error in (*others, own))
 
 
+@sizes(2, 4)
+def test_ranks_that_reuse_masks_in_another_order_are_told(world):
+    """They are known masks of equal shapes, so that no call fails by itself."""
+    for told, error in world.run("known_masks_in_another_order", world.size):
+        *before, (kind, message) = told
+        assert before == [None] * 2
+        assert kind == "RequestError"
+        assert "no rank has moved data in this call" in message
+        assert "calls before: " in message
+        assert error < EXACT
+
+
 @sizes(2)
 def test_a_rank_that_is_alone_with_a_new_call_ends(world):
     found, _ = world.run("call_of_one_rank", timedelta(seconds=1))

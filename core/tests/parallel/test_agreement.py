@@ -126,6 +126,58 @@ def test_a_rank_that_failed_alone_is_in_step_again(store, monkeypatch, came_mean
     assert together(store, (0, 1), work) == [None] * 2
 
 
+def test_known_calls_that_differ_are_told_at_the_next_comparison(store):
+    def work(ranks, rank):
+        ranks.agree({"mask": "causal"})
+        for number in (0, 1) if rank < 2 else (1, 0):
+            ranks.note(number)
+        try:
+            ranks.agree({"mask": "full"})
+        finally:
+            ranks.note(7)
+            ranks.agree({"mask": "full"})  # each comparison is of the calls since the one before
+
+    found = together(store, (0, 1, 2), work)
+    assert len({str(error) for error in found}) == 1
+    assert "calls before: ranks 0, 1 have 2 since the ranks last compared (digest " in str(found[0])
+    assert "mask" not in str(found[0]).split("Give")[0].split("moved data")[1]
+
+
+def test_known_calls_are_compared_now_and_then(store):
+    def work(ranks, rank):
+        due = []
+        for call in range(3 * agreement.EVERY):
+            if ranks.note(call):
+                due.append(call)
+                ranks.agree({})
+        return due
+
+    assert together(store, (0, 1), work) == [[255, 511, 767]] * 2
+
+
+@pytest.mark.parametrize("came_meanwhile", [False, True])
+def test_calls_around_a_comparison_that_a_rank_gave_up_are_counted_once(store, monkeypatch, came_meanwhile):
+    monkeypatch.setattr(agreement, "PATIENCE", 0.1)
+    ranks = [Ranks(store, (0, 1), rank) for rank in (0, 1)]
+    for each in ranks:
+        each.note(3)
+    with pytest.raises(UnsupportedError), ranks[0].told():
+        raise UnsupportedError("asked by rank 0 alone")
+    ranks[0].note(4)
+    if came_meanwhile:
+        with pytest.raises(RequestError, match="rank 0 failed"):
+            ranks[1].agree({"mask": "causal"})
+    ranks[1].note(4)
+
+    def work(ranks, rank):
+        while rank == 1 and not came_meanwhile and b"failed" in store.get(f"{ranks._prefix}/0/0"):
+            time.sleep(0.01)
+        ranks.agree({"mask": "causal"})
+        return len(ranks._turn.calls)
+
+    assert together(store, (0, 1), work) == [0, 0]
+
+
 def test_meshes_of_the_same_ranks_do_not_meet(store):
     def work(ranks, rank):
         other = Ranks(store, (0, 1), rank, "another mesh")

@@ -5,8 +5,11 @@ call goes on. Else every rank raises the same error, which says what differs and
 itself writes its error, and the others raise an error that names this rank. No device and no collective is involved, so
 any thread of the program may be in a collective at that time.
 
-Ranks compare at the first use of a plan alone. Later calls find the plan and exchange nothing. So a call is either new
-to all ranks or to none, on these conditions:
+Ranks compare at the first use of a plan. Later calls find the plan and exchange nothing, so no rank would see that the
+others reuse another plan for tensors of equal shapes. Each rank keeps a tally of its calls. The ranks compare it with
+every new call, and in every EVERYth known one.
+
+So a call is either new to all ranks or to none, on these conditions:
 
 - All ranks of the mesh make the same calls in the same order, as for any collective.
 - They reuse masks alike. A rank that makes a mask anew, while the others reuse theirs, is alone with a new call.
@@ -33,7 +36,10 @@ from torch.distributed.distributed_c10d import Store, _get_default_store
 from longca.errors import RequestError
 from longca.plain_text import plain_text
 
-__all__ = ["PATIENCE", "Ranks"]
+__all__ = ["EVERY", "PATIENCE", "Ranks"]
+
+#: Known calls in a row after which the ranks compare them. A comparison takes the host about a millisecond.
+EVERY = 256
 
 #: Seconds that a rank with an error of its own waits for the others, before it raises the error.
 PATIENCE = 10.0
@@ -51,18 +57,28 @@ class _Turn:
         keys: The keys that this rank has written for it.
         before: The keys that it has written for the comparison before.
         has_come: Whether the other ranks count this one already. It gave up waiting for them.
+        calls: The numbers of the calls that were not compared yet, in order: eight bytes each.
+        said: Bytes of them that this rank has written for this comparison.
     """
 
     number: int = 0
     keys: set[str] = field(default_factory=set)
     before: set[str] = field(default_factory=set)
     has_come: bool = False
+    calls: bytearray = field(default_factory=bytearray)
+    said: int = 0
 
     def end(self) -> set[str]:
         """Goes on to the next comparison. Returns the keys that no rank will read again."""
         over, self.before, self.keys = self.before, self.keys, set()
         self.number, self.has_come = self.number + 1, False
+        del self.calls[: self.said]
+        self.said = 0
         return over
+
+    def words(self) -> dict[str, str]:
+        """The calls that were not compared yet, in words that ranks compare."""
+        return {"calls before": f"{len(self.calls) // 8} since the ranks last compared (digest {_digest(self.calls)})"}
 
 
 #: The turns of all meshes, by the beginning of their keys and the rank.
@@ -93,8 +109,17 @@ class Ranks:
         name = f"{tuple(mesh.mesh.shape)} {mesh.mesh_dim_names}"
         return cls(_get_default_store(), mesh.mesh.flatten().tolist(), dist.get_rank(), name)
 
+    def note(self, number: int) -> bool:
+        """Notes a call for the next comparison. Returns whether the ranks are to compare now.
+
+        Args:
+            number: A number that stands for everything the call was asked. All ranks give it alike.
+        """
+        self._turn.calls += number.to_bytes(8, "little")
+        return len(self._turn.calls) >= 8 * EVERY
+
     def agree(self, said: Mapping[str, str]) -> None:
-        """Returns if all ranks say the same.
+        """Returns if all ranks say the same, and have made the same calls since they last compared.
 
         Args:
             said: Names of things, and their values on this rank.
@@ -105,7 +130,8 @@ class Ranks:
         if len(self._members) == 1:
             return
         self._is_settled = True  # whatever this raises, the others know
-        text = json.dumps(said)
+        self._catch_up()
+        text = json.dumps({**said, **self._turn.words()})
         digest = _digest(text.encode())
         key = self._write(digest, text)
         if not self._meet(key, digest, self._timeout):
@@ -130,16 +156,21 @@ class Ranks:
         It waits for them for `PATIENCE` seconds at most. They may have no new call to make.
         """
         if not self._is_settled:
+            self._catch_up()
             text = json.dumps({_FAILED: plain_text(f"{type(error).__name__}: {error}", _MOST_TEXT)})
             with suppress(RuntimeError):  # the error counts more than a store that is gone
                 self._meet(self._write(_FAILED, text), _FAILED, PATIENCE)
 
-    def _write(self, digest: str, text: str) -> str:
-        """Writes this rank's part of the next comparison, and returns the beginning of its keys."""
+    def _catch_up(self) -> None:
+        """Goes on to the next comparison if the others came to this one after this rank had given up."""
         turn = self._turn
         if turn.has_come and self._count(f"{self._prefix}/{turn.number}", "all") == len(self._members):
-            turn.end()  # the others came later, and are through
-        key = f"{self._prefix}/{turn.number}"
+            turn.end()
+
+    def _write(self, digest: str, text: str) -> str:
+        """Writes this rank's part of the next comparison, and returns the beginning of its keys."""
+        turn, key = self._turn, f"{self._prefix}/{self._turn.number}"
+        turn.said = len(turn.calls)
         self._store.set(f"{key}/{self._rank}", text)
         self._store.add(f"{key}/{digest}", 1)
         if not turn.has_come:
@@ -172,7 +203,7 @@ class Ranks:
         )
 
 
-def _digest(data: bytes) -> str:
+def _digest(data: bytes | bytearray) -> str:
     return hashlib.blake2b(data, digest_size=12).hexdigest()
 
 

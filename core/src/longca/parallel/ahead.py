@@ -12,8 +12,9 @@ from longca.kernels.ahead import NotAheadError, Prefetch, ask
 from longca.kernels.base import in_given_dtypes, on_device_of
 from longca.manifests import Layout
 from longca.masks import Mask
+from longca.parallel.calls import calls_on
 from longca.parallel.layouts import placed_together
-from longca.parallel.ready import ParallelCall, Ready, make_ready, ready_of, strategy_on
+from longca.parallel.ready import ParallelCall, Ready, make_ready, strategy_on
 from longca_advice.auto_layout import AUTO
 
 __all__ = ["place_ahead", "plan_ahead"]
@@ -35,8 +36,8 @@ def plan_ahead(like: Tensor, call: ParallelCall) -> Prefetch:
         strategy_on(call.strategy, call.mesh, call.transport)
 
     def make() -> Ready | None:
-        if (found := ready_of(call.mesh).find(mask, about)) is not None:
-            return found
+        if (found := calls_on(call.mesh).latest.find(mask, about)) is not None:
+            return found.ready
         call.words()  # the mask keeps its digest for the call
         with on_device_of(like), in_given_dtypes(like), suppress(NotAheadError):
             return make_ready(call)

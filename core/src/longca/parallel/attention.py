@@ -2,8 +2,8 @@
 
 The strategy plans all of a rank's steps at the first use of a mask. Later calls reuse the plan, in other layers too. A
 call communicates, so all ranks of the mesh call with the same mask, names and shapes, in the same order. At the first
-use of a mask they compare what they were asked (`longca.parallel.agreement`). A compiler sees a call as a break in the
-graph.
+use of a mask, and now and then, they compare what they were asked (`longca.parallel.agreement`). A compiler sees a call
+as a break in the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch.autograd.function import once_differentiable
 from longca.kernels.ahead import take
 from longca.kernels.base import in_given_dtypes
 from longca.parallel.agreement import Ranks
-from longca.parallel.ready import ParallelCall, Ready, check_lengths, make_ready, ready_of
+from longca.parallel.calls import Known, calls_on
+from longca.parallel.ready import ParallelCall, check_lengths, make_ready
 from longca.parallel.strategy import Strategy, StrategyPlan
 
 __all__ = ["parallel_attention"]
@@ -34,15 +35,17 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
 
     Raises:
         RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
-            the strategy lacks. At the first use of a plan also ranks that differ, or another rank that failed. A shard
-            of a wrong length, which at later calls its rank alone finds.
+            the strategy lacks. At the first use of a plan also ranks that differ, or another rank that failed, and now
+            and then ranks whose earlier calls differ. A shard of a wrong length, which at later calls its rank alone
+            finds.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
     """
     problem, mesh, about, lengths = call.problem, call.mesh, call.about(), (q.shape[0], k.shape[0])
+    calls = calls_on(mesh)
 
-    def make() -> Ready:
+    def make() -> Known:
         ranks = Ranks.of(mesh)
         with ranks.told():
             ranks.agree(call.words())
@@ -51,10 +54,13 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
             ready = make_ready(call, (ranks, lengths))
             assert ready is not None, "ranks that make it together make the strategy too"
             ranks.agree({})  # every rank has its plan
-        return ready
+        return calls.known(ready)
 
-    ready = ready_of(mesh).get(problem.mask, about, make)
+    known = calls.latest.get(problem.mask, about, make)
+    ready = known.ready
     check_lengths(ready.layout, ready.rank, lengths)
+    if calls.ranks.note(known.number):
+        calls.ranks.agree(call.words())
     training = problem.direction == "backward"
     return _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Ready: everything that a call under a strategy needs before it moves data, and what is kept of the latest calls.
+"""Ready: everything that a call under a strategy needs before it moves data.
 
 The ranks of a mesh make a new call ready together. The side thread of `longca.prefetch` makes the parts of it that
 need no other rank.
@@ -25,7 +25,7 @@ from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
 from longca_advice.auto_layout import AUTO, choose_kernel
 
-__all__ = ["ParallelCall", "Ready", "check_lengths", "make_ready", "ready_of", "strategy_on"]
+__all__ = ["ParallelCall", "Ready", "check_lengths", "make_ready", "strategy_on"]
 
 
 class ParallelCall(NamedTuple):
@@ -85,19 +85,12 @@ class Ready(NamedTuple):
     rank: int
 
 
-#: The latest calls of each mesh, and the strategies of the latest meshes. Ranks make them together. A rank may be in
-#: other meshes too. With a cache for each mesh, all of its ranks drop the same calls.
-_READY: PlanCache[PlanCache[Ready]] = PlanCache(64)
+#: The strategies of the latest meshes. Ranks make them together.
 _STRATEGIES: PlanCache[Strategy] = PlanCache(64)
 #: The latest plans. A rank makes them alone, so the side thread of `longca.prefetch` makes them too.
 _PLANNED: PlanCache[Ready] = PlanCache(64)
 #: The words of the latest layouts.
 _SAID: PlanCache[tuple[Layout, str]] = PlanCache(16)
-
-
-def ready_of(mesh: DeviceMesh) -> PlanCache[Ready]:
-    """The latest calls on a mesh."""
-    return _READY.get(None, (mesh, groups_of(mesh)), lambda: PlanCache(64))
 
 
 def _said(layout: Layout) -> str:
