@@ -3,22 +3,22 @@
 import pytest
 
 from longca import Transport
-from longca_cp.pushes import COMPARED_RANKS, axes_with_links
+from longca_cp.pushes import LINKED_RANKS, axes_with_links
 
 
 @pytest.mark.parametrize(
     ("transport", "ranks", "on_gpus", "takes"),
     [
-        ("auto", [COMPARED_RANKS], True, [True]),
-        ("auto", [1, COMPARED_RANKS], True, [False, True]),
-        ("auto", [COMPARED_RANKS], False, [False]),
-        ("auto", [COMPARED_RANKS + 1], True, [False]),
-        ("auto", [2, COMPARED_RANKS], True, [True, True]),
-        ("auto", [4, COMPARED_RANKS, 1], True, [False, True, False]),
+        ("auto", [LINKED_RANKS], True, [True]),
+        ("auto", [1, LINKED_RANKS], True, [False, True]),
+        ("auto", [LINKED_RANKS], False, [False]),
+        ("auto", [LINKED_RANKS + 1], True, [False]),
+        ("auto", [2, LINKED_RANKS], True, [True, True]),
+        ("auto", [4, LINKED_RANKS, 1], True, [False, True, False]),
         ("copy_engine", [2, 4], True, [True, True]),
         ("copy_engine", [2], False, [True]),
         ("copy_engine", [1, 1], True, [False, False]),
-        ("collectives", [COMPARED_RANKS], True, [False]),
+        ("collectives", [LINKED_RANKS], True, [False]),
     ],
 )
 def test_which_axes_get_links(transport, ranks, on_gpus, takes):

@@ -143,6 +143,7 @@ def test_an_error_is_raised_by_the_handle_and_by_the_call():
     ("wrong", "says"),
     [
         ({"device": None}, "neither a device nor a mesh"),
+        ({"device": longca.Device("cpu")}, "give the torch device of the tensors"),
         ({"heads": 4}, "give \\(query heads, KV heads\\)"),
         ({"heads": (3, 2)}, "3 query heads do not divide"),
         ({"kernel": 3}, "give a kernel's name"),

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from longca.manifests import Transport
 
-__all__ = ["COMPARED_RANKS", "axes_with_links", "takes_link"]
+__all__ = ["LINKED_RANKS", "axes_with_links", "takes_link"]
 
-#: The most GPUs of an axis that `auto` gives a link: on so many, links were compared with collectives.
-COMPARED_RANKS = 2
+#: The most GPUs of an axis that `auto` gives a link. On four, a link is faster than collectives in some
+#: cases, and slower in others (results/h100/distributed, four16k and usp64k).
+LINKED_RANKS = 2
 
 
 def takes_link(transport: Transport, ranks: int, on_gpus: bool) -> bool:
@@ -21,7 +22,7 @@ def takes_link(transport: Transport, ranks: int, on_gpus: bool) -> bool:
         on_gpus: Whether they compute on GPUs.
     """
     if transport is Transport.AUTO:
-        return on_gpus and 1 < ranks <= COMPARED_RANKS
+        return on_gpus and 1 < ranks <= LINKED_RANKS
     return transport is Transport.COPY_ENGINE and ranks > 1
 
 

@@ -113,6 +113,8 @@ def _stand_ins(
         raise RequestError("prefetch was given neither a device nor a mesh; give device= the device of the tensors")
     if not isinstance(heads, (tuple, list)) or len(heads) != 2:
         raise RequestError(f"heads is {heads!r}; give (query heads, KV heads)")
+    if not isinstance(device, (str, torch.device)):
+        raise RequestError(f"device is {device!r}; give the torch device of the tensors, such as q.device or 'cuda'")
     one = torch.empty(1, dtype=torch_dtype(dtype) if isinstance(dtype, str) else dtype, device=device)
     q, k = (one.expand(n, h, head_dim) for n, h in zip((mask.seqlen_q, mask.seqlen_k), heads, strict=True))
     check_inputs(q, k, k)

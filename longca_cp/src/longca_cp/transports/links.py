@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from longca.errors import LongCAError, UnsupportedError
 from longca.manifests.transport import Transport
-from longca_cp.pushes import COMPARED_RANKS, takes_link
+from longca_cp.pushes import LINKED_RANKS, takes_link
 from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.host_memory import everyones
 from longca_cp.transports.link import Link
@@ -73,7 +73,7 @@ def links_of(
             found = link_of(group, device)
         elif transport is Transport.AUTO and on_gpus and group.size() > 1:
             found = Lack(
-                f"the copy engine was not compared with them on more than {COMPARED_RANKS} GPUs of an axis; "
+                f"on more than {LINKED_RANKS} GPUs of an axis the copy engine is slower than them in some cases; "
                 "transport='copy_engine' takes it"
             )
         links[axis] = None if isinstance(found, Lack) else found
