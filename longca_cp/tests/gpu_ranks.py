@@ -228,7 +228,7 @@ def killed_in_a_push():
         except PeerError as error:
             told = str(error)
     print(f"rank {dist.get_rank()} after {time.monotonic() - began:.1f} s: {told}", flush=True)
-    assert "The process of rank 1 has ended or hangs" in told
+    assert "The process of rank 1 has ended, hangs or makes another call" in told
     assert time.monotonic() - began < 30
     os._exit(0)  # as above
 

@@ -242,7 +242,7 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_all_others(strategy, 
     assert sorted(int(rank) for rank, *_ in told) == [rank for rank in range(count) if rank != 1]
     for rank, kind, text, seconds in told:
         assert kind == "PeerError"
-        assert "The process of rank 1 has ended or hangs" in text, f"rank {rank}: {text}"
+        assert "The process of rank 1 has ended, hangs or makes another call" in text, f"rank {rank}: {text}"
         assert float(seconds) < 25
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
 
