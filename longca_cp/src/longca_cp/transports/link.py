@@ -322,7 +322,8 @@ class Link(ABC):
         because = "" if culprit == peer else f", because rank {peer} waits too"
         return PeerError(
             f"rank {self._ranks[self.index]} waited {self.deadline:g} s for {what} of rank {peer}, which did not "
-            f"come{because}. The process of rank {culprit} has ended, hangs or makes another call; see what it printed last"
+            f"come{because}. The process of rank {culprit} has ended, hangs or makes another call; see what it "
+            "printed last"
         )
 
     def _check(self) -> None:
