@@ -11,6 +11,7 @@ empty module of the parent where none is there yet.
 import importlib
 import os
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,9 @@ _ALL = "LONGCA_TEST_ALL"
 #: Dtypes of exhaustive tests, as names of conformance tests have them.
 _DTYPES = ("-float16-", "-float64-")
 
+#: The folders below a folder, by their paths.
+_FOLDERS = pytest.StashKey[dict[Path, pytest.Collector | None]]()
+
 for folder in Path(__file__).parent.glob("longca_*"):
     importlib.import_module(folder.name)
 
@@ -38,6 +42,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[_ALL] = "1"
     elif _ALL in os.environ and config.option.markexpr == "not exhaustive":
         config.option.markexpr = ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_directory(
+    path: Path, parent: pytest.Collector
+) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
+    """Keeps one node for each folder.
+
+    A file that is named on the command line makes pytest 9.1 read its folder again. The folders in it get other nodes
+    then, and the fixtures of their conftest.py are known at the first ones alone.
+    """
+    made = yield
+    return parent.stash.setdefault(_FOLDERS, {}).setdefault(path, made)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
