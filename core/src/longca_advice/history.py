@@ -2,9 +2,9 @@
 which a kernel was wrong or suspect.
 
 The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. The full records are in each
-run's own folder. Lines are a chain of digests, as those of records are. A measurement that was changed or inserted or
-that has no link is left out. The end of the file has no seal. `longca verify` adds a line for each kernel that it finds
-wrong.
+run's own folder. Lines are a chain of digests, as those of records are, and each has a digest of itself. A measurement
+that was changed or inserted or that has no link is left out. Nothing says whether lines are missing at the end of the
+file. `longca verify` adds a line for each kernel that it finds wrong.
 
 All measurements of a kernel on a device are left out once that version of the kernel was found wrong there. They are
 left out for a suspect case too, until the same case is `ok`.
@@ -175,9 +175,10 @@ def _entries(path: Path, content: bytes) -> tuple[dict[int, Row | Doubt], list[s
     entries: dict[int, Row | Doubt] = {}
     links: dict[int, str | None] = {}
     wrong: list[str] = []
+    last = max((number for number, line in enumerate(held.lines, 1) if line.strip()), default=0)
     for number, line in enumerate(held.lines, 1):
         try:
-            entry, link = _entry(line)
+            entry, link = _entry(line, is_last=number == last)
         except ValueError as error:
             wrong.append(f"{held.named(number, error)}. {_ANEW}")
             continue
@@ -192,8 +193,10 @@ def _entries(path: Path, content: bytes) -> tuple[dict[int, Row | Doubt], list[s
     return entries, wrong
 
 
-def _entry(line: bytes) -> tuple[Row | Doubt | None, str | None]:
+def _entry(line: bytes, *, is_last: bool) -> tuple[Row | Doubt | None, str | None]:
     """The measurement or the doubt in a line, or None for an empty line, and the link to the line before.
+
+    Earlier versions wrote no digest. No line speaks for the last one then.
 
     Raises:
         ValueError: The line is no entry.
@@ -202,7 +205,7 @@ def _entry(line: bytes) -> tuple[Row | Doubt | None, str | None]:
         raise ValueError(f"it has {len(line)} bytes, and a line has at most {_MOST_OF_LINE}")
     if not line.strip():
         return None, None
-    line, link = without_link(line)
+    line, link, is_right = without_link(line)
     try:
         # No text in JSON has unescaped quotes, so that only a key reads so, and a row has no such key.
         if b'"status"' in line:
@@ -217,6 +220,10 @@ def _entry(line: bytes) -> tuple[Row | Doubt | None, str | None]:
         raise ValueError(f"{row.seconds} seconds would be {row.tflops:.0f} TFLOP/s, more than {here} can do here")
     if row.finished and datetime.fromisoformat(row.finished) > datetime.now(UTC) + _CLOCKS:
         raise ValueError(f"it was measured at {row.finished}, which has not come yet")
+    if is_right is False:
+        raise ValueError("it was changed after it was written")
+    if is_last and is_right is None:
+        raise ValueError("it has no digest of itself, and no line after it has one")
     return row, link
 
 

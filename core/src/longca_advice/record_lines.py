@@ -46,7 +46,7 @@ _MOST_LINES, MOST_WRONG = 2**20, 1000
 #: Levels of nested lists and objects. Code that walks through them calls itself for each level.
 _DEEPEST = 64
 #: The beginning of a line that `append_linked` wrote.
-_BEGIN = re.compile(rb'^\{"previous": ?"(\d{1,9}:[0-9a-f]{32})",')
+_BEGIN = re.compile(rb'^\{"previous": ?"(\d{1,9}:[0-9a-f]{32})",(?: ?"digest": ?"([0-9a-f]{32})",)?')
 
 
 def link_to(number: int, line: bytes) -> str:
@@ -56,11 +56,15 @@ def link_to(number: int, line: bytes) -> str:
         number: The line's number, or 0 for the environment.
         line: The line without its newline, or the content of `environment.json`.
     """
-    return f"{number}:{hashlib.sha256(line).hexdigest()[:32]}"
+    return f"{number}:{_digest(line).decode()}"
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest()[:32].encode()
 
 
 def append_linked(path: Path, line: bytes, most: int) -> None:
-    """Adds a line that begins with a link to the line before it.
+    """Adds a line that begins with a link to the line before it, and with a digest of the link and of itself.
 
     Args:
         path: The file. It needs no environment and no seal.
@@ -73,17 +77,21 @@ def append_linked(path: Path, line: bytes, most: int) -> None:
 
     def linked(before: bytes) -> bytes:
         lines = before.split(b"\n")[:-1]
-        link = link_to(len(lines), lines[-1] if lines else b"")
-        return b'{"previous":"' + link.encode() + b'",' + line.removeprefix(b"{")
+        link, rest = link_to(len(lines), lines[-1] if lines else b"").encode(), line.removeprefix(b"{")
+        return b'{"previous":"' + link + b'","digest":"' + _digest(link + rest) + b'",' + rest
 
     append_line(path, linked, most)
 
 
-def without_link(line: bytes) -> tuple[bytes, str | None]:
-    """A line as it was before `append_linked` added the link, and the link. None for a line without a link."""
-    if found := _BEGIN.match(line):
-        return b"{" + line[found.end() :], found[1].decode()
-    return line, None
+def without_link(line: bytes) -> tuple[bytes, str | None, bool | None]:
+    """A line as it was before `append_linked` added to it, with its link and whether its digest is right.
+
+    The link is None for a line without one, and the last value for a line without a digest.
+    """
+    if (found := _BEGIN.match(line)) is None:
+        return line, None, None
+    link, digest, rest = found[1], found[2], line[found.end() :]
+    return b"{" + rest, link.decode(), None if digest is None else digest == _digest(link + rest)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,17 @@ def test_lines_that_are_not_whole_are_left_out_and_named(path, junk):
     assert "Remove the file to begin anew" in first
 
 
-def change(lines):
-    lines[1] = lines[1].replace(b'"seconds":2', b'"seconds":1')
+def change(lines, at=1):
+    lines[at] = lines[at].replace(b'"seconds":', b'"seconds":1')
+
+
+def change_the_last(lines):
+    change(lines, -1)
+
+
+def change_the_last_and_remove_its_digest(lines):
+    change(lines, -1)
+    lines[-1] = re.sub(rb'"digest":"\w+",', b"", lines[-1])
 
 
 def forge_a_link(lines):
@@ -119,7 +128,9 @@ def add(lines):
     ("tamper", "left", "says"),
     [
         (change, "acd", r"line 2: it was changed after it was written"),
-        (forge_a_link, "abcd", "lines 4 to 9 are missing"),
+        (change_the_last, "abc", r"line 4: it was changed after it was written"),
+        (change_the_last_and_remove_its_digest, "abc", r"line 4: it has no digest of itself"),
+        (forge_a_link, "abc", r"line 4: it was changed after it was written"),
         (drop, "acd", r"line 2 is missing; a written line was dropped"),
         (double, "abcd", "line 3: it doubles line 2"),
         (insert, "abcd", "line 3: it has no link"),

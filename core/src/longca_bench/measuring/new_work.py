@@ -22,14 +22,14 @@ from longca_bench.measuring.remote_kernel import Step
 from longca_bench.measuring.results import NAMES
 from longca_bench.verification.findings import INCOMPLETE, Finding, check_values, is_complete, wrong
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
+from longca_bench.verification.new_inputs import OF_KEYS, TOKENS, Signs, reference_at
 from longca_bench.verification.rows import drawn_tokens, rows_at
 
 __all__ = ["COMPARED", "NewWork"]
 
 #: The most calls, or steps of a stream, that are compared.
 COMPARED = 3
-_QKV, _OF_KEYS = ("q", "k", "v"), ("dk", "dv")
+_QKV = ("q", "k", "v")
 
 
 class NewWork:
@@ -152,7 +152,7 @@ class NewWork:
         problem = self._problem if len(tensors) == 1 else self._problem.narrowed(heads_q, heads_kv)
         found: list[Finding] = []
         for of_keys, heads in zip((False, True), own, strict=True):
-            there = {name: _beside(name, results) for name in results[0] if (name in _OF_KEYS) is of_keys}
+            there = {name: _beside(name, results) for name in results[0] if (name in OF_KEYS) is of_keys}
             if there:
                 source = inputs.k if of_keys else inputs.q
                 tokens = drawn_tokens(len(source), random, TOKENS).to(source.device)

@@ -18,7 +18,7 @@ from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import INCOMPLETE, Finding, check_lse_counts, check_values, is_complete, wrong
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.new_inputs import TOKENS, Signs, reference_at
+from longca_bench.verification.new_inputs import OF_KEYS, TOKENS, Signs, reference_at
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens, rows_at
 from longca_bench.verification.verify import lse_dtype
@@ -169,7 +169,7 @@ class Shard:
         mine = self._new_of_share(share)
         for of_keys in (False, True):
             tokens = drawn_tokens(len(self._owner), random, TOKENS)
-            there = {name: x for name, x in results.items() if (name in ("dk", "dv")) is of_keys}
+            there = {name: x for name, x in results.items() if (name in OF_KEYS) is of_keys}
             parts = self._at(tokens, there, dealt)
             if parts and expected is not None and not share.is_empty:
                 about = share.problem(self._problem), mine, tokens.to(mine.q.device), whole

@@ -19,10 +19,12 @@ from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference, Rows, gradients_of_part, reference, reference_of_all
 from longca_bench.verification.rows import rows_at
 
-__all__ = ["TOKENS", "Signs", "reference_at"]
+__all__ = ["OF_KEYS", "TOKENS", "Signs", "reference_at"]
 
 #: Tokens at which the results of a call are compared.
 TOKENS = 16
+#: Results with a row for each key. Others have one for each query.
+OF_KEYS = ("dk", "dv")
 #: Most elements of a tensor that a reference at some tokens computes at a time: 128 MiB in float64. It has one KV head
 #: with its query heads at least.
 _ELEMENTS = 2**24
@@ -88,16 +90,13 @@ def reference_at(
     ranges = ([(0, mask.seqlen_q)], some) if of_keys else (some, [(0, mask.seqlen_k)])
     part = {name: rows_at(name, getattr(inputs, name), tokens) for name in (("k", "v") if of_keys else ("q", "dout"))}
     here, given = problem.with_mask(mask.cut(*ranges)), replace(inputs, **part)
-    found = [
-        _of_heads(
-            heads.problem(here),
-            heads.inputs(given),
-            {name: heads.of(name, x) for name, x in forward.items()},
-            of_keys=of_keys,
-            like=like,
-        )
-        for heads in _portions(here)
-    ]
+    found = []
+    for heads in _portions(here):
+        results = {name: heads.of(name, x) for name, x in forward.items()}
+        right = _of_heads(heads.problem(here), heads.inputs(given), results, of_keys=of_keys, like=like)
+        # The gradients of all other tokens, which are those of a part, would take most of the memory.
+        rows = {name: each for name, each in right.rows.items() if (name in OF_KEYS) is of_keys}
+        found.append(replace(right, rows=rows))
     return replace(_joined(found), problem=here, sample=sample)
 
 
