@@ -51,9 +51,10 @@ def measure(
 
     Raises:
         RequestError: A mask cannot be made as requested, or the folder cannot be used.
-        RecordError: A record could not be written.
+        RecordError: A record or the seal could not be written.
         typer.Exit: A case failed, or nothing was measured. The code is 1.
     """
+    from longca.errors import RecordError
     from longca_bench.measuring.environment import environment
     from longca_bench.measuring.run_folder import RunFolder
     from longca_bench.measuring.runner import exit_code
@@ -80,6 +81,8 @@ def measure(
         print_json([record.model_dump(mode="json") for record in records])
     else:
         _print_records(records, folder.records, wanted.ab, outcomes)
+    if folder.fault:
+        raise RecordError(folder.fault)
     if code := max(exit_code(records), _say_nothing_measured(records, wanted.ab)):
         raise typer.Exit(code)
 
@@ -96,6 +99,7 @@ def _run(
     """Measures the cases without a record, and returns the records of all cases."""
     from longca_bench.cli.progress import Progress, say_duration
     from longca_bench.measuring.runner import run_cases
+    from longca_bench.reports.text import printable
     from longca_bench.suites.duration import duration_of, is_measured
 
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
@@ -115,6 +119,8 @@ def _run(
     except KeyboardInterrupt:
         progress.stop()
         folder.close()
+        if folder.fault:
+            typer.echo(printable(folder.fault), err=True)
         _say_interrupted(folder.path, len(cases) - len(left) + folder.added, len(cases))
         raise
     finally:

@@ -62,6 +62,7 @@ class RunFolder:
         earlier: The records of the earlier run.
         torn: Whether the last line of the earlier run was torn, and so was dropped.
         added: Number of records that were appended.
+        fault: What went wrong when the folder was closed, in sentences. Empty if nothing did.
     """
 
     def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool = False) -> None:
@@ -69,6 +70,7 @@ class RunFolder:
         self.earlier: list[Record] = []
         self.torn = False
         self.added = 0
+        self.fault = ""
         self._count, self._size, self._last, self._link = 0, 0, b"", ""
         self._coming = self._environment = b""
         try:
@@ -118,16 +120,24 @@ class RunFolder:
         self._count_coming()
 
     def close(self) -> None:
-        """Seals the records, closes the file and gives the lock back."""
+        """Seals the records, closes the file and gives the lock back. `fault` says if there is no seal."""
         if self._file < 0:
             return
         if self._coming and os.fstat(self._file).st_size == self._size + len(self._coming) + 1:
             self._count_coming()  # A Ctrl-C came between the writing of a line and its counting.
         if self._count:
-            with suppress(OSError):
-                write_whole(self.path / SEAL, json.dumps({"last": self._link}).encode() + b"\n")
+            self._seal()
         os.close(self._file)
         self._file = -1
+
+    def _seal(self) -> None:
+        try:
+            write_whole(self.path / SEAL, json.dumps({"last": self._link}).encode() + b"\n")
+        except OSError as error:
+            self.fault = (
+                f"cannot write {self.path / SEAL}: {error.strerror}. All records are in {self.records}, and without a seal "
+                "nobody sees if the last ones are removed. Make room for it, and run again with --resume to write it"
+            )
 
     def _unwritable(self, error: OSError) -> RequestError:
         return RequestError(f"cannot write to {self.path}: {error.strerror}. Choose another folder with --out")

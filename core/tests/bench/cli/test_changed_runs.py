@@ -150,6 +150,36 @@ def test_a_fifo_is_refused_and_not_waited_for(fakes, run, name, command):
     assert "it is a FIFO, and a regular file is needed" in ran.stderr
 
 
+#: A kernel that puts a FIFO where the run's seal will be.
+PLANTS = """
+import os
+from longca_builtin.naive import Naive
+
+class Plants(Naive):
+    def forward(self, q, k, v, plan, **buffers):
+        if not os.path.lexists({0!r}):
+            os.mkfifo({0!r})
+        return super().forward(q, k, v, plan, **buffers)
+
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", dtypes=("float32",), backward="external")
+    return [kernel("plants", takes, implementation="plants:Plants")]
+"""
+
+
+def test_a_run_says_that_it_has_no_seal(fakes):
+    out = fakes.root / "out"
+    fakes.add("plants", PLANTS.format(str(out / "seal.json")))
+    about = ("--heads", "2:1", "--head-dim", "16", "--dtype", "float32", "--direction", "forward", "--device", "cpu")
+    ran = fakes.longca("run", "causal", "--seqlen", "64", "--kernel", "plants", *about, "--out", str(out))
+    assert "1 case: 1 ok" in ran.stdout
+    assert (ran.returncode, ran.stderr.splitlines()[-1].partition(". ")[0]) == (
+        1,
+        f"error: cannot write {out}/seal.json: it is a FIFO, and a regular file is needed",
+    )
+
+
 def test_a_linked_suite_is_read(fakes, tmp_path):
     suite = """
     name = "linked"

@@ -332,7 +332,12 @@ def test_a_seal_that_cannot_be_written_leaves_the_earlier_one(run, file, small_f
     folder.append(record(case="f" * 16))
     small_files(1)
     folder.close()
+    assert folder.fault.startswith(f"cannot write {run}/seal.json: File too large. All records are in {file}")
     assert found(run) == ([0, 1, 2, 3, 4, 2**64 - 1], [])
+    small_files(2**30)
+    again = RunFolder(run, SURROUNDINGS, resume=True)
+    again.close()
+    assert (again.fault, json.loads((run / "seal.json").read_text())["last"][:2]) == ("", "6:")
     assert sorted(path.name for path in run.iterdir()) == ["environment.json", "records.jsonl", "seal.json"]
 
 
