@@ -62,7 +62,7 @@ class RunFolder:
         earlier: The records of the earlier run.
         torn: Whether the last line of the earlier run was torn, and so was dropped.
         added: Number of records that were appended.
-        fault: What went wrong when the folder was closed, in sentences. Empty if nothing did.
+        fault: What was wrong when the folder was closed, in sentences. Empty if nothing did.
     """
 
     def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool = False) -> None:
@@ -71,7 +71,8 @@ class RunFolder:
         self.torn = False
         self.added = 0
         self.fault = ""
-        self._count, self._size, self._last, self._link = 0, 0, b"", ""
+        self._links: list[str] = []  # of the lines
+        self._size, self._link = 0, ""
         self._coming = self._environment = b""
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -102,9 +103,7 @@ class RunFolder:
         if not self._is_there():
             raise RecordError(f"{self.records} was removed or replaced during the run. {self._rescue(line)}")
         if change := self._change():
-            raise RecordError(
-                f"{self.records} {change}: another process wrote to it. `longca report` says which lines are intact"
-            )
+            raise RecordError(_changed(self.records, change))
         self._coming = line
         try:
             write_all(self._file, line + b"\n")
@@ -120,13 +119,15 @@ class RunFolder:
         self._count_coming()
 
     def close(self) -> None:
-        """Seals the records, closes the file and gives the lock back. `fault` says if there is no seal."""
+        """Seals the records, closes the file and gives the lock back. `fault` says what was wrong."""
         if self._file < 0:
             return
         if self._coming and os.fstat(self._file).st_size == self._size + len(self._coming) + 1:
             self._count_coming()  # A Ctrl-C came between the writing of a line and its counting.
-        if self._count:
+        if self._links:
             self._seal()
+            if not self.fault and (change := self._change()):
+                self.fault = _changed(self.records, change)
         os.close(self._file)
         self._file = -1
 
@@ -135,8 +136,9 @@ class RunFolder:
             write_whole(self.path / SEAL, json.dumps({"last": self._link}).encode() + b"\n")
         except OSError as error:
             self.fault = (
-                f"cannot write {self.path / SEAL}: {error.strerror}. All records are in {self.records}, and without a seal "
-                "nobody sees if the last ones are removed. Make room for it, and run again with --resume to write it"
+                f"cannot write {self.path / SEAL}: {error.strerror}. All records are in {self.records}, and without a "
+                "seal nobody sees if the last ones are removed. Make room for it, and run again with --resume to "
+                "write it"
             )
 
     def _unwritable(self, error: OSError) -> RequestError:
@@ -182,16 +184,25 @@ class RunFolder:
 
     def _follow(self, line: bytes) -> None:
         """Takes a line as the last one."""
-        self._count, self._size, self._last = self._count + 1, self._size + len(line) + 1, line + b"\n"
-        self._link = link_to(self._count, line)
+        self._size += len(line) + 1
+        self._link = link_to(len(self._links) + 1, line)
+        self._links.append(self._link)
 
     def _change(self) -> str:
-        """The change that another process made to the file since the last record, as a clause, or an empty text."""
-        held = os.fstat(self._file)
-        if held.st_size != self._size:
-            return f"had {self._size} bytes after the last record and was changed to {held.st_size} bytes"
-        last = os.pread(self._file, len(self._last), self._size - len(self._last))
-        return "" if last == self._last else "was changed in its last line"
+        """The change that another process made to the lines, as a clause, or an empty text.
+
+        All lines are read again. The file's times would not show a change within a tick of the system's clock.
+        """
+        size, content = os.fstat(self._file).st_size, os.pread(self._file, self._size, 0)
+        lines = content.split(b"\n")
+        for number, link in enumerate(self._links, 1):
+            if number == len(lines):  # it has no end
+                return f"was cut in line {number}"
+            if link_to(number, lines[number - 1]) != link:
+                return f"was changed in line {number}"
+        if size != self._size:
+            return f"got {size - self._size} bytes after line {len(self._links)}"
+        return ""
 
     def _is_there(self) -> bool:
         """Whether the name in the folder still stands for the file that is open."""
@@ -256,6 +267,10 @@ class RunFolder:
                 )
         for line in held.lines:
             self._follow(line)
+
+
+def _changed(file: Path, change: str) -> str:
+    return f"{file} {change}: another process wrote to it. `longca report` says which lines are intact"
 
 
 def _differences(then: Any, now: Any, name: str) -> Iterator[str]:

@@ -203,6 +203,13 @@ def change_the_last_line(file):
         other.write(b"x")
 
 
+def change_an_earlier_line(file):
+    line = file.read_bytes().split(b"\n")[1]
+    with file.open("r+b") as other:
+        other.seek(file.read_bytes().index(line) + line.index(b"0.3"))
+        other.write(b"0.1")
+
+
 def replace(file):
     copy = file.with_name("copy")
     copy.write_bytes(file.read_bytes())
@@ -213,14 +220,25 @@ def remove(file):
     file.unlink()
 
 
-@pytest.mark.parametrize("change", [append_elsewhere, truncate, change_the_last_line, replace, remove])
+#: What another process does to the file, and what the run says of it.
+CHANGES = {
+    append_elsewhere: "got 3 bytes after line 5:",
+    truncate: "was cut in line 1:",
+    change_the_last_line: "was changed in line 5:",
+    change_an_earlier_line: "was changed in line 2:",
+    replace: "was removed or replaced",
+    remove: "was removed or replaced",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_changes_under_a_run_is_found_at_the_next_record(run, change):
     folder = RunFolder(run, SURROUNDINGS)
     for number in range(COUNT):
         folder.append(record(case=f"{number:016x}"))
     change(folder.records)
     left = folder.records.read_bytes() if folder.records.exists() else b""
-    with pytest.raises(RecordError, match=r"records\.jsonl"):
+    with pytest.raises(RecordError, match=rf"records\.jsonl {CHANGES[change]}"):
         folder.append(record(case="f" * 16))
     folder.close()
     assert not left or folder.records.read_bytes() == left, "nothing of another writer is touched"
@@ -230,6 +248,26 @@ def test_a_file_that_changes_under_a_run_is_found_at_the_next_record(run, change
         RunFolder(run, SURROUNDINGS, resume=True).close()
     else:
         assert found(run)[1]
+
+
+@pytest.mark.parametrize("change", [append_elsewhere, truncate, change_the_last_line, change_an_earlier_line])
+def test_a_file_that_changes_after_the_last_record_is_found_at_the_end(run, change):
+    folder = RunFolder(run, SURROUNDINGS)
+    for number in range(COUNT):
+        folder.append(record(case=f"{number:016x}"))
+    change(folder.records)
+    folder.close()
+    assert f"{folder.records} {CHANGES[change]} another process wrote to it" in folder.fault
+
+
+def test_a_changed_line_is_found_though_the_time_of_the_change_is_set_back(run, file):
+    folder = RunFolder(run, SURROUNDINGS, resume=True)
+    before = file.stat()
+    change_an_earlier_line(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(RecordError, match="was changed in line 2"):
+        folder.append(record(case="f" * 16))
+    folder.close()
 
 
 def test_records_of_a_folder_that_vanishes_are_kept_in_another(run, tmp_path, monkeypatch):
