@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from longca.manifests import Direction, Layout, Problem, Transport, Verdict, missing
+from longca.manifests import Device, Direction, Layout, Problem, Transport, Verdict, missing
 from longca.manifests.mixes import kernels_of
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
@@ -32,6 +32,7 @@ class Asked:
         kernels: The kernels to choose from, alone and as pairs of each other.
         anywhere: Whether a kernel stays valid when its packages are missing here.
         pairs: Further pairs to choose from, each a forward kernel and a backward kernel.
+        measured: The GPU whose evidence answers the question, or None for the problem's own device.
     """
 
     problem: Problem
@@ -42,11 +43,21 @@ class Asked:
     kernels: tuple[str, ...]
     anywhere: bool = True
     pairs: tuple[tuple[str, str], ...] = ()
+    measured: Device | None = None
 
     @cached_property
     def device_name(self) -> str:
         """The device's name in the evidence."""
         return evidence_name(self.problem.device)
+
+    @property
+    def measured_elsewhere(self) -> str:
+        """The GPU whose evidence answers in place of the problem's device, in words. Empty without such a GPU."""
+        if self.measured is None:
+            return ""
+        same = self.measured.capability == self.problem.device.capability
+        about = "the same" if same else "another"
+        return f"measured on {evidence_name(self.measured)}, which has {about} compute capability"
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -61,7 +72,8 @@ class Asked:
 
     def key(self, kernel: str, direction: str) -> Key:
         """The cost model's key for this problem's calls of a kernel."""
-        return Key(self.device_name, kernel, direction, self.problem.dtype, self.problem.head_dim)
+        device = evidence_name(self.measured or self.problem.device)
+        return Key(device, kernel, direction, self.problem.dtype, self.problem.head_dim)
 
     def kernels_in(self, direction: str) -> tuple[str, ...]:
         """The kernels to choose from in a direction, alone or in a pair."""

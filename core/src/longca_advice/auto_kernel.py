@@ -7,6 +7,9 @@ is not compared with the others. A kernel is passed over if LongCA found its ins
 device. A choice that does not fit into the device's memory is passed over, unless nothing fits. If the least time
 goes beyond the measurements, `naive` comes after all choices within its interval.
 
+If nothing has a prediction for this GPU, the predictions for the measured GPU with the nearest compute capability
+decide, and the reason says so. Pairs count only if the compute capability is the same.
+
 Without any prediction a stated order decides: kernels whose mask metadata is not quadratic come first, `naive` comes
 last, and otherwise the order is that of `longca plugins`.
 """
@@ -14,7 +17,7 @@ last, and otherwise the order is that of `longca plugins`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -80,9 +83,7 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     asked = Asked(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
     alone = {name: registry.resolve(name, problem) for name in asked.kernels}
     valid, doubted = _trusted(problem, registry, [name for name, verdict in (verdicts or alone).items() if verdict])
-    candidates = single_candidates(asked, {name: alone[name] for name in valid})
-    if not sharded:
-        candidates = [*candidates, *pair_candidates(asked, candidates)]
+    asked, candidates = _candidates(asked, {name: alone[name] for name in valid}, sharded)
     if not candidates:
         return replace(_first(asked, verdicts or alone, valid), wrong=(*known.notes, *doubted))
     fastest_first = sorted(candidates, key=lambda candidate: candidate.seconds)
@@ -91,22 +92,48 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
 
 
+def _candidates(asked: Asked, valid: Mapping[str, Verdict], sharded: bool) -> tuple[Asked, list[Candidate]]:
+    """The kernels and pairs with a prediction for this device, or else for the most similar GPU that has any.
+
+    Returns:
+        The question, with the GPU whose evidence answers it, and the candidates. There may be none.
+    """
+    found = single_candidates(asked, valid)
+    if not sharded:
+        found = [*found, *pair_candidates(asked, found)]
+    for gpu in () if found else asked.costs.gpus_like(asked.problem.device):
+        other = replace(asked, measured=gpu)
+        found = single_candidates(other, valid)
+        if not sharded and gpu.capability == asked.problem.device.capability:
+            doubted = _doubted(asked.problem, asked.registry, asked.kernels)
+            trusted = tuple(name for name in asked.kernels if name not in doubted)
+            found = [*found, *pair_candidates(replace(other, kernels=trusted), found)]
+        if found:
+            return other, found
+    return asked, found
+
+
 def _trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[list[str], list[str]]:
     """The kernels whose installed version was not found wrong here, or all of them if none is left.
 
     Returns:
         The kernels, and a sentence about each other one, or about all of them.
     """
-    device = evidence_name(problem.device)
-    found = {(kernel, version) for kernel, where, version in sources().doubted if where == device}
-    providers = {name: registry.provider(name) for name in valid} if found else {}
-    doubted = {name for name, its in providers.items() if (name, f"{its.distribution} {its.version}") in found}
+    doubted = _doubted(problem, registry, valid)
     if doubted and len(doubted) == len(valid):
         return valid, [
             f"LongCA found every valid kernel wrong or suspect here, and one is taken: {', '.join(sorted(doubted))}"
         ]
     said = [f"{name} is passed over: LongCA found this version of it wrong or suspect here" for name in sorted(doubted)]
     return [name for name in valid if name not in doubted], said
+
+
+def _doubted(problem: Problem, registry: Registry, kernels: Iterable[str]) -> set[str]:
+    """The kernels whose installed version was found wrong or suspect on the problem's device."""
+    device = evidence_name(problem.device)
+    found = {(kernel, version) for kernel, where, version in sources().doubted if where == device}
+    providers = {name: registry.provider(name) for name in kernels} if found else {}
+    return {name for name, its in providers.items() if (name, f"{its.distribution} {its.version}") in found}
 
 
 def log(choice: Choice) -> None:
@@ -160,6 +187,8 @@ def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
         sentences += [f"{choice.kernel} is passed over: it needs {_memory(asked, choice)}" for choice in too_large]
     else:
         sentences.append(f"No choice fits into the memory. This one needs {_memory(asked, too_large[0])}")
+    if asked.measured is not None:
+        sentences.append(f"The times are from evidence {asked.measured_elsewhere}; `longca run` measures here")
     return explained(winner, subject(asked.problem, winner.kernel), sentences, bool(fitting))
 
 

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from math import log2
 
 from longca.manifests import Device, installed_version
+from longca_advice.devices import evidence_name
 from longca_advice.evidence import Row
 from longca_advice.fit import Call, Fit, Prediction
 from longca_advice.work import TILE, Work
@@ -129,6 +130,19 @@ class CostModel:
     def devices(self) -> Mapping[str, Device]:
         """The devices that have evidence, by their vendors' names."""
         return {row.run.device: row.run.measured_on for rows in self._rows.values() for row in rows}
+
+    def gpus_like(self, device: Device) -> list[Device]:
+        """The other GPUs that have evidence, the nearest compute capability first. None for a CPU."""
+        if device.capability is None:
+            return []
+        major, minor = device.capability
+
+        def distance(gpu: Device) -> tuple[int, int]:
+            assert gpu.capability is not None, "only GPUs are compared"
+            return abs(gpu.capability[0] - major), abs(gpu.capability[1] - minor)
+
+        others = (gpu for name, gpu in self.devices.items() if gpu.capability and name != evidence_name(device))
+        return sorted(others, key=distance)
 
     def kernels_on(self, device: str) -> frozenset[str]:
         """The kernels that there is evidence of, on a device with a vendor's name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from longca.errors import RequestError, UnsupportedError
@@ -105,6 +106,9 @@ def recommend(
         return Recommendation(about, str(where), ranks, (), (), (too_large,), known.notes, here)
     if ranks == 1:
         found = rank_kernels(asked)
+        if not found.choices and (gpu := _alike(asked)):
+            asked = replace(asked, measured=gpu)
+            found = rank_kernels(asked)
     else:
         between = None if network is None else Link.parse(network)
         links = known.links(asked.device_name, per_node, between)
@@ -113,6 +117,12 @@ def recommend(
     # The choices that fit come first, from fastest to slowest. The other choices follow.
     choices = tuple(sorted(found.choices, key=lambda choice: (choice.fits is False, choice.seconds.total)))
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
+
+
+def _alike(asked: Asked) -> Device | None:
+    """Another GPU of the same compute capability that has evidence, or None."""
+    device = asked.problem.device
+    return next((gpu for gpu in asked.costs.gpus_like(device) if gpu.capability == device.capability), None)
 
 
 def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim: int, ranks: int) -> tuple[Row, ...]:
@@ -171,14 +181,16 @@ def _too_large(asked: Asked, ranks: int) -> Refused | None:
 
 
 def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:
-    """Remarks on evidence that does not answer the question."""
+    """Remarks on evidence that does not answer the question, or that is of another GPU."""
+    what = "no evidence of such calls" if asked.device_name in asked.costs.devices else "no evidence"
+    if asked.measured is not None and found.choices:
+        yield f"there is {what} on {asked.device_name}. The times are from evidence {asked.measured_elsewhere}"
     measured = asked.costs.kernels_on(asked.device_name) - set(asked.registry.kernels)
     if measured and len(asked.kernels) == len(asked.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"
     if found.choices or not found.unmeasured or any(one.strategy for one in found.unmeasured):
         return
     others = ", ".join(asked.costs.devices) or "no device"
-    what = "no evidence of such calls" if asked.device_name in asked.costs.devices else "no evidence"
     yield (
         f"there is {what} on {asked.device_name}; the valid choices are listed in the plugins' order and not ranked. "
         f"There is evidence on {others}. Measure on the device with `longca run`"

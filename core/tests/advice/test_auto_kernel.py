@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from longca import masks
+from longca import masks, plugins
 from longca.errors import UnsupportedError
 from longca.manifests import Backward, Device, Problem, Reason, Verdict
 from longca.masks import Form
 from longca_advice.auto_kernel import choose, log
-from longca_advice.devices import evidence_name
+from longca_advice.devices import DEVICES, evidence_name
 from longca_advice.evidence import Run
 from longca_advice.history import Doubt, append
 
@@ -172,9 +172,79 @@ def test_a_gpu_is_its_name():
     gpu = problem(device=Device("cuda", (9, 0), None, "NVIDIA H200"))
     toys = Toys(*(manifest(name, verified_on=">=9.0") for name in ("a", "b")))
     here("b", 1.0, gpu, device="NVIDIA H100")
+    here("a", 9.0, gpu)
     assert chosen(gpu, toys) == "a"
     here("b", 1.0, gpu)
     assert chosen(gpu, toys) == "b"
+
+
+def gpu(capability, name, **more):
+    return problem(device=Device("cuda", capability, None, name), **more)
+
+
+def test_a_gpu_without_evidence_takes_that_of_the_nearest_compute_capability():
+    asked = gpu((8, 6), "NVIDIA A40")
+    toys = Toys(*(manifest(name, verified_on=">=8.0") for name in ("a", "b", "c")))
+    assert chosen(asked, toys) == "a"
+    here("b", 1.0, gpu((9, 0), "NVIDIA H200"))
+    choice = choose(asked, toys)
+    assert choice.kernel == "b"
+    assert "from evidence measured on NVIDIA H200, which has another compute capability; `longca run`" in choice.reason
+    here("c", 9.0, gpu((8, 0), "NVIDIA A100"))
+    assert chosen(asked, toys) == "c"
+    here("b", 9.0, gpu((8, 6), "NVIDIA RTX A6000"))
+    choice = choose(asked, toys)
+    assert choice.kernel == "b"
+    assert "measured on NVIDIA RTX A6000, which has the same compute capability" in choice.reason
+    here("a", 99.0, asked)
+    assert chosen(asked, toys) == "a"
+
+
+def test_a_cpu_takes_no_evidence_of_a_gpu():
+    here("quadratic", 1e-3, gpu((9, 0), "NVIDIA H200"))
+    assert chosen() == "forward_only"
+
+
+@pytest.mark.parametrize(("capability", "kernel"), [((9, 0), "a+b"), ((8, 0), "b")], ids=str)
+def test_pairs_count_on_a_gpu_without_evidence_if_the_compute_capability_is_the_same(capability, kernel):
+    toys = Toys(*(manifest(name, verified_on=">=8.0") for name in ("a", "b")))
+    for name, forward, backward in (("a", 1.0, 5.0), ("b", 2.0, 2.0)):
+        here(name, forward, gpu((9, 0), "NVIDIA H200"))
+        here(name, backward, gpu((9, 0), "NVIDIA H200", direction="backward"))
+    asked = gpu(capability, "a GPU without evidence", direction="backward")
+    assert chosen(asked, toys) == kernel
+    found("a", "wrong", device="a GPU without evidence")
+    assert chosen(asked, toys) == "b"
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """The registry of all plugins, as if every package were installed."""
+    monkeypatch.setattr("longca.manifests.resolve.missing", lambda requirement: None)
+    return plugins.Registry()
+
+
+MASKS = {
+    "causal": masks.build("causal", 16384),
+    "full_document": masks.build("full_document", 16384, documents=[4096] * 4),
+    "full_sliding_window": masks.build("full_sliding_window", 16384, window=1024),
+    "blocks of 64": masks.build("uniform_block_sparse", 16384, block=64, kept=0.2, heads=1, seed=1),
+}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("name", ["h100", "a100", "b200"])
+def test_a_real_gpu_without_evidence_takes_a_kernel_for_its_mask(installed, name, mask, direction):
+    sizes = {"heads_q": 32, "heads_kv": 32, "head_dim": 128, "direction": direction, "allow_unverified": True}
+    choice = choose(problem(mask, device=DEVICES[name], **sizes), installed)
+    if name == "h100":
+        assert choice.kernel == choose(problem(mask, device=DEVICES["h200"], **sizes), installed).kernel
+        assert "measured on NVIDIA H200, which has the same compute capability" in choice.reason
+        return
+    assert not {"naive", "online", "sdpa"} & set(choice.kernel.split("+"))
+    assert (direction, choice.kernel, mask.pattern) != ("backward", "cudnn", "full_sliding_window"), "it is very slow"
+    assert "measured on NVIDIA H200, which has another compute capability" in choice.reason
 
 
 def test_masks_of_no_pattern_learn_from_one_another():
