@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from longca.errors import LongCAError
 from longca.kernels.base import torch_device
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.case_end import CaseEndError, failure
@@ -31,7 +32,9 @@ SHARE = 0.75
 
 
 def serve(connection: Connection, keeper: Keeper) -> None:
-    """Does orders until the connection is closed, or the CUDA context is lost.
+    """Does orders until the connection is closed.
+
+    If the CUDA context is lost or this process itself fails, it waits for its end. The next case gets another one.
 
     Args:
         connection: The runner's orders come here, and results go back.
@@ -52,9 +55,9 @@ def serve(connection: Connection, keeper: Keeper) -> None:
     phases("ready")
     while True:
         result = _measured(connection.recv(), bench, instruments)
-        if _poisoned():
+        if result.is_judges or _poisoned():
             connection.send(replace(result, is_last=True))
-            return
+            connection.recv()  # the runner ends this process, which may be unable to end well
         torch.cuda.empty_cache()
         connection.send(result)
 
@@ -75,8 +78,11 @@ def _measured(order: Order, bench: Bench, instruments: Instruments) -> Result:
     except Exception as error:  # this process's own memory may be out, or another rank may be gone
         text = f"{type(error).__name__}: {error}"
         exhausted = is_exhausted(error, text)
-        text = f"the judge, which holds inputs and references, has no memory left. {text}" if exhausted else text
-        return Result(failure(exhausted=exhausted), text, {})
+        if isinstance(error, LongCAError):  # this case cannot be measured, in whatever process
+            return Result(failure(exhausted=exhausted), text, {})
+        how = "has no memory left." if exhausted else "failed in this case and was replaced:"
+        said = f"the judge, which holds inputs and references, {how} {text}"
+        return Result(failure(exhausted=exhausted), said, {}, is_judges=True)
 
 
 def _with_all_memory(measure: Callable[[], Result], workers: Workers, *, alone: bool) -> Result:

@@ -93,9 +93,11 @@ class Result:
         message: The reason for a status other than `ok`.
         fields: The measured fields of the record.
         is_last: Whether the judge ends, because it can measure nothing more.
+        is_judges: Whether the judge itself failed, and no kernel. It ends then.
     """
 
     status: Status
     message: str
     fields: dict[str, Any]
     is_last: bool = False
+    is_judges: bool = False

@@ -48,10 +48,17 @@ class Judge:
     def run(self, task: Task, seconds: float) -> Result:
         """Measures a case within a deadline.
 
+        If the judge itself fails after other cases, one of them may have harmed it, and a new judge measures this case.
+
         Args:
             task: The case.
             seconds: The deadline. It starts when the judge takes the task.
         """
+        had_others = self.is_running
+        result = self._run(task, seconds)
+        return self._run(task, seconds) if result.is_judges and had_others else result
+
+    def _run(self, task: Task, seconds: float) -> Result:
         self._ready()
         self.give(Order(task, seconds))
         deadline, phase = time.monotonic() + seconds + _GRACE, "start"

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from longca.errors import RequestError
 from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.judging import SHARE, _bound, _measured
 from longca_bench.measuring.messages import Order
@@ -175,4 +176,47 @@ def test_no_plan_knows_the_inputs_of_the_call_that_follows(fakes, ranks):
 
 def test_another_error_is_no_lack_of_memory():
     result, bench, _ = measured(ValueError("odd"))
-    assert (result.status, result.message, bench.measure.call_count) == (Status.ERROR, "ValueError: odd", 1)
+    assert (result.status, result.is_judges, bench.measure.call_count) == (Status.ERROR, True, 1)
+    assert result.message.endswith("references, failed in this case and was replaced: ValueError: odd")
+    refused, _, _ = measured(RequestError("no mask"))
+    assert (refused.status, refused.is_judges, refused.message) == (Status.ERROR, False, "RequestError: no mask")
+
+
+#: A kernel that limits the descriptors of its judge, which is the parent of the keeper that forked its worker.
+LIMITS = """
+import os, resource
+from pathlib import Path
+from longca.masks import Form
+from longca_builtin.naive import Naive
+
+class Limits(Naive):
+    def plan(self, problem):
+        plan = super().plan(problem)
+        plan.form = Form.ROW_INTERVALS
+        return plan
+
+    def forward(self, q, k, v, plan, **buffers):
+        judge = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+        most = LIMIT
+        resource.prlimit(judge, resource.RLIMIT_NOFILE, (most, most))
+        return super().forward(q, k, v, plan, **buffers)
+
+@hookimpl
+def provide_kernel():
+    takes = offer("row_intervals", dtypes=("float32",), backward="external")
+    return [kernel("limits", takes, implementation="limits:Limits")]
+"""
+
+
+@pytest.mark.parametrize("limit", ["3", "1 + max(map(int, os.listdir(f'/proc/{judge}/fd')))"], ids=["none", "no more"])
+def test_a_judge_that_fails_is_replaced_and_the_next_kernel_is_measured(fakes, limit):
+    fakes.add("limits", LIMITS.replace("LIMIT", limit, 1))
+    out = fakes.root / "here"
+    about = ("--seqlen", "64", "--heads", "4:2", "--head-dim", "16", "--dtype", "float32", "--direction", "forward")
+    kernels = ("--kernel", "naive", "--kernel", "limits", "--kernel", "sdpa", "--device", "cpu")
+    ran = fakes.longca("run", "causal", *kernels, *about, "--out", str(out))
+    found = {each["kernel"]: each for each in map(json.loads, (out / "records.jsonl").read_text().splitlines())}
+    assert (found["naive"]["status"], found["sdpa"]["status"]) == ("ok", "ok"), ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert found["limits"]["status"] in ("ok", "error")
+    assert ("failed in this case" in found["limits"]["message"]) == (found["limits"]["status"] == "error")
