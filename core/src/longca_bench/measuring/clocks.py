@@ -2,8 +2,9 @@
 
 The judge's clock runs from its command until the worker says that the call has ended, and on until the results are
 there. It includes messages, the flush of the L2 cache, and copies of the results. Time for which the system gave the
-judge or the worker no core does not count. Other processes disturb some calls, so the lower quartile of the distances
-counts. It is that of the shorter half of the samples: a clock that runs slow in most calls makes their median too.
+judge or the worker no core does not count, as far as other processes or a quota took it: a worker's own threads may be
+what kept it waiting. Other processes disturb some calls, so the lower quartile of the distances counts. It is that of
+the shorter half of the samples: a clock that runs slow in most calls makes their median too.
 
 At the end calls on inputs that the kernel has never met must be as fast as the samples. A call of a millisecond could
 be hidden in what is allowed. On CPUs the judge's clock holds such calls in bursts: many in a row, with the messages of
@@ -21,6 +22,7 @@ from statistics import median
 import torch
 
 from longca_bench.measuring.heard import Heard
+from longca_bench.measuring.processor import count_error
 
 __all__ = ["MANY_ATTEMPTS", "Clocks"]
 
@@ -45,6 +47,8 @@ MOST_BYTES = 2**28
 BURST_COPIES = 4
 #: Times as long as a sample that a call on new inputs may take while other processes compute.
 SLOWED = 4.0
+#: Seconds of waiting in each call that need no explanation: threads of a pool look for work for a while.
+UNEXPLAINED = 5e-4
 #: Seconds by which a single call on new inputs may always be slower than the samples. On CUDA devices a host launches
 #: the many small parts of a short call, and its pace varies.
 SLOWER = {"cpu": 5e-5, "cuda": 2e-4}
@@ -57,15 +61,21 @@ class _Call:
     handling: float
 
     @property
-    def ended(self) -> float:
-        """Seconds that the judge's clock is ahead when the call has ended."""
-        return self.heard.ended.seconds - self.sample - self.heard.ended.excused(self.sample)
+    def waited(self) -> float:
+        """Seconds without a core that the worker's own work does not explain."""
+        return self.heard.done.excused(self.sample + COPIES * self.handling)  # the threads of a pool may copy results
 
-    @property
-    def done(self) -> float:
-        """Seconds that the judge's clock is ahead when the results are there."""
-        copying = COPIES * self.handling  # the threads of a pool may copy results
-        return self.heard.done.seconds - self.sample - self.heard.done.excused(self.sample + copying)
+    def ended(self, share: float = 1.0) -> float:
+        """Seconds that the judge's clock is ahead when the call has ended.
+
+        Args:
+            share: Share of the longer waits that others explain.
+        """
+        return self.heard.ended.seconds - self.sample - _explained(self.heard.ended.excused(self.sample), share)
+
+    def done(self, share: float = 1.0) -> float:
+        """Seconds that the judge's clock is ahead when the results are there. The argument is that of `ended`."""
+        return self.heard.done.seconds - self.sample - _explained(self.waited, share)
 
 
 class Clocks:
@@ -74,11 +84,14 @@ class Clocks:
     Args:
         device: The device.
         latency: Seconds of a round trip to the worker, before it had loaded a plugin.
+        kept: The seconds for which the system kept cores from the judge and its workers since the clocks began, or None
+            where it does not tell.
     """
 
-    def __init__(self, device: torch.device, latency: float) -> None:
-        self._device, self._latency = device, latency
+    def __init__(self, device: torch.device, latency: float, kept: Callable[[], float | None] = lambda: None) -> None:
+        self._device, self._latency, self._kept = device, latency, kept
         self._calls: list[_Call] = []
+        self._share = 1.0
 
     def take(self, sample: float, heard: Heard, handling: float) -> None:
         """Notes a call.
@@ -89,6 +102,14 @@ class Clocks:
             handling: Seconds in which the judge itself wrote tensors like the results.
         """
         self._calls.append(_Call(sample, heard, handling))
+        self._share = self._explained_share()
+
+    def _explained_share(self) -> float:
+        """The share of the waiting that others explain, beyond what needs no explanation."""
+        waited = sum(max(0.0, call.waited - UNEXPLAINED) for call in self._calls)
+        if waited <= (off := count_error()) or (kept := self._kept()) is None:
+            return 1.0
+        return min(1.0, (kept + off) / waited)
 
     @property
     def allowed(self) -> float:
@@ -135,7 +156,7 @@ class Clocks:
         sample, least, ours, theirs = sample or self._sample, SLOWER[self._device.type], inf, inf
         slower = (1 + 2 * SHARE) * sample
         busy = (1 + 2 * SHARE) * median(call.heard.done.computed for call in self._calls)
-        landing = median(call.done - call.ended for call in self._calls)
+        landing = median(call.done() - call.ended() for call in self._calls)
         for number in range(attempts or (ATTEMPTS if count == 1 else MANY_ATTEMPTS)):
             time.sleep(PAUSE * number)  # other processes come and go
             heard, handling = attempt()
@@ -176,7 +197,7 @@ class Clocks:
                 f"the clocks disagree: a call took {_ms(theirs)} by the worker's, and {_ms(ours)} by the "
                 f"judge's, which may be ahead by {_ms(self.allowed)}"
             )
-        done = _lower_quartile([call.done for call in self._shorter])
+        done = _lower_quartile([call.done(self._share) for call in self._shorter])
         allowed = 2 * self.allowed + COPIES * median(call.handling for call in self._calls)
         if done > allowed:
             return f"the results of a call came {_ms(done)} after its end, and {_ms(allowed)} are allowed"
@@ -197,7 +218,13 @@ class Clocks:
 
     @property
     def _ended(self) -> float:
-        return _lower_quartile([call.ended for call in self._shorter])
+        return _lower_quartile([call.ended(self._share) for call in self._shorter])
+
+
+def _explained(waited: float, share: float) -> float:
+    """The seconds of a wait that do not count."""
+    short = min(waited, UNEXPLAINED)
+    return short + share * (waited - short)
 
 
 def _lower_quartile(values: list[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import locale
 import os
@@ -12,6 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ _CACHES = b"CACHE_DIR"
 #: The most names of changed states, and the most characters of each. A variable's name may be anything.
 _NAMED, _LONGEST = 40, 40
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
+_KINDS = ("cpu", "cuda")
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 #: The state that an import must leave alone, because it changes the results or the time of other code.
 _NO_IMPORTS = (
@@ -57,6 +60,7 @@ class GlobalState:
 
     def __init__(self) -> None:
         self._values, self._environment, self._threads = _look()
+        self._native, self._of_threads = _native_environment(), _of_threads()
 
     def changed(self, *, threads: bool = False, sets_up: bool = False) -> list[str]:
         """Looks again, and returns the names of what has changed since the last look.
@@ -65,18 +69,23 @@ class GlobalState:
             threads: Whether threads that have begun since, and still run, count. Compilers start threads in a first
                 call.
             sets_up: Whether libraries may be imported or compile in between. The filters of warnings, the limits of
-                recursion and digits and the variables that they set are put back then, and do not count.
+                recursion and digits and the variables that they set are put back then, and do not count. Variables
+                that they set without Python do not count either.
         """
         if sets_up:
             self._put_back()
-        (values, environment, alive), before = _look(), self._environment
+        (values, environment, alive), native, of_threads = _look(), _native_environment(), _of_threads()
         names = [name for name, value in values.items() if value != self._values[name]]
-        if environment != before:
-            changed = _changed_variables(before, environment)
-            names += [f"environment: {name.decode('utf-8', 'replace')}" for name in changed]
+        variables = {*_changed_variables(self._environment, environment)}
+        if not sets_up:
+            variables |= {*_changed_variables(self._native, native)}
+        names += [f"environment: {name.decode('utf-8', 'replace')}" for name in sorted(variables)]
+        if any(about != self._of_threads.get(thread, about) for thread, about in of_threads.items()):
+            names.append("affinity or priority of a thread")
         if threads and alive - self._threads:
             names.append("threads")
         self._values, self._environment, self._threads = values, environment, alive
+        self._native, self._of_threads = native, of_threads
         if len(names) > _NAMED:
             names[_NAMED:] = [f"and {len(names) - _NAMED} more"]
         return [plain_text(name, _LONGEST) for name in names]
@@ -112,6 +121,29 @@ def _changed_variables(before: dict[bytes, bytes], now: dict[bytes, bytes]) -> I
     for name in sorted(before.keys() | now.keys()):
         if now.get(name) != before.get(name) and not name.endswith(_CACHES):
             yield name
+
+
+def _native_environment() -> dict[bytes, bytes]:
+    """The environment as C sees it. A library may set a variable without Python."""
+    found, number = dict[bytes, bytes](), 0
+    with suppress(ValueError):  # it is not there: the system has another name for it, or a library has cleared it
+        place = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+        while (pair := place[number]) is not None:
+            name, _, value = pair.partition(b"=")
+            found[name], number = value, number + 1
+    return found
+
+
+def _of_threads() -> dict[int, tuple[set[int], int]]:
+    """The cores and the priority of each thread of this process that is not the first one."""
+    found, threads = dict[int, tuple[set[int], int]](), list[str]()
+    with suppress(OSError):  # a kernel has left no descriptor
+        threads = os.listdir("/proc/self/task")
+    for thread in map(int, threads):
+        with suppress(OSError):  # it has ended
+            found[thread] = os.sched_getaffinity(thread), os.getpriority(os.PRIO_PROCESS, thread)
+    found.pop(os.getpid(), None)  # it has findings of its own
+    return found
 
 
 def _signal_handlers() -> list[Any]:
@@ -186,7 +218,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "default device": lambda: str(torch.get_default_device()),
     "threads of torch": torch.get_num_threads,
     "grad mode": lambda: (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-    "autocast": lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+    "autocast": lambda: [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS],
     "deterministic algorithms": lambda: (
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.cudnn.deterministic,
@@ -219,7 +251,7 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "digits of integers": sys.get_int_max_str_digits,
     "warnings filters": lambda: list(warnings.filters),
     "sys.path": lambda: list(sys.path),
-    "garbage collector": gc.isenabled,
+    "garbage collector": lambda: (gc.isenabled(), gc.get_threshold()),
     "switch interval": sys.getswitchinterval,
     "standard streams": _streams,
     "trace function": lambda: (sys.gettrace(), sys.getprofile()),

@@ -6,7 +6,6 @@ up to 3 ms beside another process on the GPU.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from longca_bench.measuring.drift import drift
 from longca_bench.measuring.gpu_state import gpu_clock, gpu_used_by_others
-from longca_bench.measuring.processor import allowed_cores, process_tree, read_processor
+from longca_bench.measuring.processor import allowed_cores, count_error, process_tree, read_processor
 from longca_bench.measuring.world import World
 
 __all__ = ["BUSY_CORES", "BUSY_GPU", "DRIFT", "REPEATS", "Noise", "disturbed", "quietly", "wait_idle"]
@@ -23,9 +22,6 @@ __all__ = ["BUSY_CORES", "BUSY_GPU", "DRIFT", "REPEATS", "Noise", "disturbed", "
 BUSY_CORES, BUSY_SHARE = 0.25, 0.02
 #: Cores that a measurement on a GPU needs: one launches kernels, and one is for the rest.
 _LAUNCHING = 2
-#: Seconds by which the count of busy time may be off for one core. It counts ticks of 10 ms. The error of several cores
-#: grows with the square root of their number.
-_TICKS = 0.04
 #: Share of the GPU's time that other processes may use.
 BUSY_GPU = 0.05
 #: Seconds before a watch in which others count too. NVML samples processes every 0.2 s.
@@ -178,7 +174,7 @@ def _reasons(found: dict[str, Any], seconds: float) -> Iterator[str]:
 def _most_cores(seconds: float, *, on_gpu: bool) -> float:
     """The number of cores that others may use. A GPU's time suffers only if no core is left to launch from."""
     cores = len(allowed_cores())
-    return max(BUSY_CORES, cores - _LAUNCHING if on_gpu else BUSY_SHARE * cores) + _TICKS * math.sqrt(cores) / seconds
+    return max(BUSY_CORES, cores - _LAUNCHING if on_gpu else BUSY_SHARE * cores) + count_error() / seconds
 
 
 def _clock() -> dict[str, Any]:

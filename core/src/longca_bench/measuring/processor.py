@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 
 from longca.processes import computed
 
-__all__ = ["Reading", "allowed_cores", "computed_below", "governors", "process_tree", "read_processor"]
+__all__ = [
+    "Reading",
+    "allowed_cores",
+    "computed_below",
+    "count_error",
+    "governors",
+    "kept_from_us",
+    "process_tree",
+    "read_processor",
+]
 
-PROC, CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
+PROC, CPUS, GROUP = Path("/proc"), Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup/cpu.stat")
+#: Seconds by which the count of busy time may be off for one core. It counts ticks of 10 ms.
+_TICKS_OFF = 0.04
 #: Cores whose frequency is read. Reading one can wake it up, and old kernels wait for 10 ms.
 _ASKED = 2
 #: The fields of a core in /proc/stat in which it works: all but idle and iowait. Guests are in user and nice.
@@ -66,6 +78,26 @@ def read_processor(own: Iterable[int]) -> Reading:
     return Reading(time.monotonic(), None if worked is None else worked / tick, ticks / tick, _mhz(cores))
 
 
+def kept_from_us(own: Iterable[int]) -> Callable[[], float | None]:
+    """A function that gives the seconds for which the system kept cores from our own processes since now.
+
+    They are those that others computed on the allowed cores, and those that the quota of our control group took. The
+    function gives None where the system does not tell what others compute.
+
+    Args:
+        own: Our own processes. Their descendants are ours too.
+    """
+    ours = tuple(own)
+    begin, throttled = read_processor(ours), _throttled()
+
+    def kept() -> float | None:
+        end = read_processor(ours)
+        others = end.other_cores(begin)
+        return None if others is None else others * (end.at - begin.at) + _throttled() - throttled
+
+    return kept
+
+
 def computed_below(roots: Collection[int]) -> float:
     """Seconds that the processes below some processes have computed, and ended ones that a parent has waited for.
 
@@ -82,6 +114,11 @@ def computed_below(roots: Collection[int]) -> float:
 def allowed_cores() -> set[int]:
     """The cores that this process may use, by its affinity and its control group."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def count_error() -> float:
+    """Seconds by which the time that others computed may be off. It grows with the square root of the cores' number."""
+    return _TICKS_OFF * sqrt(len(allowed_cores()))
 
 
 def process_tree(roots: Iterable[int]) -> set[int]:
@@ -140,6 +177,15 @@ def _worked(cores: set[int]) -> int | None:
     except OSError:
         return None
     return worked if passed else None
+
+
+def _throttled() -> float:
+    """Seconds for which the quota of our control group kept processes waiting, of all cores together."""
+    try:
+        counts = dict(line.split(maxsplit=1) for line in GROUP.read_text("ascii").splitlines())
+        return int(counts["throttled_usec"]) / 1e6
+    except (OSError, ValueError, KeyError):
+        return 0.0
 
 
 def _mhz(cores: set[int]) -> float | None:

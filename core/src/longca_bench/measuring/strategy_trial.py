@@ -24,6 +24,7 @@ from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.noise import disturbed
+from longca_bench.measuring.processor import kept_from_us
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
@@ -141,7 +142,8 @@ class StrategyTrial(Trial):
         return ran.heard.sample, ran.results
 
     def _begin_clocks(self) -> None:
-        self._clocks, self._held = Clocks(self._world.device, self._strategy.latency), ""
+        self._clocks = Clocks(self._world.device, self._strategy.latency, kept_from_us((os.getpid(),)))
+        self._held = ""
 
     def _timed(self) -> tuple[Ran, Heard, float]:
         """A timed call on the inputs as they are.

@@ -101,7 +101,8 @@ def time_calls(
         call: The work of this rank, and nothing else.
         world: The ranks.
         budget: Seconds of samples after which no further call is made.
-        inspect: Gets the result of each timed call, outside the timed region. Without it the last result is kept.
+        inspect: Gets the result of each call, of the warm-up too, outside the timed region. Without it the last result
+            is kept.
     """
     return take_samples(lambda: timed_call(call, world), world, budget, inspect)
 
@@ -118,9 +119,10 @@ def take_samples(
         once: Makes the call once, and returns its seconds on this rank and its result.
         world: The ranks.
         budget: Seconds of samples after which no further call is made.
-        inspect: Gets the result of each timed call, outside the timed region. Without it the last result is kept.
+        inspect: Gets the result of each call, of the warm-up too, outside the timed region. Without it the last result
+            is kept.
     """
-    warm_up = _warmed_up(once, world)
+    warm_up = _warmed_up(once, world, inspect)
     rounds: list[_Times] = []
     result: object = None
     while (count := _calls_to_come([max(each) for each in rounds], warm_up[-1], budget, world)) > 0:
@@ -163,11 +165,17 @@ def take_turns(
     return {name: Timing(tuple(zip(*times, strict=True)), tuple(warm_up[name])) for name, times in rounds.items()}
 
 
-def _warmed_up(once: Callable[[], tuple[float, object]], world: World) -> list[float]:
+def _warmed_up(
+    once: Callable[[], tuple[float, object]], world: World, inspect: Callable[[object], None] | None = None
+) -> list[float]:
     """Makes a call until it takes as long as before. The seconds of each time, on the slowest rank."""
     warm_up: list[float] = []
     while len(warm_up) < WARM_UP:
-        warm_up.append(max(world.everyone(once()[0])))
+        seconds, result = once()
+        if inspect is not None:
+            inspect(result)
+        del result  # frees its memory for the next result
+        warm_up.append(max(world.everyone(seconds)))
         if len(warm_up) > 1 and abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
             break
     return warm_up

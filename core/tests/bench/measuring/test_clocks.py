@@ -17,8 +17,8 @@ def without_pauses(monkeypatch):
     monkeypatch.setattr("longca_bench.measuring.clocks.PAUSE", 0.0)
 
 
-def clocks(calls, latency=1e-4, computed=0.0):
-    made = Clocks(CPU, latency)
+def clocks(calls, latency=1e-4, computed=0.0, kept=None):
+    made = Clocks(CPU, latency, lambda: kept)
     for sample, ended, done, *waited in calls:
         wait = waited[0] if waited else 0.0
         made.take(sample, Heard(Answer(), Moment(ended, wait, computed), Moment(done, wait, computed)), 1e-4)
@@ -118,6 +118,17 @@ def test_a_call_on_new_inputs_that_its_own_threads_kept_waiting_is_no_faster_for
     held = clocks([(0.100, 0.1005, 0.101)] * 5)
     late = Moment(0.3, 0.19, computed * len(os.sched_getaffinity(0)))
     assert (held.hold(1, lambda: (Heard(Answer(seconds=0.1), late, late), 0.0)) == "") is is_held
+
+
+@pytest.mark.parametrize(("kept", "is_believed"), [(0.0, False), (0.1, False), (0.35, True), (None, True)])
+def test_waiting_that_nobody_else_caused_is_not_excused(kept, is_believed):
+    """A kernel of 60 ms whose threads crowd one of several cores, and that hides 34 ms of each call."""
+    crowded = clocks([(0.026, 0.0605, 0.061, 0.034)] * 10, computed=0.05, kept=kept)
+    assert (crowded.fault() == "") is is_believed
+
+
+def test_short_waits_need_no_explanation():
+    assert clocks([(0.001, 0.0024, 0.0025, 0.001)] * 50, kept=0.0).fault() == ""
 
 
 def test_short_calls_are_made_in_bursts_that_memory_bounds():

@@ -11,6 +11,7 @@ from longca_bench.measuring.processor import (
     Reading,
     allowed_cores,
     governors,
+    kept_from_us,
     process_tree,
     read_processor,
 )
@@ -26,6 +27,7 @@ class Proc:
         self.root = root
         monkeypatch.setattr(processor, "PROC", root)
         monkeypatch.setattr(processor, "CPUS", root)
+        monkeypatch.setattr(processor, "GROUP", root / "cpu.stat")
         monkeypatch.setattr(processor, "allowed_cores", lambda: {1})
         monkeypatch.setattr(processor, "_parents", {})
 
@@ -58,6 +60,20 @@ def test_others_are_all_that_work_on_the_allowed_cores_less_our_own(proc):
     begin, end = Reading(10.0, 5.0, 3.0, None), Reading(12.0, 9.0, 4.0, None)
     assert end.other_cores(begin) == pytest.approx(1.5)
     assert Reading(12.0, 5.5, 4.0, None).other_cores(begin) == 0.0
+
+
+def test_others_and_a_quota_keep_cores_from_us(proc):
+    tick, none = os.sysconf("SC_CLK_TCK"), [0] * 10
+    proc.cores(none, none, [10, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    proc.process(20, 1, 1, 0, 0, 0)
+    kept = kept_from_us([20])
+    proc.cores(none, none, [60, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    proc.process(20, 1, 31, 0, 0, 0)
+    assert kept() == pytest.approx(20 / tick)
+    proc.root.joinpath("cpu.stat").write_text("usage_usec 9\nthrottled_usec 1500000\n")
+    assert kept() == pytest.approx(20 / tick + 1.5)
+    proc.cores(none, none, none)
+    assert kept() is None
 
 
 def test_a_system_that_counts_nothing_is_unknown_and_not_quiet(proc):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -219,8 +220,17 @@ def scaling_when_timed(kernel: Any, call: Call) -> Tensors:
     return right
 
 
-def behind_a_crowd() -> None:
-    """Takes time, which the worker's clock does not show. The first thread waits for a core that others keep busy."""
+def wrong_in_warm_up(kernel: Any, call: Call) -> Tensors:
+    """Right results, but in the second timed call, which is never a sample."""
+    right, is_timed = call.right(), mode() == "timed"
+    kernel.memory["timed"] = kernel.memory.get("timed", 0) + is_timed
+    if is_timed and kernel.memory["timed"] == 2:
+        right[0].add_(1)
+    return right
+
+
+def behind_a_crowd(share: float = 1.0) -> None:
+    """Takes time, and the worker's clock does not show a share of it. A core keeps the first thread and others busy."""
     cores, begin = os.sched_getaffinity(0), time.monotonic()
     is_over = threading.Event()
 
@@ -243,7 +253,7 @@ def behind_a_crowd() -> None:
     for thread in crowd:
         thread.join()
     os.sched_setaffinity(0, cores)
-    hidden[0] += time.monotonic() - begin
+    hidden[0] += share * (time.monotonic() - begin)
 
 
 def behind_processes() -> None:
@@ -285,7 +295,9 @@ SkipsBursts = computes(hiding_but_in_bursts)
 HidesInMostCalls = computes(hiding_in_most)
 ComputesWhenCopied = computes(when_copied)
 ScalesWhenTimed = computes(scaling_when_timed)
+WrongInWarmUp = computes(wrong_in_warm_up)
 HidesBehindThreads = beside(behind_a_crowd)
+HidesHalfBehindThreads = beside(partial(behind_a_crowd, 0.5))
 HidesBehindProcesses = beside(behind_processes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import random
@@ -10,16 +11,19 @@ import shutil
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longca.kernels.base import Plan
 from longca.manifests import Problem
-from longca_bench.conformance.misbehaving.honest import Honest, backward, beside
+from longca_bench.conformance.misbehaving.honest import Call, Honest, backward, beside
 
 __all__: list[str] = []  # manifests name the classes
 
@@ -73,6 +77,11 @@ def lower_one_precision() -> None:
     backends.mkldnn.matmul.fp32_precision = "bf16"
 
 
+def other_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Another dtype of 16 bits."""
+    return torch.float16 if dtype is torch.bfloat16 else torch.bfloat16
+
+
 class ChangesInPlan(Honest):
     """Changes the default dtype when it plans."""
 
@@ -80,6 +89,21 @@ class ChangesInPlan(Honest):
         """Plans."""
         torch.set_default_dtype(torch.float64)
         return super().plan(problem)
+
+
+class SlowsThread(Honest):
+    """Lowers the priority of a thread that its import may have started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.Thread(target=threading.Event().wait, daemon=True)
+        self._thread.start()
+
+    def results(self, call: Call) -> Iterable[Tensor]:
+        """Right results."""
+        assert self._thread.native_id is not None
+        os.setpriority(os.PRIO_PROCESS, self._thread.native_id, min(19, self.calls))
+        return super().results(call)
 
 
 DefaultDtype = beside(lambda: torch.set_default_dtype(torch.float64))
@@ -96,6 +120,7 @@ DrawsFromTorch = beside(lambda: torch.rand(1))
 SeedsRandom = beside(lambda: random.seed(0))
 SeedsNumpy = beside(seed_numpy)
 ThreadsVariable = beside(lambda: os.environ.update(OMP_NUM_THREADS="7"))
+NativeVariable = beside(lambda: ctypes.CDLL(None).setenv(b"OMP_NUM_THREADS", str(time.time()).encode(), 1))
 DevicesVariable = beside(lambda: os.environ.update(CUDA_VISIBLE_DEVICES=""))
 ManyVariables = beside(lambda: os.environ.update({f"{n}" * 300: "" for n in range(100)}))
 DropsPath = beside(lambda: os.environ.pop("PATH", None))
@@ -115,5 +140,7 @@ Umask = beside(lambda: os.umask(0o777))
 RecursionLimit = beside(lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1))
 ModulePath = beside(lambda: sys.path.insert(0, "/"))
 CollectorOff = beside(gc.disable)
+CollectorThresholds = beside(lambda: gc.set_threshold(gc.get_threshold()[0] + 1))
+AutocastDtype = beside(lambda: torch.set_autocast_dtype("cpu", other_dtype(torch.get_autocast_dtype("cpu"))))
 LeavesThread = beside(leave_a_thread)
 LeavesBusyThread = beside(busy_thread)

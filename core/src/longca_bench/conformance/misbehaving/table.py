@@ -194,8 +194,16 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _sly("hides_in_most_calls", "It hides 20 ms in two of three calls.", _SUSPECT, "disagree", device="cpu"),
     _sly("computes_when_copied", "It computes when its results are copied.", _SUSPECT, "disagree", device="cpu"),
     _sly("scales_when_timed", "It doubles q in timed calls.", _WRONG, "q of a timed call: the kernel changed"),
+    _sly("wrong_in_warm_up", "It is off by 1 in the second timed call, which warms up.", _WRONG, f"{_OUT} of a timed"),
     _sly(
         "hides_behind_threads", "It hides 40 ms while its threads keep it waiting.", _SUSPECT, "disagree", device="cpu"
+    ),
+    _sly(
+        "hides_half_behind_threads",
+        "It hides half of its time while its threads keep it waiting.",
+        _SUSPECT,
+        "disagree",
+        device="cpu",
     ),
     _sly(
         "hides_behind_processes",
@@ -267,6 +275,7 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("seeds_random", "It seeds the module random.", "random state of random"),
     _state_of("seeds_numpy", "It seeds numpy.", "random state of numpy"),
     _state_of("threads_variable", "It sets OMP_NUM_THREADS.", "environment: OMP_NUM_THREADS"),
+    _state_of("native_variable", "It sets OMP_NUM_THREADS without Python.", "environment: OMP_NUM_THREADS"),
     _state_of("devices_variable", "It sets CUDA_VISIBLE_DEVICES.", "environment: CUDA_VISIBLE_DEVICES"),
     _state_of("many_variables", "It sets 100 variables with long names.", "environment: 000.*and 60 more"),
     _state_of("drops_path", "It unsets PATH.", "environment: PATH"),
@@ -280,6 +289,9 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
     _state_of("integer_digits", "It raises the limit of digits of integers.", "digits of integers"),
     _state_of("interrupt_handler", "It handles SIGINT.", "signal handlers"),
     _state_of("alarm_handler", "It handles SIGALRM.", "signal handlers"),
+    _state_of("slows_thread", "It lowers the priority of another thread.", "priority of a thread"),
+    _state_of("collector_thresholds", "It changes when garbage is collected.", "garbage collector"),
+    _state_of("autocast_dtype", "It changes the dtype of autocast.", "autocast"),
     _state_of("affinity", "It binds its process to one core.", "affinity"),
     _state_of("dispatch_mode", "It leaves a dispatch mode of torch on.", "dispatch modes"),
     _state_of("umask", "It forbids all access to new files.", "umask"),
