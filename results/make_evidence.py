@@ -37,6 +37,9 @@ LEFT_OUT = {
     "h200/core/dtypes_flashinfer": "the same for a kernel that takes long to compile",
     "h200/core/dtypes_blocks128": "the same for kernels of blocks of 128",
     "h200/core/dtypes_since": "the same again for some kernels",
+    "h200/core/dtypes_bfloat16": "the same again for all kernels but a few",
+    "h200/core/dtypes_float16": "the same again for all kernels but a few",
+    "h200/core/dtypes_float32": "the same again for all kernels but a few",
     "h200/advice/problems": "problems that predictions were held against; they stay unseen",
 }
 
