@@ -374,6 +374,8 @@ def test_a_matrix_is_no_mask():
     [
         ({"kernel": None}, "kernel is None; give a kernel's name, or auto"),
         ({"softmax_scale": "a"}, "softmax_scale is 'a'; give a number above 0"),
+        ({"deterministic": "no"}, "deterministic is 'no'; give True or False"),
+        ({"allow_unverified": "yes"}, "allow_unverified is 'yes'; give True or False"),
         ({"placement": "zigzag"}, "a placement without a strategy; give strategy="),
         ({"transport": "copy_engine"}, "a transport without a strategy; give strategy="),
         ({"mesh": 2}, "a mesh without a strategy; give strategy="),
@@ -389,6 +391,14 @@ def test_an_unknown_strategy_is_refused_as_such_without_a_mesh():
     mask = pattern_mask("causal")
     with pytest.raises(UnknownNameError, match="unknown strategy 'uliss'"):
         longca.attention(*inputs(mask, 4, 2)[:3], mask, strategy="uliss")
+
+
+@pytest.mark.parametrize("flag", [1, np.bool_(True), torch.tensor(True)])
+def test_any_truth_is_a_flag(flag):
+    mask = pattern_mask("causal")
+    given = inputs(mask, 4, 2)[:3]
+    expected = longca.attention(*given, mask, allow_unverified=True)
+    assert torch.equal(longca.attention(*given, mask, allow_unverified=flag), expected)
 
 
 @pytest.mark.parametrize("scale", [1, np.float32(0.5), torch.tensor(0.5)])

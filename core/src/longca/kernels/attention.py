@@ -93,7 +93,7 @@ def attention(
     check_inputs(q, k, v)
     if forward_ad._current_level >= 0:
         _check_no_tangent(q, k, v)
-    check_settings(kernel, softmax_scale)
+    check_settings(kernel, softmax_scale, deterministic, allow_unverified)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_without_strategy(mesh, placement, transport)
     # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
@@ -137,11 +137,13 @@ def check_mesh(strategy: str, mesh: object) -> DeviceMesh:
     return mesh
 
 
-def check_settings(kernel: object, softmax_scale: object) -> None:
+def check_settings(
+    kernel: object, softmax_scale: object, deterministic: object = False, allow_unverified: object = False
+) -> None:
     """Checks the arguments whose errors the operator's schema would word badly.
 
     Raises:
-        RequestError: The kernel is no name, or the scale no number.
+        RequestError: The kernel is no name, the scale no number, or a flag neither True nor False.
     """
     if not isinstance(kernel, str):
         raise RequestError(f"kernel is {kernel!r}; give a kernel's name, or auto")
@@ -150,6 +152,9 @@ def check_settings(kernel: object, softmax_scale: object) -> None:
         isinstance(softmax_scale, (int, float)) or hasattr(softmax_scale, "__float__")
     ):
         raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
+    for name, flag in (("deterministic", deterministic), ("allow_unverified", allow_unverified)):
+        if not (isinstance(flag, bool) or hasattr(flag, "__bool__")):
+            raise RequestError(f"{name} is {flag!r}; give True or False")
 
 
 def check_kernel(kernel: object) -> None:
@@ -196,7 +201,7 @@ def _in_parallel(
         check_inputs(q, k, v)
         if forward_ad._current_level >= 0:
             _check_no_tangent(q, k, v)
-        check_settings(settings.kernel, settings.softmax_scale)
+        check_settings(*settings)
         training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         problem = problem_of(q, k, mask, settings, training)
     except LongCAError as error:
