@@ -164,13 +164,19 @@ def test_pairs_without_a_backward_are_refused():
         Sweep.model_validate({name: value for name, value in fields.items() if value != ()})
 
 
-def test_the_suite_of_pairs_measures_the_static_masks_of_two_draws():
+def test_the_suite_of_pairs_measures_the_static_masks_of_two_draws_and_blocks():
     suite = load_suite("pairs")
-    cases = expand(suite, suite.distributions, takes=lambda case: case.kernel == "fa3+fa4")
-    kernels = {*suite.distributions, "fa3+fa4"}
-    assert {case.kernel for case in cases} == kernels
-    assert {case.pattern for case in cases} == {name for name, pattern in PATTERNS.items() if not pattern.per_head}
-    assert len(cases) == (4 + 8 * 2) * 3 * (2 * len(kernels) - 1), "masks and draws, lengths, and calls"
+    dense, sparse = ({*suite.sweep[at].kernels} for at in (0, -1))
+    cases = expand(suite, suite.distributions, takes=lambda case: case.kernel in ("fa3+fa4", "bsa_gluon+bsa"))
+    assert (
+        {case.kernel for case in cases}
+        == {*suite.distributions, "fa3+fa4", "bsa_gluon+bsa"}
+        == {*dense, *sparse, "fa3+fa4", "bsa_gluon+bsa"}
+    )
+    static = {name for name, pattern in PATTERNS.items() if not pattern.per_head}
+    assert {case.pattern for case in cases} == static | {"uniform_block_sparse"}
+    masks = {len(dense) + 1: 4 + 8 * 2, len(sparse) + 1: 2 * 2}
+    assert len(cases) == sum(count * 3 * (2 * kernels - 1) for kernels, count in masks.items()), "lengths and calls"
 
 
 def test_absurd_length_is_refused_before_anything_is_drawn():
