@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -229,8 +228,8 @@ def wrong_in_warm_up(kernel: Any, call: Call) -> Tensors:
     return right
 
 
-def behind_a_crowd(share: float = 1.0) -> None:
-    """Takes time, and the worker's clock does not show a share of it. A core keeps the first thread and others busy."""
+def behind_a_crowd() -> None:
+    """Takes time, which the worker's clock does not show. The first thread waits for a core that others keep busy."""
     cores, begin = os.sched_getaffinity(0), time.monotonic()
     is_over = threading.Event()
 
@@ -253,7 +252,7 @@ def behind_a_crowd(share: float = 1.0) -> None:
     for thread in crowd:
         thread.join()
     os.sched_setaffinity(0, cores)
-    hidden[0] += share * (time.monotonic() - begin)
+    hidden[0] += time.monotonic() - begin
 
 
 def behind_processes() -> None:
@@ -297,7 +296,6 @@ ComputesWhenCopied = computes(when_copied)
 ScalesWhenTimed = computes(scaling_when_timed)
 WrongInWarmUp = computes(wrong_in_warm_up)
 HidesBehindThreads = beside(behind_a_crowd)
-HidesHalfBehindThreads = beside(partial(behind_a_crowd, 0.5))
 HidesBehindProcesses = beside(behind_processes)
 
 

@@ -199,13 +199,6 @@ MISBEHAVING: tuple[Misbehaviour, ...] = (
         "hides_behind_threads", "It hides 40 ms while its threads keep it waiting.", _SUSPECT, "disagree", device="cpu"
     ),
     _sly(
-        "hides_half_behind_threads",
-        "It hides half of its time while its threads keep it waiting.",
-        _SUSPECT,
-        "disagree",
-        device="cpu",
-    ),
-    _sly(
         "hides_behind_processes",
         "It hides 40 ms while its processes keep it waiting.",
         _SUSPECT,
