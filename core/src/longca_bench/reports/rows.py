@@ -60,7 +60,7 @@ class Rows:
         Raises:
             RequestError: There are no records, a file cannot be read, or other paths stand beside a benchmark's.
         """
-        if any(path.suffix in SUFFIXES for path in paths):
+        if any(path.suffix in SUFFIXES and not os.path.isdir(path) for path in paths):
             if len(paths) > 1:
                 raise RequestError(f"{paths[0]} is not of one kind with the others; give one benchmark's file, or runs")
             return cls.of_benchmark(paths[0])

@@ -51,6 +51,13 @@ def test_pairs_and_operations_may_exceed_64_bits(tmp_path):
     assert (list(rows["area"]), list(rows["flops"])) == ([2.0**64], [2.0**70])
 
 
+@pytest.mark.parametrize("name", ["run.json", "run.csv"])
+def test_a_folder_named_as_a_file_is_a_run(tmp_path, name):
+    folder = write_run(tmp_path / name, [record("sdpa")])
+    assert list(Rows.read(folder)["kernel"]) == ["sdpa"]
+    assert len(Rows.read(folder, folder / "records.jsonl")) == 2
+
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "terminal"])
 def test_a_folder_may_have_any_name(tmp_path, name):
     folder = write_run(tmp_path / os.fsdecode(b"run \xff"), [record("sdpa")])
