@@ -241,6 +241,45 @@ def test_a_timeout_that_is_none_is_refused(fakes, text):
     assert ran.stderr == f"error: LONGCA_PROBE_TIMEOUT is {text!r}; give a number of seconds above 0\n"
 
 
+def test_entry_points_of_a_distribution_are_bounded(fakes):
+    fakes.add("honest", GOOD)
+    folder = fakes.add("many", RETURNS.format("[]"))
+    points = "\n".join(f"many{number:05} = many" for number in range(20_000))
+    next(folder.glob("*.dist-info/entry_points.txt")).write_text(f"[longca]\n{points}\n")
+    started = time.monotonic()
+    found = json.loads(fakes.longca("plugins", "--json").stdout)
+    assert time.monotonic() - started < 60
+    mine = [plugin for plugin in found if plugin["distribution"] == "many"]
+    assert len(mine) == 51
+    assert "it has 20000 entry points in the group longca, and at most 50 are taken" in mine[0]["problems"][0]
+    assert next(plugin["kernels"] for plugin in found if plugin["distribution"] == "honest") == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (
+            "iter(lambda: kernel('same'), None)",
+            ["provide_kernel returned several manifests named 'same'; all but the first are left out"],
+        ),
+        (
+            "(kernel(f'k{n // 2}') for n in __import__('itertools').count())",
+            [
+                *(
+                    f"provide_kernel returned several manifests named 'k{n}'; all but the first are left out"
+                    for n in range(10)
+                ),
+                "provide_kernel returned manifests with 490 more faults",
+            ],
+        ),
+    ],
+    ids=["one name", "many names"],
+)
+def test_manifests_without_end_are_said_in_a_few_lines(fakes, returned, said):
+    fakes.add("endless", RETURNS.format(returned))
+    assert fakes.plugins()["endless"]["problems"] == said
+
+
 def test_switching_plugins_off(fakes):
     for name in ("one", "two"):
         fakes.add(f"dist-{name}", GOOD.replace("good", name), entry=name)

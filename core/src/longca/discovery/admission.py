@@ -27,8 +27,8 @@ from longca.plain_text import plain_text, type_name
 __all__ = ["Admission", "HookError", "Hooks", "admit", "ask_hooks", "import_plugin"]
 
 _Any = TypeVar("_Any", bound=Manifest)
-#: Characters of a text in a manifest, manifests of a hook, and reasons of a veto.
-_MOST_TEXT, _MOST_MANIFESTS, _MOST_REASONS = 500, 1000, 20
+#: Characters of a text in a manifest, manifests of a hook, faults of these that are named, and reasons of a veto.
+_MOST_TEXT, _MOST_MANIFESTS, _MOST_FAULTS, _MOST_REASONS = 500, 1000, 10, 20
 
 
 class HookError(Exception):
@@ -194,14 +194,17 @@ def _provided(hook: pluggy.HookCaller, kind: type[_Any], problems: list[str]) ->
 
 def _valid(items: list[Any], kind: type[_Any], hook: str, problems: list[str]) -> list[_Any]:
     kept: dict[str, _Any] = {}
+    faults: dict[str, None] = {}  # a generator may yield a thousand alike
     for item in items:
         if fault := _fault(item, kind, hook):
-            if fault not in problems:  # a generator may yield a thousand alike
-                problems.append(fault)
+            faults[fault] = None
         elif item.name in kept:
-            problems.append(f"{hook} returned two manifests named {item.name!r}; the second is left out")
+            faults[f"{hook} returned several manifests named {item.name!r}; all but the first are left out"] = None
         else:
             kept[item.name] = _tidy(item)
+    problems += islice(faults, _MOST_FAULTS)
+    if (more := len(faults) - _MOST_FAULTS) > 0:
+        problems.append(f"{hook} returned manifests with {more} more faults")
     return list(kept.values())
 
 

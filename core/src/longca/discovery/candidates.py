@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from importlib_metadata import PackageNotFoundError
 from packaging.utils import canonicalize_name
@@ -20,6 +21,8 @@ __all__ = ["CORE", "GROUP", "Candidate", "find_plugins", "why_off"]
 
 GROUP = "longca"
 _MOST = 200
+#: Entry points of one distribution. Each is imported in a process of its own.
+_MOST_POINTS = 50
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,10 @@ def _candidates(distribution: Metadata) -> Iterator[Candidate]:
         yield _faulty(distribution, f"it calls itself {name}, and the files of {CORE} are elsewhere. Remove it")
         return
     record = distribution.read_text("RECORD") or ""
-    for point in points:
+    if len(points) > _MOST_POINTS:
+        fault = f"it has {len(points)} entry points in the group {GROUP}, and at most {_MOST_POINTS} are taken"
+        yield Candidate("", name, version, "", "", "", fault=f"{fault}; the others are left out")
+    for point in islice(points, _MOST_POINTS):
         try:
             module, attr = point.module, point.attr or ""
         except (AttributeError, ValueError):
