@@ -236,8 +236,21 @@ def test_kernels_are_measured_beside_a_plugin_that_hangs(fakes, where):
 
 def test_a_hang_is_waited_for_once_in_a_command(fakes):
     fakes.add("hangs", hook("mine", "open('asked', 'a').write('x')\n" + HANG))
-    fakes.says("list-capabilities", "--kernel", "mine")
+    ran = fakes.longca("list-capabilities", "--kernel", "mine")
+    assert (ran.returncode, ran.stderr) == (0, "plugin hangs: its supports_mask did not end within 5 s\n")
     assert (fakes.root / "asked").read_text() == "x"
+
+
+def test_a_plugin_that_is_slow_each_time_is_named_and_not_asked_again(fakes):
+    fakes.add("sleeps", hook("mine", "import time; time.sleep(4)\nopen('asked', 'a').write('x')"))
+    started = time.monotonic()
+    ran = fakes.longca("list-capabilities")
+    assert time.monotonic() - started < 60
+    assert (fakes.root / "asked").read_text() == "x" * 4
+    assert (ran.returncode, ran.stderr) == (
+        0,
+        "plugin sleeps: its answers took 16 s too long together, so it is not asked again\n",
+    )
 
 
 #: What a strategy's layout function does, and a part of the refusal.

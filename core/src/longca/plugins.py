@@ -231,6 +231,10 @@ class Registry:
         """The plugins, with problems that a second import and questions to their hooks show, where they are guarded."""
         return tuple(self._catalogue.examine())
 
+    def broken(self) -> dict[str, str]:
+        """The distributions of guarded plugins that are not asked again, each with the reason as a clause."""
+        return dict(self._catalogue.broken())
+
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
 

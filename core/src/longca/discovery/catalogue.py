@@ -113,9 +113,15 @@ class Catalogue:
                 yield plugin
                 continue
             problems, warnings = guarded[index].examine()
-            if guarded[index].is_broken:
+            if guarded[index].broken:
                 plugin = replace(plugin, kernels=(), strategies=())
             yield replace(plugin, problems=(*plugin.problems, *problems), warnings=(*plugin.warnings, *warnings))
+
+    def broken(self) -> Iterator[tuple[str, str]]:
+        """The distributions of plugins that are not asked again, each with the reason as a clause."""
+        for each in self._admissions:
+            if isinstance(each, Guarded) and each.broken:
+                yield each.distribution, each.broken
 
     def _unclaimed(self, manifests: list[_Any], candidate: Candidate, problems: list[str]) -> dict[str, _Any]:
         """The manifests whose names are free. The others are described in `problems`."""

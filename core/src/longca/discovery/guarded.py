@@ -30,6 +30,9 @@ __all__ = ["HOOK_SECONDS", "Guarded"]
 
 #: Seconds that a hook, or a function of a manifest, may take.
 HOOK_SECONDS = 5.0
+#: Seconds that a plugin's answers may take together beyond those that a problem or a call of a function has for free. A
+#: command may ask thousands of times, and most answers take a millisecond.
+_SPARE_SECONDS, _FREE_PROBLEM, _FREE_CALL = 15.0, 0.1, 2.0
 _PROBLEMS_AT_ONCE = 32
 #: Verdicts and layouts that are kept.
 _MOST_KNOWN, _MOST_LAYOUTS = 10_000, 32
@@ -52,6 +55,7 @@ class Guarded(Admission):
         self._host: HookHost | None = None
         self._imported = False
         self._broken = ""
+        self._slow = 0.0  # seconds beyond the free ones
         self._known: dict[Hashable, tuple[Reason, ...]] = {}
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
         self._lock = threading.RLock()  # a run on several devices asks from several threads
@@ -83,7 +87,7 @@ class Guarded(Admission):
         """Asks for the reasons against problems, up to the first that is refused, and keeps them."""
         if not asked:
             return
-        reply = self._ask(("veto", (kernel, list(asked.values()))), "its supports_mask")
+        reply = self._ask(("veto", (kernel, list(asked.values()))), "its supports_mask", len(asked) * _FREE_PROBLEM)
         if "failed" in reply:
             raise HookError(plain_text(reply["failed"]))
         if "raised" in reply:
@@ -121,7 +125,7 @@ class Guarded(Admission):
     def _call(self, manifest: Manifest, field: str, arguments: tuple[Any, ...]) -> Any:
         name = f"{getattr(manifest, field)} of plugin {self.distribution}"
         try:
-            reply = self._ask(("call", (manifest, field, arguments)), getattr(manifest, field), _MOST_BYTES)
+            reply = self._ask(("call", (manifest, field, arguments)), getattr(manifest, field), _FREE_CALL, _MOST_BYTES)
         except HookError as error:
             raise BrokenFunctionError(f"{name} gave no answer: {error}") from None
         if "broken" in reply:
@@ -155,7 +159,7 @@ class Guarded(Admission):
             for manifest in self.kernels if self.can_veto else ():
                 if (problem := sample_problem(manifest)) is not None:
                     self.ask_veto(manifest.name, (problem,))
-            names = self._ask(("replaced", ()), "a look at its process").get("replaced")
+            names = self._ask(("replaced", ()), "a look at its process", _FREE_CALL).get("replaced")
         except HookError as error:
             return [str(error)], []
         if not isinstance(names, list) or not names:
@@ -163,9 +167,9 @@ class Guarded(Admission):
         return [], [f"it replaces {plain_text(', '.join(map(plain_text, names)))} when its hooks run"]
 
     @property
-    def is_broken(self) -> bool:
-        """Whether its process failed, so that it is not asked again."""
-        return bool(self._broken)
+    def broken(self) -> str:
+        """The reason why it is not asked again, as a clause. Empty if its process did not fail."""
+        return self._broken
 
     def _await_import(self) -> HookHost:
         self.start()
@@ -186,12 +190,16 @@ class Guarded(Admission):
         self._host, self._broken = None, why
         return HookError(why)
 
-    def _ask(self, request: tuple[str, tuple[Any, ...]], doing: str, most: int = 2**20) -> dict[str, Any]:
+    def _ask(self, request: tuple[str, tuple[Any, ...]], doing: str, free: float, most: int = 2**20) -> dict[str, Any]:
         host = self._await_import()
         try:
             reply = host.ask(request, HOOK_SECONDS, doing, most)
         except HostError as error:
             raise self._break(plain_text(error)) from None
+        self._slow += max(0.0, host.took - free)
+        if self._slow > _SPARE_SECONDS:
+            host.close()
+            self._break(f"its answers took {self._slow:.0f} s too long together, so it is not asked again")
         if not isinstance(reply, dict):
             raise HookError(f"{doing} gave an answer that cannot be read")
         return reply

@@ -48,6 +48,9 @@ class HookHost:
 
     Raises:
         OSError: No process can be started.
+
+    Attributes:
+        took: Seconds that the last answer took, without those of waiting for a processor.
     """
 
     def __init__(self, candidate: Candidate, seconds: float, doing: str = "its import") -> None:
@@ -68,7 +71,7 @@ class HookHost:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._poll.register(self._output, select.POLLIN)
-        self._writer, self._said = Writer(), b""
+        self._writer, self._said, self.took = Writer(), b"", 0.0
         self._expect(seconds, doing, MOST_BYTES)
 
     def _expect(self, seconds: float, doing: str, most: int) -> None:
@@ -97,6 +100,7 @@ class HookHost:
         answer = None
         while answer is None:
             answer = self.message(0.05)
+        self.took = time.monotonic() - self._asked - (waited(self._process.pid) - self._waited)
         try:
             return json.loads(answer)
         except (ValueError, RecursionError):
