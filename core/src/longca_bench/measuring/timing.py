@@ -45,7 +45,7 @@ __all__ = [
 WARM = 0.1
 WARM_UP = 10
 #: The most samples by the device. On a CUDA device other calls come before each one.
-SAMPLES = {"cpu": 50, "cuda": 10}
+SAMPLES = {"cpu": 30, "cuda": 10}
 LEAST = 3
 #: Seconds of samples of a call.
 BUDGET = 0.25

@@ -43,7 +43,7 @@ _CASE, _KERNEL, _CHECKED = 0.5, 10.0, 2.0
 _SHARED_CASE = 9.0
 #: Calls of warm-up, the least and most samples, and the seconds of samples, as `longca_bench.measuring.timing` has them
 #: for a CPU.
-_WARM_UP, _LEAST, _SAMPLES, _BUDGET = 2, 3, 50, 0.25
+_WARM_UP, _LEAST, _SAMPLES, _BUDGET = 2, 3, 30, 0.25
 #: The most cases that are predicted, unless one mask has more, and the seconds after which no further case is.
 _MOST, _PATIENCE = 200, 10.0
 #: Kernels and reasons that a sentence names.

@@ -28,7 +28,7 @@ def test_samples_are_the_work_alone():
     assert sorted(timed.samples)[0] <= timed.median <= sorted(timed.samples)[-1]
 
 
-def test_at_least_three_samples_and_at_most_fifty():
+def test_at_least_three_samples_and_at_most_thirty():
     assert len(time_calls(lambda: time.sleep(0.02), CPU, budget=0.0).samples) == timing.LEAST
     assert len(time_calls(lambda: None, CPU, budget=10.0).samples) == timing.SAMPLES["cpu"]
 
