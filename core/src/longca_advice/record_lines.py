@@ -105,6 +105,7 @@ class RecordLines:
         environment: The content of `environment.json`, or None without one.
         seal: The link to the last line when the run last stopped, or None without `seal.json`. Empty if that holds no
             link.
+        seal_fault: The reason why `seal.json` could not be read, or an empty text.
     """
 
     file: Path
@@ -112,6 +113,7 @@ class RecordLines:
     torn: bool
     environment: bytes | None
     seal: str | None
+    seal_fault: str = ""
 
     def named(self, number: int, said: object) -> str:
         """A sentence about a line."""
@@ -127,6 +129,8 @@ class RecordLines:
         Args:
             previous: The link of each line that could be read, by the line's number.
         """
+        if self.seal_fault:
+            yield None, self.seal_fault
         if self.seal == "":
             yield None, f"{self.file.with_name(SEAL)} has no link to a last line; it was changed"
         links = {link for link in (*previous.values(), self.seal) if link}
@@ -175,7 +179,7 @@ def read_lines(path: Path) -> RecordLines:
         path: The run's folder, in which links are refused, or a file of records.
 
     Raises:
-        RequestError: A file cannot be read, is no regular file or is too large.
+        RequestError: The records or the environment cannot be read, are no regular file or are too large.
     """
     folder, file = (path, path / RECORDS) if path.is_dir() else (path.parent, path)
     try:
@@ -186,7 +190,12 @@ def read_lines(path: Path) -> RecordLines:
         raise RequestError(f"{file} has {count} lines, and at most {_MOST_LINES} are read")
     *lines, rest = content.split(b"\n")
     whole = (*lines, rest) if rest else tuple(lines)
-    return RecordLines(file, whole, bool(rest), read_beside(folder / ENVIRONMENT), _seal(folder / SEAL))
+    environment, fault = read_beside(folder / ENVIRONMENT), ""
+    try:
+        seal = _seal(folder / SEAL)
+    except RequestError as error:  # the lines are read as those of a run without a seal
+        seal, fault = None, str(error)
+    return RecordLines(file, whole, bool(rest), environment, seal, fault)
 
 
 def read_beside(file: Path) -> bytes | None:

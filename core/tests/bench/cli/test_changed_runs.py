@@ -180,6 +180,17 @@ def test_a_run_says_that_it_has_no_seal(fakes):
     )
 
 
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "FIFO"), (os.mkdir, "folder")])
+def test_a_report_names_a_seal_that_is_no_file_and_shows_the_records(fakes, run, make, kind):
+    (run / "seal.json").unlink()
+    make(run / "seal.json")
+    for command in (("report", str(run)), ("compare", str(run), str(run))):
+        ran = fakes.longca(*command)
+        assert ran.returncode == 1
+        assert f"cannot read {run}/seal.json: it is a {kind}, and a regular file is needed" in ran.stderr
+        assert "sdpa" in ran.stdout
+
+
 def test_a_linked_suite_is_read(fakes, tmp_path):
     suite = """
     name = "linked"
