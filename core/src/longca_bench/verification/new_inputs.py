@@ -90,13 +90,19 @@ def reference_at(
     ranges = ([(0, mask.seqlen_q)], some) if of_keys else (some, [(0, mask.seqlen_k)])
     part = {name: rows_at(name, getattr(inputs, name), tokens) for name in (("k", "v") if of_keys else ("q", "dout"))}
     here, given = problem.with_mask(mask.cut(*ranges)), replace(inputs, **part)
-    found = []
-    for heads in _portions(here):
-        results = {name: heads.of(name, x) for name, x in forward.items()}
-        right = _of_heads(heads.problem(here), heads.inputs(given), results, of_keys=of_keys, like=like)
-        # The gradients of all other tokens, which are those of a part, would take most of the memory.
-        rows = {name: each for name, each in right.rows.items() if (name in OF_KEYS) is of_keys}
-        found.append(replace(right, rows=rows))
+    found = [
+        _of_tokens(
+            _of_heads(
+                heads.problem(here),
+                heads.inputs(given),
+                {name: heads.of(name, x) for name, x in forward.items()},
+                of_keys=of_keys,
+                like=like,
+            ),
+            of_keys=of_keys,
+        )
+        for heads in _portions(here)
+    ]
     return replace(_joined(found), problem=here, sample=sample)
 
 
@@ -124,6 +130,11 @@ def _of_heads(
     own = out, torch.where(lse.isnan(), right.lse.to(lse.dtype), lse)
     found = gradients_of_part(here, given, (right.rows["out"].value, right.lse), own)
     return replace(found, rows={**found.rows, **right.rows})
+
+
+def _of_tokens(found: Reference, *, of_keys: bool) -> Reference:
+    """The rows of the tokens alone. Those of all tokens on the other side would take most of the memory."""
+    return replace(found, rows={name: rows for name, rows in found.rows.items() if (name in OF_KEYS) is of_keys})
 
 
 def _joined(parts: Sequence[Reference]) -> Reference:
