@@ -33,6 +33,8 @@ from longca_bench.measuring.status import Status
 
 __all__ = ["RunFolder"]
 
+#: Bytes up to which all records are read again before each one. Reading more takes long beside a short case.
+_READ_AGAIN = 2**20
 #: Parts of the environment that a resumed run must share with the earlier one.
 _SAME = ("suite", "python", "device", "cuda", "packages", "plugins", "git_revision")
 #: Differences that a message names.
@@ -72,7 +74,7 @@ class RunFolder:
         self.added = 0
         self.fault = ""
         self._links: list[str] = []  # of the lines
-        self._size, self._link = 0, ""
+        self._size, self._link, self._state = 0, "", (0, 0, 0)
         self._coming = self._environment = b""
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -126,7 +128,7 @@ class RunFolder:
             self._count_coming()  # A Ctrl-C came between the writing of a line and its counting.
         if self._links:
             self._seal()
-            if not self.fault and (change := self._change()):
+            if not self.fault and (change := self._change(at_end=True)):
                 self.fault = _changed(self.records, change)
         os.close(self._file)
         self._file = -1
@@ -180,7 +182,7 @@ class RunFolder:
         """Counts the record that was written."""
         self._follow(self._coming)
         self.added += 1
-        self._coming = b""
+        self._coming, self._state = b"", _state(self._file)
 
     def _follow(self, line: bytes) -> None:
         """Takes a line as the last one."""
@@ -188,12 +190,16 @@ class RunFolder:
         self._link = link_to(len(self._links) + 1, line)
         self._links.append(self._link)
 
-    def _change(self) -> str:
+    def _change(self, *, at_end: bool = False) -> str:
         """The change that another process made to the lines, as a clause, or an empty text.
 
-        All lines are read again. The file's times would not show a change within a tick of the system's clock.
+        All lines are read again. The file's times would not show a change within a tick of the system's clock. Where
+        that takes long they are believed until the end.
         """
-        size, content = os.fstat(self._file).st_size, os.pread(self._file, self._size, 0)
+        state = _state(self._file)
+        if self._size > _READ_AGAIN and state == self._state and not at_end:
+            return ""
+        size, content = state[0], os.pread(self._file, self._size, 0)
         lines = content.split(b"\n")
         for number, link in enumerate(self._links, 1):
             if number == len(lines):  # it has no end
@@ -267,6 +273,12 @@ class RunFolder:
                 )
         for line in held.lines:
             self._follow(line)
+
+
+def _state(file: int) -> tuple[int, int, int]:
+    """The size of an open file, and the times of its last changes."""
+    held = os.fstat(file)
+    return held.st_size, held.st_mtime_ns, held.st_ctime_ns
 
 
 def _changed(file: Path, change: str) -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,22 @@ def test_a_file_that_changes_after_the_last_record_is_found_at_the_end(run, chan
     change(folder.records)
     folder.close()
     assert f"{folder.records} {CHANGES[change]} another process wrote to it" in folder.fault
+
+
+def test_a_large_file_is_read_again_where_its_times_or_size_differ_and_at_the_end(run, monkeypatch):
+    monkeypatch.setattr("longca_bench.measuring.run_folder._READ_AGAIN", 0)
+    read, pread = [], os.pread
+    monkeypatch.setattr(os, "pread", lambda *about: read.append(about) or pread(*about))
+    folder = RunFolder(run, SURROUNDINGS)
+    for number in range(COUNT):
+        folder.append(record(case=f"{number:016x}"))
+    assert len(read) <= 1, "the first record has none before it"
+    time.sleep(0.05)  # longer than a tick of the system's clock
+    change_an_earlier_line(folder.records)
+    with pytest.raises(RecordError, match="was changed in line 2"):
+        folder.append(record(case="f" * 16))
+    folder.close()
+    assert "was changed in line 2" in folder.fault
 
 
 def test_a_changed_line_is_found_though_the_time_of_the_change_is_set_back(run, file):
