@@ -25,11 +25,26 @@ from longca_advice.costs import CostModel, Key
 from longca_advice.evidence import Row, shipped
 from longca_advice.fit import Call
 
-__all__ = ["Left", "by_kernel", "coverage", "errors", "leave_out", "points", "regret", "regrets", "structure", "usual"]
+__all__ = [
+    "Left",
+    "by_kernel",
+    "coverage",
+    "errors",
+    "leave_out",
+    "points",
+    "regret",
+    "regrets",
+    "seen",
+    "structure",
+    "usual",
+]
 
 #: A run of what other runs have none of: 1 K to 4 K tokens, and blocks of 32, 96 and 256. Without a call's own kind
 #: hardly anything like it is left to predict it from, so that its figures are apart.
 APART = "results/h200/advice/short"
+
+#: Runs of calls in a row, as in training, of kernels that were measured on a rested device too.
+LOADED = "results/h200/dense/loaded/"
 
 
 class Left(NamedTuple):
@@ -67,6 +82,13 @@ def leave_out(rows: Iterable[Row], group: Callable[[Row], Hashable] = structure)
         model = CostModel([row for row in single if group(row) != name])
         found += [_predicted(model, row) for row in left]
     return found
+
+
+def seen(rows: Iterable[Row]) -> list[Left]:
+    """Each call in a row of `LOADED`, predicted from all calls on one device, itself among them, as `auto` does."""
+    single = [row for row in rows if row.strategy is None]
+    model = CostModel(single)
+    return [_predicted(model, row) for row in single if row.run.run.startswith(LOADED)]
 
 
 def errors(left: Sequence[Left]) -> dict[str, float]:
@@ -180,6 +202,7 @@ def report(left: Sequence[Left] | None = None) -> dict[str, Any]:
         "errors": by_kernel(left),
         "coverage": coverage(left),
         "regret": regrets(usual(left)),
+        "regret of loaded calls": regrets(seen(shipped())),
         "block-sparse without the whole pattern": {"errors": errors(whole), "coverage": coverage(whole)},
     }
 
@@ -204,8 +227,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for name, row in {**found["errors"], "sparse, no pattern": apart["errors"]}.items():
         yield f"{name:<24}{row['calls']:>8}{row['unpredicted']:>6}" + _percents(row, "median", "p90", "max")
     yield f"\n{'regret':<24}{'problems':>8}{'mean':>9}{'p95':>9}{'max':>9}\n"
-    for name, row in found["regret"].items():
-        yield f"{name:<24}{row['problems']:>8}" + _percents(row, "mean", "p95", "max")
+    for title, table in (("", found["regret"]), ("loaded ", found["regret of loaded calls"])):
+        for name, row in table.items():
+            yield f"{title + name:<24}{row['problems']:>8}" + _percents(row, "mean", "p95", "max")
     yield f"\nwithin the 90 % interval: {found['coverage']:.1%}; without the whole pattern: {apart['coverage']:.1%}\n"
 
 

@@ -48,9 +48,8 @@ LEFT_OUT = {
 #: as long as the host takes to launch them, and that differed by three times between calls that compute as much.
 FROM_SECONDS = {"h200/advice/short": 5e-4}
 
-#: Kernels and forms of a run that no prediction is learnt from. fa3 computes layers otherwise since the runs before it.
-#: Its calls at 128 K were not measured since, and predictions from both ways of computing are further off.
-PARTS_LEFT_OUT = {"h200/dense/run8k-32k": ("fa3", "layers")}
+#: Since then fa3 computes layers otherwise: fewer calls, and less merging. Earlier records of layers say nothing of it.
+LAYERS_SINCE = "2026-11-23T18:23"
 
 #: Since then bsa's backward stores gradients of scores where heads share keys and all blocks have one size. It takes up
 #: to 12 % less time so, and earlier records say nothing of it.
@@ -61,9 +60,10 @@ HOPPER_SINCE = "2026-11-28"
 LAUNCHED_SINCE, LAUNCHED_UP_TO = "2026-11-28T05", 16_384
 
 #: Since then a kernel's own calls come before each timed one. Before, an H200 had rested and had higher clocks, so that
-#: a short call took less time than it does in a row of calls. Such times are scaled to those in a row.
+#: a short call took less time than it does in a row of calls. If a call was measured in both ways, its rested times are
+#: left out. Other rested times are scaled to those in a row.
 LOADED_SINCE = "2026-11-24T05"
-#: Runs of calls that have been measured before and are in the evidence. They tell by how much times are scaled.
+#: Runs of calls that were measured on a rested device before. They tell by how much times are scaled.
 AGAIN = "h200/dense/loaded/*"
 #: Calls for each point of the curve of factors over durations.
 TOGETHER = 12
@@ -72,7 +72,8 @@ TOGETHER = 12
 def rows() -> Iterator[Row]:
     """The rows of all runs, run by run."""
     found, again = _read("h200/*/*"), _read(AGAIN)
-    yield from with_observed(as_loaded(found, factors(found, again)), registry())
+    curves = factors(found, again)
+    yield from with_observed(as_loaded(in_one_condition([*found, *again]), curves), registry())
 
 
 def _read(folders: str) -> list[_Read]:
@@ -127,6 +128,13 @@ class Curve:
         return float(np.interp(log(seconds), self._durations, self._factors))
 
 
+def in_one_condition(found: Iterable[_Read]) -> list[_Read]:
+    """Rows without the rested measurements of calls that were also measured in a row of calls."""
+    kept = list(found)
+    loaded = {_call(row) for row, record in kept if row.strategy is None and not is_rested(row, record)}
+    return [(row, record) for row, record in kept if not is_rested(row, record) or _call(row) not in loaded]
+
+
 def as_loaded(found: Iterable[_Read], curves: Mapping[str, Curve]) -> Iterator[_Read]:
     """Rows with the times that calls take in a row."""
     for row, record in found:
@@ -143,17 +151,18 @@ def is_rested(row: Row, record: dict[str, Any]) -> bool:
 
 def _call(row: Row) -> Hashable:
     """What is the same in two measurements of a call."""
-    return row.kernel, row.direction, row.mask, row.work, row.heads_q, row.heads_kv, row.head_dim, row.dtype
+    return row.kernel, row.direction, row.mask, row.heads_q, row.heads_kv, row.head_dim, row.dtype
 
 
 def is_left_out(run: str, record: dict[str, Any]) -> bool:
     """Whether no prediction is learnt from a record of a run."""
-    kernel = record["kernel"]
-    return run in LEFT_OUT or (kernel, record["form"]) == PARTS_LEFT_OUT.get(run) or _is_outdated(record)
+    return run in LEFT_OUT or _is_outdated(record)
 
 
 def _is_outdated(record: dict[str, Any]) -> bool:
-    """Whether bsa's backward computes what a record measured in another way since."""
+    """Whether a kernel computes what a record measured in another way since."""
+    if (record["kernel"], record["form"], record.get("strategy")) == ("fa3", "layers", None):
+        return bool(record["finished"] < LAYERS_SINCE)
     about = record["kernel"], record["direction"], record["pattern"]
     if about != ("bsa", "backward", "uniform_block_sparse") or record["heads_kv"] == record["heads_q"]:
         return False
