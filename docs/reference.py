@@ -22,6 +22,7 @@ from typing import Any
 
 import in_place
 import typer.main
+import verified_records
 from pydantic import BaseModel
 
 DOCS = Path(__file__).resolve().parent
@@ -188,6 +189,12 @@ def mistakes() -> str:
     return _table(("mistake", "sentence"), [(f"`{each}`", each.says) for each in Mistake])
 
 
+def verified_kernels() -> str:
+    """The newest record of each verified kernel, and whether it is of today's code."""
+    head = ("kernel or pair", "date (UTC)", "device", "versions", "code", "record")
+    return _table(head, verified_records.table_rows())
+
+
 def commands() -> str:
     """Every command, with its arguments and options."""
     from longca_bench.cli.app import app
@@ -302,6 +309,7 @@ GENERATED: dict[str, Callable[[], str]] = {
         constants,
         function_arguments,
         mistakes,
+        verified_kernels,
         commands,
     )
 }

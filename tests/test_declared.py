@@ -1,8 +1,9 @@
 """What is declared is what was measured: every offer of this repository's kernels against its record of a GPU.
 
-`results/h200/verify.json` is what `longca verify --json` wrote on H200s. An offer that is changed, added or taken away,
-in any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that the kernel is
-to be verified again.
+The records are files of `longca verify --json`, and the newest of a kernel counts. An offer that is changed, added or
+taken away, in any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that
+the kernel is to be verified again. A change of the kernel's code is no failure: the guide lists the kernels that were
+verified with earlier code.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from longca import Offer, registry
+from longca.manifests.pairs import split
 from longca.masks import Form
 from longca_bench.conformance.subject import OVERTAKEN
 
+from .docs_pages import docs_module
 from .imports import DISTRIBUTIONS, ROOT
 
-RECORD = ROOT / "results" / "h200" / "verify.json"
 CAPABILITY = "9.0"
 #: Kernels of PyTorch's own operators, which PyTorch verifies on its devices.
 PYTORCH = {"naive", "sdpa", "online"}
@@ -100,8 +102,8 @@ def _text(offer: Any) -> str:
 
 @cache
 def _record() -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = json.loads(RECORD.read_text(encoding="utf-8"))
-    return found
+    """The newest record of each single kernel."""
+    return {name: found.offers for name, found in docs_module("verified_records").newest().items() if not split(name)}
 
 
 def _unverified() -> str:
@@ -154,6 +156,54 @@ def test_no_other_device_is_said_to_be_verified(kernel):
 
 def test_no_record_is_of_a_kernel_that_is_gone():
     assert set(_record()) | _waiting() == set(_kernels())
+
+
+def test_records_that_name_their_device_are_of_this_capability():
+    devices = [found.device for found in docs_module("verified_records").newest().values() if found.device]
+    assert {".".join(map(str, device["capability"])) for device in devices} <= {CAPABILITY}
+
+
+DIGESTS = {"one": "1" * 32, "two": "2" * 32}
+ABOUT = {"finished": "2026-12-01T10:20:30+00:00", "device": {"name": "NVIDIA H100"}, "versions": {"torch": "2.11.0"}}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "today", "said"),
+    [
+        ([], DIGESTS, "verified with earlier code, date not recorded"),
+        ({**ABOUT, "offers": [], "sources": DIGESTS}, DIGESTS, "today's code"),
+        ({**ABOUT, "offers": [], "sources": DIGESTS}, {"one": DIGESTS["one"]}, "today's code"),
+        (
+            {**ABOUT, "offers": [], "sources": DIGESTS},
+            {**DIGESTS, "two": "3" * 32},
+            "verified with earlier code: `two` changed",
+        ),
+        ({**ABOUT, "offers": [], "sources": {**DIGESTS, "two": None}}, DIGESTS, "not known: `two` has no digest"),
+        ({**ABOUT, "offers": [], "sources": DIGESTS}, {"one": None}, "not known: `one` has no digest"),
+    ],
+)
+def test_a_record_is_of_todays_code_only_if_its_digests_are(tmp_path, recorded, today, said):
+    records = docs_module("verified_records")
+    (tmp_path / "verify.json").write_text(json.dumps({"kernel": recorded}))
+    found = records.read(tmp_path / "verify.json")["kernel"]
+    assert records.standing(found, today) == said
+    assert found.finished == ("" if isinstance(recorded, list) else ABOUT["finished"])
+
+
+def test_the_newest_record_of_a_kernel_counts(tmp_path, monkeypatch):
+    records = docs_module("verified_records")
+    dated = {"offers": [], "sources": DIGESTS, **ABOUT}
+    later = {**dated, "finished": "2026-12-02T00:00:00+00:00"}
+    for name, found in {"a": {"one": dated, "two": []}, "b": {"one": later, "three": []}, "c": {"one": []}}.items():
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "verify.json").write_text(json.dumps(found))
+    monkeypatch.setattr(records, "ROOT", tmp_path)
+    newest = {kernel: (found.record, found.finished) for kernel, found in records.newest().items()}
+    assert newest == {
+        "one": ("results/b/verify.json", later["finished"]),
+        "two": ("results/a/verify.json", ""),
+        "three": ("results/b/verify.json", ""),
+    }
 
 
 def offer(**fields: Any) -> Offer:

@@ -274,7 +274,9 @@ def test_an_installed_plugin_is_found(with_example):
 
 @pytest.mark.exhaustive
 def test_an_installed_plugins_kernel_is_verified(with_example):
-    checks = with_example.longca("verify", "--kernel", "online")["online"]
+    found = with_example.longca("verify", "--kernel", "online")["online"]
+    assert [*found["sources"]] == ["longca_example"]
+    checks = found["offers"]
     assert {check["dtype"] for check in checks} == {"float64", "float32", "bfloat16", "float16"}
     assert all(check["passed"] for check in checks)
 

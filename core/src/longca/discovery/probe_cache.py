@@ -19,6 +19,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from longca.discovery.candidates import Candidate
+from longca.discovery.module_specs import module_specs
 from longca.import_path import import_path
 from longca.manifests import API_VERSION, KernelManifest, Offer, StrategyManifest
 from longca.paths import cache_dir
@@ -124,20 +125,11 @@ def _module_files(module: str) -> Iterator[SourceFile]:
 
     In an editable install these files change while RECORD stays the same.
     """
-    where, name = None, ""
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        try:
-            specs = (finder.find_spec(name, where) for finder in sys.meta_path)
-            spec = next((spec for spec in specs if spec is not None), None)
-            if spec is None:
-                return
-            where = spec.submodule_search_locations and list(spec.submodule_search_locations)
+    with suppress(OSError):
+        for spec in module_specs(module):
             if spec.has_location and spec.origin:
                 about = os.stat(spec.origin)
                 yield spec.origin, about.st_mtime_ns, about.st_size
-        except Exception:  # a third-party finder may raise anything
-            return
 
 
 @cache

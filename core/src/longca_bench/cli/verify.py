@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
-from longca_bench.cli.finding_json import finding_as_json
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
+from longca_bench.cli.verification_json import verification_as_json
 from longca_bench.measuring.options import DEADLINE
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def verify(
 
     The table shows the worst row of each offer beside the error of PyTorch's own arithmetic. Kernels run in processes
     of their own. The exit code is 1 if an offer is wrong, raises, crashes, hangs or runs out of memory, or if nothing
-    of a named kernel can be verified here.
+    of a named kernel can be verified here. With --json the answer also has the date, the device, the versions of the
+    packages and a digest of the sources of each kernel.
 
     An offer that passed with --unverified counts as verified on this machine, until another version of the kernel, of a
     package that it requires or of PyTorch is installed. A kernel that is wrong is passed over by kernel='auto' on this
@@ -164,6 +166,7 @@ def verify(
             each = " or ".join(singles(name))
             raise RequestError(f"{name} is a mix, whose kernels are verified one by one; name {each}")
 
+    from longca_bench.conformance.circumstances import Circumstances
     from longca_bench.conformance.noting import doubt, note
     from longca_bench.conformance.offers import verify_kernels
     from longca_bench.conformance.road import Road
@@ -172,6 +175,8 @@ def verify(
 
     found: dict[str, list[OfferCheck]] = {}
     waiting: dict[str, int] = {}
+    circumstances = {name: Circumstances.of(registry, name, where) for name in names} if as_json else {}
+    finished: dict[str, datetime] = {}
     road = Road(timeout=timeout)
     try:
         for name, checks, left in verify_kernels(
@@ -179,7 +184,7 @@ def verify(
         ):
             if unverified and not checks:
                 continue
-            found[name], waiting[name] = checks, left
+            found[name], waiting[name], finished[name] = checks, left, datetime.now(UTC)
             if left:
                 continue
             if unverified:
@@ -192,7 +197,8 @@ def verify(
             for wrong, is_kept in doubt(registry, name, where, checks).items():
                 _say_doubted(wrong, is_kept=is_kept, quietly=as_json)
         if as_json:
-            print_json({name: [_as_json(check) for check in found[name]] for name in names if name in found})
+            done = [name for name in names if name in found]
+            print_json({name: verification_as_json(found[name], finished[name], circumstances[name]) for name in done})
         for name, left in () if as_json else waiting.items():
             if left:
                 print_verification(console(), name, found[name])
@@ -243,22 +249,3 @@ def _refuse_nothing(found: Mapping[str, list[OfferCheck]], named: Collection[str
     missed = [name for name in nothing if name in named] or nothing
     reasons = dict.fromkeys(check.skipped.rstrip(".") for name in missed for check in found[name])
     raise VerificationError(f"nothing of {', '.join(missed)} was verified here: {'; '.join(reasons)}")
-
-
-def _as_json(check: OfferCheck) -> dict[str, Any]:
-    return {
-        "offer": check.offer.model_dump(mode="json"),
-        "form": str(check.offer.form),
-        "dtype": check.dtype,
-        "direction": check.direction,
-        "status": str(check.status),
-        "passed": check.passed,
-        "skipped": check.skipped or None,
-        "error": check.error or None,
-        "masks": check.masks,
-        "worst": finding_as_json(*check.worst) if check.worst else None,
-        "calls": check.calls,
-        "wrong_calls": check.wrong_calls,
-        "seconds": round(check.seconds, 3),
-        "failures": [finding_as_json(*failure) for failure in check.failures],
-    }

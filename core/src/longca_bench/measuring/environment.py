@@ -19,7 +19,7 @@ from longca_advice.evidence import Run
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.suites.suite import Suite
 
-__all__ = ["environment", "surroundings", "this_machine"]
+__all__ = ["device_facts", "environment", "surroundings", "this_machine"]
 
 _PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
 
@@ -37,13 +37,20 @@ def surroundings(registry: plugins.Registry, device: Device) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "device": {"kind": device.kind, "name": device.name, "capability": device.capability, "memory": device.memory},
-        "cuda": torch.version.cuda,
-        "driver": driver_version(),
+        **device_facts(device),
         "gpu": gpu_state() if device.kind == "cuda" else None,
         "packages": {name: installed_version(name) for name in _package_names(registry)},
         "plugins": {p.name: {"distribution": p.distribution, "version": p.version} for p in registry.plugins},
         "git_revision": _git_revision(),
+    }
+
+
+def device_facts(device: Device) -> dict[str, Any]:
+    """A device, with the versions of CUDA and of its driver."""
+    return {
+        "device": {"kind": device.kind, "name": device.name, "capability": device.capability, "memory": device.memory},
+        "cuda": torch.version.cuda,
+        "driver": driver_version(),
     }
 
 

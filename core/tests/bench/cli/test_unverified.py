@@ -101,7 +101,7 @@ def test_an_offer_is_verified_once_and_then_used_like_others(on_a100, jobs):
     assert ran.returncode == 1, "one of the two kernels is wrong"
     found = json.loads(ran.stdout)
     assert list(found) == ["fresh", "broken"], "kernels that were verified on such devices are left out"
-    assert [row["status"] for rows in found.values() for row in rows] == ["ok", "ok", "ok", "wrong"]
+    assert [row["status"] for each in found.values() for row in each["offers"]] == ["ok", "ok", "ok", "wrong"]
     assert ran.stderr == "fresh: 1 of 1 offers passed, and count as verified on Fake A100 (compute capability 8.0)\n"
     assert listed(on_a100, "fresh") == ("here", "verified here")
     assert listed(on_a100, "broken") == ("expected", None)

@@ -2,12 +2,15 @@
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -66,10 +69,27 @@ def test_halves_are_verified_alone_and_together(halves, jobs):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout)
     assert list(found) == ["back", "ahead+back"]
-    for (row,) in found.values():
+    for each in found.values():
+        (row,) = each["offers"]
         assert row["passed"]
         assert (row["direction"], row["form"]) == ("backward", "row_intervals")
         assert row["offer"]["forward"] is False
+
+
+def test_json_says_when_where_and_with_which_code(halves):
+    asked = ("verify", "--kernel", "ahead", "--kernel", "ahead+back", "--device", "cpu", "--json")
+    before = datetime.now(UTC).replace(microsecond=0)
+    found = json.loads(halves.longca(*asked).stdout)
+    for each in found.values():
+        assert before <= datetime.fromisoformat(each["finished"]) <= datetime.now(UTC)
+        assert each["device"]["kind"] == "cpu"
+        known = {name: each["versions"][name] for name in ("python", "torch", "longca-core")}
+        assert known == {
+            "python": platform.python_version(), "torch": version("torch"), "longca-core": version("longca-core")
+        }  # fmt: skip
+        assert each["versions"]["halves"] == "1.0"
+        assert [*each["sources"]] == ["half_kernels", "halves"]
+        assert all(re.fullmatch("[0-9a-f]{32}", digest) for digest in each["sources"].values())
 
 
 GPU_ALONE = """
@@ -98,7 +118,7 @@ def test_nothing_verified_is_a_failure_with_its_reason(halves, options):
 def test_a_wrong_backward_is_found_whoever_computes_the_forward(halves, kernel):
     ran = halves.longca("verify", "--kernel", kernel, "--device", "cpu", "--json")
     assert ran.returncode == 1
-    ((row,),) = json.loads(ran.stdout).values()
+    (row,) = json.loads(ran.stdout)[kernel]["offers"]
     assert {failure["tensor"] for failure in row["failures"]} == {"dv", "dv as a part"}
 
 
@@ -254,7 +274,7 @@ def test_whatever_a_kernel_does_is_named_and_the_next_one_is_verified(ending):
     named = [word for name in SAYS for word in ("--kernel", name)]
     ran = ending.longca("verify", *named, "--device", "cpu", "--timeout", "8", "--json")
     assert (ran.returncode, ran.stderr) == (1, "")
-    found = {name: row for name, (row,) in json.loads(ran.stdout).items()}
+    found = {name: each["offers"][0] for name, each in json.loads(ran.stdout).items()}
     assert {name: row["status"] for name, row in found.items()} == {name: status for name, (status, _) in SAYS.items()}
     for name, (status, part) in SAYS.items():
         said = [found[name]["error"] or "", *map(_text, found[name]["failures"])]
@@ -290,7 +310,7 @@ def test_a_kernel_that_is_wrong_now_and_then_is_found_with_how_often(ending, ker
     asked = ("verify", "--kernel", kernel, "--device", "cpu", "--repeat", "10")
     ran = ending.longca(*asked, "--json")
     assert (ran.returncode, ran.stderr) == (int(wrong > 0), "")
-    ((row,),) = json.loads(ran.stdout).values()
+    (row,) = json.loads(ran.stdout)[kernel]["offers"]
     masks = len(row["masks"])
     assert (row["calls"], row["wrong_calls"]) == (10 * masks, wrong * masks)
     assert 0 < row["seconds"] < 600
@@ -363,7 +383,7 @@ def test_ctrl_c_tells_what_was_verified_before(fakes, tmp_path, form):
         assert "tired: interrupted before 1 of its 2 rows" in err
         assert "fast: interrupted" not in err
         return
-    told = json.loads(out)
+    told = {name: each["offers"] for name, each in json.loads(out).items()}
     assert list(told) == ["fast", "tired"]
     assert [row["direction"] for row in told["fast"]] == ["forward", "backward"]
     assert [row["direction"] for row in told["tired"]] == ["forward"]

@@ -1,0 +1,53 @@
+"""The verification of a kernel as JSON: its offers, and when, where and with which code they were verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from longca_bench.cli.finding_json import finding_as_json
+
+if TYPE_CHECKING:
+    from longca_bench.conformance.circumstances import Circumstances
+    from longca_bench.conformance.offers import OfferCheck
+
+__all__ = ["verification_as_json"]
+
+
+def verification_as_json(
+    checks: Sequence[OfferCheck], finished: datetime, circumstances: Circumstances
+) -> dict[str, Any]:
+    """The verification of one kernel as plain data.
+
+    Args:
+        checks: The checks of its offers.
+        finished: The time of the last check, in UTC.
+        circumstances: The circumstances.
+    """
+    return {
+        "finished": finished.isoformat(timespec="seconds"),
+        **circumstances.device,
+        "versions": circumstances.versions,
+        "sources": circumstances.sources,
+        "offers": [_check_as_json(check) for check in checks],
+    }
+
+
+def _check_as_json(check: OfferCheck) -> dict[str, Any]:
+    return {
+        "offer": check.offer.model_dump(mode="json"),
+        "form": str(check.offer.form),
+        "dtype": check.dtype,
+        "direction": check.direction,
+        "status": str(check.status),
+        "passed": check.passed,
+        "skipped": check.skipped or None,
+        "error": check.error or None,
+        "masks": check.masks,
+        "worst": finding_as_json(*check.worst) if check.worst else None,
+        "calls": check.calls,
+        "wrong_calls": check.wrong_calls,
+        "seconds": round(check.seconds, 3),
+        "failures": [finding_as_json(*failure) for failure in check.failures],
+    }
