@@ -96,6 +96,64 @@ def test_the_reasons_are_those_of_the_nearest_offer():
     assert "compute capability ==9.0" in str(reason)
 
 
+@pytest.mark.parametrize(
+    ("offers", "fields", "message"),
+    [
+        (
+            [{"max_seqlen": 16}, {"max_seqlen": 32, "deterministic": True}],
+            {},
+            "fake takes at most 32 tokens here; 64 were asked.",
+        ),
+        (
+            [{"head_dims": (16, 64)}, {"head_dims": (96, 64)}],
+            {},
+            "fake takes head dimensions 16, 64, 96; 128 was asked.",
+        ),
+        (
+            [{"head_dims": (16, 96)}, {"max_head_dim": 32}, {"max_head_dim": 64}],
+            {},
+            "fake takes head dimensions up to 64 or 96; 128 was asked.",
+        ),
+        (
+            [{"head_dims": (64,)}, {"head_dim_multiple": 8}],
+            {"head_dim": 100},
+            "fake takes head dimensions 64 or that are multiples of 8; 100 was asked.",
+        ),
+        (
+            [{"dtypes": ("float16",)}, {"dtypes": ("float64", "float16")}],
+            {},
+            "fake takes float16, float64; bfloat16 was asked.",
+        ),
+        (
+            [{"verified_on": "==9.0"}, {"verified_on": None, "expected_on": "==10.0"}],
+            {"device": SM80},
+            "fake needs compute capability ==9.0 or ==10.0; this device has 8.0.",
+        ),
+        # An offer that is refused for another reason too says nothing about this one.
+        (
+            [{"head_dims": (64,)}, {"head_dims": (96,), "dtypes": ("float32",)}],
+            {},
+            "fake takes head dimensions 64; 128 was asked.",
+        ),
+        # It takes float32, but with other head dimensions. In bfloat16 it takes this one.
+        (
+            [{"head_dims": (64, 128)}, {"head_dims": (16,), "dtypes": ("float32",)}],
+            {"dtype": "float32"},
+            "fake takes head dimensions 16 here; 128 was asked.",
+        ),
+        # What is asked for stays, and its limits are told.
+        (
+            [{}, {"deterministic": True, "max_seqlen": 32}],
+            {"deterministic": True},
+            "fake takes at most 32 tokens here; 64 were asked.",
+        ),
+    ],
+)
+def test_a_reason_quotes_what_all_near_offers_accept(offers, fields, message):
+    (reason,) = resolve_manifest(manifest(*offers), problem(**fields)).reasons
+    assert str(reason) == message
+
+
 def test_unequal_lengths_and_heads_of_a_mask():
     rectangle = masks.build("causal", 32, seqlen_k=64)
     assert list(reasons({}, problem(rectangle))) == ["lengths"]

@@ -1,9 +1,8 @@
 """Resolving: the one place that decides whether a kernel takes a problem, and by which offer.
 
 The order of the checks is fixed: mask, device, then the rest. If no offer covers the problem, the verdict has the
-reasons of the nearest offer. An offer that takes the mask's form is nearer than one that does not, and then fewer
-reasons are nearer. An offer that nobody verified on the device covers a problem that allows it, if no verified offer
-does.
+reasons of the nearest offers. An offer that nobody verified on the device covers a problem that allows it, if no
+verified offer does.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from longca.manifests.kernel import KernelManifest
+from longca.manifests.nearest import capabilities, nearest_reasons
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import missing
 from longca.manifests.problem import Device, Problem
@@ -73,29 +73,22 @@ def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None) 
 
 
 def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
-    nearest: tuple[Reason, ...] | None = None
-    least: tuple[bool, bool, bool, int] | None = None
+    refusals: list[tuple[Offer, tuple[Reason, ...]]] = []
     unverified: Offer | None = None
     for offer in manifest.offers:
         reasons = tuple(_objections(manifest, offer, problem))
         if not reasons and not (problem.allow_unverified and standing(manifest.name, offer, problem.device).is_open):
             return Verdict(manifest.name, offer)
-        if not reasons:
+        if reasons:
+            refusals.append((offer, reasons))
+        else:
             unverified = unverified or offer
-        distance = _distance(offer, problem, reasons)
-        if least is None or distance < least:
-            nearest, least = reasons, distance
     if unverified is not None:
         return Verdict(manifest.name, unverified, unverified=True)
-    assert nearest is not None, "a manifest has at least one offer"
+    nearest = nearest_reasons(manifest.name, refusals, problem)
     if any(reason.code == "form" for reason in nearest):
         nearest = (_no_form(manifest, problem),)
     return Verdict(manifest.name, None, nearest)
-
-
-def _distance(offer: Offer, problem: Problem, reasons: tuple[Reason, ...]) -> tuple[bool, bool, bool, int]:
-    codes = {reason.code for reason in reasons}
-    return "form" in codes, "device" in codes, not offer.runs_on(problem.device.kind), len(reasons)
 
 
 def _objections(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:
@@ -152,14 +145,14 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
     elif found is not Standing.NOT_OFFERED:
         return
     elif device.kind == "cpu":
-        yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices ({_capabilities(offer)})")
+        yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices ({capabilities([offer])})")
     elif not offer.runs_on("cuda"):
         yield Reason("device", f"this device is {device}", f"{name} runs on CPUs")
     else:
         yield Reason(
             "device",
             f"this device has {device.capability_text or 'none known'}",
-            f"{name} needs {_capabilities(offer)}",
+            f"{name} needs {capabilities([offer])}",
         )
 
 
@@ -175,10 +168,6 @@ def _unverified(name: str, offer: Offer, device: Device) -> Reason:
         return Reason("unverified", asked, failed, f"Run {_VERIFY} again once the reason is gone")
     advice = f"Run {_VERIFY}, or give allow_unverified=True, or --unverified to `longca run`"
     return Reason("unverified", asked, f"{name} should run on this device, and nobody verified it there", advice)
-
-
-def _capabilities(offer: Offer) -> str:
-    return f"compute capability {' or '.join(filter(None, (offer.verified_on, offer.expected_on)))}"
 
 
 def _about_tensors(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:

@@ -1,0 +1,110 @@
+"""The nearest offers: those that come closest to a problem, and their reasons in one place.
+
+An offer that takes the mask's form is nearer than one that does not. Then fewer reasons are nearer. Among as many, a
+reason against a size is nearer than one against the dtype, and both are nearer than one against a feature, such as a
+backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from longca.manifests.offers import Offer
+from longca.manifests.problem import Problem
+from longca.manifests.verdict import Reason
+
+__all__ = ["capabilities", "nearest_reasons"]
+
+#: The reasons against an offer.
+Refusal = tuple[Offer, tuple[Reason, ...]]
+
+#: Reasons against the features that a problem asks for, whatever its sizes and its dtype.
+_FEATURES = {"gqa", "mask_heads", "composition", "direction", "deterministic"}
+
+
+def nearest_reasons(name: str, refusals: Sequence[Refusal], problem: Problem) -> tuple[Reason, ...]:
+    """The reasons of the nearest offer. Each quotes what all offers accept that are refused for the same things.
+
+    Args:
+        name: The kernel's name.
+        refusals: Each of its offers, with at least one reason against it.
+        problem: The problem.
+    """
+    distances = [_distance(*refusal, problem) for refusal in refusals]
+    near = [refusal for refusal, distance in zip(refusals, distances, strict=True) if distance == min(distances)]
+    reasons = near[0][1]
+    found = []
+    for index, reason in enumerate(reasons):
+        alike = [(offer, others[index]) for offer, others in near if _differ_in(index, reasons, others)]
+        offered = _accepted(name, reason, alike, problem)
+        if reason.code == "head_dim" and any(_takes_head_dim(others) for _, others in refusals):
+            offered += " here"
+        found.append(replace(reason, offered=offered))
+    return tuple(found)
+
+
+#: The distance of an offer from a problem, the gravest part first.
+Distance = tuple[bool, bool, bool, int, int, bool]
+
+
+def _distance(offer: Offer, reasons: tuple[Reason, ...], problem: Problem) -> Distance:
+    codes = [reason.code for reason in reasons]
+    features = sum(code in _FEATURES for code in codes)
+    grave = "form" in codes, "device" in codes, not offer.runs_on(problem.device.kind)
+    return (*grave, len(reasons), features, "dtype" in codes)
+
+
+def _differ_in(index: int, reasons: tuple[Reason, ...], others: tuple[Reason, ...]) -> bool:
+    """Whether the reasons against two offers are the same but for what one reason says is offered."""
+    return len(others) == len(reasons) and all(
+        (one.code, one.asked) == (other.code, other.asked) and (number == index or one == other)
+        for number, (one, other) in enumerate(zip(reasons, others, strict=True))
+    )
+
+
+def _takes_head_dim(reasons: tuple[Reason, ...]) -> bool:
+    """Whether an offer for this device takes the mask's form and the head dimension. It is refused for another reason."""
+    return not {reason.code for reason in reasons} & {"form", "device", "unverified", "head_dim"}
+
+
+def _accepted(name: str, reason: Reason, alike: Sequence[tuple[Offer, Reason]], problem: Problem) -> str:
+    """What some offers accept, in words. One of the offers is refused for a reason, and the others likewise."""
+    accepts = _ACCEPTS.get(reason.code)
+    if accepts is None or len({other.offered for _, other in alike}) == 1:
+        return reason.offered
+    return accepts(name, [offer for offer, _ in alike], problem) or reason.offered
+
+
+def _dtypes(name: str, offers: Sequence[Offer], problem: Problem) -> str:
+    return f"{name} takes {', '.join(dict.fromkeys(dtype for offer in offers for dtype in offer.dtypes))}"
+
+
+def _head_dims(name: str, offers: Sequence[Offer], problem: Problem) -> str:
+    most = max((offer.max_head_dim or 0 for offer in offers if offer.head_dims is None), default=0)
+    listed = sorted({dim for offer in offers for dim in offer.head_dims or () if dim > most})
+    multiples = sorted({offer.head_dim_multiple for offer in offers if problem.head_dim % offer.head_dim_multiple})
+    parts = [f"up to {most}"] * (most > 0) + [", ".join(map(str, listed))] * bool(listed)
+    parts += [f"that are multiples of {' or '.join(map(str, multiples))}"] * bool(multiples)
+    return f"{name} takes head dimensions {' or '.join(parts)}"
+
+
+def _lengths(name: str, offers: Sequence[Offer], problem: Problem) -> str:
+    return f"{name} takes at most {max(offer.max_seqlen or 0 for offer in offers)} tokens here"
+
+
+def _devices(name: str, offers: Sequence[Offer], problem: Problem) -> str:
+    """The capabilities that offers need. On a CPU one offer's are enough."""
+    return "" if problem.device.kind == "cpu" else f"{name} needs {capabilities(offers)}"
+
+
+#: What some offers accept, for the reasons whose words have a range.
+_ACCEPTS: dict[str, Callable[[str, Sequence[Offer], Problem], str]] = {
+    "dtype": _dtypes, "head_dim": _head_dims, "lengths": _lengths, "device": _devices
+}  # fmt: skip
+
+
+def capabilities(offers: Sequence[Offer]) -> str:
+    """The compute capabilities of some offers in words."""
+    every = dict.fromkeys(text for offer in offers for text in (offer.verified_on, offer.expected_on) if text)
+    return f"compute capability {' or '.join(every)}"
