@@ -2,10 +2,11 @@
 
 The cost model decides if it can. Among the kernels and pairs that are valid and installed here, the choice with the
 least predicted time wins: the time of the forward, or in training of forward and backward together. The predictions
-come from the table that is shipped with LongCA and from the measurements of this machine. A kernel without a prediction
-is not compared with the others. A kernel is passed over if LongCA found its installed version wrong or suspect on this
-device. A choice that does not fit into the device's memory is passed over, unless nothing fits. If the least time
-goes beyond the measurements, `naive` comes after all choices within its interval.
+come from the table that is shipped with LongCA and from the measurements of this machine. A prediction that goes
+beyond the measurements counts as slow as its interval allows. A kernel without a prediction is not compared with the
+others. A kernel is passed over if LongCA found its installed version wrong or suspect on this device. A choice that
+does not fit into the device's memory is passed over, unless nothing fits. If the least time goes beyond the
+measurements, `naive` comes after all choices within its interval.
 
 If nothing has a prediction for this GPU, the predictions for the measured GPU with the nearest compute capability
 decide, and the reason says so. Pairs count only if the compute capability is the same.
@@ -86,8 +87,8 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     asked, candidates = _candidates(asked, {name: alone[name] for name in valid}, sharded)
     if not candidates:
         return replace(_first(asked, verdicts or alone, valid), wrong=(*known.notes, *doubted))
-    fastest_first = sorted(candidates, key=lambda candidate: candidate.seconds)
-    choice = _predicted(asked, _reference_last(fastest_first))
+    ranked = sorted(candidates, key=lambda candidate: candidate.ranked)
+    choice = _predicted(asked, _reference_last(ranked))
     about = ". Times are those of the whole mask on one device" if sharded else ""
     return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
 

@@ -159,7 +159,8 @@ class Recommendation:
         problem: The problem, as plain data.
         device: The device that the recommendation is for.
         ranks: Devices that share the problem.
-        choices: The choices that fit, the fastest first, followed by the choices that do not fit.
+        choices: The choices that fit, the fastest first, followed by the choices that do not fit. A choice that goes
+            beyond the measurements comes after the measured ones that its interval reaches.
         unmeasured: The valid choices without a prediction, in the order of the plugins. They are not ranked.
         refused: The kernels and strategies that are not valid, and the reasons.
         notes: Further remarks, in sentences.
@@ -177,7 +178,7 @@ class Recommendation:
 
     @property
     def best(self) -> Choice | None:
-        """The fastest choice that fits, or None if none fits."""
+        """The first choice that fits, or None if none fits."""
         first = next(iter(self.choices), None)
         return first if first is not None and first.fits is not False else None
 

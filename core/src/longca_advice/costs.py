@@ -66,6 +66,7 @@ class Estimate:
         nearest: The most similar measured call: its run and case.
         outside: The properties of the call that lie outside the evidence, in words. Empty if there are none.
         versions: The packages whose version here differs from the measured one, in words.
+        unseen: Whether no call of such a length, density, data type, head dimension or block size was measured.
     """
 
     seconds: float
@@ -75,6 +76,12 @@ class Estimate:
     nearest: str
     outside: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
+    unseen: bool = False
+
+    @property
+    def ranked(self) -> float:
+        """Seconds to rank it by. An unseen call counts as slow as its interval allows."""
+        return self.high if self.unseen else self.seconds
 
 
 @dataclass(frozen=True)
@@ -178,14 +185,16 @@ class CostModel:
             return None
         near, group = found
         seconds, low, high = predicted[0]
-        outside = tuple(_outside(key, near, group, call, seconds))
+        unseen = tuple(_unseen(key, near, group, call))
+        outside = (*unseen, *_unsure(group, call, seconds))
         nearest = group.rows[group.fit.nearest(call)]
         # Outside the evidence the interval is wider on both sides: by as much again, for each thing that is outside.
         widen = (high / seconds) ** len(outside)
         if any(text.startswith(("blocks", "under")) for text in outside):
             widen *= _UNSURE
         versions = tuple(_other_versions(nearest.run.packages))
-        return Estimate(seconds, low / widen, high * widen, len(group.rows), nearest.source, outside, versions)
+        low, high, known = low / widen, high * widen, len(group.rows)
+        return Estimate(seconds, low, high, known, nearest.source, outside, versions, bool(unseen))
 
     @cached_property
     def _measured(self) -> frozenset[tuple[str, str, str]]:
@@ -216,8 +225,8 @@ class CostModel:
         return self._groups[key, family]
 
 
-def _outside(key: Key, near: Key, group: _Group, call: Call, seconds: float) -> Iterable[str]:
-    """The properties of a call that lie outside the evidence, in words."""
+def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
+    """The properties of a call that no measured call has, in words."""
     if near.head_dim != key.head_dim:
         yield f"head dimension {key.head_dim}; measured is {near.head_dim}"
     if near.dtype != key.dtype:
@@ -230,18 +239,23 @@ def _outside(key: Key, near: Key, group: _Group, call: Call, seconds: float) -> 
     thinnest, _ = group.densities
     if _density(call.work) * _BEYOND < thinnest:
         yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"
+    if call.work.path.startswith("block_sparse") and not group.count(call.work.path):
+        sizes = sorted(map(_blocks, group.paths), key=lambda size: (len(size), size))
+        yield f"blocks of {_blocks(call.work.path)} tokens; measured are {', '.join(sizes)}"
+
+
+def _unsure(group: _Group, call: Call, seconds: float) -> Iterable[str]:
+    """The properties of a call that the evidence says little of, in words."""
     if seconds < _LAUNCHED:
         yield f"under {_LAUNCHED * 1e3:.1f} ms a call takes as long as the host takes to launch it"
-    if call.work.path.startswith("block_sparse") and group.count(call.work.path) < _ENOUGH:
-        yield _about_blocks(call.work.path, group)
+    path, count = call.work.path, group.count(call.work.path)
+    if path.startswith("block_sparse") and 0 < count < _ENOUGH:
+        known = "is 1 call" if count == 1 else f"are {count} calls"
+        yield f"blocks of {_blocks(path)} tokens; measured {known} with such"
 
 
-def _about_blocks(path: str, group: _Group) -> str:
-    mine, count = path.partition("/")[2], group.count(path)
-    if count:
-        return f"blocks of {mine} tokens; measured {'is 1 call' if count == 1 else f'are {count} calls'} with such"
-    sizes = sorted((path.partition("/")[2] for path in group.paths), key=lambda size: (len(size), size))
-    return f"blocks of {mine} tokens; measured are {', '.join(sizes)}"
+def _blocks(path: str) -> str:
+    return path.partition("/")[2]
 
 
 def _density(work: Work) -> float:

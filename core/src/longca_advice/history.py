@@ -30,7 +30,7 @@ from longca.regular_files import read_regular
 from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
 from longca_advice.from_records import half_at_fault, half_of, origin_of, row_of
-from longca_advice.record_lines import MOST_WRONG, RecordLines, append_linked, without_link
+from longca_advice.record_lines import MOST_WRONG, RecordLines, append_linked, parse_linked
 
 __all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
 
@@ -205,7 +205,7 @@ def _entry(line: bytes, *, is_last: bool) -> tuple[Row | Doubt | None, str | Non
         raise ValueError(f"it has {len(line)} bytes, and a line has at most {_MOST_OF_LINE}")
     if not line.strip():
         return None, None
-    line, link, is_right = without_link(line)
+    line, link, is_right = parse_linked(line)
     try:
         # No text in JSON has unescaped quotes, so that only a key reads so, and a row has no such key.
         if b'"status"' in line:

@@ -26,7 +26,7 @@ class Ranking:
     """The ranked kernels, and the other kernels by their reasons.
 
     Attributes:
-        choices: The choices with a prediction.
+        choices: The choices with a prediction, the first choice first.
         unmeasured: The valid choices without a prediction.
         refused: The kernels that are not valid.
         notes: Further remarks, in sentences.
@@ -59,6 +59,11 @@ class Candidate:
     def seconds(self) -> float:
         """The predicted time of all directions."""
         return sum(estimate.seconds for estimate in self.estimates)
+
+    @property
+    def ranked(self) -> float:
+        """Seconds to rank it by. An unseen direction counts as slow as its interval allows."""
+        return sum(estimate.ranked for estimate in self.estimates)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -102,7 +107,8 @@ def rank_kernels(asked: Asked) -> Ranking:
     alone = single_candidates(asked, {name: verdicts[name] for name in asked.kernels})
     candidates = [*alone, *pair_candidates(asked, alone)]
     measured = {candidate.kernel for candidate in candidates}
-    choices = tuple(candidate.choice(asked) for candidate in candidates)
+    ordered = sorted(candidates, key=lambda candidate: candidate.ranked)
+    choices = tuple(candidate.choice(asked) for candidate in ordered)
     why = f"no evidence of such a call on {asked.device_name}"
     unmeasured = tuple(
         Unmeasured(name, why, None, _installs(asked, name, verdict))
@@ -139,7 +145,7 @@ def pair_candidates(asked: Asked, alone: Iterable[Candidate], most: float = PAIR
     """
     if not asked.training:
         return
-    seconds = {candidate.kernel: candidate.seconds for candidate in alone}
+    singles = {candidate.kernel: candidate for candidate in alone}
     found: list[list[tuple[str, Estimate]]] = []
     for half, direction in zip(halves(asked.problem), asked.directions, strict=True):
         measured = [name for name in asked.kernels_in(direction) if asked.costs.knows(asked.key(name, direction))]
@@ -151,7 +157,12 @@ def pair_candidates(asked: Asked, alone: Iterable[Candidate], most: float = PAIR
         candidate = Candidate(names, estimates)
         if len(set(names)) < 2 or not asked.allows(names):
             continue
-        if names in asked.pairs or candidate.seconds < most * min(seconds.get(name, float("inf")) for name in names):
+        halves_alone = [singles[name] for name in names if name in singles]
+        gains = (
+            candidate.seconds < most * single.seconds and candidate.ranked < most * single.ranked
+            for single in halves_alone
+        )
+        if names in asked.pairs or all(gains):
             yield candidate
 
 

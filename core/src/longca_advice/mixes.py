@@ -41,5 +41,5 @@ def taken(
     alone = single_candidates(asked, {name: verdicts[name] for name in kernels})
     found = [*alone, *pair_candidates(asked, alone, most=1.0)]
     if found:
-        return min(found, key=lambda candidate: candidate.seconds).kernel
+        return min(found, key=lambda candidate: candidate.ranked).kernel
     return next(name for name, verdict in verdicts.items() if verdict)

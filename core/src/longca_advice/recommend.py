@@ -114,8 +114,7 @@ def recommend(
         links = known.links(asked.device_name, per_node, between)
         found = rank_strategies(asked, ranks, links, tuple(strategies or provided.strategies))
     notes = (*known.notes, *found.notes, *_about_evidence(asked, found))
-    # The choices that fit come first, from fastest to slowest. The other choices follow.
-    choices = tuple(sorted(found.choices, key=lambda choice: (choice.fits is False, choice.seconds.total)))
+    choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
 
 

@@ -31,9 +31,9 @@ __all__ = [
     "append_linked",
     "link_to",
     "parse_json",
+    "parse_linked",
     "read_beside",
     "read_lines",
-    "without_link",
 ]
 
 RECORDS, ENVIRONMENT, SEAL = "records.jsonl", "environment.json", "seal.json"
@@ -83,10 +83,12 @@ def append_linked(path: Path, line: bytes, most: int) -> None:
     append_line(path, linked, most)
 
 
-def without_link(line: bytes) -> tuple[bytes, str | None, bool | None]:
-    """A line as it was before `append_linked` added to it, with its link and whether its digest is right.
+def parse_linked(line: bytes) -> tuple[bytes, str | None, bool | None]:
+    """The parts of a line that `append_linked` wrote.
 
-    The link is None for a line without one, and the last value for a line without a digest.
+    Returns:
+        The line before the link and the digest were added, the link, and whether the digest is right. The link is None
+        for a line without one. The last value is None for a line without a digest.
     """
     if (found := _BEGIN.match(line)) is None:
         return line, None, None

@@ -144,11 +144,11 @@ def _refined(rough: Sequence[Weighed]) -> tuple[list[Weighed], list[Refused], li
         least = _EXACT // half
         enough = len(known) >= least and one.seconds > sorted(found.seconds for found in known)[least - 1]
         if enough or len(known) == _AT_MOST // half:
-            return sorted(known, key=lambda found: found.seconds), refused, list(rough[place:])
+            return sorted(known, key=lambda found: found.cautious), refused, list(rough[place:])
         found = _exactly(one.way)
         known += [] if isinstance(found, Refused) else [found]
         refused += [found] if isinstance(found, Refused) else []
-    return sorted(known, key=lambda found: found.seconds), refused, []
+    return sorted(known, key=lambda found: found.cautious), refused, []
 
 
 def _exactly(way: Way) -> Weighed | Refused:

@@ -118,6 +118,8 @@ def test_blocks_of_a_size_that_was_not_measured_are_between_those_that_were():
     found = model.estimate(key(), between)
     assert found.records == 16
     assert found.outside == ("blocks of 128 tokens; measured are 64, 256",)
+    assert found.ranked == found.high > found.seconds, "it counts as slow as it may be"
+    assert model.estimate(key(), same).ranked == model.estimate(key(), same).seconds
     assert found.seconds == pytest.approx(expected(between), rel=0.1)
 
 
@@ -130,13 +132,14 @@ def test_few_calls_with_blocks_of_a_size_are_helped_by_those_of_other_sizes():
     assert found.records == 9
     assert found.outside == ("blocks of 256 tokens; measured is 1 call with such",)
     assert found.high > 1.4 * usual.high, "an interval of few calls is wide"
+    assert found.ranked == found.seconds, "such blocks were measured"
 
 
 def test_a_call_that_is_as_quick_as_its_launching_is_outside():
     model = CostModel([row(seqlen=seqlen, seconds=1e-7 * seqlen) for seqlen in range(1024, 20000, 1024)])
-    assert model.estimate(key(), call("full", 2048)).outside == (
-        "under 0.5 ms a call takes as long as the host takes to launch it",
-    )
+    short = model.estimate(key(), call("full", 2048))
+    assert short.outside == ("under 0.5 ms a call takes as long as the host takes to launch it",)
+    assert short.ranked == short.seconds, "launches take as long for each kernel"
     assert model.estimate(key(), call("full", 16384)).outside == ()
 
 

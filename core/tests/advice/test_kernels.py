@@ -84,6 +84,25 @@ def test_only_what_is_asked_for_is_ranked(rank):
     assert (found.unmeasured, found.refused) == ((), ())
 
 
+@pytest.mark.parametrize(("times", "first"), [(0.95, "sdpa"), (0.1, "naive")])
+def test_what_goes_beyond_the_measurements_comes_first_only_if_it_gains_more_than_it_may_err(core, times, first):  # noqa: F811
+    rows = [
+        row(kernel, "causal", length, "forward", run=RUN, form=form, head_dim=head_dim, dtype="float32",
+            seconds=gain * 1e-8 * head_dim * length**2)
+        for kernel, head_dim, gain in (("sdpa", 128, 1), ("naive", 64, times))
+        for form in ("row_intervals", "causal", "dense")
+        for length in (1024, 2048, 4096)
+    ]  # fmt: skip
+    problem = Problem(mask=masks.build("causal", 2048), heads_q=8, heads_kv=2, dtype="float32", device=CPU)
+    found = rank_kernels(Asked(problem, False, core, CostModel(rows), None, KERNELS))
+    about = {choice.kernel: choice for choice in found.choices}
+    assert about["naive"].seconds.total < about["sdpa"].seconds.total
+    assert about["naive"].proof.extrapolates
+    assert not about["sdpa"].proof.extrapolates
+    assert found.choices[0].kernel == first
+    assert (about["naive"].seconds.high < about["sdpa"].seconds.total) == (first == "naive")
+
+
 def test_what_has_no_evidence_is_listed_in_the_order_asked(rank):
     found = rank({}, {}, kernels=("sdpa", "naive"))
     assert found.choices == ()

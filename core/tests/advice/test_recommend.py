@@ -31,7 +31,10 @@ def ask(mask=CAUSAL, **options):
 def test_what_fits_comes_first_and_the_quickest_of_it(mask, training):
     found = ask(mask, training=training)
     assert len(found.choices) > 2
-    order = [(choice.fits is False, choice.seconds.total) for choice in found.choices]
+    assert [choice.fits is False for choice in found.choices] == sorted(
+        choice.fits is False for choice in found.choices
+    )
+    order = [(choice.fits is False, choice.seconds.total) for choice in found.choices if not choice.proof.extrapolates]
     assert order == sorted(order)
     assert found.best == found.choices[0]
     for choice in found.choices:
@@ -41,6 +44,19 @@ def test_what_fits_comes_first_and_the_quickest_of_it(mask, training):
         assert (choice.backward is not None) == (seconds.backward is not None) == training
         flops = 4 * 128 * 32 * mask.area / mask.heads * (3.5 if training else 1)
         assert choice.tflops == pytest.approx(1e-12 * flops / seconds.total)
+
+
+@pytest.mark.parametrize("heads", [(64, 64), (64, 8), (32, 32)])
+def test_blocks_of_unequal_sizes_are_computed_by_kernels_that_were_measured_with_them(heads):
+    found = recommend(masks.sample("variable_block_sparse", 32768), heads=heads, device="h200")
+    assert not any("measured are" in text for text in found.choices[0].proof.outside)
+    unseen = [choice for choice in found.choices if any("measured are" in text for text in choice.proof.outside)]
+    assert unseen, "a kernel that was measured with equal blocks alone is in the ranking"
+    for choice in unseen:
+        before = found.choices[: found.choices.index(choice)]
+        # A measured choice that comes later is slower than all that the interval allows.
+        later = [one for one in found.choices[len(before) :] if not one.proof.extrapolates]
+        assert all(one.seconds.total > choice.seconds.total for one in later)
 
 
 def test_every_kernel_is_a_choice_unmeasured_or_refused():

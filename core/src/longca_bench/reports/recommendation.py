@@ -88,24 +88,34 @@ def _sentence(found: Recommendation) -> str:
         return _nothing(found)
     seconds = best.seconds
     what = "forward" if best.backward is None else "forward and backward"
+    others = [choice for choice in found.choices[1:] if choice.fits is not False]
+    unseen = min(others, key=lambda choice: choice.seconds.total, default=best)
+    is_fastest = seconds.total <= unseen.seconds.total
     answer = (
-        f"{best.title} is predicted fastest on {_devices(found)}: {time_text(seconds.total)} for {what} "
-        f"({time_text(seconds.low)} to {time_text(seconds.high)}), {best.tflops:.0f} TFLOP/s"
+        f"{best.title} {'is predicted fastest' if is_fastest else 'comes first'} on {_devices(found)}: "
+        f"{_span(best, f' for {what}')}, {best.tflops:.0f} TFLOP/s"
     )
     answer += " on each device" if found.ranks > 1 else ""
     answer += f", {best.bytes_per_rank / 2**30:.1f} GiB"
     memory = found.problem["memory"]
     answer += f" of {memory / 2**30:.1f}." if memory else "."
+    if not is_fastest:
+        answer += f" {unseen.title} is predicted to take {_span(unseen)}, but nobody measured such calls."
     ties = found.ties
     if ties:
         names = ", ".join(choice.title for choice in ties[:3])
         more = f" and {len(ties) - 3} more" if len(ties) > 3 else ""
         return f"{answer} Within its interval, and so tied: {names}{more}."
-    others = [choice for choice in found.choices[1:] if choice.fits is not False]
     if others:
         gain = others[0].seconds.total / seconds.total - 1
         return f"{answer} {others[0].title} takes {gain:.0%} longer."
     return answer
+
+
+def _span(choice: Choice, what: str = "") -> str:
+    """The time of a choice with its interval."""
+    seconds = choice.seconds
+    return f"{time_text(seconds.total)}{what} ({time_text(seconds.low)} to {time_text(seconds.high)})"
 
 
 def _nothing(found: Recommendation) -> str:

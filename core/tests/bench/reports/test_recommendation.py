@@ -74,6 +74,15 @@ def test_the_winner_is_one_sentence():
     assert text.splitlines()[-1] == "    longca.attention(q, k, v, mask, kernel='a')"
 
 
+def test_a_shorter_time_that_goes_beyond_the_measurements_is_said_beside_the_first_choice():
+    first = shown(answer(choice("a", 0.1), choice("b", 0.15), choice("c", 0.08))).splitlines()[0]
+    assert first == (
+        "a comes first on Some GPU: 100 ms for forward and backward (90 ms to 110 ms), 500 TFLOP/s, 2.0 GiB of 80.0. "
+        "c is predicted to take 80 ms (72 ms to 88 ms), but nobody measured such calls. Within its interval, and so "
+        "tied: c."
+    )
+
+
 def test_ties_are_called_ties_and_counted():
     first = shown(answer(*(choice(name, 0.1 + 0.001 * place) for place, name in enumerate("abcdef")))).splitlines()[0]
     assert first.endswith("Within its interval, and so tied: b, c, d and 2 more.")
