@@ -21,6 +21,7 @@ from longca.manifests.devices import cpu_device
 from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Run, to_line
 from longca_advice.history import append, history, history_path, remember
+from longca_advice.record_lines import append_linked, parse_linked
 from longca_advice.sources import sources
 
 from . import rows
@@ -43,6 +44,15 @@ def test_what_is_appended_is_read_back_in_order(path):
     assert history().rows == tuple(written)
     assert history().wrong == ()
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_linked_line_is_taken_apart(path):
+    append_linked(path, b'{"a":1}', 2**20)
+    linked = path.read_bytes().rstrip(b"\n")
+    line, link, is_right = parse_linked(linked)
+    assert (line, link.startswith("0:"), is_right) == (b'{"a":1}', True, True)
+    assert parse_linked(linked.replace(b"1}", b"2}"))[2] is False
+    assert parse_linked(b'{"a":1}') == (b'{"a":1}', None, None)
 
 
 def test_the_file_is_read_again_only_when_it_has_changed():

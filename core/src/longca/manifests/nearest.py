@@ -64,7 +64,7 @@ def _differ_in(index: int, reasons: tuple[Reason, ...], others: tuple[Reason, ..
 
 
 def _takes_head_dim(reasons: tuple[Reason, ...]) -> bool:
-    """Whether an offer for this device takes the mask's form and the head dimension. It is refused for another reason."""
+    """Whether an offer for this device takes the mask's form and the head dimension, and something else is refused."""
     return not {reason.code for reason in reasons} & {"form", "device", "unverified", "head_dim"}
 
 

@@ -13,6 +13,7 @@ one. On CUDA devices calls in a row are launched as fast as the host can, so a b
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from statistics import median
 import torch
 
 from longca_bench.measuring.heard import Heard
-from longca_bench.measuring.processor import count_error
+from longca_bench.measuring.processor import count_error, kept_from_us
 
 __all__ = ["MANY_ATTEMPTS", "Clocks"]
 
@@ -92,6 +93,16 @@ class Clocks:
         self._device, self._latency, self._kept = device, latency, kept
         self._calls: list[_Call] = []
         self._share = 1.0
+
+    @classmethod
+    def begin(cls, device: torch.device, latency: float) -> Clocks:
+        """Clocks that begin now, in the judge. Its workers are processes below it.
+
+        Args:
+            device: The device.
+            latency: Seconds of a round trip to the worker, before it had loaded a plugin.
+        """
+        return cls(device, latency, kept_from_us((os.getpid(),)))
 
     def take(self, sample: float, heard: Heard, handling: float) -> None:
         """Notes a call.

@@ -24,7 +24,6 @@ from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.new_work import NewWork
 from longca_bench.measuring.noise import disturbed
-from longca_bench.measuring.processor import kept_from_us
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, Step
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
@@ -203,8 +202,7 @@ class KernelTrial(Trial):
 
     def before_timing(self) -> dict[str, Any]:
         """Nothing is measured. The clocks begin, or begin anew."""
-        kept = kept_from_us((os.getpid(),))
-        self._clocks = Clocks(self._instruments.workers.arena.device, self._kernel.latency, kept)
+        self._clocks = Clocks.begin(self._instruments.workers.arena.device, self._kernel.latency)
         self._held = ""
         return {}
 

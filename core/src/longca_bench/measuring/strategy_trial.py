@@ -24,7 +24,6 @@ from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.lateness import Lateness
 from longca_bench.measuring.noise import disturbed
-from longca_bench.measuring.processor import kept_from_us
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
@@ -142,7 +141,7 @@ class StrategyTrial(Trial):
         return ran.heard.sample, ran.results
 
     def _begin_clocks(self) -> None:
-        self._clocks = Clocks(self._world.device, self._strategy.latency, kept_from_us((os.getpid(),)))
+        self._clocks = Clocks.begin(self._world.device, self._strategy.latency)
         self._held = ""
 
     def _timed(self) -> tuple[Ran, Heard, float]:

@@ -29,7 +29,6 @@ from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.new_work import COMPARED
 from longca_bench.measuring.noise import disturbed, quietly
-from longca_bench.measuring.processor import kept_from_us
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shared_inputs import InputCache
@@ -285,7 +284,7 @@ class StreamTrial:
             raise CaseEndError(Status.WRONG, faults[0])
 
     def _new_clocks(self) -> Clocks:
-        return Clocks(self._world.device, self._latency, kept_from_us((os.getpid(),)))
+        return Clocks.begin(self._world.device, self._latency)
 
     def _place(self, tensor: torch.Tensor) -> Any:
         return self._worker.place(tensor)

@@ -25,6 +25,15 @@ def clocks(calls, latency=1e-4, computed=0.0, kept=None):
     return made
 
 
+def test_clocks_that_begin_in_the_judge_excuse_what_others_took_from_it_and_its_workers(monkeypatch):
+    asked = []
+    monkeypatch.setattr("longca_bench.measuring.clocks.kept_from_us", lambda own: asked.append([*own]) or (lambda: 1e3))
+    made = Clocks.begin(CPU, 1e-4)
+    assert asked == [[os.getpid()]]
+    made.take(0.010, Heard(Answer(), Moment(0.9, 0.9, 0.0), Moment(0.9, 0.9, 0.0)), 1e-4)
+    assert made.fault() == ""
+
+
 def test_messages_and_copies_are_allowed():
     honest = clocks([(0.010, 0.0105, 0.0110)] * 5)
     assert honest.fault() == ""
