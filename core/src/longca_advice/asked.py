@@ -88,6 +88,18 @@ class Asked:
         """Whether a kernel takes a problem, or every step of a layout."""
         return self.registry.resolve(kernel, problem, layout, anywhere=self.anywhere)
 
+    def unverified(self, kernel: str, layout: Layout | None = None) -> bool:
+        """Whether nobody verified an offer on the device by which a kernel, a pair or a mix takes the problem.
+
+        Args:
+            kernel: The kernel, the pair or the mix.
+            layout: Under context parallelism, the queries, keys and heads of every step.
+        """
+        if not self.problem.allow_unverified:
+            return False
+        problem = self.problem.in_direction(Direction.BACKWARD if self.training else Direction.FORWARD)
+        return self.resolve(kernel, problem, layout).unverified
+
     def fits(self, size: int) -> bool | None:
         """Whether bytes fit the device, or None if its memory is unknown."""
         return None if self.capacity is None else self.capacity.fits(size)
@@ -129,6 +141,7 @@ class Asked:
         *,
         proof: Proof,
         call: str,
+        unverified: bool = False,
         **shared: str,
     ) -> Choice:
         """A way to compute the problem.
@@ -142,6 +155,7 @@ class Asked:
             intervals: The interval of each direction, if known.
             proof: The evidence behind the prediction.
             call: The line to paste.
+            unverified: Whether nobody verified one of the kernels on the device.
             **shared: The strategy, its placement and its mesh, if ranks share the problem.
         """
         total, backward = sum(seconds), seconds[1] if self.training else None
@@ -154,10 +168,11 @@ class Asked:
             bytes_per_rank=memory.total,
             fits=self.fits(memory.total),
             proof=proof,
-            call=call,
+            call=call.removesuffix(")") + ", allow_unverified=True)" if unverified else call,
             tflops=1e-12 * self.flops / total / ranks,
             install=tuple(dict.fromkeys(command for commands in installs for command in commands)),
             unknown=memory.unknown,
+            unverified=unverified,
             **shared,
         )
 

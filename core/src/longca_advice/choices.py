@@ -73,6 +73,7 @@ class Choice:
         mesh: Ranks along each of its axes, such as `ring=2,ulysses=4`.
         install: Commands that install missing packages. Empty if none is missing.
         unknown: Parts of the memory that no manifest states. They count as 0.
+        unverified: Whether nobody verified one of its kernels on the device.
     """
 
     forward: str
@@ -88,6 +89,7 @@ class Choice:
     mesh: str | None = None
     install: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    unverified: bool = False
 
     @property
     def kernel(self) -> str:
@@ -118,12 +120,14 @@ class Unmeasured:
         why: The reason why there is no prediction.
         strategy: The strategy.
         install: Commands that install missing packages.
+        unverified: Whether nobody verified it on the device.
     """
 
     kernel: str
     why: str
     strategy: str | None = None
     install: tuple[str, ...] = ()
+    unverified: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """It as plain data."""

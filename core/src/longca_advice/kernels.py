@@ -90,6 +90,7 @@ class Candidate:
             intervals=self._intervals,
             proof=self.proof,
             call=f"longca.attention(q, k, v, mask, kernel={self.kernel!r})",
+            unverified=asked.unverified(self.kernel),
         )
 
 
@@ -111,7 +112,7 @@ def rank_kernels(asked: Asked) -> Ranking:
     choices = tuple(candidate.choice(asked) for candidate in ordered)
     why = f"no evidence of such a call on {asked.device_name}"
     unmeasured = tuple(
-        Unmeasured(name, why, None, _installs(asked, name, verdict))
+        Unmeasured(name, why, None, _installs(asked, name, verdict), verdict.unverified)
         for name, verdict in verdicts.items()
         if verdict and name not in measured
     )

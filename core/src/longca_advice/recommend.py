@@ -46,6 +46,7 @@ def recommend(
     strategies: Sequence[str] = (),
     plugins: Registry | None = None,
     unseen: bool = False,
+    allow_unverified: bool = False,
 ) -> Recommendation:
     """Ranks the valid ways to compute attention by their predicted time. It runs no kernel.
 
@@ -66,6 +67,8 @@ def recommend(
         strategies: Strategies to choose from. Empty for all.
         plugins: The plugins that provide kernels and strategies, or None for all installed plugins.
         unseen: Whether to leave the problem's own measurements out of the evidence.
+        allow_unverified: Whether to choose among offers too that are only expected to run on the device, because nobody
+            verified them there. Such choices are marked.
 
     Returns:
         The recommendation. If no choice fits, it says which changes would make one fit.
@@ -89,6 +92,7 @@ def recommend(
         dtype=dtype,
         device=where,
         direction=Direction.FORWARD,
+        allow_unverified=allow_unverified,
     )
     for name in strategies:
         provided.strategy(name)

@@ -121,6 +121,7 @@ class Weighed:
             way.layout.world_size,
             proof=Proof(proof.records, proof.nearest, (*_unseen(way), *proof.outside), proof.versions, notes),
             call=self._call_text,
+            unverified=self.way.asked.unverified(self.kernel, self.way.layout),
             strategy=way.strategy,
             placement=way.placement,
             mesh=way.mesh,

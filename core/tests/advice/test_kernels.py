@@ -138,3 +138,24 @@ def test_what_can_be_done_about_a_refusal_is_said(code, direction, said):
     advice = advise(problem, Verdict("k", reasons=(SimpleNamespace(code=code),)))
     assert said in advice
     assert bool(said) == bool(advice)
+
+
+def test_a_choice_that_nobody_verified_is_marked_and_its_line_allows_it(core):  # noqa: F811
+    new = Device("cuda", (10, 0), 2**40, "New GPU")
+    run = Run(run="a run", device="New GPU", capability=(10, 0), memory=2**40)
+    offers = tuple(
+        offer.model_copy(update={"verified_on": "==9.0", "expected_on": ">=10.0"})
+        for offer in core.manifest("naive").offers
+    )
+    core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": offers})
+    rows = [row(kernel, "causal", 2048, run=run, dtype="float32", form=form, seconds=1e-3)
+            for kernel in KERNELS for form in ("row_intervals", "causal")]  # fmt: skip
+    about = {"mask": masks.build("causal", 2048), "heads_q": 8, "heads_kv": 2, "dtype": "float32", "device": new}
+    for allowed in (False, True):
+        asked = Asked(Problem(**about, allow_unverified=allowed), False, core, CostModel(rows), None, KERNELS)
+        found = {choice.kernel: choice for choice in rank_kernels(asked).choices}
+        assert set(found) == ({"naive", "sdpa"} if allowed else {"sdpa"})
+        assert not found["sdpa"].unverified
+    assert found["naive"].unverified
+    assert found["naive"].call == "longca.attention(q, k, v, mask, kernel='naive', allow_unverified=True)"
+    assert found["sdpa"].call == "longca.attention(q, k, v, mask, kernel='sdpa')"

@@ -46,6 +46,13 @@ def recommend(
         typer.Option(metavar="NAME", help="Only this kernel, or this pair such as fa3+fa4. Repeatable."),
     ] = None,
     strategy: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this strategy. Repeatable.")] = None,
+    unverified: Annotated[
+        bool,
+        typer.Option(
+            "--unverified",
+            help="List kernels too that nobody verified on the device and that should run there. They are marked.",
+        ),
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="List all choices and all refusals.")] = False,
     why: Annotated[
         str | None, typer.Option(metavar="NAME", help="Explain the place of this kernel, pair or strategy.")
@@ -82,6 +89,7 @@ def recommend(
         kernels=tuple(kernel or ()),
         strategies=tuple(strategy or ()),
         plugins=registry,
+        allow_unverified=unverified,
     )
     if as_json:
         print_json(found.as_json())

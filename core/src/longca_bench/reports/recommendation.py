@@ -15,7 +15,7 @@ from longca_bench.reports.words import time_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from longca_advice.choices import Choice, Recommendation, Refused
+    from longca_advice.choices import Choice, Recommendation, Refused, Unmeasured
 
 __all__ = ["print_recommendation", "print_why"]
 
@@ -91,10 +91,8 @@ def _sentence(found: Recommendation) -> str:
     others = [choice for choice in found.choices[1:] if choice.fits is not False]
     unseen = min(others, key=lambda choice: choice.seconds.total, default=best)
     is_fastest = seconds.total <= unseen.seconds.total
-    answer = (
-        f"{best.title} {'is predicted fastest' if is_fastest else 'comes first'} on {_devices(found)}: "
-        f"{_span(best, f' for {what}')}, {best.tflops:.0f} TFLOP/s"
-    )
+    place = f"{' (unverified)' * best.unverified} {'is predicted fastest' if is_fastest else 'comes first'}"
+    answer = f"{best.title}{place} on {_devices(found)}: {_span(best, f' for {what}')}, {best.tflops:.0f} TFLOP/s"
     answer += " on each device" if found.ranks > 1 else ""
     answer += f", {best.bytes_per_rank / 2**30:.1f} GiB"
     memory = found.problem["memory"]
@@ -151,7 +149,7 @@ def _cells(choice: Choice, shared: Iterable[str]) -> list[str]:
     """The texts of a choice."""
     seconds, proof = choice.seconds, choice.proof
     return [
-        choice.kernel,
+        _marked(choice),
         *(getattr(choice, name) or "" for name in shared),
         time_text(seconds.total),
         f"{time_text(seconds.low)} to {time_text(seconds.high)}",
@@ -162,8 +160,13 @@ def _cells(choice: Choice, shared: Iterable[str]) -> list[str]:
     ]
 
 
+def _marked(one: Choice | Unmeasured) -> str:
+    """The kernel of a choice, with a mark if nobody verified it on the device."""
+    return f"{one.kernel}{' (unverified)' * one.unverified}"
+
+
 def _unmeasured(found: Recommendation) -> Iterator[str]:
-    kernels = [one.kernel for one in found.unmeasured if one.strategy is None]
+    kernels = [_marked(one) for one in found.unmeasured if one.strategy is None]
     if kernels and found.choices:
         yield f"Valid, but without evidence, and so not ranked: {', '.join(kernels)}."
     elif kernels:
@@ -177,6 +180,9 @@ def _unmeasured(found: Recommendation) -> Iterator[str]:
 
 def _notes(found: Recommendation) -> Iterator[str]:
     """Further remarks. Remarks on the best choice come first."""
+    if any(one.unverified for one in found.choices) or any(one.unverified for one in found.unmeasured):
+        advice = "Run `longca verify --unverified --kernel NAME` on such a device before you use one."
+        yield f"Unverified: nobody verified these kernels on this device. {advice}"
     if found.best is not None:
         for text in found.best.proof.outside:
             yield f"Outside the evidence: {text}."
@@ -224,11 +230,13 @@ def _about(found: Recommendation, name: str) -> Iterator[str]:
             yield f"  learnt from {proof.records} measured calls; the most similar is {proof.nearest}"
             for text in (*proof.outside, *proof.versions, *proof.notes):
                 yield f"  {text}"
+            if choice.unverified:
+                yield "  nobody verified it on this device"
             for command in choice.install:
                 yield f"  to install: {command}"
     for one in found.unmeasured:
         if name in (one.kernel, one.strategy):
-            yield f"{one.kernel} is valid and not ranked: {one.why}"
+            yield f"{_marked(one)} is valid and not ranked: {one.why}"
     for refused in found.refused:  # a strategy's name may be followed by its mesh and placement
         if name in (refused.kernel, (refused.strategy or "").partition(" ")[0]):
             yield ": ".join(_refusal(refused))

@@ -17,7 +17,7 @@ LONG = ("causal", "--seqlen", "32768")
 #: What the JSON of a choice has, and of an answer.
 CHOICE = {
     "forward", "backward", "strategy", "placement", "mesh", "seconds", "tflops", "bytes_per_rank", "fits", "evidence",
-    "call", "installed", "install",
+    "call", "installed", "install", "unverified",
 }  # fmt: skip
 ANSWER = {"problem", "device", "ranks", "choices", "unmeasured", "refused", "notes"}
 
@@ -64,7 +64,7 @@ def test_the_json_has_exactly_what_is_promised(causal):
         assert set(refused) == {"kernel", "strategy", "reasons", "advice"}
         assert refused["reasons"]
     for one in causal["unmeasured"]:
-        assert set(one) == {"kernel", "strategy", "why", "installed", "install"}
+        assert set(one) == {"kernel", "strategy", "why", "installed", "install", "unverified"}
 
 
 def test_the_problem_is_said_back(answer):
@@ -277,3 +277,28 @@ def test_why_of_a_strategy_on_one_device_says_how_to_ask(on_two):
 def test_neither_torch_nor_matplotlib_is_imported(fakes):
     said = fakes.says("recommend", *LONG, "--device", "h200", without=("torch", "triton", "matplotlib"))
     assert "is predicted fastest" in said
+
+
+EXPECTED = """
+@hookimpl
+def provide_kernel():
+    few = {"verified_on": "==9.0", "expected_on": ">=10.0", "backward": "external", "cpu": False}
+    return kernel("fresh", offer("causal", **few))
+"""
+
+
+def test_unverified_kernels_are_listed_if_asked_for_and_marked(tmp_path):
+    fakes = FakePlugins(tmp_path)
+    fakes.add("fresh", EXPECTED)
+    fakes.env["LONGCA_PLUGINS"] = "fresh"
+    asked = ("recommend", *LONG, "--device", "b200")
+    assert "fresh: should run on this device, and nobody verified it there" in " ".join(fakes.says(*asked).split())
+    printed = fakes.says(*asked, "--unverified")
+    assert "  fresh (unverified)\n" in printed
+    assert "  naive\n" in printed
+    assert "Run `longca verify --unverified --kernel NAME`" in " ".join(printed.split())
+    found = json.loads(fakes.says(*asked, "--unverified", "--json"))["unmeasured"]
+    assert {one["kernel"]: one["unverified"] for one in found}["fresh"] is True
+    assert {one["kernel"]: one["unverified"] for one in found}["naive"] is False
+    on_h200 = fakes.says("recommend", *LONG, "--device", "h200", "--unverified")
+    assert "unverified" not in on_h200, "it is verified there"

@@ -221,3 +221,18 @@ def test_why_of_a_pair_that_is_not_listed_tells_of_its_kernels():
     assert lines[0].startswith("a+b is not listed: ")
     assert "a: place 1 of 2, 100 ms" in lines
     assert "b: place 2 of 2, 200 ms" in lines
+
+
+def test_choices_that_nobody_verified_are_marked():
+    found = answer(
+        choice("a", 0.1, unverified=True), choice("b", 0.15), unmeasured=(Unmeasured("c", "no", unverified=True),)
+    )
+    text = shown(found)
+    assert text.startswith("a (unverified) is predicted fastest on Some GPU")
+    assert "\na (unverified)" in text
+    assert "and so not ranked: c (unverified)." in text
+    assert "Unverified: nobody verified these kernels on this device." in text
+    assert "b (unverified)" not in text
+    assert "nobody verified it on this device" in shown(found, why="a")
+    assert "nobody verified" not in shown(found, why="b")
+    assert "nverified" not in shown(answer(choice("a", 0.1)))
