@@ -37,6 +37,7 @@ __all__ = [
     "seen",
     "structure",
     "usual",
+    "without_layers",
 ]
 
 #: A run of what other runs have none of: 1 K to 4 K tokens, and blocks of 32, 96 and 256. Without a call's own kind
@@ -112,8 +113,18 @@ def by_kernel(every: Sequence[Left]) -> dict[str, dict[str, float]]:
         "dense": errors([one for one in left if not _sparse(one.record)]),
         "block-sparse": errors([one for one in left if _sparse(one.record)]),
         **{kernel: errors([one for one in left if one.record.kernel == kernel]) for kernel in kernels},
+        "fa3 as layers": errors([one for one in left if _has_layers_of_fa3(one.record)]),
         "short or of other blocks": errors([one for one in every if one.record.run.run == APART]),
     }
+
+
+def without_layers(left: Iterable[Left]) -> list[Left]:
+    """The usual calls but those that fa3 computes as layers: a pattern's layers say little of another pattern's."""
+    return [one for one in usual(left) if not _has_layers_of_fa3(one.record)]
+
+
+def _has_layers_of_fa3(row: Row) -> bool:
+    return (row.kernel, row.call_work.path) == ("fa3", "layers")
 
 
 def coverage(left: Sequence[Left]) -> float:
@@ -202,6 +213,7 @@ def report(left: Sequence[Left] | None = None) -> dict[str, Any]:
         "errors": by_kernel(left),
         "coverage": coverage(left),
         "regret": regrets(usual(left)),
+        "regret without layers of fa3": regrets(without_layers(left)),
         "regret of loaded calls": regrets(seen(shipped())),
         "block-sparse without the whole pattern": {"errors": errors(whole), "coverage": coverage(whole)},
     }
@@ -226,10 +238,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"{'error':<24}{'calls':>8}{'none':>6}{'median':>9}{'p90':>9}{'max':>9}\n"
     for name, row in {**found["errors"], "sparse, no pattern": apart["errors"]}.items():
         yield f"{name:<24}{row['calls']:>8}{row['unpredicted']:>6}" + _percents(row, "median", "p90", "max")
-    yield f"\n{'regret':<24}{'problems':>8}{'mean':>9}{'p95':>9}{'max':>9}\n"
-    for title, table in (("", found["regret"]), ("loaded ", found["regret of loaded calls"])):
-        for name, row in table.items():
-            yield f"{title + name:<24}{row['problems']:>8}" + _percents(row, "mean", "p95", "max")
+    yield f"\n{'regret':<40}{'problems':>8}{'mean':>9}{'p95':>9}{'max':>9}\n"
+    for title in ("regret", "regret without layers of fa3", "regret of loaded calls"):
+        for name, row in found[title].items():
+            yield f"{name + title.removeprefix('regret'):<40}{row['problems']:>8}" + _percents(
+                row, "mean", "p95", "max"
+            )
     yield f"\nwithin the 90 % interval: {found['coverage']:.1%}; without the whole pattern: {apart['coverage']:.1%}\n"
 
 

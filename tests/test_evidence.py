@@ -117,18 +117,13 @@ def test_predictions_without_calls_like_it_are_close(leave_out, left):
     assert found["unpredicted"] == 0
     assert found["median"] <= 0.025
     assert found["p90"] <= 0.1
-    assert leave_out.errors(without_layers_of_fa3(leave_out, left))["p90"] <= 0.09
-
-
-def without_layers_of_fa3(leave_out, left):
-    """The usual calls but those that fa3 computes as layers: a pattern's layers say little of another pattern's."""
-    return [one for one in leave_out.usual(left) if (one.record.kernel, one.record.call_work.path) != ("fa3", "layers")]
+    assert leave_out.errors(leave_out.without_layers(left))["p90"] <= 0.09
 
 
 def test_what_is_recommended_is_hardly_slower_than_the_fastest(leave_out, left):
     for calls, mean, p95 in (
         (leave_out.usual(left), 0.015, 0.06),
-        (without_layers_of_fa3(leave_out, left), 0.01, 0.05),
+        (leave_out.without_layers(left), 0.01, 0.05),
     ):
         found = leave_out.regrets(calls)
         assert set(found) == {"forward", "backward", "training", "pairs"}
