@@ -6,7 +6,7 @@ import torch
 from longca import plugins
 from longca.kernels import planned
 from longca.plan_cache import PlanCache
-from longca_advice import auto_kernel
+from longca_advice import announced
 
 
 def pytest_runtest_setup(item):
@@ -26,7 +26,7 @@ def history(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def plans(monkeypatch):
     """No plans of an earlier test, and nothing that it logged."""
-    monkeypatch.setattr(auto_kernel, "_LOGGED", set())
+    monkeypatch.setattr(announced, "_LOGGED", set())
     fresh = PlanCache(planned.PLANS.most)
     monkeypatch.setattr(planned, "PLANS", fresh)
     return fresh

@@ -9,7 +9,7 @@ from jobs import attend, errors, inputs, mask_of, mesh_of
 import longca
 from longca.parallel import layouts
 from longca.parallel.layouts import _agree
-from longca_advice.auto_kernel import Choice
+from longca_advice.announced import Choice
 from longca_advice.auto_layout import Arrangement
 
 

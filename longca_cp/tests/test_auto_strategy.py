@@ -7,7 +7,7 @@ import pytest
 import longca
 from longca import Device, masks
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca_advice import auto_kernel, auto_layout
+from longca_advice import announced, auto_layout
 from longca_advice.devices import DEVICES
 
 from .test_strategies import EXACT, sizes
@@ -19,7 +19,7 @@ RING, PAIR = {"cp": 8}, {"ring": 4, "ulysses": 2}
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
     """Nothing was chosen, said or measured here before."""
-    monkeypatch.setattr(auto_kernel, "_LOGGED", set())
+    monkeypatch.setattr(announced, "_LOGGED", set())
     monkeypatch.setenv("LONGCA_HISTORY", str(tmp_path / "evidence.jsonl"))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     auto_layout._ARRANGED.clear()
@@ -90,6 +90,29 @@ def test_without_evidence_there_is_an_order(heads, strategy, caplog):
     (record,) = caplog.records
     assert record.levelname == "INFO"
     assert ": the first valid strategy. It is not ranked by evidence: no measurement on " in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability"), [(DEVICES["h100"], "the same"), (Device("cuda", (9, 1), None, "New GPU"), "another")]
+)
+def test_a_gpu_without_evidence_goes_by_the_most_similar_one(gpu, capability, caplog):
+    caplog.set_level(logging.INFO, "longca")
+    mask = masks.build("full", 65536)
+    found = lay_out(mask, device=gpu)
+    assert found.strategy != "ulysses", "the first valid strategy"
+    (record,) = caplog.records
+    assert f"from evidence measured on NVIDIA H200, which has {capability} compute capability" in record.getMessage()
+    known = lay_out(mask)
+    assert (found.strategy, found.placement) == (known.strategy, known.placement)
+
+
+def test_masks_share_a_layout_by_the_evidence_of_the_most_similar_gpu(caplog):
+    caplog.set_level(logging.INFO, "longca")
+    weighed = [(masks.build("full", 65536), 2), (masks.build("causal", 65536), 1)]
+    lay_out(weighed, device=DEVICES["h100"])
+    (record,) = caplog.records
+    assert "the least predicted sum: sdpa takes " in record.getMessage()
+    assert "from evidence measured on NVIDIA H200, which has the same compute capability" in record.getMessage()
 
 
 def test_strategies_are_not_ranked_over_several_hosts(monkeypatch, caplog):

@@ -60,6 +60,17 @@ class Asked:
         return f"measured on {evidence_name(self.measured)}, which has {about} compute capability"
 
     @property
+    def stand_in(self) -> str:
+        """A sentence on the GPU whose evidence answers in place of the problem's device. Empty without such a GPU."""
+        elsewhere = self.measured_elsewhere
+        return f"The times are from evidence {elsewhere}; `longca run` measures here" if elsewhere else ""
+
+    @property
+    def has_own_capability(self) -> bool:
+        """Whether the evidence is of the problem's compute capability. If not, pairs and mixes are not compared."""
+        return self.measured is None or self.measured.capability == self.problem.device.capability
+
+    @property
     def directions(self) -> tuple[str, ...]:
         """The directions whose times count."""
         return ("forward", "backward") if self.training else ("forward",)

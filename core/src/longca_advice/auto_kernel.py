@@ -17,52 +17,22 @@ last, and otherwise the order is that of `longca plugins`.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from longca.manifests import Problem, Verdict
 from longca.manifests.devices import cpu_device
 from longca.plugins import Registry
+from longca_advice.announced import Choice, explained, interval, subject
 from longca_advice.asked import Asked
 from longca_advice.capacity import RESERVED, Capacity
 from longca_advice.choices import Choice as Predicted
-from longca_advice.devices import evidence_name
 from longca_advice.kernels import Candidate, pair_candidates, single_candidates
 from longca_advice.sources import sources
-from longca_advice.weighed import Weighed
+from longca_advice.stand_ins import answered_by, stand_ins, trusted
 
-__all__ = ["Choice", "capacity_of", "choose", "explained", "interval", "log", "subject"]
-
-_log = logging.getLogger("longca")
-
-#: The subjects of choices and the sentences on this machine's history that were logged already.
-_LOGGED: set[tuple[str, int]] = set()
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The chosen kernel, and why.
-
-    Attributes:
-        kernel: Name of the kernel, or of the pair.
-        subject: The choice and its mask, in words.
-        reason: The reason, in sentences.
-        level: The level to log it at: WARNING if the prediction extrapolates or nothing fits, or else INFO.
-        wrong: The errors in this machine's history, in sentences.
-    """
-
-    kernel: str
-    subject: str
-    reason: str
-    level: int = logging.INFO
-    wrong: tuple[str, ...] = ()
-
-    @property
-    def announcement(self) -> str:
-        """The choice and its reason."""
-        return f"attention: {self.subject}: {self.reason}"
+__all__ = ["capacity_of", "choose"]
 
 
 def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict] | None = None) -> Choice:
@@ -83,7 +53,7 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     kernels = tuple(verdicts or registry.kernels)
     asked = Asked(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
     alone = {name: registry.resolve(name, problem) for name in asked.kernels}
-    valid, doubted = _trusted(problem, registry, [name for name, verdict in (verdicts or alone).items() if verdict])
+    valid, doubted = trusted(problem, registry, [name for name, verdict in (verdicts or alone).items() if verdict])
     asked, candidates = _candidates(asked, {name: alone[name] for name in valid}, sharded)
     if not candidates:
         return replace(_first(asked, verdicts or alone, valid), wrong=(*known.notes, *doubted))
@@ -99,55 +69,14 @@ def _candidates(asked: Asked, valid: Mapping[str, Verdict], sharded: bool) -> tu
     Returns:
         The question, with the GPU whose evidence answers it, and the candidates. There may be none.
     """
-    found = single_candidates(asked, valid)
-    if not sharded:
-        found = [*found, *pair_candidates(asked, found)]
-    for gpu in () if found else asked.costs.gpus_like(asked.problem.device):
-        other = replace(asked, measured=gpu)
-        found = single_candidates(other, valid)
-        if not sharded and gpu.capability == asked.problem.device.capability:
-            doubted = _doubted(asked.problem, asked.registry, asked.kernels)
-            trusted = tuple(name for name in asked.kernels if name not in doubted)
-            found = [*found, *pair_candidates(replace(other, kernels=trusted), found)]
+    for gpu in stand_ins(asked.problem.device):
+        each = answered_by(asked, gpu)
+        found = single_candidates(each, valid)
+        if not sharded and each.has_own_capability:
+            found = [*found, *pair_candidates(each, found)]
         if found:
-            return other, found
-    return asked, found
-
-
-def _trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[list[str], list[str]]:
-    """The kernels whose installed version was not found wrong here, or all of them if none is left.
-
-    Returns:
-        The kernels, and a sentence about each other one, or about all of them.
-    """
-    doubted = _doubted(problem, registry, valid)
-    if doubted and len(doubted) == len(valid):
-        return valid, [
-            f"LongCA found every valid kernel wrong or suspect here, and one is taken: {', '.join(sorted(doubted))}"
-        ]
-    said = [f"{name} is passed over: LongCA found this version of it wrong or suspect here" for name in sorted(doubted)]
-    return [name for name in valid if name not in doubted], said
-
-
-def _doubted(problem: Problem, registry: Registry, kernels: Iterable[str]) -> set[str]:
-    """The kernels whose installed version was found wrong or suspect on the problem's device."""
-    device = evidence_name(problem.device)
-    found = {(kernel, version) for kernel, where, version in sources().doubted if where == device}
-    providers = {name: registry.provider(name) for name in kernels} if found else {}
-    return {name for name, its in providers.items() if (name, f"{its.distribution} {its.version}") in found}
-
-
-def log(choice: Choice) -> None:
-    """Logs a choice and its reason, once for several alike. Logs errors in the history once, too."""
-    for text in choice.wrong:
-        _say(text, logging.WARNING, text)
-    _say(choice.subject, choice.level, choice.announcement)
-
-
-def _say(subject: str, level: int, text: str) -> None:
-    if (subject, level) not in _LOGGED:
-        _LOGGED.add((subject, level))
-        _log.log(level, text)
+            return each, found
+    return asked, []
 
 
 def capacity_of(problem: Problem) -> Capacity | None:
@@ -188,8 +117,7 @@ def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
         sentences += [f"{choice.kernel} is passed over: it needs {_memory(asked, choice)}" for choice in too_large]
     else:
         sentences.append(f"No choice fits into the memory. This one needs {_memory(asked, too_large[0])}")
-    if asked.measured is not None:
-        sentences.append(f"The times are from evidence {asked.measured_elsewhere}; `longca run` measures here")
+    sentences += filter(None, [asked.stand_in])
     return explained(winner, subject(asked.problem, winner.kernel), sentences, bool(fitting))
 
 
@@ -216,40 +144,6 @@ def _too_large(asked: Asked, ranked: Sequence[Candidate]) -> list[Predicted]:
         return []
     choices = (candidate.choice(asked) for candidate in ranked)
     return list(takewhile(lambda choice: not choice.fits, choices))
-
-
-def subject(problem: Problem, title: str) -> str:
-    """A choice and the mask that it is for, in words."""
-    return f"{title} for {problem.mask.label}{' in training' * (problem.direction == 'backward')}"
-
-
-def interval(seconds: float, low: float, high: float) -> str:
-    """A predicted time and its interval in words."""
-    return f"{_time(seconds)} ({_time(low)} to {_time(high)})"
-
-
-def explained(found: Candidate | Weighed, about: str, sentences: Sequence[str], fits: bool) -> Choice:
-    """A prediction as a choice with its reason: the time and its evidence, further sentences, and warnings.
-
-    Args:
-        found: The prediction.
-        about: The subject of the choice.
-        sentences: The further sentences.
-        fits: Whether the choice fits into the memory.
-    """
-    proof = found.proof
-    learnt = f"learnt from {proof.records} measured calls, the nearest in {proof.nearest}"
-    said = [f"predicted to take {interval(found.seconds, *found.interval)}, {learnt}", *sentences]
-    if proof.outside:
-        said.append(f"The prediction extrapolates: {'; '.join(proof.outside)}")
-    if proof.versions:
-        said.append(f"The versions differ: {'; '.join(proof.versions)}")
-    level = logging.WARNING if proof.outside or not fits else logging.INFO
-    return Choice(found.kernel, about, ". ".join(said), level, sources().notes)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _memory(asked: Asked, choice: Predicted) -> str:

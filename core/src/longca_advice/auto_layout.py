@@ -4,7 +4,10 @@ The choice with the least predicted time wins, for a forward, or for forward and
 requested. The predictions come from `longca_advice.sharing`. Kernels and pairs are compared under the strategy. A
 choice that does not fit into the device's memory is passed over, unless nothing fits.
 
-Without a prediction the first valid strategy wins, in the order `ulysses`, `ring_all_gather`, and then the order of
+If nothing has a prediction for this GPU, the predictions for the measured GPU with the nearest compute capability
+decide, and the reason says so. Pairs and mixes count only if the compute capability is the same.
+
+Without any prediction the first valid strategy wins, in the order `ulysses`, `ring_all_gather`, and then the order of
 `longca plugins`. The same rule applies to ranks of several hosts, because nothing says how the hosts are linked. The
 kernel then comes from `longca_advice.auto_kernel`, and the placement from `longca_advice.placing`.
 
@@ -20,11 +23,13 @@ from longca.errors import UnknownNameError, UnsupportedError
 from longca.manifests import Direction, Layout, Problem, Reason, Verdict
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
-from longca_advice.auto_kernel import Choice, capacity_of, choose, explained, interval, subject
+from longca_advice.announced import Choice, explained, interval, subject
+from longca_advice.auto_kernel import capacity_of, choose
 from longca_advice.devices import evidence_name
 from longca_advice.meshes import laid_out, mesh_text
 from longca_advice.placing import place, predicted
 from longca_advice.sources import sources
+from longca_advice.stand_ins import stand_ins
 from longca_advice.weighed import Weighed
 
 __all__ = ["AUTO", "FIRST", "Arrangement", "arrange", "arranged", "choose_kernel", "placements_of"]
@@ -132,9 +137,12 @@ def choose_kernel(registry: Registry, problem: Problem, layout: Layout) -> Choic
 
 
 def _predicted(registry: Registry, problem: Problem, layouts: Sequence[Layout], kernel: str) -> list[Weighed]:
+    """The predictions by the evidence of the device, or else of the most similar GPU that has any. May be empty."""
     if kernel != AUTO:
         registry.manifests(kernel)  # an unknown one is refused as such
-    return predicted(registry, problem, layouts, None if kernel == AUTO else kernel, capacity_of(problem))
+    named, capacity = None if kernel == AUTO else kernel, capacity_of(problem)
+    each = (predicted(registry, problem, layouts, named, capacity, gpu) for gpu in stand_ins(problem.device))
+    return next(filter(None, each), [])
 
 
 def _chosen(found: Sequence[Weighed]) -> Choice:
@@ -145,6 +153,7 @@ def _chosen(found: Sequence[Weighed]) -> Choice:
         after = f"Next is {others[0].title}: {interval(others[0].seconds, *others[0].interval)}"
     sentences = [*filter(None, [best.shared_out]), after]
     sentences += [] if best.fits else ["No choice fits into the memory"]
+    sentences += filter(None, [best.way.asked.stand_in])
     return explained(best, subject(best.way.asked.problem, best.title), sentences, best.fits)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from longca.errors import UnsupportedError
-from longca.manifests import KernelManifest, Layout, Problem
+from longca.manifests import Device, KernelManifest, Layout, Problem
 from longca.manifests.mixes import is_mix
 from longca.manifests.pairs import join
 from longca.manifests.verdict import paragraph
@@ -19,10 +19,12 @@ from longca.plugins import Asked as Kernel
 from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.capacity import Capacity
+from longca_advice.devices import evidence_name
 from longca_advice.meshes import laid_out
 from longca_advice.nominal import nominal_cost
 from longca_advice.sharing import quickest
 from longca_advice.sources import sources
+from longca_advice.stand_ins import answered_by
 from longca_advice.ways import Way
 from longca_advice.weighed import Weighed
 
@@ -76,6 +78,7 @@ def predicted(
     layouts: Sequence[Layout],
     kernel: str | None = None,
     capacity: Capacity | None = None,
+    measured: Device | None = None,
 ) -> list[Weighed]:
     """The layout that is predicted to be fastest with its kernel, and others. Empty without a prediction.
 
@@ -85,6 +88,7 @@ def predicted(
         layouts: The layouts, as the registry made them, on the same ranks.
         kernel: The name of a kernel, a pair or a mix, or None to choose it too.
         capacity: The memory of each rank's device, or None for no limit.
+        measured: The GPU whose evidence answers, or None for the problem's own device.
 
     Raises:
         RequestError: The evidence cannot be read.
@@ -93,7 +97,8 @@ def predicted(
         return []
     training, known = problem.direction == "backward", sources()
     asked = Asked(problem, training, registry, known.costs, capacity, tuple(registry.kernels), anywhere=False)
-    links = known.links(asked.device_name, layouts[0].world_size)
+    asked = answered_by(asked, measured)
+    links = known.links(evidence_name(measured or problem.device), layouts[0].world_size)
     return quickest(asked, [Way(asked, links, layout) for layout in layouts], kernel)
 
 

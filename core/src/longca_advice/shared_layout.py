@@ -17,16 +17,18 @@ from dataclasses import replace
 from typing import Any
 
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca.manifests import Direction, Layout, Problem
+from longca.manifests import Device, Direction, Layout, Problem
 from longca.manifests.shared_placement import SharedPlacement
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
-from longca_advice.auto_kernel import Choice, capacity_of, choose, interval
+from longca_advice.announced import Choice, interval
+from longca_advice.auto_kernel import capacity_of, choose
 from longca_advice.auto_layout import AUTO, FIRST, Arrangement, placements_of
 from longca_advice.meshes import mesh_text
 from longca_advice.nominal import nominal_cost
 from longca_advice.placing import predicted
+from longca_advice.stand_ins import stand_ins
 from longca_advice.weighed import Weighed
 
 __all__ = ["WeighedProblems", "arrange_shared", "check_weighed", "shared_layouts"]
@@ -164,9 +166,9 @@ def _arranged(
     if not known:
         raise UnknownNameError("placement", placement, placements_of(registry))
     if one_host or len(wanted) == 1:
-        found = _predicted(registry, weighed, candidates, kernel)
-        if found is not None:
-            return found
+        for gpu in stand_ins(weighed[0][0].device):
+            if (found := _predicted(registry, weighed, candidates, kernel, gpu)) is not None:
+                return found
     first = _in_order(registry, weighed, candidates, kernel, refusals)
     if first is None:
         raise UnsupportedError(". ".join(refusals))
@@ -174,14 +176,26 @@ def _arranged(
 
 
 def _predicted(
-    registry: Registry, weighed: WeighedProblems, candidates: Sequence[_Layouts], kernel: str
+    registry: Registry,
+    weighed: WeighedProblems,
+    candidates: Sequence[_Layouts],
+    kernel: str,
+    measured: Device | None,
 ) -> Arrangement | None:
-    """The candidate with the least predicted time of all masks, or None without a prediction."""
+    """The candidate with the least predicted time of all masks, or None without a prediction.
+
+    Args:
+        registry: Knows the kernels.
+        weighed: The problem of each mask with its weight.
+        candidates: The candidates.
+        kernel: The kernel, or `auto`.
+        measured: The GPU whose evidence answers, or None for the problems' own device.
+    """
     named = None if kernel == AUTO else kernel
 
     def best(index: int, layouts: Sequence[Layout]) -> list[Weighed]:
         problem = weighed[index][0]
-        return predicted(registry, problem, layouts, named, capacity_of(problem))
+        return predicted(registry, problem, layouts, named, capacity_of(problem), measured)
 
     weighed_exactly: dict[tuple[int, int], Weighed] = {}
     for index in range(len(weighed)):
@@ -205,7 +219,8 @@ def _predicted(
         f"{one.kernel} takes {interval(one.seconds, *one.interval)} of {one.way.asked.problem.mask.label}"
         for one in ones
     )
-    return _arrangement(layouts, [one.kernel for one in ones], weighed, f"the least predicted sum: {times}")
+    said = f"the least predicted sum: {times}", ones[0].way.asked.stand_in
+    return _arrangement(layouts, [one.kernel for one in ones], weighed, ". ".join(filter(None, said)))
 
 
 def _in_order(

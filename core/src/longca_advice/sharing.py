@@ -97,6 +97,9 @@ def _exactly(rough: Sequence[Weighed]) -> Iterator[Weighed]:
 def _promising(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
     """The kernels of all directions that are likely to be fastest, among the kernels that take every step."""
     directions = way.asked.directions
+    if not way.asked.has_own_capability:
+        alone: Role = "both" if len(directions) > 1 else "forward"
+        return [(name,) * len(directions) for name in _first(way, kernels, alone, directions)]
     mix = mix_for(way, kernels)
     mixes = [] if mix is None else [(mix,) * len(directions)]
     if len(directions) == 1:

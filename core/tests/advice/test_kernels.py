@@ -140,14 +140,14 @@ def test_what_can_be_done_about_a_refusal_is_said(code, direction, said):
     assert bool(said) == bool(advice)
 
 
-def test_a_choice_that_nobody_verified_is_marked_and_its_line_allows_it(core):  # noqa: F811
+def test_a_choice_that_nobody_verified_is_marked_and_its_line_allows_it(core, monkeypatch):  # noqa: F811
     new = Device("cuda", (10, 0), 2**40, "New GPU")
     run = Run(run="a run", device="New GPU", capability=(10, 0), memory=2**40)
     offers = tuple(
         offer.model_copy(update={"verified_on": "==9.0", "expected_on": ">=10.0"})
         for offer in core.manifest("naive").offers
     )
-    core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": offers})
+    monkeypatch.setitem(core.kernels, "naive", core.manifest("naive").model_copy(update={"offers": offers}))
     rows = [row(kernel, "causal", 2048, run=run, dtype="float32", form=form, seconds=1e-3)
             for kernel in KERNELS for form in ("row_intervals", "causal")]  # fmt: skip
     about = {"mask": masks.build("causal", 2048), "heads_q": 8, "heads_kv": 2, "dtype": "float32", "device": new}

@@ -11,7 +11,7 @@ from longca.kernels import verify_first as module
 from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.verified import Check, note_check
-from longca_advice.auto_kernel import Choice
+from longca_advice.announced import Choice
 
 from ..fake_manifests import fake_manifest
 from .toys import Toys

@@ -22,7 +22,7 @@ from longca.manifests import Device, Layout, Offer, Problem, Verdict
 from longca.manifests.verified import Standing, check_of, standing, verified_path
 from longca.plain_text import plain_text
 from longca.plugins import Registry
-from longca_advice.auto_kernel import Choice, log
+from longca_advice.announced import Choice, log
 
 __all__ = ["choose_first", "verify_first"]
 

@@ -25,7 +25,7 @@ from longca.masks import Mask
 from longca.parallel.meshes import axis_sizes, check_member, groups_of, named_sizes, one_host, runnable
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
-from longca_advice.auto_kernel import log
+from longca_advice.announced import log
 from longca_advice.auto_layout import AUTO, Arrangement, arranged
 from longca_advice.shared_layout import arrange_shared, check_weighed, shared_layouts
 

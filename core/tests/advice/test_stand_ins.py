@@ -1,0 +1,55 @@
+"""Stand-ins: the measured GPUs that answer for a GPU without evidence, and the kernels that they are asked about."""
+
+from longca import masks
+from longca.manifests import Device, Problem
+from longca_advice.asked import Asked
+from longca_advice.devices import DEVICES
+from longca_advice.evidence import Run
+from longca_advice.history import Doubt, append
+from longca_advice.sources import sources
+from longca_advice.stand_ins import answered_by, stand_ins, trusted
+
+from ..core_alone import core  # noqa: F401  # a fixture
+
+H100, H200 = DEVICES["h100"], DEVICES["h200"]
+
+
+def wrong(registry, kernel):
+    """Notes that a kernel was found wrong on an H100."""
+    its, run = registry.provider(kernel), Run(run="this machine", device=H100.name)
+    append(
+        Doubt(
+            kernel=kernel, version=f"{its.distribution} {its.version}", status="wrong", case="c", finished="", run=run
+        )
+    )
+
+
+def test_the_device_itself_comes_first_and_a_cpu_has_no_other():
+    first, *others = stand_ins(H100)
+    assert first is None
+    assert next(gpu.name for gpu in others if gpu is not None) == H200.name
+    assert stand_ins(Device("cpu")) == [None]
+
+
+def test_evidence_of_another_gpu_answers_without_the_kernels_that_were_found_wrong_here(core):  # noqa: F811
+    problem = Problem(mask=masks.build("full", 64), heads_q=8, device=H100)
+    asked = Asked(problem, False, core, sources().costs, None, tuple(core.kernels))
+    assert asked.stand_in == ""
+    assert answered_by(asked, H200).kernels == asked.kernels
+    wrong(core, "sdpa")
+    other = answered_by(asked, H200)
+    assert (other.kernels, other.measured) == (("naive",), H200)
+    assert other.has_own_capability
+    assert other.stand_in.startswith("The times are from evidence measured on NVIDIA H200, which has the same compute")
+    assert not answered_by(asked, DEVICES["b200"]).has_own_capability
+    assert answered_by(asked, None) is asked
+
+
+def test_a_kernel_that_was_found_wrong_is_trusted_only_if_no_other_is_left(core):  # noqa: F811
+    problem = Problem(mask=masks.build("full", 64), heads_q=8, device=H100)
+    assert trusted(problem, core, ["naive", "sdpa"]) == (["naive", "sdpa"], [])
+    wrong(core, "sdpa")
+    kernels, said = trusted(problem, core, ["naive", "sdpa"])
+    assert kernels == ["naive"]
+    assert said == ["sdpa is passed over: LongCA found this version of it wrong or suspect here"]
+    assert trusted(problem, core, ["sdpa"])[0] == ["sdpa"]
