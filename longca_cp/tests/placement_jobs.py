@@ -23,7 +23,7 @@ def one_placement_for_two_masks(size):
     return max(errors(mine, attend(mask, given), layout, rank))
 
 
-def layers_of_two_masks(strategy, sizes, placement, kinds):
+def layers_of_two_masks(strategy, sizes, placement, kinds, transport="auto"):
     """The layouts' names, and the largest errors of out and gradients through layers of two masks in turn.
 
     The layers share a placement: `kinds` are ((kind, factors, weight), …).
@@ -41,7 +41,8 @@ def layers_of_two_masks(strategy, sizes, placement, kinds):
         return [out.detach(), *torch.autograd.grad(out, qkv, tensors[3])]
 
     rank = mesh.get_rank()
-    mine = results([made[0].shard(x, rank) for x in given], [about | {"placement": each} for each in made])
+    calls = [about | {"placement": each, "transport": transport} for each in made]
+    mine = results([made[0].shard(x, rank) for x in given], calls)
     alone = [made[0].shard(x, rank) for x in results(given, [{"kernel": "naive"}] * 2)]
     worst = max((a - b).abs().max().item() for a, b in zip(mine, alone, strict=True))
     return [(each.strategy, each.placement, each.shards) for each in made], worst

@@ -1,5 +1,6 @@
 """Layers of several masks share one placement: values and gradients on ranks, balance, choices and refusals."""
 
+import numpy as np
 import pytest
 
 import longca
@@ -14,6 +15,8 @@ from .test_strategies import EXACT, sizes
 WINDOW, FULL = ("causal_sliding_window", (("window", 9),), 5), ("causal", (), 1)
 DOCUMENTS = ("causal_document", (("documents", (11, 9, 40)),), 2)
 OTHERS = ("full_document", (("documents", (20, 40)),), 1)
+BLOCKS = ("uniform_block_sparse", (("block", 4), ("kept", 0.3), ("heads", 4), ("seed", 1)), 3)
+COARSE = ("uniform_block_sparse", (("block", 12), ("kept", 0.5), ("seed", 2)), 1)
 
 
 @pytest.mark.parametrize("placement", ["auto", "contiguous", "zigzag", "balanced"])
@@ -34,6 +37,27 @@ def test_strategies_that_split_heads_share_too(world):
     check(world.run("layers_of_two_masks", "usp", (("ring", 2), ("ulysses", 2)), "balanced", (WINDOW, FULL)))
     check(world.run("layers_of_two_masks", "ulysses", (("ulysses", 4),), "auto", (WINDOW, FULL)))
     check(world.run("layers_of_two_masks", "auto", (("cp", 4),), "auto", (WINDOW, FULL)))
+
+
+@pytest.mark.parametrize("placement", ["auto", "contiguous", "zigzag", "balanced"])
+@pytest.mark.parametrize("other", [COARSE, FULL])
+@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather"])
+@sizes(3)
+def test_layers_of_blocks_share_with_other_blocks_and_with_dense_masks(world, strategy, other, placement):
+    transport = "copy_engine" if placement == "balanced" else "auto"
+    check(world.run("layers_of_two_masks", strategy, (("ring", 3),), placement, (BLOCKS, other), transport))
+
+
+@pytest.mark.parametrize("other", [COARSE, FULL])
+@sizes(4)
+def test_layers_of_blocks_share_under_strategies_that_split_heads(world, other):
+    for strategy, axes in {
+        "usp": {"ring": 2, "ulysses": 2},
+        "loongtrain": {"outer": 2, "inner": 2, "heads": 1},
+    }.items():
+        check(world.run("layers_of_two_masks", strategy, tuple(axes.items()), "balanced", (BLOCKS, other)))
+    check(world.run("layers_of_two_masks", "ulysses", (("ulysses", 4),), "auto", (other, BLOCKS)))
+    check(world.run("layers_of_two_masks", "auto", (("cp", 4),), "auto", (BLOCKS, other)))
 
 
 def check(found):
@@ -130,12 +154,64 @@ def test_a_placement_that_does_not_suit_a_mask_is_refused():
         lay_out([(documents, 1), (full, 1)], kernel="naiv")
 
 
-def test_block_sparse_masks_share_where_no_ring_cuts_them():
-    blocks, full = masks.build("uniform_block_sparse", 64, block=16, kept=0.5, seed=0), masks.build("causal", 64)
-    with pytest.raises(UnsupportedError, match=r"between its own blocks\. Lay it out by itself, or use ulysses"):
-        lay_out([(full, 1), (blocks, 1)], placement="balanced")
-    first, second = lay_out([(full, 1), (blocks, 1)], strategy="ulysses", mesh={"ulysses": 2})
-    assert first.shards == second.shards
+def blocks_of(kept, size):
+    """A block-sparse mask whose blocks all have one size."""
+    bounds = np.arange(kept.shape[-1] + 1) * size
+    return masks.BlockSparseMask(kept, bounds, bounds)
+
+
+#: Queries late in the sequence see much, and those early in it, in masks of one head or eight.
+LATE = blocks_of(np.tril(np.ones((64, 64), bool)) & (np.arange(64) > 31)[:, None] | np.eye(64, dtype=bool), 64)
+EARLY = blocks_of(np.triu(np.ones((64, 64), bool)), 64)
+EARLY_OF_8 = blocks_of(np.repeat([np.triu(np.ones((64, 64), bool))], 8, axis=0), 64)
+EARLY_COARSE = blocks_of(np.triu(np.ones((16, 16), bool)), 256)
+
+
+@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather"])
+@pytest.mark.parametrize("weights", [(1, 1), (5, 1), (0.25, 4)])
+@pytest.mark.parametrize("other", [EARLY, EARLY_OF_8, EARLY_COARSE, masks.build("causal", 4096)])
+def test_blocks_are_dealt_by_the_weighted_sum_of_all_masks(strategy, other, weights):
+    weighed = [(LATE, weights[0]), (other, weights[1])]
+    made = lay_out(weighed, strategy=strategy, placement="balanced")
+    shards = made[0].shards
+    assert made[1].shards == shards
+    assert not {end for shard in shards for pair in shard for end in pair} - set(range(0, 4097, 64))
+    parts = loads([(mask, weight / mask.heads) for mask, weight in weighed], shards)
+    assert max(parts) <= 1.06 * sum(parts) / 4
+    assert max(made[0].shard_size(rank) for rank in range(4)) <= 1024 + 256
+
+
+def test_a_mask_that_all_heads_share_counts_for_every_head():
+    beside = [lay_out([(LATE, 4), (other, 1)], placement="balanced")[0].shards for other in (EARLY, EARLY_OF_8)]
+    assert beside[0] == beside[1]
+    assert beside[0] != lay_out([(LATE, 4), (EARLY, 8)], placement="balanced")[0].shards
+
+
+def test_cuts_fall_on_the_bounds_of_all_masks():
+    for placement in ("contiguous", "zigzag", "balanced"):
+        first, second = lay_out([(EARLY, 1), (EARLY_COARSE, 1)], placement=placement)
+        assert first.shards == second.shards
+        assert not {end for shard in first.shards for pair in shard for end in pair} - set(range(0, 4097, 256))
+
+
+def test_a_dense_mask_has_few_seams_beside_small_blocks():
+    def pieces(*masks):
+        return max(map(len, lay_out([(mask, 1) for mask in masks], placement="balanced")[0].shards))
+
+    small, other = (masks.build("uniform_block_sparse", 16384, block=16, kept=0.1, seed=seed) for seed in (0, 1))
+    assert pieces(small, masks.build("causal", 16384)) <= 16384 / 512 / 4 < pieces(small, other)
+
+
+def test_blocks_that_cannot_share_are_refused():
+    odd, even = (masks.build("uniform_block_sparse", 60, block=size, kept=1.0) for size in (12, 20))
+    says = (
+        r"between the same blocks, and all of them share bounds that make 1 piece: uniform_block_sparse .*\. Put at "
+        r"most 1 ranks on the ring, choose smaller blocks, give all masks the same bounds of blocks, lay them out by "
+    )
+    with pytest.raises(UnsupportedError, match=says):
+        lay_out([(odd, 1), (even, 1)], placement="balanced")
+    with pytest.raises(UnsupportedError, match=r"no documents to place .* Place them by contiguous, zigzag, balanced"):
+        lay_out([(masks.build("causal_document", 60, documents=[20, 40]), 1), (odd, 1)], placement="whole_documents")
 
 
 def test_a_strategy_that_places_mask_by_mask_is_refused(monkeypatch):

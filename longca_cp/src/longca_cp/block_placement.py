@@ -1,15 +1,20 @@
-"""Block placement: whole blocks of a block-sparse mask on parts of the ranks, so that every cut keeps its blocks.
+"""Block placement: whole blocks of block-sparse masks on parts of the ranks, so that every cut keeps its blocks.
 
 A part holds the query and the key of a token, and query blocks and key blocks may differ in size. So tokens are dealt
 in *units*: the stretches between two positions that are bounds of query blocks and of key blocks. Units ascend within a
 part. A short last block therefore stays the last one, as kernels expect.
+
+Masks that share a placement have units in common: the stretches between bounds of all block-sparse masks among them. A
+dense mask has no bounds, and is cut between any tokens.
 
 Parts hold equally many tokens as far as units allow: no part has more than its equal share and the largest unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +23,28 @@ from longca.errors import UnsupportedError
 from longca.manifests.strategy import Ranges
 from longca.masks import BlockSparseMask, Mask
 from longca.masks.bitmaps import unpacked
+from longca_cp.balanced import CHUNK, MIN_CHUNKS
 from longca_cp.ranges import union
+from longca_cp.rows import areas
 
 __all__ = ["key_blocks_seen", "most_tokens", "place_blocks", "unit_bounds"]
 
 _Ints = NDArray[np.int64]
+_Weighed = Sequence[tuple[Mask, float]]
 
 
-def unit_bounds(mask: BlockSparseMask) -> _Ints:
-    """The positions at which both a query block and a key block begin or end, ascending: [units + 1]."""
-    return np.intersect1d(mask.q_bounds, mask.k_bounds)
+def unit_bounds(*masks: BlockSparseMask) -> _Ints:
+    """The positions at which query blocks and key blocks of all masks begin or end, ascending: [units + 1]."""
+    return reduce(np.intersect1d, [bounds for mask in masks for bounds in (mask.q_bounds, mask.k_bounds)])
 
 
-def place_blocks(kind: str, mask: BlockSparseMask, parts: int) -> tuple[Ranges, ...]:
+def place_blocks(kind: str, weighed: _Weighed, parts: int) -> tuple[Ranges, ...]:
     """The tokens of each part, in whole units.
 
     Args:
         kind: A placement's name.
-        mask: The mask of all tokens, with as many queries as keys.
+        weighed: The masks that share the placement, each with its weight. They have as many queries as keys, and at
+            least one of them is block-sparse.
         parts: Number of parts.
 
     Returns:
@@ -44,23 +53,44 @@ def place_blocks(kind: str, mask: BlockSparseMask, parts: int) -> tuple[Ranges, 
     Raises:
         UnsupportedError: There are fewer units than parts, or the placement needs documents.
     """
+    blocks = [mask for mask, _ in weighed if isinstance(mask, BlockSparseMask)]
     if kind not in _DEALS:
         allowed = ", ".join(_DEALS)
-        raise UnsupportedError(f"this {mask.label} has no documents to place tokens within. Place them by {allowed}.")
-    bounds = unit_bounds(mask)
+        label = blocks[0].label
+        raise UnsupportedError(f"this {label} has no documents to place tokens within. Place them by {allowed}.")
+    bounds = unit_bounds(*blocks)
     if parts == 1:
         return (union(bounds[:1], bounds[-1:]),)
-    if len(bounds) - 1 < parts:
-        raise UnsupportedError(
-            f"this {mask.label} was to be cut for {parts} ranks of a ring, and its blocks of queries and of keys share "
-            f"bounds that make {len(bounds) - 1} pieces. Put at most {max(1, len(bounds) - 1)} ranks on the ring, "
-            "choose smaller blocks, or use ulysses, which splits heads."
+    if (units := len(bounds) - 1) < parts:
+        raise UnsupportedError(_too_few(blocks, units, parts))
+    if kind == "balanced" and len(blocks) < len(weighed):
+        bounds = _joined(bounds, parts)
+    dealt = _DEALS[kind](weighed, bounds, parts)
+    return tuple(union(bounds[:-1][units], bounds[1:][units]) for units in dealt)
+
+
+def _too_few(blocks: Sequence[BlockSparseMask], units: int, parts: int) -> str:
+    """The sentences on masks that have fewer units in common than there are parts."""
+    ask = f"Put at most {max(1, units)} ranks on the ring, choose smaller blocks"
+    pieces = f"bounds that make {units} piece{'' if units == 1 else 's'}"
+    if len(blocks) == 1:
+        return (
+            f"this {blocks[0].label} was to be cut for {parts} ranks of a ring, and its blocks of queries and of keys "
+            f"share {pieces}. {ask}, or use ulysses, which splits heads."
         )
-    return tuple(union(bounds[:-1][units], bounds[1:][units]) for units in _DEALS[kind](mask, bounds, parts))
+    labels = ", ".join(dict.fromkeys(mask.label for mask in blocks))
+    return (
+        f"these masks were to be cut for {parts} ranks of a ring between the same blocks, and all of them share "
+        f"{pieces}: {labels}. {ask}, give all masks the same bounds of blocks, lay them out by themselves, or use "
+        "ulysses, which splits heads."
+    )
 
 
 def most_tokens(mask: Mask, parts: int, ranks: int) -> int:
-    """The most tokens that a rank holds under any placement. A part has up to one unit more than its share.
+    """The most tokens that a rank holds under any placement of this mask alone.
+
+    A part has up to one unit more than its share. Under a placement that it shares with other masks a unit may be
+    longer, or be of their blocks.
 
     Args:
         mask: The mask of all tokens.
@@ -83,7 +113,7 @@ def key_blocks_seen(mask: BlockSparseMask, part: Ranges) -> Ranges:
     return union(mask.k_bounds[:-1][seen], mask.k_bounds[1:][seen])
 
 
-def _contiguous(_mask: BlockSparseMask, bounds: _Ints, parts: int) -> list[_Ints]:
+def _contiguous(_weighed: _Weighed, bounds: _Ints, parts: int) -> list[_Ints]:
     """One stretch of units for each part, which has at least one."""
     part, units = np.arange(1, parts), len(bounds) - 1
     ends = np.clip(_nearest(bounds, part * bounds[-1] / parts), part, units - parts + part)
@@ -91,7 +121,7 @@ def _contiguous(_mask: BlockSparseMask, bounds: _Ints, parts: int) -> list[_Ints
     return [np.arange(*pair) for pair in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
 
 
-def _zigzag(_mask: BlockSparseMask, bounds: _Ints, parts: int) -> list[_Ints]:
+def _zigzag(_weighed: _Weighed, bounds: _Ints, parts: int) -> list[_Ints]:
     """Two stretches of units for each part, from both ends inwards, together as near to an equal share as they get."""
     share = np.arange(1, parts + 1) * bounds[-1] / parts
     front = _nearest(bounds, share / 2)
@@ -102,16 +132,14 @@ def _zigzag(_mask: BlockSparseMask, bounds: _Ints, parts: int) -> list[_Ints]:
     return [np.r_[start:early, late:stop] for start, early, late, stop in stretches]
 
 
-def _balanced(mask: BlockSparseMask, bounds: _Ints, parts: int) -> list[_Ints]:
-    """Units dealt by their visible pairs, the largest first, each to the part with least so far that has room.
+def _balanced(weighed: _Weighed, bounds: _Ints, parts: int) -> list[_Ints]:
+    """Units dealt by their weighted pairs, the largest first, each to the part with least so far that has room.
 
     A part has room while it holds less than its share of the dealt tokens. Units of one size are therefore dealt in
     rounds, and numbers of tokens stay as even as the units.
     """
-    rows = mask.keys_by_block.sum(axis=0) * np.diff(mask.q_bounds)
-    area = np.add.reduceat(rows, np.searchsorted(mask.q_bounds, bounds[:-1]))
-    size = np.diff(bounds)
-    owner, pairs, tokens = np.empty(len(area), np.int64), np.zeros(parts, np.int64), np.zeros(parts, np.int64)
+    area, size = _pairs(weighed, bounds), np.diff(bounds)
+    owner, pairs, tokens = np.empty(len(area), np.int64), np.zeros(parts), np.zeros(parts, np.int64)
     dealt = 0
     for unit in np.argsort(-area, kind="stable").tolist():
         dealt += int(size[unit])
@@ -123,7 +151,32 @@ def _balanced(mask: BlockSparseMask, bounds: _Ints, parts: int) -> list[_Ints]:
     return [np.flatnonzero(owner == part) for part in range(parts)]
 
 
-_DEALS: dict[str, Callable[[BlockSparseMask, _Ints, int], list[_Ints]]] = {
+def _pairs(weighed: _Weighed, bounds: _Ints) -> NDArray[np.float64]:
+    """The weighted pairs of each unit: [units]. A mask that all heads share counts for as many heads as the others."""
+    heads = lcm(*(mask.heads for mask, _ in weighed))
+    found = np.zeros(len(bounds) - 1)
+    for mask, weight in weighed:
+        if isinstance(mask, BlockSparseMask):
+            rows = mask.keys_by_block.sum(axis=0) * np.diff(mask.q_bounds)
+            pairs = np.add.reduceat(rows, np.searchsorted(mask.q_bounds, bounds[:-1]))
+        else:
+            pairs = areas(mask, bounds)
+        found += weight * (heads // mask.heads) * pairs
+    return found
+
+
+def _joined(bounds: _Ints, parts: int) -> _Ints:
+    """Bounds of neighbouring units that are joined to chunks, so that a dense mask beside the blocks has few seams.
+
+    A chunk has CHUNK tokens, or fewer if a part would have fewer than MIN_CHUNKS chunks.
+    """
+    chunk = min(CHUNK, int(bounds[-1]) // (parts * MIN_CHUNKS))
+    chunks = int(bounds[-1]) // max(1, chunk)
+    joined = np.unique(bounds[_nearest(bounds, np.arange(chunks + 1) * bounds[-1] / chunks)])
+    return joined if len(joined) > parts else bounds
+
+
+_DEALS: dict[str, Callable[[_Weighed, _Ints, int], list[_Ints]]] = {
     "contiguous": _contiguous,
     "zigzag": _zigzag,
     "balanced": _balanced,

@@ -28,8 +28,8 @@ __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "split_heads", "ulysses"
 _Ints = NDArray[np.int64]
 
 
-def ulysses(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:
-    """One step a rank: all tokens, and the rank's heads.
+def ulysses(problem: Problem, axis_sizes: Mapping[str, int], _placement: str) -> Layout:
+    """One step a rank: all tokens, and the rank's heads. Its only placement is `contiguous`.
 
     Rank r has the r-th part of the query heads, and the KV heads that these attend to. If there are fewer KV heads than
     ranks, neighbouring ranks share one.
@@ -42,9 +42,7 @@ def ulysses(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> 
     everything = place("contiguous", mask, 1)[0]
     heads = split_heads(problem, ranks, "ulysses")
     # The ranks exchange heads of all tokens, so that blocks need not be whole on a rank.
-    blocks = isinstance(mask, BlockSparseMask)
-    shards = split(everything, ranks) if blocks else place(placement, mask, ranks)
-    return Layout(tuple((Step(everything, everything, *each),) for each in heads), shards)
+    return Layout(tuple((Step(everything, everything, *each),) for each in heads), split(everything, ranks))
 
 
 def ring_p2p(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layout:

@@ -111,8 +111,8 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
     Raises:
         UnknownNameError: There is no such placement.
         RequestError: Fewer than one part.
-        UnsupportedError: A mask has no documents, for a placement of documents. A block-sparse mask has fewer blocks
-            than parts, or shares a placement.
+        UnsupportedError: A mask has no documents, for a placement of documents. Block-sparse masks have fewer blocks
+            in common than parts.
     """
     if kind not in tuple(Placement):
         raise UnknownNameError("placement", kind, Placement)
@@ -120,17 +120,12 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
         raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
     weighed = kind.weighed if isinstance(kind, SharedPlacement) else ((mask, 1.0),)
     about = str(kind), parts, tuple((one.key, weight) for one, weight in weighed)
-    return _PLACED.get(mask, about, lambda: _dealt(kind, mask, weighed, parts))
+    return _PLACED.get(mask, about, lambda: _dealt(kind, weighed, parts))
 
 
-def _dealt(kind: str, mask: Mask, weighed: Sequence[tuple[Mask, float]], parts: int) -> tuple[Ranges, ...]:
-    if len(weighed) > 1 and isinstance(mask, BlockSparseMask):
-        raise UnsupportedError(
-            f"this {mask.label} shares its placement with other masks, and a ring cuts it between its own blocks. "
-            "Lay it out by itself, or use ulysses, which splits heads"
-        )
-    if isinstance(mask, BlockSparseMask):
-        return place_blocks(kind, mask, parts)
+def _dealt(kind: str, weighed: Sequence[tuple[Mask, float]], parts: int) -> tuple[Ranges, ...]:
+    if any(isinstance(one, BlockSparseMask) for one, _ in weighed):
+        return place_blocks(kind, weighed, parts)
     return Placement(kind).deal(Rows(weighed), parts)  # type: ignore[call-arg]
 
 
