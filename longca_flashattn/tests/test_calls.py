@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from longca import Device, Problem, masks
 from longca.masks import Form, Slice, SliceMask
 from longca_builtin.naive import Naive
 from longca_flashattn.calls import CallsKernel
+from longca_flashattn.empty_rows import EmptyRows
 
 DOCUMENTS = [70, 1, 128, 101]
 PATTERNS = {
@@ -185,14 +187,14 @@ def test_layers_and_rows_that_see_nothing(kernel):
     slices = [Slice(0, 40, 0, 40), Slice(60, 100, 20, 90), Slice(60, 100, 200, 260), Slice(140, 200, 80, 200, hi=0)]
     plan = compare(SliceMask(slices, 200, 300), given_buffers=True, kernel=kernel)
     assert len(plan.calls) > 2
-    assert plan.empty.sum() == 60
+    assert plan.empty.mask.sum() == 60
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 def test_rows_that_see_nothing(kernel):
     plan = compare(HOLES, given_buffers=True, kernel=kernel)
     assert plan.empty is not None
-    assert plan.empty.sum() == 300 - 160 - 80
+    assert plan.empty.mask.sum() == 300 - 160 - 80
 
 
 def test_copies_of_keys_lie_side_by_side():
@@ -231,3 +233,17 @@ def test_fewer_queries_than_keys(pattern, seqlen_q):
 @pytest.mark.parametrize("lengths", [(5, 0), (0, 5), (300, 300)])
 def test_nothing_at_all(lengths):
     compare(SliceMask([], *lengths), given_buffers=True)
+
+
+@pytest.mark.parametrize("holes", [1, 3, 40])
+def test_rows_that_see_nothing_are_cleared_alone(holes):
+    empty = np.zeros(200, bool)
+    for hole in range(holes):
+        empty[5 * hole : 5 * hole + 3] = True
+    rows, out, lse = EmptyRows.of(empty, torch.device("cpu")), torch.ones(200, 2, 4), torch.ones(2, 200)
+    rows.clear(out)
+    rows.clear_sums(lse)
+    assert bool(rows.ranges) == (holes < 40)
+    assert np.array_equal((out == 0).all(2).all(1).numpy(), empty)
+    assert np.array_equal((lse == -torch.inf).all(0).numpy(), empty)
+    assert (out.sum(), lse[:, ~torch.from_numpy(empty)].sum()) == ((~empty).sum() * 8, (~empty).sum() * 2)

@@ -25,6 +25,7 @@ from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
 from longca.parallel.merge import merge_parts
 from longca_flashattn.copies import Copies, make_copies
+from longca_flashattn.empty_rows import EmptyRows
 from longca_flashattn.joined_keys import join_keys
 from longca_flashattn.own_rows import alone_on_rows, has_keys
 
@@ -77,11 +78,11 @@ class CallsPlan(Plan):
 
     Attributes:
         calls: The calls. Layers take several calls, and a mask that shows nothing takes none.
-        empty: Whether each query sees no key: bool [Tq]. None if every query sees a key.
+        empty: The queries that see no key. None if every query sees a key.
     """
 
     calls: tuple[Call, ...]
-    empty: Tensor | None
+    empty: EmptyRows | None
 
 
 class CallsKernel(ABC):
@@ -127,8 +128,8 @@ class CallsKernel(ABC):
             k, v = call.copies.made(k), call.copies.made(v)
         out, lse = self.call_forward(q, k, v, call, plan, out, lse)
         if plan.empty is not None:
-            out.masked_fill_(plan.empty[:, None, None], 0.0)
-            lse.masked_fill_(plan.empty, -torch.inf)
+            plan.empty.clear(out)
+            plan.empty.clear_sums(lse)
         return out, lse
 
     def _forward_layers(
@@ -146,8 +147,8 @@ class CallsKernel(ABC):
             torch.where(call.rows, found, sums, out=sums)
             del found  # before the next layer
         if plan.empty is not None:
-            result.masked_fill_(plan.empty[:, None, None], 0.0)
-            sums.masked_fill_(plan.empty, -torch.inf)
+            plan.empty.clear(result)
+            plan.empty.clear_sums(sums)
         return fill(out, result), fill(lse, sums)
 
     def _merge_layers(
@@ -208,7 +209,7 @@ class CallsKernel(ABC):
         for *part, call in zip(dk_parts[len(merged) :], dv_parts[len(merged) :], alone, strict=True):
             self.call_backward(*tensors, call, plan, result, *part)
         if alone and plan.empty is not None:
-            result.masked_fill_(plan.empty[:, None, None], 0.0)
+            plan.empty.clear(result)
         grads = (torch.sum(part, 0, out=writable(buffer, part[0])) for part, buffer in ((dk_parts, dk), (dv_parts, dv)))
         first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, (result, *grads), strict=True))
         return first, second, third
@@ -288,9 +289,9 @@ def _on(device: torch.device, varlen: Varlen, alone: bool) -> Call:
     return Call(*longest, left, right, cu_seqlens_q, cu_seqlens_k, *seqused_q, *rows)
 
 
-def _empty_rows(mask: Mask, form: Form, device: torch.device) -> Tensor | None:
-    """Whether each query sees no key: bool [Tq]. None if every query sees a key."""
+def _empty_rows(mask: Mask, form: Form, device: torch.device) -> EmptyRows | None:
+    """The queries that see no key. None if every query sees a key."""
     if form in (Form.FULL, Form.CAUSAL) and mask.seqlen_q <= mask.seqlen_k:
         return None
     empty = mask.head(0).row_pieces.empty_rows()
-    return None if empty is None else torch.from_numpy(empty).to(device)
+    return None if empty is None else EmptyRows.of(empty, device)
