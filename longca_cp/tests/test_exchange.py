@@ -10,7 +10,8 @@ import torch
 from longca import Transport
 from longca_cp import exchange
 from longca_cp.exchange import Order
-from longca_cp.head_exchange import each, put_together, take_apart
+from longca_cp.head_exchange import put_together, take_apart
+from longca_cp.heads import each
 from longca_cp.transports import links
 
 from .test_strategies import sizes

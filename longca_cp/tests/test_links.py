@@ -20,7 +20,6 @@ from longca_cp.transports import links
 from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.counters import Slots
 from longca_cp.transports.cuda_driver import _Copy2D
-from longca_cp.transports.link import Line
 from longca_cp.transports.links import _Facts
 from longca_cp.transports.strided import strided_copies
 
@@ -255,7 +254,7 @@ def test_strategies_take_turns_on_sub_meshes_while_lengths_change(world, compile
 
 def test_a_graph_that_is_captured_refuses_a_call():
     link = object.__new__(CopyEngineLink)
-    link._counters, link._follow, link._streams = mock.Mock(), mock.Mock(), {}
+    link._counters, link._follow, link._pushes = mock.Mock(), mock.Mock(), mock.Mock()
     link._held = ["of a call that failed"]
     with mock.patch("torch.cuda.is_current_stream_capturing", return_value=True):
         with pytest.raises(UnsupportedError, match="give transport='collectives'"):
@@ -264,7 +263,7 @@ def test_a_graph_that_is_captured_refuses_a_call():
     with mock.patch("torch.cuda.is_current_stream_capturing", return_value=False):
         link.restart(Slots(0, 1), 1)
     link._counters.restart.assert_called_once()
-    link._follow.assert_called_once_with(Line.PUSHES)
+    link._follow.assert_called_once_with()
     assert not link._held
 
 

@@ -130,19 +130,13 @@ class Still(Link):
     def send(self, index, moves, slot, early=False):
         self._held += [source for _, source in moves]
 
-    def bring(self, moves):
-        self._held += [each for pair in moves for each in pair]
-
-    def brought(self):
-        return self.nothing
-
     def joined(self):
         self._held.clear()
 
     def nothing(self, *_, **about):
         """Moves nothing."""
 
-    restart = post = expect = aside = _follow = _push = _bring = _post = _expect = nothing
+    restart = copy = post = expect = _follow = _push = _post = _expect = nothing
 
 
 @contextmanager

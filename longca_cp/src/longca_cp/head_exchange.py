@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -20,10 +19,10 @@ from torch import Tensor
 
 from longca.manifests import Layout
 from longca_cp.exchange import Axis, Order, Transfer, all_to_all
-from longca_cp.pushed_heads import PushedHeads, Wait
-from longca_cp.transports.link import Moves
+from longca_cp.heads import each
+from longca_cp.pushed_heads import PushedHeads
 
-__all__ = ["Arrival", "HeadExchange", "beside", "by_token", "each", "heads_of", "put_together", "take_apart"]
+__all__ = ["Arrival", "HeadExchange", "beside", "by_token", "put_together", "take_apart"]
 
 
 @dataclass
@@ -96,30 +95,30 @@ class HeadExchange:
         if self._pushed is not None:
             self._pushed.end()
 
-    def outliving(self, tensors: Sequence[Tensor]) -> Wait:
-        """The function that gives tensors that have arrived as ones that outlive the call.
+    def outliving(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Tensors that have arrived, as ones that outlive the call."""
+        return tuple(tensors) if self._pushed is None else self._pushed.outliving(tensors)
 
-        It may be called after the kernel that reads them was launched.
-        """
-        return (lambda: tuple(tensors)) if self._pushed is None else self._pushed.outliving(tensors)
-
-    def to_heads(self, tensors: Sequence[Tensor], chunk: int = 0, chunks: int = 1) -> Arrival:
-        """Sends every rank its heads of this rank's tokens.
+    def to_heads(self, tensors: Sequence[Tensor], chunks: int = 1) -> Callable[[int], Arrival]:
+        """Prepares to send every rank its heads of this rank's tokens.
 
         Args:
             tensors: Tensors [Tl, H, D]. H may differ.
-            chunk: The part of a rank's heads to send.
             chunks: Number of parts of a rank's heads.
 
         Returns:
-            For each tensor, this rank's heads of the group's tokens in ascending order, on their way:
-            [T, H / ranks, D]. They are views of one tensor, whose last dim is contiguous.
+            The function that sends a part. Parts are sent in order. It returns, for each tensor, this rank's heads of
+            the group's tokens in ascending order, on their way: [T, H / ranks / chunks, D]. Their last dim is
+            contiguous.
         """
-        ranks = self._axis.size
         if self._pushed is not None:
-            heads = partial(heads_of, ranks=ranks, chunk=chunk, chunks=chunks)
-            return Arrival(self._pushed.to_heads(tensors, heads, beside=chunk > 0))
-        parts = []
+            send = self._pushed.to_heads(tensors, chunks)
+            return lambda chunk: Arrival(send(chunk))
+        return lambda chunk: self._all_to_heads(tensors, chunk, chunks)
+
+    def _all_to_heads(self, tensors: Sequence[Tensor], chunk: int, chunks: int) -> Arrival:
+        """Sends a part of the heads by an all-to-all."""
+        ranks, parts = self._axis.size, []
         for x in tensors:
             part = take_apart(x, ranks)
             parts.append(part[:, :, _of(part.shape[2], chunk, chunks)])
@@ -130,44 +129,56 @@ class HeadExchange:
         transfer = all_to_all(self._axis, received, sent, self._tokens, [mine] * ranks)
         return Arrival.by(transfer, lambda: self._order.ascending(received).split(widths, dim=1))
 
-    def to_tokens(self, heads: Tensor, into: Sequence[Tensor], chunk: int = 0, chunks: int = 1) -> Arrival:
+    def to_tokens(
+        self, results: Sequence[tuple[Tensor, Sequence[Tensor]]], chunk: int = 0, chunks: int = 1
+    ) -> Callable[[], None]:
         """Sends every rank its tokens of this rank's heads.
 
         Args:
-            heads: Tensors of this rank's heads side by side, for the group's tokens in ascending order:
-                [T, sum of H / ranks, D].
-            into: Buffer for each tensor: all heads of this rank's tokens, [Tl, H, D]. They are full after `wait` and
-                `end`.
-            chunk: As in `to_heads`.
-            chunks: As in `to_heads`.
+            results: Tensors of this rank's heads side by side, for the group's tokens in ascending order:
+                [T, sum of H / ranks, D]. And for each the buffers of all heads of this rank's tokens: [Tl, H, D].
+            chunk: The part of a rank's heads.
+            chunks: Number of parts of a rank's heads.
+
+        Returns:
+            The function that waits for the heads of all ranks, and puts them into the buffers.
         """
         ranks = self._axis.size
-        sizes = [each(x.shape[1], ranks) for x in into]
+        if self._pushed is None:
+            waits = [self._all_to_tokens(heads, into, chunk, chunks) for heads, into in results]
+            return lambda: _all(waits)
+        if min(x.shape[1] for _, into in results for x in into) >= ranks:
+            return self._pushed.to_tokens([x for x, _ in results], [into for _, into in results], chunk, chunks)
+        ((heads, into),) = results  # several ranks have one KV head, so that there are gradients of one chunk
+        wait = self._pushed.to_sums(heads)
+        return lambda: _put(wait()[0], into, ranks, chunk, chunks)
 
-        def unpack(received: Tensor) -> tuple[Tensor, ...]:
-            parts = received.split([size // chunks for size in sizes], dim=2)
-            for part, x, size in zip(parts, into, sizes, strict=True):
-                put_together(part, x, _of(size, chunk, chunks))
-            return tuple(into)
-
-        def puts(rank: int, rows: slice, part: Tensor) -> Moves:
-            each = zip(into, part.split([size // chunks for size in sizes], dim=1), strict=True)
-            return [(heads_of(x, rank, ranks, chunk, chunks)[rows], mine) for x, mine in each]
-
-        def put(arrived: Callable[[], None]) -> tuple[Tensor, ...]:
-            arrived()
-            return tuple(into)
-
-        if self._pushed is not None and min(x.shape[1] for x in into) < ranks:
-            arrived = self._pushed.to_sums(heads)
-            return Arrival(lambda: unpack(*arrived()))
-        if self._pushed is not None:
-            return Arrival(partial(put, self._pushed.to_tokens(heads, puts)))
+    def _all_to_tokens(self, heads: Tensor, into: Sequence[Tensor], chunk: int, chunks: int) -> Callable[[], None]:
+        """Sends a result by an all-to-all."""
+        ranks = self._axis.size
         sent = self._order.arriving(heads)
         mine = self._tokens[self._axis.index]
         received = sent.new_empty((ranks, mine, *sent.shape[1:]))
         transfer = all_to_all(self._axis, received.flatten(0, 1), sent, [mine] * ranks, self._tokens)
-        return Arrival.by(transfer, lambda: unpack(received))
+
+        def arrived() -> None:
+            transfer.wait()
+            _put(received, into, ranks, chunk, chunks)
+
+        return arrived
+
+
+def _all(waits: Sequence[Callable[[], None]]) -> None:
+    for wait in waits:
+        wait()
+
+
+def _put(received: Tensor, into: Sequence[Tensor], ranks: int, chunk: int, chunks: int) -> None:
+    """Puts a chunk of every rank's heads, [ranks, Tl, some heads, D], into the buffers."""
+    sizes = [each(x.shape[1], ranks) for x in into]
+    parts = received.split([size // chunks for size in sizes], dim=2)
+    for part, x, size in zip(parts, into, sizes, strict=True):
+        put_together(part, x, _of(size, chunk, chunks))
 
 
 def _of(heads: int, chunk: int, chunks: int) -> slice:
@@ -191,24 +202,12 @@ def beside(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, tuple[Tensor, Tenso
     return joined, (dq, dk, dv)
 
 
-def each(heads: int, ranks: int) -> int:
-    """Heads that one rank has."""
-    return max(heads // ranks, 1)
-
-
 def take_apart(x: Tensor, ranks: int) -> Tensor:
     """Every rank's heads: [ranks, T, H / ranks, D] of [T, H, D]. It is a view, unless several ranks have one head."""
     heads = x.shape[1]
     if heads < ranks:
         x = x.repeat_interleave(ranks // heads, dim=1)
     return x.unflatten(1, (ranks, -1)).transpose(0, 1)
-
-
-def heads_of(x: Tensor, rank: int, ranks: int, chunk: int, chunks: int) -> Tensor:
-    """A chunk of one rank's heads: the view [T, some heads, D] of [T, H, D]."""
-    mine, first = each(x.shape[1], ranks), rank * x.shape[1] // ranks
-    part = _of(mine, chunk, chunks)
-    return x[:, first + part.start : first + part.stop]
 
 
 def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:

@@ -2,13 +2,17 @@
 
 Each rank pushes strided slices of its tensors straight to the rows of its tokens, which are ascending over the group.
 A kernel then reads from the window. If a rank's tokens are in many ranges, rows travel rank by rank instead, and are
-put in order where they arrive. Results for a rank's own tokens come in rank by rank. The copy engine puts them in
-place beside the kernel of the next chunk.
+put in order where they arrive. Results for a rank's own tokens come in rank by rank.
+
+Copies within a rank take multiprocessors. So they are made when no attention runs: a rank's own heads of all chunks
+while the first chunk is on its way, and results after the last chunk's kernel, while the last results are on their way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,21 +20,65 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca_cp.exchange import Axis, Order
-from longca_cp.transports.arena import Arena, Arrival, Place, arena_of, place_bytes
-from longca_cp.transports.link import Line, Link, Moves
+from longca_cp.heads import each, heads_of
+from longca_cp.transports.arena import Arena, Place, arena_of, place_bytes
+from longca_cp.transports.link import Link, Window
+from longca_cp.transports.strided import copy_words
+from longca_cp.views import View, shape_key
 
-__all__ = ["PushedHeads", "Puts", "Wait"]
+__all__ = ["PushedHeads", "Wait"]
 
 #: The most ranges of one rank's tokens that are pushed one by one. A push takes the host some microseconds, and putting
 #: 64 MiB in order takes an H200 some ten.
 MOST_RANGES = 16
+#: The most calls of other shapes that are remembered.
+_MOST_KNOWN = 64
 
 #: Gives tensors later.
 Wait = Callable[[], tuple[Tensor, ...]]
-#: From a rank, some of this rank's tokens, and a part [these tokens, some heads, D] of that rank: where its heads go.
-Puts = Callable[[int, slice, Tensor], Moves]
 #: Rows of a rank that lie one after another among the group's: (first row of the rank, last + 1, first of the group).
 _Range = tuple[int, int, int]
+#: A view of the window, the number of a tensor, and the view of it that goes there.
+_Into = tuple[Tensor, int, View]
+#: The number of a tensor, and a view of it.
+_Of = tuple[int, View]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class _ToHeads:
+    """How tensors go to heads.
+
+    Attributes:
+        nbytes: Bytes of the arena.
+        pushes: For each chunk and rank, what goes there.
+        own: What goes to this rank itself, of all chunks.
+        arrived: For each chunk, where this rank's heads arrive.
+    """
+
+    nbytes: int
+    pushes: list[list[list[_Into]]]
+    own: list[_Into]
+    arrived: list[tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class _ToTokens:
+    """How results go to tokens.
+
+    Attributes:
+        nbytes: Bytes of the arena.
+        pushes: For each rank, what goes there.
+        own: This rank's own heads: where they go, and where they are.
+        peers: The heads of peers: where they go, and where they arrive.
+        arrived: For each result, where all ranks' heads of this rank's tokens arrive.
+    """
+
+    nbytes: int
+    pushes: list[list[_Into]]
+    own: list[tuple[_Of, _Of]]
+    peers: list[tuple[_Of, Tensor]]
+    arrived: tuple[Tensor, ...]
 
 
 class PushedHeads:
@@ -54,6 +102,8 @@ class PushedHeads:
         by_rank = [[(0, tokens, int(start))] for tokens, start in zip(self._tokens, starts, strict=True)]
         self._ranges: list[list[_Range]] = ranges if self._in_order else by_rank
         self._arena: Arena | None = None
+        self._window: Window | None = None
+        self._known: dict[Hashable, object] = {}
 
     def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int) -> None:
         """Begins a call.
@@ -65,88 +115,99 @@ class PushedHeads:
         """
         if self._arena is None:
             self._arena = arena_of(self._link)
-        ranks, tokens = self._axis.size, self._num_tokens
-        heads = [((tokens, _each(x, ranks) // chunks, x.shape[2]), x.dtype) for x in coming]
-        back = [((ranks, self._longest, _each(x, ranks) // chunks, x.shape[2]), x.dtype) for x in leaving]
-        self._arena.begin(chunks * sum(place_bytes(*each) for each in (*heads, *back)))
+        back = [(self._back_shape(each(x.shape[1], self._axis.size) // chunks, x.shape[2]), x.dtype) for x in leaving]
+        there = sum(place_bytes(self._heads_shape(x, chunks), x.dtype) for x in coming)
+        self._arena.begin(there + chunks * sum(place_bytes(*every) for every in back))
+        if self._window is not self._arena.window or len(self._known) > _MOST_KNOWN:
+            self._window = self._arena.window
+            self._known.clear()
 
-    def to_heads(self, tensors: Sequence[Tensor], part: Callable[[Tensor, int], Tensor], *, beside: bool) -> Wait:
-        """Pushes every rank its heads of this rank's tokens. They were complete when the call began.
+    def to_heads(self, tensors: Sequence[Tensor], chunks: int) -> Callable[[int], Wait]:
+        """Prepares to push every rank its heads of this rank's tokens, which were complete when the call began.
 
         Args:
             tensors: Tensors [Tl, H, D].
-            part: From a tensor and a rank to the rank's heads: [Tl, some heads, D].
-            beside: Whether a kernel runs meanwhile. A rank then copies its own heads aside, and not after the kernel.
+            chunks: Number of chunks of a rank's heads.
 
         Returns:
-            The function that waits for this rank's heads of the group's tokens in ascending order: [T, some heads, D].
-            They are views of the window.
+            The function that pushes a chunk. It returns the function that waits for this rank's heads of the group's
+            tokens in ascending order: [T, heads of a chunk, D]. They are views of the window.
         """
         assert self._arena is not None, "a call has begun"
-        mine = self._axis.index
-        shapes = [(1, self._num_tokens, *part(x, mine).shape[1:]) for x in tensors]
+        arena, begin = self._arena, self._arena.taken
+        key = "heads", begin, chunks, *map(shape_key, tensors)
+        way = self._once(key, lambda: self._to_heads(tensors, chunks))
+        arena.taken = begin + way.nbytes
+
+        def send(chunk: int) -> Wait:
+            pushes = way.pushes[chunk]
+            wait = arena.send(lambda rank: [(into, view(tensors[at])) for into, at, view in pushes[rank]], early=True)
+            if chunk == 0:
+                self._link.copy((into, view(tensors[at])) for into, at, view in way.own)
+
+            def arrived() -> tuple[Tensor, ...]:
+                wait("queries, keys or values")
+                heads = way.arrived[chunk]
+                return heads if self._in_order else tuple(map(self._order.ascending, heads))
+
+            return arrived
+
+        return send
+
+    def _to_heads(self, tensors: Sequence[Tensor], chunks: int) -> _ToHeads:
+        assert self._arena is not None, "a call has begun"
+        begin, mine, ranks = self._arena.taken, self._axis.index, self._axis.size
+        shapes = [self._heads_shape(x, chunks) for x in tensors]
         places = [self._arena.take(shape, x.dtype) for shape, x in zip(shapes, tensors, strict=True)]
+        windows = [
+            [_rows(place, rank, shape, x.dtype) for place, shape, x in zip(places, shapes, tensors, strict=True)]
+            for rank in range(ranks)
+        ]
 
-        def moves(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
-            for place, shape, x in zip(places, shapes, tensors, strict=True):
-                into, source = _rows(place, rank, shape, x.dtype)[0], part(x, rank)
+        def pushes(rank: int, some: int | slice) -> Iterator[_Into]:
+            for at, x in enumerate(tensors):
+                into, part = windows[rank][at][some], heads_of(x, rank, ranks, chunks)[some]
                 for first, last, row in self._ranges[mine]:
-                    yield into[row : row + last - first], source[first:last]
+                    yield into[..., row : row + last - first, :, :], at, View.of(x, part[..., first:last, :, :])
 
-        wait = self._arena.send(moves, early=True)
-        has_own: Callable[[], None] | None = None
-        if beside:
-            self._link.bring(moves(mine))
-            has_own = self._link.brought()
-        else:
-            self._link.copy(moves(mine))
+        return _ToHeads(
+            self._arena.taken - begin,
+            [[list(pushes(rank, chunk)) for rank in range(ranks)] for chunk in range(chunks)],
+            list(pushes(mine, slice(None))),
+            [tuple(window[chunk] for window in windows[mine]) for chunk in range(chunks)],
+        )
 
-        def arrived() -> tuple[Tensor, ...]:
-            wait("queries, keys or values", Line.KERNELS)
-            if has_own is not None:
-                has_own()
-            came = zip(places, shapes, tensors, strict=True)
-            heads = (_rows(place, mine, shape, x.dtype)[0] for place, shape, x in came)
-            return tuple(x if self._in_order else self._order.ascending(x) for x in heads)
-
-        return arrived
-
-    def outliving(self, heads: Sequence[Tensor]) -> Wait:
-        """The function that begins to copy heads that have arrived, and returns the copies. They are full after `end`.
-
-        The copies run beside the kernels that the current stream is given in between. So their memory is taken now: a
-        kernel may still use memory that is freed in between.
-        """
+    def outliving(self, heads: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Heads that have arrived, as tensors that outlive the call."""
         if not self._in_order:
-            return lambda: tuple(heads)
+            return tuple(heads)
         copies = tuple(map(torch.empty_like, heads))
-        self._link.aside()
+        self._link.copy(zip(copies, heads, strict=True))
+        return copies
 
-        def begin() -> tuple[Tensor, ...]:
-            self._link.bring(zip(copies, heads, strict=True))
-            return copies
-
-        return begin
-
-    def to_tokens(self, heads: Tensor, puts: Puts) -> Callable[[], None]:
+    def to_tokens(
+        self, results: Sequence[Tensor], into: Sequence[Sequence[Tensor]], chunk: int, chunks: int
+    ) -> Callable[[], None]:
         """Pushes every rank its tokens of this rank's heads.
 
         Args:
-            heads: [T, some heads, D], in ascending order of tokens.
-            puts: Where the heads of each rank go.
+            results: Tensors [T, some heads, D], in ascending order of tokens.
+            into: For each of them the tensors [Tl, H, D] of all heads, whose heads lie side by side in it.
+            chunk: The chunk of a rank's heads.
+            chunks: Number of chunks of a rank's heads.
 
         Returns:
-            The function that puts the heads of all peers in place. They are there after `end`, as this rank's own are.
+            The function that puts this rank's own heads in place, waits for those of its peers, and puts them in place.
         """
-        mine, (heads, came, wait) = self._axis.index, self._send_back(heads)
-        self._link.aside()
-        for first, last, row in self._ranges[mine]:
-            self._link.bring(puts(mine, slice(first, last), heads[row : row + last - first]))
+        targets = [x for some in into for x in some]
+        results, way, wait = self._send_back(results, into, targets, chunk, chunks)
 
         def arrived() -> None:
-            wait("outputs or gradients", Line.ASIDE)
-            for peer in self._link.peers:
-                self._link.bring(puts(peer, slice(None), came[peer]))
+            for (there, put), (here, take) in way.own:
+                copy_words(put(targets[there]), take(results[here]))
+            wait("outputs or gradients")
+            for (there, put), came in way.peers:
+                copy_words(put(targets[there]), came)
 
         return arrived
 
@@ -160,41 +221,89 @@ class PushedHeads:
             The function that waits for the heads of this rank's tokens that each rank has: [ranks, Tl, some heads, D].
             They are a view of the window.
         """
-        mine, (heads, came, wait) = self._axis.index, self._send_back(heads)
-        self._link.copy(
-            (came[mine][first:last], heads[row : row + last - first]) for first, last, row in self._ranges[mine]
-        )
+        mine, (results, way, wait) = self._axis.index, self._send_back([heads], [[]], [], 0, 1)
+        self._link.copy((into, view(results[at])) for into, at, view in way.pushes[mine])
 
         def arrived() -> tuple[Tensor, ...]:
-            wait("outputs or gradients", Line.KERNELS)
-            return (came,)
+            wait("outputs or gradients")
+            return way.arrived
 
         return arrived
 
-    def _send_back(self, heads: Tensor) -> tuple[Tensor, Tensor, Arrival]:
+    def _send_back(
+        self,
+        results: Sequence[Tensor],
+        into: Sequence[Sequence[Tensor]],
+        targets: Sequence[Tensor],
+        chunk: int,
+        chunks: int,
+    ) -> tuple[Sequence[Tensor], _ToTokens, Callable[[str], None]]:
         """Pushes every peer its tokens of this rank's heads.
 
         Returns:
-            The heads in the order of `_ranges`, the place of those that come from each rank, and the wait for them.
+            The results in the order of `_ranges`, their way, and the wait for those of peers.
         """
         assert self._arena is not None, "a call has begun"
-        heads = heads if self._in_order else self._order.arriving(heads)
-        mine, (some, width) = self._axis.index, heads.shape[1:]
-        shapes = [(self._axis.size, tokens, some, width) for tokens in self._tokens]
-        place = self._arena.take((self._axis.size, self._longest, some, width), heads.dtype)
+        tensors = results if self._in_order else [self._order.arriving(x) for x in results]
+        arena, begin = self._arena, self._arena.taken
+        key = "tokens", begin, chunk, chunks, *map(shape_key, (*tensors, *targets))
+        way = self._once(key, lambda: self._to_tokens(tensors, into, chunk, chunks))
+        arena.taken, pushes = begin + way.nbytes, way.pushes
+        wait = arena.send(lambda peer: [(into, view(tensors[at])) for into, at, view in pushes[peer]])
+        return tensors, way, wait
 
-        def moves(peer: int) -> Iterator[tuple[Tensor, Tensor]]:
-            into = _rows(place, peer, shapes[peer], heads.dtype)[mine]
-            for first, last, row in self._ranges[peer]:
-                yield into[first:last], heads[row : row + last - first]
+    def _to_tokens(
+        self, tensors: Sequence[Tensor], into: Sequence[Sequence[Tensor]], chunk: int, chunks: int
+    ) -> _ToTokens:
+        assert self._arena is not None, "a call has begun"
+        begin, mine, ranks = self._arena.taken, self._axis.index, self._axis.size
+        places = [self._arena.take(self._back_shape(x.shape[1], x.shape[2]), x.dtype) for x in tensors]
 
-        wait = self._arena.send(moves)
-        return heads, _rows(place, mine, shapes[mine], heads.dtype), wait
+        def window(rank: int, at: int) -> Tensor:
+            x, shape = tensors[at], (ranks, self._tokens[rank], *tensors[at].shape[1:])
+            return _rows(places[at], rank, shape, x.dtype)
+
+        def pushes(rank: int) -> Iterator[_Into]:
+            for at, x in enumerate(tensors):
+                there = window(rank, at)[mine]
+                for first, last, row in self._ranges[rank]:
+                    yield there[first:last], at, View.of(x, x[row : row + last - first])
+
+        def puts(rank: int, at: int, rows: slice, part: Tensor) -> Iterator[tuple[_Of, Tensor]]:
+            first = sum(map(len, into[:at]))
+            sizes = [each(x.shape[1], ranks) // chunks for x in into[at]]
+            for number, (x, heads) in enumerate(zip(into[at], part.split(sizes, dim=1), strict=True), first):
+                yield (number, View.of(x, heads_of(x, rank, ranks, chunks)[chunk, rows])), heads
+
+        own, peers = list[tuple[_Of, _Of]](), list[tuple[_Of, Tensor]]()
+        for at, x in enumerate(tensors):
+            if into[at]:
+                for first, last, row in self._ranges[mine]:
+                    there = puts(mine, at, slice(first, last), x[row : row + last - first])
+                    own += [(target, (at, View.of(x, heads))) for target, heads in there]
+                for peer in self._link.peers:
+                    peers += puts(peer, at, slice(None), window(mine, at)[peer])
+        arrived = tuple(window(mine, at) for at in range(len(tensors)))
+        return _ToTokens(self._arena.taken - begin, [list(pushes(rank)) for rank in range(ranks)], own, peers, arrived)
 
     def end(self) -> None:
         """Ends a call."""
         assert self._arena is not None, "a call has begun"
         self._arena.end()
+
+    def _heads_shape(self, x: Tensor, chunks: int) -> tuple[int, ...]:
+        """The shape of the place where a tensor's heads arrive."""
+        return chunks, self._num_tokens, each(x.shape[1], self._axis.size) // chunks, x.shape[2]
+
+    def _back_shape(self, heads: int, width: int) -> tuple[int, ...]:
+        """The shape of the place where some heads of each rank arrive."""
+        return self._axis.size, self._longest, heads, width
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made for the key in this window, or is made now."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]  # type: ignore[return-value]
 
 
 def _rows(place: Place, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -212,8 +321,3 @@ def _ranges(rows: NDArray[np.int64]) -> list[_Range]:
     cuts = np.flatnonzero(np.diff(rows) != 1) + 1
     edges = zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True)
     return [(first, last, int(rows[first])) for first, last in edges]
-
-
-def _each(x: Tensor, ranks: int) -> int:
-    """Heads of a tensor that one rank has."""
-    return max(x.shape[1] // ranks, 1)

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
-from longca_cp.head_exchange import Arrival, HeadExchange, beside, by_token
+from longca_cp.head_exchange import HeadExchange, beside, by_token
 from longca_cp.overlap import Ahead, ulysses_chunks
 from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, differentiate, plan_chunks
 
@@ -51,18 +51,19 @@ def forward_by_heads(
     chunks, q = len(computes), qkv[0]
     out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
     exchange.begin(qkv, (out, by_token(lse)), chunks)
-    ahead = Ahead(lambda chunk: exchange.to_heads(qkv, chunk, chunks), chunks, exchange.pushes)
-    leaving: list[Arrival] = []
+    ahead = Ahead(exchange.to_heads(qkv, chunks), chunks, exchange.pushes)
+    leaving: list[Callable[[], None]] = []
+    used: list[tuple[tuple[Tensor, ...], Tensor, Tensor]] = []
     for chunk, compute in enumerate(computes):
         with ahead.next() as mine:
-            keep = None if kept is None else exchange.outliving(mine)
             part_out, part_lse = compute(*mine)
-        if kept is not None and keep is not None:
-            kept += (*keep(), part_out, part_lse)
-        if exchange.pushes:
-            _settle(leaving)  # beside this kernel
-        leaving.append(exchange.to_tokens(part_out, (out,), chunk, chunks))
-        leaving.append(exchange.to_tokens(by_token(part_lse), (by_token(lse),), chunk, chunks))
+        parts = (part_out, (out,)), (by_token(part_lse), (by_token(lse),))
+        leaving.append(exchange.to_tokens(parts, chunk, chunks))
+        if kept is not None:
+            used.append((mine, part_out, part_lse))
+    if kept is not None:
+        for mine, part_out, part_lse in used:
+            kept += (*exchange.outliving(mine), part_out, part_lse)
     _settle(leaving)
     exchange.end()
     return out, lse
@@ -92,35 +93,34 @@ def backward_by_heads(
     dk, dv = (dout.new_empty((dout.shape[0], heads_kv, dout.shape[2])) for _ in "kv")
     exchange.begin((*again, dout), (dq, dk, dv), chunks)
     kept = kept or _exchange_again(exchange, again, chunks)
-    ahead = Ahead(lambda chunk: exchange.to_heads((dout,), chunk, chunks), chunks, exchange.pushes)
-    leaving: list[Arrival] = []
+    ahead = Ahead(exchange.to_heads((dout,), chunks), chunks, exchange.pushes)
+    leaving: list[Callable[[], None]] = []
     for chunk, compute in enumerate(computes):
         with ahead.next() as (mine,):
             q, k, v, out, lse = kept[5 * chunk : 5 * chunk + 5]
             joined, into = beside(q, k, v)
             for buffer, grad in zip(into, compute(mine, (q, k, v, out, lse), into), strict=True):
                 fill(buffer, grad)
-        if exchange.pushes:
-            _settle(leaving)  # beside this kernel
-        leaving.append(exchange.to_tokens(joined, (dq, dk, dv), chunk, chunks))
+        leaving.append(exchange.to_tokens([(joined, (dq, dk, dv))], chunk, chunks))
     _settle(leaving)
     exchange.end()
     return dq, dk, dv
 
 
-def _settle(leaving: list[Arrival]) -> None:
+def _settle(leaving: list[Callable[[], None]]) -> None:
     """Waits for results that are on their way, and forgets them."""
     while leaving:
-        leaving.pop(0).wait()
+        leaving.pop(0)()
 
 
 def _exchange_again(exchange: HeadExchange, saved: Sequence[Tensor], chunks: int) -> list[Tensor]:
     """The tensors that the forward would have kept, from q, k, v, out and the log-sum-exp by tokens."""
     *tensors, lse = saved
     kept: list[Tensor] = []
+    lses, others = exchange.to_heads((lse,), chunks), exchange.to_heads(tensors, chunks)
     for chunk in range(chunks):
-        (part_lse,) = exchange.to_heads((lse,), chunk, chunks).wait()
-        kept += exchange.to_heads(tensors, chunk, chunks).wait()
+        (part_lse,) = lses(chunk).wait()
+        kept += others(chunk).wait()
         kept.append(part_lse[..., 0].T.contiguous())
     return kept
 

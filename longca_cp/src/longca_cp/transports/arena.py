@@ -19,8 +19,8 @@ from longca_cp.transports.link import Line, Link, Moves, Window
 
 __all__ = ["Arena", "Arrival", "Place", "arena_of", "place_bytes"]
 
-#: Waits for what peers push. It takes a name of it, for messages, and the line of work that waits.
-Arrival = Callable[[str, Line], None]
+#: Makes the current stream wait for what peers push. It takes a name of it, for messages.
+Arrival = Callable[[str], None]
 
 #: The most times that a call sends.
 _MOST_SENDS = 31
@@ -78,17 +78,21 @@ class Place:
 class Arena:
     """The shared window of a link. All ranks make it together.
 
+    Attributes:
+        window: The window of the latest call.
+        taken: Bytes that the places of the latest call take so far. A call may take known places by raising it.
+
     Args:
         link: The link.
     """
 
     def __init__(self, link: Link) -> None:
-        self._link, self._window = link, None
+        self._link, self.window = link, None
         self._slots = link.slots(1 + _MOST_SENDS)
-        self._taken = self._sent = 0
+        self.taken = self._sent = 0
         self._views: dict[tuple[object, ...], Tensor] = {}
 
-    _window: Window | None
+    window: Window | None
 
     def begin(self, nbytes: int) -> None:
         """Begins a call: all lines of work come after what the current stream was given. All ranks begin it together.
@@ -101,12 +105,11 @@ class Arena:
             PeerError: A peer has failed.
         """
         link = self._link
-        if self._window is None or nbytes > self._window.mine.numel():
-            self._window, self._views = None, {}  # given back before a larger one is asked for
-            self._window = link.window((nbytes,), torch.uint8)
-        self._taken = self._sent = 0
+        if self.window is None or nbytes > self.window.mine.numel():
+            self.window, self._views = None, {}  # given back before a larger one is asked for
+            self.window = link.window((nbytes,), torch.uint8)
+        self.taken = self._sent = 0
         link.restart(self._slots, 1)
-        link.aside()
         for peer in link.peers:
             link.post(peer, self._slots[0], early=True)
         for peer in link.peers:
@@ -114,9 +117,9 @@ class Arena:
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Place:
         """The next place of the call. All ranks take places of the same sizes in the same order."""
-        assert self._window is not None, "a call has begun"
-        place = Place(self._window, self._taken, self._views)
-        self._taken += place_bytes(shape, dtype)
+        assert self.window is not None, "a call has begun"
+        place = Place(self.window, self.taken, self._views)
+        self.taken += place_bytes(shape, dtype)
         return place
 
     def send(self, moves: Callable[[int], Moves], *, early: bool = False) -> Arrival:
@@ -135,12 +138,12 @@ class Arena:
         for peer in link.peers:
             link.send(peer, moves(peer), slot, early=early)
 
-        def wait(what: str, holds: Line) -> None:
+        def wait(what: str) -> None:
             for peer in link.peers:
-                link.expect(peer, slot, what, holds=holds)
+                link.expect(peer, slot, what)
 
         return wait
 
     def end(self) -> None:
-        """Ends a call: the current stream waits for this rank's pushes and copies."""
+        """Ends a call: the current stream waits for this rank's pushes."""
         self._link.joined()

@@ -73,8 +73,7 @@ class CopyEngineLink(Link):
     def __init__(self, group: dist.ProcessGroup, device: torch.device, deadline: float | None = None) -> None:
         super().__init__(group, device, deadline)
         self._driver = Driver(device)
-        self._streams = {line: torch.cuda.Stream(device, priority=-1) for line in (Line.PUSHES, Line.ASIDE)}
-        self._moment = torch.cuda.Event()
+        self._pushes = torch.cuda.Stream(device, priority=-1)
         self._held: list[Tensor] = []
         self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
         self._addresses = [self._registered(counts.ctypes.data, counts.nbytes) for counts in self._counters.arrived]
@@ -116,51 +115,41 @@ class CopyEngineLink(Link):
                 "a CUDA graph cannot hold a call by the copy engine, because the host counts its posts; give "
                 "transport='collectives', or leave attention under a strategy out of the graph"
             )
-        if all(stream.query() for stream in self._streams.values()):
+        if self._pushes.query():
             self._held.clear()  # what a call that failed has left
         super().restart(slots, most)
 
     def joined(self) -> None:
-        """Makes the current stream wait for the other two lines."""
+        """Makes the current stream wait for the pushes."""
         self._check()
-        for stream in self._streams.values():
-            self._moment.record(stream)
-            self._moment.wait(torch.cuda.current_stream(self.device))
+        self._driver.follow(self._kernels, self._pushes.cuda_stream)
         self._held.clear()
 
-    def brought(self) -> Callable[[], None]:
-        """See `Link.brought`."""
-        done = self._streams[Line.ASIDE].record_event()
-        return lambda: done.wait(torch.cuda.current_stream(self.device))
+    def _follow(self) -> None:
+        self._driver.follow(self._pushes.cuda_stream, self._kernels)
 
-    def _follow(self, line: Line) -> None:
-        self._moment.record(torch.cuda.current_stream(self.device))
-        self._moment.wait(self._streams[line])
+    @property
+    def _kernels(self) -> int:
+        """The handle of the current stream."""
+        return int(torch._C._cuda_getCurrentRawStream(self.device.index))
 
     def _push(self, index: int, into: Tensor, source: Tensor) -> None:
-        self._copy(Line.PUSHES, into, source)
-
-    def _bring(self, into: Tensor, source: Tensor) -> None:
-        self._held.append(into)
-        self._copy(Line.ASIDE, into, source)
-
-    def _copy(self, line: Line, into: Tensor, source: Tensor) -> None:
         self._held.append(source)
-        stream, copies = self._streams[line], strided_copies(into, source)
+        copies = strided_copies(into, source)
         if copies is not None:
-            self._driver.copy(copies, into.data_ptr(), source.data_ptr(), stream.cuda_stream)
+            self._driver.copy(copies, into.data_ptr(), source.data_ptr(), self._pushes.cuda_stream)
         else:
-            with torch.cuda.stream(stream), torch.no_grad():
+            with torch.cuda.stream(self._pushes), torch.no_grad():
                 into.copy_(source)
 
     def _post(self, index: int, slot: int, count: int) -> None:
-        self._driver.write(self._address(index, self.index, slot), count, self._streams[Line.PUSHES].cuda_stream)
+        self._driver.write(self._address(index, self.index, slot), count, self._pushes.cuda_stream)
 
     def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
         with self._watch.lock:
             self._check()
-            stream = self._streams.get(holds) or torch.cuda.current_stream(self.device)
-            self._driver.wait(self._address(self.index, index, slot), count, stream.cuda_stream)
+            stream = self._pushes.cuda_stream if holds is Line.PUSHES else self._kernels
+            self._driver.wait(self._address(self.index, index, slot), count, stream)
             self._watch.add(Awaited(index, slot, count, what, SUSPICION.wait()))
 
     def _address(self, receiver: int, sender: int, slot: int) -> int:

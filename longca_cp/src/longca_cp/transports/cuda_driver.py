@@ -1,6 +1,7 @@
 """The calls of the CUDA driver that PyTorch does not have: strided copies, and counters that streams write and await.
 
-Both run without a kernel, so they take no multiprocessors. A write to a counter comes after all earlier work of its
+The order of two streams is here too, because PyTorch's own calls for it take the host several times as long. Copies and
+counters run without a kernel, so they take no multiprocessors. A write to a counter comes after all earlier work of its
 stream and a memory fence of the whole system.
 
 Source: the reference of the CUDA driver API, "Memory Management" and "Stream Memory Operations".
@@ -9,6 +10,7 @@ Source: the reference of the CUDA driver API, "Memory Management" and "Stream Me
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -24,6 +26,8 @@ __all__ = ["Driver"]
 _UNIFIED = 4
 #: Waits until the counter is at least the value, in the sense of a signed difference.
 _AT_LEAST = 0
+#: CU_EVENT_DISABLE_TIMING.
+_WITHOUT_TIME = 2
 
 
 class _Copy2D(ctypes.Structure):
@@ -61,6 +65,8 @@ class Driver:
             self._write, self._await = library.cuStreamWriteValue64_v2, library.cuStreamWaitValue64_v2
             self._push, self._pop = library.cuCtxPushCurrent_v2, library.cuCtxPopCurrent_v2
             self._present = library.cuCtxGetCurrent
+            self._record, self._follow = library.cuEventRecord, library.cuStreamWaitEvent
+            create, destroy = library.cuEventCreate, library.cuEventDestroy_v2
             self._address, self._explain = library.cuMemHostGetDevicePointer_v2, library.cuGetErrorString
             retain = library.cuDevicePrimaryCtxRetain
         except (OSError, AttributeError) as error:
@@ -72,6 +78,10 @@ class Driver:
         number = c_int()
         self._check(library.cuDeviceGet(byref(number), c_int(device.index)))
         self._check(retain(byref(self._context), number))
+        self._moment = c_void_p()
+        with self._current():
+            self._check(create(byref(self._moment), c_uint(_WITHOUT_TIME)))
+        weakref.finalize(self, destroy, self._moment).atexit = False
 
     def copy(self, copies: Sequence[Copy], into: int, source: int, stream: int) -> None:
         """Copies between addresses that this device reaches, in the order of a stream.
@@ -93,6 +103,12 @@ class Driver:
                     write = 0, 0, _UNIFIED, None, there, None, copy.into_pitch
                     asked = _Copy2D(*read, *write, copy.width, copy.height)
                     self._check(self._copy_2d(byref(asked), c_void_p(stream)))
+
+    def follow(self, later: int, earlier: int) -> None:
+        """Lets later work of one stream come after everything that another was given so far."""
+        with self._current():
+            self._check(self._record(self._moment, c_void_p(earlier)))
+            self._check(self._follow(c_void_p(later), self._moment, c_uint(0)))
 
     def write(self, address: int, value: int, stream: int) -> None:
         """Writes a counter after everything that a stream was given so far."""

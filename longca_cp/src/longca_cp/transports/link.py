@@ -5,8 +5,9 @@ into a window of a peer, and then **posts** a slot, which tells the peer that th
 the slot before it reads. A rank copies its own rows into its window by itself. Posts of a slot are counted for each
 sender and receiver. So a slot serves any number of calls, with one post for each expect.
 
-A GPU has three lines of work (`Line`): kernels, pushes, and copies **aside**, which bring rows from one place in the
-rank's own memory to another.
+A GPU has two lines of work (`Line`): kernels, and pushes. Copies within a rank's own memory are kernels, whatever call
+makes them: on H200s with driver 580 all of them waited for the multiprocessors that attention had taken. So there is
+no third line, and callers make such copies where nothing else computes.
 
 All methods but `window` and `slots` are local, and with CUDA none of them waits on the host. A program is right if it
 would be right with every push and post done at once, in the order of the program.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -30,6 +31,7 @@ from torch import Tensor
 from longca.errors import LongCAError
 from longca.parallel.pushes import Push, is_watched, pushing, tell, tell_window
 from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
+from longca_cp.transports.strided import copy_words
 from longca_cp.transports.suspicion import SUSPICION
 
 __all__ = ["Line", "Link", "Moves", "PeerError", "Slots", "Window"]
@@ -46,7 +48,6 @@ class Line(Enum):
 
     KERNELS = "the current stream"
     PUSHES = "pushes and posts"
-    ASIDE = "copies within this rank's memory"
 
 
 class PeerError(LongCAError):
@@ -134,7 +135,7 @@ class Link(ABC):
         """
         SUSPICION.clear()
         self._counters.restart(slots, most)
-        self._follow(Line.PUSHES)
+        self._follow()
 
     def told(self, value: int) -> list[int]:
         """A number of each rank, in the order of ranks. The host waits for all ranks, and no stream does.
@@ -182,39 +183,20 @@ class Link(ABC):
             for into, source in moves:
                 tell(Push(source, index != self.index, partial(self._again, index, into), self.joined))
         if not early:
-            self._follow(Line.PUSHES)
+            self._follow()
         with pushing():
             for into, source in moves:
                 self._push(index, into, source)
         self._post(index, slot, self._counters.post(index, slot))
 
     def copy(self, moves: Moves) -> None:
-        """Copies this rank's own rows into its window, in the order of the current stream.
+        """Copies rows within this rank's memory, in the order of the current stream.
 
         The rank's earlier calls on this stream have read the window's earlier rows.
         """
         with torch.no_grad():
             for into, source in moves:
-                into.copy_(source)
-
-    def aside(self) -> None:
-        """Lets later copies aside come after everything that the current stream was given so far."""
-        self._follow(Line.ASIDE)
-
-    def bring(self, moves: Moves) -> None:
-        """Copies tensors of this rank aside. The current stream has them after `brought` or `joined`.
-
-        Args:
-            moves: The tensors to fill and their sources, which must not change before `joined`. Both are held.
-        """
-        self._check()
-        for into, source in moves:
-            if into.numel():
-                self._bring(into, source)
-
-    @abstractmethod
-    def brought(self) -> Callable[[], None]:
-        """The function that makes the current stream wait for the copies aside so far."""
+                copy_words(into, source)
 
     def post(self, index: int, slot: int, *, early: bool = False) -> None:
         """Tells a peer that a slot is ready, after everything sent to it so far and what the current stream was given.
@@ -229,7 +211,7 @@ class Link(ABC):
         """
         self._check()
         if not early:
-            self._follow(Line.PUSHES)
+            self._follow()
         self._post(index, slot, self._counters.post(index, slot))
 
     def expect(self, index: int, slot: int, what: str = "rows", *, holds: Line = Line.KERNELS) -> None:
@@ -254,7 +236,7 @@ class Link(ABC):
 
     @abstractmethod
     def joined(self) -> None:
-        """Makes the current stream wait for this rank's pushes, posts and copies aside. Their sources may change."""
+        """Makes the current stream wait for this rank's pushes and posts. Their sources may change."""
 
     def trial(self) -> str | None:
         """Moves a few bytes to each peer and back. The reason why they did not arrive, or None.
@@ -279,21 +261,18 @@ class Link(ABC):
 
     def _again(self, index: int, into: Tensor, source: Tensor) -> None:
         """Pushes a tensor to a place once more, without a post."""
-        self._follow(Line.PUSHES)
+        self._follow()
         self._push(index, into, source)
 
     @abstractmethod
     def _window(self, shape: Sequence[int], dtype: torch.dtype) -> Window: ...
 
     @abstractmethod
-    def _follow(self, line: Line) -> None:
-        """Lets later work of a line come after everything that the current stream was given."""
+    def _follow(self) -> None:
+        """Lets later pushes and posts come after everything that the current stream was given."""
 
     @abstractmethod
     def _push(self, index: int, into: Tensor, source: Tensor) -> None: ...
-
-    @abstractmethod
-    def _bring(self, into: Tensor, source: Tensor) -> None: ...
 
     @abstractmethod
     def _post(self, index: int, slot: int, count: int) -> None: ...

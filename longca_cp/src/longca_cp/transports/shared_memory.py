@@ -1,8 +1,7 @@
 """The link of CPUs: windows in memory that the processes of a host share, and one thread that does a rank's pushes.
 
 It stands in for the copy engines of GPUs. Pushes to several peers interleave, and pushes to one peer between two posts
-may end in any order. A seed draws such an order, so that tests find programs that rely on another. For the same reason
-copies aside are made as late as may be.
+may end in any order. A seed draws such an order, so that tests find programs that rely on another.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import torch
@@ -23,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca_cp.transports.host_memory import everyones_memory
-from longca_cp.transports.link import Line, Link, PeerError, Slots, Window
+from longca_cp.transports.link import Line, Link, PeerError, Window
 from longca_cp.transports.suspicion import SUSPICION
 
 __all__ = ["SharedMemoryLink"]
@@ -120,7 +118,6 @@ class SharedMemoryLink(Link):
         super().__init__(group, torch.device("cpu"), deadline)
         seed = int(os.environ.get("LONGCA_PUSH_SEED", "0")) if seed is None else seed
         self._pusher = _Pusher(self.size, seed + self.index)
-        self._aside: deque[Callable[[], object]] = deque()
         weakref.finalize(self, self._pusher.stop)
 
     def _window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
@@ -128,35 +125,16 @@ class SharedMemoryLink(Link):
         return Window(tuple(each.view(dtype).view(*shape) for each in memory), self.index)
 
     def joined(self) -> None:
-        """Makes the copies aside, and waits for the thread."""
+        """Waits for the thread."""
         self._check()
-        self.brought()()
         self._pusher.wait()
         self._check()
 
-    def restart(self, slots: Slots, most: int) -> None:
-        """See `Link.restart`."""
-        self._aside.clear()
-        super().restart(slots, most)
-
-    def brought(self) -> Callable[[], None]:
-        """See `Link.brought`. Copies are made when somebody waits for them, and not before."""
-        last = self._aside[-1] if self._aside else None
-
-        def wait() -> None:
-            while last in self._aside:
-                self._aside.popleft()()
-
-        return wait
-
-    def _follow(self, line: Line) -> None:
+    def _follow(self) -> None:
         """The host has done everything."""
 
     def _push(self, index: int, into: Tensor, source: Tensor) -> None:
         self._pusher.add(index, _Task(lambda: into.copy_(source), is_post=False))
-
-    def _bring(self, into: Tensor, source: Tensor) -> None:
-        self._aside.append(partial(self.copy, [(into, source)]))
 
     def _post(self, index: int, slot: int, count: int) -> None:
         counts, mine = self._counters.arrived[index], self.index
