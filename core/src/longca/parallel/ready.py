@@ -7,6 +7,7 @@ need no other rank.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -72,8 +73,14 @@ class ParallelCall(NamedTuple):
             "kernel": self.kernel,
             "placement": _said(placement) if isinstance(placement, Layout) else str(placement),
             "transport": str(self.transport),
-            "longca-core": find_core().version,
+            "longca-core": _core_version(),
         }
+
+
+@cache
+def _core_version() -> str:
+    """The version of longca-core. To parse its metadata takes longer than a comparison of ranks."""
+    return find_core().version
 
 
 class Ready(NamedTuple):
