@@ -109,7 +109,7 @@ def _part(line: str, before: str, *, after_gap: bool) -> str:
         return "refused"
     if line.startswith("    ") and (after_gap or before == "call"):
         return "call"
-    says = line.startswith(("Note: ", "Outside ", "Valid, but ", "Not ranked: ")) or "--all lists" in line
+    says = line.startswith(("Note: ", "Order: ", "Outside ", "Valid, but ", "Not ranked: ")) or "--all lists" in line
     return "notes" if says and before != "refused" else before
 
 

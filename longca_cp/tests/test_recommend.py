@@ -11,6 +11,12 @@ import pytest
 import longca
 from longca import masks
 from longca.errors import RequestError
+from longca_advice.asked import Asked
+from longca_advice.devices import DEVICES
+from longca_advice.sharing import quickest
+from longca_advice.sources import sources
+from longca_advice.strategies import ways_of
+from longca_advice.ways import Way
 
 CAUSAL = masks.build("causal", 16384)
 RINGS = {"ring_p2p", "ring_all_gather"}
@@ -45,12 +51,40 @@ def several(request):
 def test_each_of_the_five_is_ranked_on_a_host():
     found = ask(ranks=8)
     assert len({choice.strategy for choice in found.choices}) > 2
-    totals = [choice.seconds.total for choice in found.choices]
-    assert totals == sorted(totals)
+    ranked = [choice.seconds.ranked for choice in found.choices]
+    assert ranked == sorted(ranked)
+    assert all(choice.seconds.ranked >= choice.seconds.total for choice in found.choices)
     assert found.unmeasured == ()
     for name in longca.registry().strategies:
         alone = ask(ranks=8, strategies=(name,))
         assert {choice.strategy for choice in alone.choices} == {name}
+
+
+MASKS = ("full", "causal", "full_document", "causal_document", "shared_question", "global_sliding_window")
+DOCUMENTS = ("causal_blockwise", "block_causal_document", "prefix_lm_document", "prefix_lm_causal")
+
+
+@pytest.mark.parametrize("pattern", [*MASKS, *DOCUMENTS])
+def test_a_measured_strategy_comes_first_on_masks_where_others_are_about_as_fast(pattern):
+    mask = masks.sample(pattern, 131072, lengths="mix", seed=0)
+    found = longca.recommend(mask, heads=(64, 8), device="h200", ranks=2)
+    assert "of this mask with this strategy, mesh and placement" in found.best.proof.notes[-1]
+    problem = longca.Problem(mask=mask, heads_q=64, heads_kv=8, device=DEVICES["h200"])
+    kernels, known = tuple(longca.registry().kernels), sources()
+    asked = Asked(problem, True, longca.registry(), known.costs, None, kernels)
+    ways = ways_of(asked, 2, known.links("NVIDIA H200", 2), tuple(longca.registry().strategies))
+    taken = quickest(asked, [way for way in ways if isinstance(way, Way)])[0]
+    assert (taken.kernel, taken.way.strategy) == (found.best.kernel, found.best.strategy), "auto takes it too"
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_gpu_without_evidence_is_ranked_by_the_nearest_one(ranks):
+    here, there = (ask(device=name, ranks=ranks) for name in ("h100", "h200"))
+    assert [one.title for one in here.choices] == [one.title for one in there.choices]
+    assert [one.seconds for one in here.choices] == [one.seconds for one in there.choices]
+    (note,) = (note for note in here.notes if "evidence" in note)
+    assert "no evidence on NVIDIA H100 80GB HBM3. The times are from evidence measured on NVIDIA H200" in note
+    assert all("--network" in one.why for one in ask(device="h100", ranks=16).unmeasured)
 
 
 def test_a_strategy_for_one_device_is_refused():

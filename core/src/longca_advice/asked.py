@@ -150,6 +150,7 @@ class Asked:
         ranks: int = 1,
         intervals: tuple[tuple[float, float], ...] = (),
         *,
+        ranked: float,
         proof: Proof,
         call: str,
         unverified: bool = False,
@@ -164,6 +165,7 @@ class Asked:
             memory: The memory of a call.
             ranks: Ranks that share the problem.
             intervals: The interval of each direction, if known.
+            ranked: Seconds to rank it by.
             proof: The evidence behind the prediction.
             call: The line to paste.
             unverified: Whether nobody verified one of the kernels on the device.
@@ -175,7 +177,7 @@ class Asked:
         return Choice(
             forward=kernels[0],
             backward=kernels[1] if self.training else None,
-            seconds=Seconds(seconds[0], backward, total, *interval, intervals),
+            seconds=Seconds(seconds[0], backward, total, *interval, intervals, ranked),
             bytes_per_rank=memory.total,
             fits=self.fits(memory.total),
             proof=proof,

@@ -21,6 +21,8 @@ class Seconds:
         low: Lower end of the 90 % interval of the total.
         high: Upper end of the same interval.
         intervals: The interval of each direction, the forward's first. Empty if only the total's is known.
+        ranked: Seconds that the choice is ranked by, or None if that is the total. They are more than the total if the
+            call was not measured.
     """
 
     forward: float
@@ -29,6 +31,7 @@ class Seconds:
     low: float
     high: float
     intervals: tuple[tuple[float, float], ...] = ()
+    ranked: float | None = None
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,8 @@ class Recommendation:
         problem: The problem, as plain data.
         device: The device that the recommendation is for.
         ranks: Devices that share the problem.
-        choices: The choices that fit, the fastest first, followed by the choices that do not fit. A choice that goes
-            beyond the measurements comes after the measured ones that its interval reaches.
+        choices: The choices that fit, followed by the choices that do not fit. Both are ordered by `seconds.ranked`. A
+            choice that goes beyond the measurements comes after the measured ones that its interval reaches.
         unmeasured: The valid choices without a prediction, in the order of the plugins. They are not ranked.
         refused: The kernels and strategies that are not valid, and the reasons.
         notes: Further remarks, in sentences.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -30,6 +30,7 @@ __all__ = [
     "Name",
     "Row",
     "Run",
+    "SharedCall",
     "Version",
     "parse",
     "said",
@@ -99,6 +100,32 @@ class Collected(BaseModel):
         if "push" in kinds:
             kinds["push"]["bytes"] = max(record["sent_bytes"]["push"])
         return {kind: cls(**{name: found[name] for name in cls.model_fields}) for kind, found in kinds.items()}
+
+
+class SharedCall(NamedTuple):
+    """The properties of a strategy's call that are the same whenever it is measured again with a kernel.
+
+    Attributes:
+        mask: Digest of the mask.
+        heads: Query heads, and key and value heads.
+        head_dim: Head dimension.
+        dtype: Data type.
+        direction: `forward`, or `backward` alone.
+        strategy: The strategy.
+        mesh: Ranks along each axis.
+        placed: The placement of the tokens.
+        pushes: Whether pushes move the tensors, and not collectives.
+    """
+
+    mask: str
+    heads: tuple[int, int]
+    head_dim: int
+    dtype: str
+    direction: str
+    strategy: str
+    mesh: str
+    placed: str
+    pushes: bool
 
 
 class Row(BaseModel):
@@ -188,6 +215,14 @@ class Row(BaseModel):
     def call_work(self) -> Work:
         """The call's work, on one device."""
         return Work(*self.work)  # type: ignore[arg-type]  # the validator counts them
+
+    @property
+    def shared_call(self) -> SharedCall | None:
+        """The call of a strategy, or None on one device and for an unknown mask."""
+        if not (self.mask and self.strategy and self.mesh and self.placed):
+            return None
+        about = (self.mask, (self.heads_q, self.heads_kv), self.head_dim, self.dtype, self.direction)
+        return SharedCall(*about, self.strategy, self.mesh, self.placed, "push" in self.communication)
 
     @property
     def source(self) -> str:

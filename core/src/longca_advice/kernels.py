@@ -88,6 +88,7 @@ class Candidate:
             self.interval,
             asked.memory(self.kernels),
             intervals=self._intervals,
+            ranked=self.ranked,
             proof=self.proof,
             call=f"longca.attention(q, k, v, mask, kernel={self.kernel!r})",
             unverified=asked.unverified(self.kernel),

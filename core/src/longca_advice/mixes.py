@@ -9,6 +9,7 @@ from longca_advice.asked import Asked
 from longca_advice.costs import CostModel
 from longca_advice.kernels import pair_candidates, single_candidates
 from longca_advice.sources import sources
+from longca_advice.stand_ins import answered_by
 
 __all__ = ["taken"]
 
@@ -18,8 +19,8 @@ def taken(
 ) -> str:
     """The name of the kernel or pair of a mix that takes a step in the least predicted time.
 
-    A kernel without evidence is taken only if no kernel has evidence: the first valid kernel of the mix, or the first
-    pair.
+    A GPU without evidence goes by the GPU with the nearest compute capability. A kernel without evidence is taken only
+    if no kernel has evidence: the first valid kernel of the mix, or the first pair.
 
     Args:
         registry: Knows the kernels.
@@ -37,9 +38,11 @@ def taken(
     if not any(verdicts.values()):
         registry.resolve(mix, problem, anywhere=anywhere).check()
     training = step.direction == "backward"
-    asked = Asked(step, training, registry, costs or sources().costs, None, kernels, anywhere)
-    alone = single_candidates(asked, {name: verdicts[name] for name in kernels})
-    found = [*alone, *pair_candidates(asked, alone, most=1.0)]
-    if found:
-        return min(found, key=lambda candidate: candidate.ranked).kernel
+    known = costs or sources().costs
+    whole = Asked(step, training, registry, known, None, kernels, anywhere)
+    for gpu in (None, *known.gpus_like(step.device)):
+        asked = answered_by(whole, gpu)
+        alone = single_candidates(asked, {name: verdicts[name] for name in asked.kernels})
+        if found := [*alone, *pair_candidates(asked, alone, most=1.0)]:
+            return min(found, key=lambda candidate: candidate.ranked).kernel
     return next(name for name, verdict in verdicts.items() if verdict)

@@ -108,15 +108,18 @@ def recommend(
     too_large = _too_large(asked, ranks)
     if too_large is not None:
         return Recommendation(about, str(where), ranks, (), (), (too_large,), known.notes, here)
-    if ranks == 1:
-        found = rank_kernels(asked)
-        if not found.choices and (gpu := _alike(asked)):
-            asked = replace(asked, measured=gpu)
-            found = rank_kernels(asked)
-    else:
-        between = None if network is None else Link.parse(network)
-        links = known.links(asked.device_name, per_node, between)
-        found = rank_strategies(asked, ranks, links, tuple(strategies or provided.strategies))
+    between = None if network is None else Link.parse(network)
+
+    def rank(asked: Asked) -> Ranking:
+        if ranks == 1:
+            return rank_kernels(asked)
+        links = known.links(evidence_name(asked.measured or where), per_node, between)
+        return rank_strategies(asked, ranks, links, tuple(strategies or provided.strategies))
+
+    found = rank(asked)
+    if not found.choices and (gpu := _alike(asked)):
+        asked = replace(asked, measured=gpu)
+        found = rank(asked)
     notes = (*known.notes, *found.notes, *_about_evidence(asked, found))
     choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)

@@ -57,7 +57,9 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
     weighed = [*_exactly([one for one in rough if kernel is not None or not is_mix(one.kernel)])]
     if kernel is None:
         least = min((one.seconds for one in weighed), default=float("inf"))
-        weighed += _exactly([one for one in rough if is_mix(one.kernel) and one.seconds <= _ALIKE * least])
+        near = [one for one in rough if one.seconds <= _ALIKE * least]
+        weighed += _exactly([one for one in near if is_mix(one.kernel)])
+        weighed += _exactly([one for one in near if any(one.measured)])
     unlike = {(one.way, one.kernels): one for one in weighed}.values()
     found = sorted(unlike, key=lambda one: (float(f"{one.ranked:.6g}"), place[one.way]))
     first = next((one for one in found if one.fits), next(iter(found), None))
@@ -103,11 +105,19 @@ def _promising(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
     mix = mix_for(way, kernels)
     mixes = [] if mix is None else [(mix,) * len(directions)]
     if len(directions) == 1:
-        return [*((name,) for name in _first(way, kernels, "forward", directions)), *mixes]
-    singles = [(name, name) for name in _first(way, kernels, "both", directions)]
-    before = _first(way, kernels, "forward", ("forward",))
-    after = _first(way, kernels, "backward", ("backward",))
-    return [*singles, *(pair for pair in product(before, after) if pair[0] != pair[1]), *mixes]
+        names = dict.fromkeys([*_first(way, kernels, "forward", directions), *_measured(way, kernels, "forward")])
+        return [*((name,) for name in names), *mixes]
+    measured = [_measured(way, kernels, direction) for direction in directions]
+    before = [*_first(way, kernels, "forward", ("forward",)), *measured[0]]
+    after = [*_first(way, kernels, "backward", ("backward",)), *measured[1]]
+    singles = [(name, name) for name in (*_first(way, kernels, "both", directions), *measured[0], *measured[1])]
+    pairs = [pair for pair in product(before, after) if pair[0] != pair[1]]
+    return list(dict.fromkeys([*singles, *pairs, *mixes]))
+
+
+def _measured(way: Way, kernels: Sequence[str], direction: str) -> list[str]:
+    """The kernels by which this very call was measured in a direction."""
+    return [name for name in way.measured(direction) if name in kernels]
 
 
 def _first(way: Way, kernels: Sequence[str], role: Role, directions: Sequence[str]) -> list[str]:

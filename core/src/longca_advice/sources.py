@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import median
 
 from longca_advice.costs import CostModel
 from longca_advice.evidence import Row, shipped
@@ -25,11 +27,13 @@ class Links:
         network: Links within a host and between hosts.
         rates: The overhead of a call beside its kernels and its collectives.
         per_host: Ranks on a host.
+        measured: The seconds of measured calls of strategies by kernel, for each `Row.shared_call`.
     """
 
     network: Network
     rates: Rates
     per_host: int
+    measured: Mapping[Hashable, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,16 @@ def _links(found: Sources, device: str, per_host: int, between: Link | None) -> 
     rows = [row for row in found.rows if row.run.device == device]
     moved = [one for row in rows if row.mesh is not None for one in transferred(row.mesh, row.communication)]
     rates = fit_rates([Observed(row.seconds, *row.observed) for row in rows if row.observed])
-    return Links(Network(fit_links(moved), between), rates, per_host)
+    return Links(Network(fit_links(moved), between), rates, per_host, _measured(rows))
+
+
+def _measured(rows: Iterable[Row]) -> dict[Hashable, dict[str, float]]:
+    """The median seconds of each measured call of a strategy, by its kernel."""
+    found: dict[Hashable, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.shared_call is not None:
+            found[row.shared_call][row.kernel].append(row.seconds)
+    return {call: {name: median(each) for name, each in kernels.items()} for call, kernels in found.items()}
 
 
 def sources(records: tuple[str, ...] = ()) -> Sources:

@@ -142,13 +142,13 @@ def _refined(rough: Sequence[Weighed]) -> tuple[list[Weighed], list[Refused], li
     for place, one in enumerate(rough):
         half = 2 if one.way.layout.world_size >= _MANY else 1
         least = _EXACT // half
-        enough = len(known) >= least and one.seconds > sorted(found.seconds for found in known)[least - 1]
+        enough = len(known) >= least and one.seconds > sorted(found.ranked for found in known)[least - 1]
         if enough or len(known) == _AT_MOST // half:
-            return sorted(known, key=lambda found: found.cautious), refused, list(rough[place:])
+            return sorted(known, key=lambda found: found.ranked), refused, list(rough[place:])
         found = _exactly(one.way)
         known += [] if isinstance(found, Refused) else [found]
         refused += [found] if isinstance(found, Refused) else []
-    return sorted(known, key=lambda found: found.cautious), refused, []
+    return sorted(known, key=lambda found: found.ranked), refused, []
 
 
 def _exactly(way: Way) -> Weighed | Refused:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -16,6 +16,7 @@ from longca.manifests.steps import Steps
 from longca.masks import BlockSparseMask, Form, SliceMask
 from longca_advice.asked import Asked
 from longca_advice.calls import StrategyCall, schedule_of
+from longca_advice.evidence import SharedCall
 from longca_advice.meshes import mesh_text
 from longca_advice.network import Topology
 from longca_advice.sources import Links
@@ -123,6 +124,21 @@ class Way:
             made = None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
             self._calls[direction] = made
         return self._calls[direction]
+
+    def measured(self, direction: str) -> Mapping[str, float]:
+        """The measured seconds of this very call in a direction, by kernel. Empty on several hosts."""
+        call, asked = self.call(direction), self.asked.problem
+        if call is None or self._has_hosts or not self.links.measured:
+            return {}
+        pushes = any(move.kind == "push" for phase in call.schedule for move in phase.moves)
+        about = (
+            asked.concrete_mask.digest,
+            (asked.heads_q, asked.num_heads_kv),
+            asked.head_dim,
+            asked.dtype,
+            direction,
+        )
+        return self.links.measured.get(SharedCall(*about, self.strategy, self.mesh, self.placement, pushes), {})
 
     def timeline(self, kernel: str, direction: str, role: Role | None = None) -> Timeline | None:
         """The breakdown of a direction's time with a kernel, or None without evidence or without a schedule.

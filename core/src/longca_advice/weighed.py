@@ -21,7 +21,8 @@ from longca_advice.work import work_of
 
 __all__ = ["Weighed", "across", "span"]
 
-#: The factor by which predictions of strategies are wider than predictions of their kernels, on either side.
+#: The factor by which predictions of strategies are wider than predictions of their kernels, on either side. A way with
+#: measured calls of its own is left for another one only if that gains more.
 _STRATEGY = 1.06
 
 #: The factor on a mix's time when it is ranked, because predictions of kernels err against one another.
@@ -60,22 +61,37 @@ class Weighed:
         """The kernel and the way in a few words."""
         return f"{self.kernel} with {self.way.name}"
 
+    @cached_property
+    def measured(self) -> tuple[float | None, ...]:
+        """The measured seconds of this very call in each direction, or None."""
+        each = zip(self.kernels, self.way.asked.directions, strict=True)
+        return tuple(self.way.measured(direction).get(kernel) for kernel, direction in each)
+
+    @property
+    def each(self) -> tuple[float, ...]:
+        """Seconds of each direction: measured ones, or else predicted ones."""
+        both = zip(self.measured, self.timelines, strict=True)
+        return tuple(timeline.seconds if known is None else known for known, timeline in both)
+
     @property
     def seconds(self) -> float:
         """Seconds of all directions."""
-        return sum(timeline.seconds for timeline in self.timelines)
+        return sum(self.each)
 
     @property
     def ranked(self) -> float:
-        """Seconds to rank kernels by. A mix or a pair must be clearly faster than a way with one kernel."""
-        return self.cautious * (_MIX if is_mix(self.kernel) else 1 / PAIR if split(self.kernel) else 1.0)
+        """Seconds to rank by. A mix or a pair must be clearly faster than a way with one kernel."""
+        return self._cautious * (_MIX if is_mix(self.kernel) else 1 / PAIR if split(self.kernel) else 1.0)
 
     @property
-    def cautious(self) -> float:
-        """Its seconds. Kernels whose predictions go beyond the measurements count as slow as their intervals allow."""
+    def _cautious(self) -> float:
+        """Its seconds. Whatever was not measured counts as slow as its interval allows.
+
+        That is the part of the interval that strategies add, and the kernel's part if such kernel calls are unseen.
+        """
         found = self._estimates
         slower = sum(one.ranked for one in found) / sum(one.seconds for one in found) if found else 1.0
-        return self.seconds * slower
+        return self._known + (self.seconds - self._known) * slower * _STRATEGY
 
     @property
     def shared_out(self) -> str:
@@ -83,10 +99,21 @@ class Weighed:
         return ", ".join(f"{name} takes {count} of {self._count} steps" for name, count in self.steps)
 
     @property
+    def measured_text(self) -> str:
+        """In words, which of its times are measured ones of this very call. Empty if none is."""
+        known = zip(self.way.asked.directions, self.measured, strict=True)
+        names = [f"the {direction}" for direction, seconds in known if seconds is not None]
+        if not names:
+            return ""
+        verb = "are measured times" if len(names) > 1 else "is a measured time"
+        return f"{' and '.join(names)} {verb} of this mask with this strategy, mesh and placement"
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The ends of the interval that holds the time with 90 %."""
         low, high = span(self._estimates)
-        return self.seconds * low, self.seconds * high
+        known, rest = self._known, self.seconds - self._known
+        return known / _STRATEGY + rest * low, known * _STRATEGY + rest * high
 
     @property
     def proof(self) -> Proof:
@@ -112,13 +139,14 @@ class Weighed:
             UnsupportedError: A kernel does not take a step that was not checked before.
         """
         way, proof = self.way, self.proof
-        notes = (*proof.notes, *filter(None, [way.checked, self.shared_out]))
+        notes = (*proof.notes, *filter(None, [way.checked, self.shared_out, self.measured_text]))
         return way.asked.choice(
             self.kernels,
-            [timeline.seconds for timeline in self.timelines],
+            self.each,
             self.interval,
             self.memory,
             way.layout.world_size,
+            ranked=self.ranked,
             proof=Proof(proof.records, proof.nearest, (*_unseen(way), *proof.outside), proof.versions, notes),
             call=self._call_text,
             unverified=self.way.asked.unverified(self.kernel, self.way.layout),
@@ -126,6 +154,11 @@ class Weighed:
             placement=way.placement,
             mesh=way.mesh,
         )
+
+    @property
+    def _known(self) -> float:
+        """Seconds of the measured directions."""
+        return sum(seconds for seconds in self.measured if seconds is not None)
 
     @property
     def _count(self) -> int:

@@ -46,6 +46,6 @@ module.Crossed, module.layout, module.schedule = Crossed, layout, schedule
 """
 
 
-def links(per_host=8, between=None):
-    """Links over which a megabyte takes 10 µs within a host."""
-    return Links(Network({"p2p": {2: Link(1e11)}}, between), Rates(), per_host)
+def links(per_host=8, between=None, measured=()):
+    """Links over which a megabyte takes 10 µs within a host, and the measured calls over them."""
+    return Links(Network({"p2p": {2: Link(1e11)}}, between), Rates(), per_host, dict(measured))

@@ -7,6 +7,7 @@ import pytest
 from longca import masks
 from longca.masks import Form
 from longca_advice.capacity import Capacity
+from longca_advice.evidence import SharedCall
 from longca_advice.network import Link
 from longca_advice.strategies import rank_strategies
 from longca_advice.weighed import span
@@ -35,6 +36,34 @@ def test_the_slowest_rank_and_what_is_moved_make_the_time(asked):
     mask = masks.build("causal", 4096)
     tiles = work_of(mask.cut(((3072, 4096),), ((0, 4096),)), Form.ROW_INTERVALS).tiles
     assert rank(asked()).choices[0].seconds.total == pytest.approx(8 * TILE * tiles + 1e-5, rel=0.05)
+
+
+MEASURED = SharedCall(
+    masks.build("causal", 4096).digest, (8, 2), 128, "bfloat16", "forward", "crossed", "outer=2,inner=2", "plain", False
+)
+
+
+@pytest.mark.parametrize(("times", "first"), [(1.03, "plain"), (1.2, "reversed")])
+def test_a_measured_call_is_left_only_for_one_that_gains_more_than_predictions_err(asked, times, first):
+    before = {choice.placement: choice for choice in rank(asked()).choices}
+    seconds = times * before["reversed"].seconds.total
+    found = rank(asked(), measured={MEASURED: {"plain": seconds}}).choices
+    assert [choice.placement for choice in found] == sorted(before, reverse=first == "reversed")
+    about = {choice.placement: choice for choice in found}
+    assert about["plain"].seconds.total == about["plain"].seconds.ranked == seconds
+    assert "the forward is a measured time of this mask" in about["plain"].proof.notes[0]
+    assert about["reversed"].seconds == before["reversed"].seconds
+    assert about["reversed"].proof.notes == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mask": "0" * 16}, {"heads": (8, 8)}, {"direction": "backward"}, {"mesh": "outer=4,inner=1"}, {"pushes": True}],
+)
+def test_the_time_of_another_call_is_no_measured_one(asked, change):
+    found = rank(asked(), measured={MEASURED._replace(**change): {"plain": 1e-9}}).choices
+    assert found == rank(asked()).choices
+    assert rank(asked(), measured={MEASURED: {"another": 1e-9}}).choices == found
 
 
 def test_a_strategy_that_does_not_say_what_it_moves_is_no_choice(asked):

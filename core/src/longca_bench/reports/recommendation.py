@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from longca.manifests.verdict import paragraph
@@ -39,6 +39,7 @@ def print_recommendation(console: Console, found: Recommendation, *, everything:
         shown = found.choices if everything else found.choices[:_SHOWN]
         print_tables(console, [_table(found, shown)])
         _say_hidden(console, len(found.choices) - len(shown), "choice")
+        _say(console, *_order(shown))
     _say(console, *_unmeasured(found), *_notes(found))
     if found.refused:
         reasons = by_reason(_refusal(refused) for refused in found.refused)
@@ -163,6 +164,13 @@ def _cells(choice: Choice, shared: Iterable[str]) -> list[str]:
 def _marked(one: Choice | Unmeasured) -> str:
     """The kernel of a choice, with a mark if nobody verified it on the device."""
     return f"{one.kernel}{' (unverified)' * one.unverified}"
+
+
+def _order(choices: Sequence[Choice]) -> Iterator[str]:
+    """Why a shorter time comes later, if one does."""
+    totals = [(choice.fits is False, choice.seconds.total) for choice in choices]
+    if totals != sorted(totals):
+        yield "Order: a time counts as longer where nobody measured such calls, and for pairs and mixes."
 
 
 def _unmeasured(found: Recommendation) -> Iterator[str]:

@@ -83,6 +83,14 @@ def test_a_shorter_time_that_goes_beyond_the_measurements_is_said_beside_the_fir
     )
 
 
+def test_a_shorter_time_that_comes_later_is_explained_below_the_list():
+    first = choice("a", 0.08)
+    for others, explained in (((0.1, 0.09), True), ((0.09, 0.1), False)):
+        text = shown(answer(first, *(choice(name, total) for name, total in zip("bc", others, strict=True))))
+        assert ("Order: a time counts as longer where nobody measured such calls" in text) == explained
+    assert "Order" not in shown(answer(first, choice("b", 0.07, fits=False)))
+
+
 def test_ties_are_called_ties_and_counted():
     first = shown(answer(*(choice(name, 0.1 + 0.001 * place) for place, name in enumerate("abcdef")))).splitlines()[0]
     assert first.endswith("Within its interval, and so tied: b, c, d and 2 more.")
