@@ -14,9 +14,12 @@ from longca_bench.reports.rows import Rows
 KINDS: Mapping[str, tuple[str, str]] = {
     "kernel": ("kernels", "#120b7a"),
     "copy": ("copies by the copy engines", "#c28e24"),
+    "local_copy": ("copies within a GPU", "#8fa3bf"),
     "collective": ("NCCL's kernels", "#7f2117"),
 }
 _FONT, _INCHES = 7.0, 0.62  # of a lane
+#: The share of a lane that a kind takes.
+_PART = 0.9 / len(KINDS)
 _COLUMNS = ["strategy", "transport", "direction", "rank", "kind", "start", "end"]
 
 
@@ -54,7 +57,7 @@ def draw(
         for place, (kind, (_, colour)) in enumerate(KINDS.items()):
             times = part[part["kind"] == kind]
             bars = list(zip(times["start"], times["end"] - times["start"], strict=True))
-            axes.broken_barh(bars, (lane + 0.05 + 0.3 * place, 0.28), color=colour, linewidth=0)
+            axes.broken_barh(bars, (lane + 0.05 + _PART * place, 0.93 * _PART), color=colour, linewidth=0)
     axes.set_yticks([lane + 0.5 for lane in range(len(lanes))])
     names = [f"{strategy}, {transport.replace('_', ' ')}\nGPU {rank}" for (strategy, transport, rank), _ in lanes]
     axes.set_yticklabels(names, fontsize=_FONT)

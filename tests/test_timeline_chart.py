@@ -16,6 +16,7 @@ from .docs_pages import docs_module
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "longca_cp" / "benchmarks"
 ATTENTION, PUSH, NCCL = "flash::FlashAttnFwdSm90", "Memcpy PtoP (Device -> Device)", "ncclDevKernel_SendRecv(…)"
+LOCAL = "Memcpy DtoD (Device -> Device)"
 
 
 @dataclass
@@ -62,6 +63,7 @@ def test_spans_are_joined_by_kind(timeline):
         Event(ATTENTION, 100, 50),
         Event("merge", 151, 10),
         Event(PUSH, 90, 30),
+        Event(LOCAL, 110, 30),
         Event(NCCL, 300, 20),
         Event(ATTENTION, 200, 40),
         Event("Memset (Device)", 0, 5),
@@ -72,13 +74,15 @@ def test_spans_are_joined_by_kind(timeline):
         ("kernel", 100, 161),
         ("kernel", 200, 240),
         ("copy", 90, 120),
+        ("local_copy", 110, 140),
         ("collective", 300, 320),
     ]
 
 
 def record(timeline, folder):
     """The record of a synthetic trace: copies beside the kernel, and collectives before it."""
-    beside = [[Event(ATTENTION, 1000 + 10 * rank, 4000), Event(PUSH, 1000, 900)] for rank in range(2)]
+    after = Event(LOCAL, 5100, 200)
+    beside = [[Event(ATTENTION, 1000 + 10 * rank, 4000), Event(PUSH, 1000, 900), after] for rank in range(2)]
     before = [[Event(NCCL, 5000, 900), Event(ATTENTION, 5900, 4000)] for _ in range(2)]
     rows = []
     for transport, ranks in (("copy_engine", beside), ("collectives", before)):
@@ -101,7 +105,7 @@ def test_times_are_from_the_first_span_of_a_call(timeline, tmp_path):
 def test_the_picture_shows_copies_below_the_kernel(timeline, tmp_path):
     chart, out = docs_module("timeline_chart"), tmp_path / "timeline.png"
     rows = Rows.read(record(timeline, tmp_path))
-    assert len(chart.figures(rows)) == 8
+    assert len(chart.figures(rows)) == 10
     chart.draw(rows, out, metadata={"Description": "a digest"})
     with Image.open(out) as image:
         assert image.info["Description"] == "a digest"

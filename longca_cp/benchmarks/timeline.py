@@ -4,8 +4,8 @@
         [--seqlen 65536] [--mask full] [--out results/h200/distributed/timeline.json]
 
 Every strategy runs by each transport. The record has a row for each span of a GPU's time in which a kernel, a copy of
-the copy engines or a collective of NCCL runs. Times are in milliseconds from the first span of the call on any GPU. The
-ranks share a host, so that their clocks agree. `docs/timeline_chart.py` draws the record.
+the copy engines, a copy within the GPU or a collective of NCCL runs. Times are in milliseconds from the first span of
+the call on any GPU. The ranks share a host, so that their clocks agree. `docs/timeline_chart.py` draws the record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Kind(StrEnum):
     """The work of a span."""
 
     KERNEL = "kernel"
-    COPY = "copy"
+    COPY = "copy"  # between GPUs, by the copy engines
+    LOCAL_COPY = "local_copy"  # within a GPU, by its multiprocessors
     COLLECTIVE = "collective"
 
 
@@ -76,7 +77,7 @@ def _kind_of(name: str) -> Kind | None:
     if name.startswith("Memset"):
         return None
     if name.startswith("Memcpy"):
-        return Kind.COPY
+        return Kind.LOCAL_COPY if name.startswith("Memcpy DtoD") else Kind.COPY
     return Kind.COLLECTIVE if "nccl" in name.lower() else Kind.KERNEL
 
 
