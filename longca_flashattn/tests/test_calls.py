@@ -12,6 +12,7 @@ from longca.masks import Form, Slice, SliceMask
 from longca_builtin.naive import Naive
 from longca_flashattn.calls import CallsKernel
 from longca_flashattn.empty_rows import EmptyRows
+from longca_flashattn.memory import fa3_plan
 
 DOCUMENTS = [70, 1, 128, 101]
 PATTERNS = {
@@ -93,7 +94,19 @@ class Both(SkipsRows, JoinsKeys):
     """The same with copies of keys where layers would be merged."""
 
 
-KERNELS = {"all rows": ByTheBook(), "some rows": SkipsRows(), "copies": JoinsKeys(), "both": Both()}
+class CutsTensors(Both):
+    """The same with slices of the tensors for one document."""
+
+    cuts_tensors = True
+
+
+KERNELS = {
+    "all rows": ByTheBook(),
+    "some rows": SkipsRows(),
+    "copies": JoinsKeys(),
+    "both": Both(),
+    "all": CutsTensors(),
+}
 
 
 def computed_rows(call, q):
@@ -247,3 +260,35 @@ def test_rows_that_see_nothing_are_cleared_alone(holes):
     assert np.array_equal((out == 0).all(2).all(1).numpy(), empty)
     assert np.array_equal((lse == -torch.inf).all(0).numpy(), empty)
     assert (out.sum(), lse[:, ~torch.from_numpy(empty)].sum()) == ((~empty).sum() * 8, (~empty).sum() * 2)
+
+
+#: The rectangles of masks with one document: queries and keys, and the band's upper bound within them.
+RECTANGLES = {
+    "some keys": (slice(0, 300), slice(0, 120), None),
+    "some queries": (slice(180, 300), slice(0, 300), None),
+    "inside": (slice(40, 200), slice(30, 290), None),
+    "causal": (slice(40, 200), slice(30, 290), 90),
+    "causal with queries that see nothing": (slice(10, 200), slice(50, 150), -50),
+}
+
+
+@pytest.mark.parametrize("given_buffers", [False, True])
+@pytest.mark.parametrize("rectangle", RECTANGLES)
+def test_one_document_is_a_call_on_slices(rectangle, given_buffers):
+    rows, keys, hi = RECTANGLES[rectangle]
+    band = {} if hi is None else {"hi": hi}
+    mask = SliceMask([Slice(rows.start, rows.stop, keys.start, keys.stop, **band)], 300, 300)
+    plan = compare(mask, given_buffers, CutsTensors())
+    (call,) = plan.calls
+    assert call.part is not None
+    assert call.cu_seqlens_q is None
+    assert rows.start <= call.part.rows.start < call.part.rows.stop == rows.stop
+    assert call.part.keys == keys
+    assert plan.metadata_bytes == fa3_plan(plan.problem, plan.form)
+    (call,) = Both().plan(plan.problem).calls
+    assert call.part is None
+
+
+def test_several_documents_stay_one_call():
+    (call,) = CutsTensors().plan(problem(masks.build("causal_document", 300, documents=DOCUMENTS))).calls
+    assert call.part is None

@@ -3,6 +3,8 @@
 FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seqlens`). One window applies to all
 documents and is aligned bottom-right in each. Any other mask is the union of a few such masks, called layers.
 
+Documents of which only one has queries and keys are a call on slices of the tensors, where a kernel asks for it.
+
 A layer is alone on its rows if no other layer shows these queries anything. Where a function can leave rows as they
 are, such a layer writes its rows of the results, and needs no merging. Some other layers become one call over copies of
 keys.
@@ -28,6 +30,7 @@ from longca_flashattn.copies import Copies, make_copies
 from longca_flashattn.empty_rows import EmptyRows
 from longca_flashattn.joined_keys import join_keys
 from longca_flashattn.own_rows import alone_on_rows, has_keys
+from longca_flashattn.rectangle import Rectangle, rectangle_of
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 
@@ -50,6 +53,7 @@ class Call:
             queries of every document. The other rows of the results are not written.
         rows: Whether each query is computed: bool [Tq]. None like `seqused_q`.
         copies: The copies that the call takes as its keys. None for the keys themselves.
+        part: The queries and keys that the call takes. None for all of them. The other queries see nothing.
     """
 
     max_seqlen_q: int
@@ -61,6 +65,7 @@ class Call:
     seqused_q: Tensor | None = None
     rows: Tensor | None = None
     copies: Copies | None = None
+    part: Rectangle | None = None
 
     @property
     def causal(self) -> bool:
@@ -91,10 +96,12 @@ class CallsKernel(ABC):
     Attributes:
         skips_rows: Whether the functions take `Call.seqused_q`.
         joins_keys: Whether layers that would be merged become one call over copies of keys, if they can.
+        cuts_tensors: Whether the call of one document takes slices of the tensors.
     """
 
     skips_rows: ClassVar[bool] = False
     joins_keys: ClassVar[bool] = False
+    cuts_tensors: ClassVar[bool] = False
 
     def plan(self, problem: Problem) -> CallsPlan:
         """Turns the mask into calls."""
@@ -108,6 +115,9 @@ class CallsKernel(ABC):
         """The calls of documents or of layers."""
         mask, device = problem.concrete_mask, torch_device(problem.device)
         varlens = _varlens(mask, form)
+        if self.cuts_tensors and form is Form.VARLEN and (part := rectangle_of(varlens[0])) is not None:
+            left, right = _reach(varlens[0].window.left), _reach(varlens[0].window.right)
+            return [Call(part.num_rows, part.num_keys, left, right, part=part)]
         alone = alone_on_rows(varlens) if self.skips_rows else [False] * len(varlens)
         if self.joins_keys and not all(alone) and (joined := join_keys(varlens)):
             copies = make_copies(joined.keys, mask.seqlen_k, device, with_sums=problem.direction == "backward")
@@ -124,6 +134,8 @@ class CallsKernel(ABC):
         if len(plan.calls) > 1:
             return self._forward_layers(q, k, v, plan, out, lse)
         call = plan.calls[0]
+        if call.part:
+            return self._forward_part(q, k, v, call, call.part, plan, out, lse)
         if call.copies:
             k, v = call.copies.made(k), call.copies.made(v)
         out, lse = self.call_forward(q, k, v, call, plan, out, lse)
@@ -131,6 +143,26 @@ class CallsKernel(ABC):
             plan.empty.clear(out)
             plan.empty.clear_sums(lse)
         return out, lse
+
+    def _forward_part(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        call: Call,
+        part: Rectangle,
+        plan: CallsPlan,
+        out: Tensor | None,
+        lse: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        result, rows, keys = writable(out, q), part.rows, part.keys
+        _, found = self.call_forward(q[rows], k[keys], v[keys], call, plan, result[rows], None)
+        sums = found.new_empty((q.shape[1], q.shape[0])) if lse is None else lse
+        sums[:, rows] = found
+        if plan.empty is not None:
+            plan.empty.clear(result)
+            plan.empty.clear_sums(sums)
+        return fill(out, result), sums
 
     def _forward_layers(
         self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
@@ -193,6 +225,8 @@ class CallsKernel(ABC):
         tensors = (dout, q, k, v, out, lse.contiguous())
         if len(plan.calls) == 1:
             call, copies = plan.calls[0], plan.calls[0].copies
+            if call.part:
+                return self._backward_part(*tensors, call, call.part, plan, buffers)
             if copies is None:
                 return self.call_backward(*tensors, call, plan, dq, dk, dv)
             tensors = (dout, q, copies.made(k), copies.made(v), *tensors[4:])
@@ -212,6 +246,30 @@ class CallsKernel(ABC):
             plan.empty.clear(result)
         grads = (torch.sum(part, 0, out=writable(buffer, part[0])) for part, buffer in ((dk_parts, dk), (dv_parts, dv)))
         first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, (result, *grads), strict=True))
+        return first, second, third
+
+    def _backward_part(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        call: Call,
+        part: Rectangle,
+        plan: CallsPlan,
+        buffers: Sequence[Tensor | None],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows, keys = part.rows, part.keys
+        grads = [writable(buffer, x) for buffer, x in zip(buffers, (q, k, v), strict=True)]
+        places = rows, keys, keys
+        cut = dout[rows], q[rows], k[keys], v[keys], out[rows], lse[:, rows].contiguous()
+        self.call_backward(*cut, call, plan, *(grad[place] for grad, place in zip(grads, places, strict=True)))
+        for grad, place in zip(grads, places, strict=True):
+            grad[: place.start].zero_()
+            grad[place.stop :].zero_()
+        first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, grads, strict=True))
         return first, second, third
 
     @abstractmethod

@@ -30,6 +30,7 @@ class FlashAttention3(CallsKernel):
 
     skips_rows = True
     joins_keys = True
+    cuts_tensors = True
 
     def backend(self, problem: Problem) -> str:
         """The distribution whose operators run."""

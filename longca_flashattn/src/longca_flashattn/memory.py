@@ -11,14 +11,16 @@ of flash_attn/cute/interface.py, of https://github.com/Dao-AILab/flash-attention
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from longca.kernels.sizes import Tensors, block_sparse, most_blocks, widths
 from longca.manifests import Problem
-from longca.masks import BlockSparseMask, Form, Varlen
+from longca.masks import BlockSparseMask, Form, Slice, SliceMask, Varlen
 from longca.masks.intervals import IntervalPieces
 from longca_flashattn.joined_keys import JoinedKeys, join_keys
 from longca_flashattn.own_rows import alone_on_rows
 from longca_flashattn.page_sizes import joint_lse_bytes, pages_a_row, runs_jointly, unit_size
+from longca_flashattn.rectangle import rectangle_of
 
 __all__ = [
     "calls_plan",
@@ -48,6 +50,8 @@ def fa2_workspace(problem: Problem, form: Form) -> int:
 
 def fa3_workspace(problem: Problem, form: Form) -> int:
     """Bytes that FlashAttention-3 allocates."""
+    if (part := _rectangle(problem, form)) is not None:
+        return _fa3_backward(*part, None) if problem.direction == "backward" else 0
     joined = _joined(problem, form)
     if joined is None:
         return _workspace(problem, form, _fa3_backward, results=False, skips_rows=True)
@@ -99,6 +103,8 @@ def _plan(problem: Problem, form: Form, calls: list[Varlen]) -> int:
 def fa3_plan(problem: Problem, form: Form) -> int:
     """The same, and the documents and queries of each layer that is alone on its rows, or the indices of copies."""
     calls, joined = _documents(problem, form), _joined(problem, form)
+    if _rectangle(problem, form) is not None:
+        return _plan(problem, form, [])
     if joined:
         indices = len(joined.keys)
         if problem.direction == "backward":
@@ -155,6 +161,18 @@ def _documents(problem: Problem, form: Form) -> list[Varlen]:
         return list(mask.layers)
     assert mask.varlen is not None, "the mask admits the form"
     return [mask.varlen]
+
+
+def _rectangle(problem: Problem, form: Form) -> tuple[Problem, Form] | None:
+    """The problem on slices of the tensors that fa3 makes of one document, if it does, and its form."""
+    if form is not Form.VARLEN:
+        return None
+    (varlen,) = _documents(problem, form)
+    if (part := rectangle_of(varlen)) is None:
+        return None
+    is_full = varlen.window.left is varlen.window.right is None
+    mask = SliceMask([Slice(0, part.num_rows, 0, part.num_keys)], part.num_rows, part.num_keys)
+    return replace(problem, mask=mask), Form.FULL if is_full else Form.WINDOW
 
 
 def _joined(problem: Problem, form: Form) -> JoinedKeys | None:
