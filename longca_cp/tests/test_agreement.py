@@ -71,6 +71,33 @@ def test_ranks_that_reuse_masks_in_another_order_are_told(world):
         assert error < EXACT
 
 
+#: What the last rank does in the place of a known call, and the error that it raises.
+BESIDE_KNOWN = {
+    "another mask": "came with a new one. mask: {others} causal of 40 tokens (",
+    "the mask anew": "came with a new one. Both ask for the same, so the mask, the layout or the mesh was made anew. ",
+    "shard length": "q has {short} tokens and k {short}, but rank {rank} of {size} holds",
+}
+
+
+@pytest.mark.parametrize("what", BESIDE_KNOWN)
+@sizes(2, 4)
+def test_a_call_that_is_new_to_one_rank_and_known_to_others_is_told_to_all_in_seconds(world, what):
+    size, last = world.size, world.size - 1
+    others = {2: "rank 0 has", 4: "ranks 0, 1, 2 have"}[size]
+    says = BESIDE_KNOWN[what].format(others=others, short=40 // size - 1, rank=last, size=size)
+    *told, own = world.run("one_rank_beside_known_calls", size, what)
+    assert says in own[0][1]
+    assert own[1] < 10, "far less than the timeout of the process group"
+    for rank, ((kind, message), _, _) in enumerate(told):
+        assert kind == "RequestError"
+        if what == "shard length":
+            assert f"rank {last} failed, and rank {rank} had begun the call. Rank {last} raised RequestErr" in message
+            assert says in message
+        else:
+            assert f"rank {rank} made a call that was known there, while rank {last} came with a new one." in message
+    assert all(error < EXACT for *_, error in (*told, own))
+
+
 @sizes(2)
 def test_a_rank_that_is_alone_with_a_new_call_ends(world):
     found, _ = world.run("call_of_one_rank", timedelta(seconds=1))

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from longca.errors import RequestError, UnsupportedError
-from longca.parallel import agreement
+from longca.parallel import agreement, turns
 from longca.parallel.agreement import Ranks
 
 
@@ -17,7 +17,7 @@ def store():
     made = dist.HashStore()
     made.set_timeout(timedelta(seconds=20))
     yield made
-    agreement._TURNS.clear()
+    turns.TURNS.clear()
 
 
 def together(store, members, work):
@@ -130,11 +130,11 @@ def test_known_calls_that_differ_are_told_at_the_next_comparison(store):
     def work(ranks, rank):
         ranks.agree({"mask": "causal"})
         for number in (0, 1) if rank < 2 else (1, 0):
-            ranks.note(number)
+            ranks.note(number, {})
         try:
             ranks.agree({"mask": "full"})
         finally:
-            ranks.note(7)
+            ranks.note(7, {})
             ranks.agree({"mask": "full"})  # each comparison is of the calls since the one before
 
     found = together(store, (0, 1, 2), work)
@@ -147,7 +147,7 @@ def test_known_calls_are_compared_now_and_then(store):
     def work(ranks, rank):
         due = []
         for call in range(3 * agreement.EVERY):
-            if ranks.note(call):
+            if ranks.note(call, {}):
                 due.append(call)
                 ranks.agree({})
         return due
@@ -160,14 +160,14 @@ def test_calls_around_a_comparison_that_a_rank_gave_up_are_counted_once(store, m
     monkeypatch.setattr(agreement, "PATIENCE", 0.1)
     ranks = [Ranks(store, (0, 1), rank) for rank in (0, 1)]
     for each in ranks:
-        each.note(3)
+        each.note(3, {})
     with pytest.raises(UnsupportedError), ranks[0].told():
         raise UnsupportedError("asked by rank 0 alone")
-    ranks[0].note(4)
+    ranks[0].note(4, {})
     if came_meanwhile:
         with pytest.raises(RequestError, match="rank 0 failed"):
             ranks[1].agree({"mask": "causal"})
-    ranks[1].note(4)
+    ranks[1].note(4, {})
 
     def work(ranks, rank):
         while rank == 1 and not came_meanwhile and b"failed" in store.get(f"{ranks._prefix}/0/0"):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from longca.errors import RequestError
 from longca.kernels.ahead import take
 from longca.kernels.base import in_given_dtypes
 from longca.parallel.agreement import Ranks
@@ -35,9 +36,9 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
 
     Raises:
         RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
-            the strategy lacks. At the first use of a plan also ranks that differ, or another rank that failed, and now
-            and then ranks whose earlier calls differ. A shard of a wrong length, which at later calls its rank alone
-            finds.
+            the strategy lacks. A shard of a wrong length. At the first use of a plan also ranks that differ, or another
+            rank that failed, and now and then ranks whose earlier calls differ. An earlier call of this rank that other
+            ranks did not make.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
@@ -48,21 +49,28 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
     def make() -> Known:
         ranks = Ranks.of(mesh)
         with ranks.told():
-            ranks.agree(call.words())
+            ranks.agree(words := call.words())
             if (asked := take((problem.concrete_mask.key, about))) is not None:
                 asked.taken()  # what it made is in the caches
             ready = make_ready(call, (ranks, lengths))
             assert ready is not None, "ranks that make it together make the strategy too"
             ranks.agree({})  # every rank has its plan
-        return calls.known(ready)
+        return calls.known(ready, words)
 
     known = calls.latest.get(problem.mask, about, make)
     ready = known.ready
-    check_lengths(ready.layout, ready.rank, lengths)
-    if calls.ranks.note(known.number):
-        calls.ranks.agree(call.words())
+    try:
+        check_lengths(ready.layout, ready.rank, lengths)
+    except RequestError as error:
+        calls.ranks.tell(error)
+        raise
+    if calls.ranks.note(known.number, known.words):
+        calls.ranks.agree(known.words)
     training = problem.direction == "backward"
-    return _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
+    if not q.is_cuda:
+        calls.ranks.moved()
+    return result
 
 
 class _Attention(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 from typing import NamedTuple
 
@@ -16,10 +17,11 @@ __all__ = ["Calls", "Known", "calls_on"]
 
 
 class Known(NamedTuple):
-    """A call that is ready, and its number among the new calls on its mesh."""
+    """A call that is ready, its number among the new calls on its mesh, and the call in words that ranks compare."""
 
     ready: Ready
     number: int
+    words: Mapping[str, str]
 
 
 class Calls:
@@ -38,9 +40,9 @@ class Calls:
         self.latest: PlanCache[Known] = PlanCache(64)
         self._numbers = count()
 
-    def known(self, ready: Ready) -> Known:
+    def known(self, ready: Ready, words: Mapping[str, str]) -> Known:
         """A new call, from now on a known one."""
-        return Known(ready, next(self._numbers))
+        return Known(ready, next(self._numbers), words)
 
 
 #: The calls on the latest meshes. A rank may be in several. With calls of its own for each mesh, all of its ranks drop
