@@ -28,6 +28,7 @@ from longca_cp import exchange
 from longca_cp.memory import kept_bytes, peak_bytes
 from longca_cp.peaks import PEAKS
 from longca_cp.share import Share
+from longca_cp.transports.arena import Arena
 from longca_cp.transports.link import Link, Slots, Window
 
 HEAD_DIM, SEQLEN = 128, 384
@@ -137,6 +138,17 @@ class Still(Link):
         """Moves nothing."""
 
     restart = copy = post = expect = _follow = _push = _post = _expect = nothing
+
+
+def test_a_larger_window_frees_what_was_made_of_the_one_before():
+    with world(2):
+        arena = Arena(Still(dist.group.WORLD, []))
+        arena.begin(256)
+        made = weakref.ref(arena.once("views", lambda: arena.window.mine[:16]))
+        arena.begin(256)
+        assert made() is arena.once("views", lambda: None)
+        arena.begin(512)
+        assert made() is None
 
 
 @contextmanager

@@ -10,9 +10,9 @@ while the first chunk is on its way, and results after the last chunk's kernel, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import count
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from longca_cp.exchange import Axis, Order
 from longca_cp.heads import each, heads_of
 from longca_cp.transports.arena import Arena, Place, arena_of, place_bytes
-from longca_cp.transports.link import Link, Window
+from longca_cp.transports.link import Link
 from longca_cp.transports.strided import copy_words
 from longca_cp.views import View, shape_key
 
@@ -31,8 +31,6 @@ __all__ = ["PushedHeads", "Wait"]
 #: The most ranges of one rank's tokens that are pushed one by one. A push takes the host some microseconds, and putting
 #: 64 MiB in order takes an H200 some ten.
 MOST_RANGES = 16
-#: The most calls of other shapes that are remembered.
-_MOST_KNOWN = 64
 
 #: Gives tensors later.
 Wait = Callable[[], tuple[Tensor, ...]]
@@ -42,7 +40,8 @@ _Range = tuple[int, int, int]
 _Into = tuple[Tensor, int, View]
 #: The number of a tensor, and a view of it.
 _Of = tuple[int, View]
-T = TypeVar("T")
+#: Tells the exchanges of an arena apart.
+_NUMBERS = count()
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +101,7 @@ class PushedHeads:
         by_rank = [[(0, tokens, int(start))] for tokens, start in zip(self._tokens, starts, strict=True)]
         self._ranges: list[list[_Range]] = ranges if self._in_order else by_rank
         self._arena: Arena | None = None
-        self._window: Window | None = None
-        self._known: dict[Hashable, object] = {}
+        self._number = next(_NUMBERS)
 
     def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int) -> None:
         """Begins a call.
@@ -118,9 +116,6 @@ class PushedHeads:
         back = [(self._back_shape(each(x.shape[1], self._axis.size) // chunks, x.shape[2]), x.dtype) for x in leaving]
         there = sum(place_bytes(self._heads_shape(x, chunks), x.dtype) for x in coming)
         self._arena.begin(there + chunks * sum(place_bytes(*every) for every in back))
-        if self._window is not self._arena.window or len(self._known) > _MOST_KNOWN:
-            self._window = self._arena.window
-            self._known.clear()
 
     def to_heads(self, tensors: Sequence[Tensor], chunks: int) -> Callable[[int], Wait]:
         """Prepares to push every rank its heads of this rank's tokens, which were complete when the call began.
@@ -135,8 +130,8 @@ class PushedHeads:
         """
         assert self._arena is not None, "a call has begun"
         arena, begin = self._arena, self._arena.taken
-        key = "heads", begin, chunks, *map(shape_key, tensors)
-        way = self._once(key, lambda: self._to_heads(tensors, chunks))
+        key = self._number, begin, chunks, *map(shape_key, tensors)
+        way = arena.once(key, lambda: self._to_heads(tensors, chunks))
         arena.taken = begin + way.nbytes
 
         def send(chunk: int) -> Wait:
@@ -246,8 +241,8 @@ class PushedHeads:
         assert self._arena is not None, "a call has begun"
         tensors = results if self._in_order else [self._order.arriving(x) for x in results]
         arena, begin = self._arena, self._arena.taken
-        key = "tokens", begin, chunk, chunks, *map(shape_key, (*tensors, *targets))
-        way = self._once(key, lambda: self._to_tokens(tensors, into, chunk, chunks))
+        key = self._number, begin, chunk, chunks, *map(shape_key, (*tensors, *targets))
+        way = arena.once(key, lambda: self._to_tokens(tensors, into, chunk, chunks))
         arena.taken, pushes = begin + way.nbytes, way.pushes
         wait = arena.send(lambda peer: [(into, view(tensors[at])) for into, at, view in pushes[peer]])
         return tensors, way, wait
@@ -298,12 +293,6 @@ class PushedHeads:
     def _back_shape(self, heads: int, width: int) -> tuple[int, ...]:
         """The shape of the place where some heads of each rank arrive."""
         return self._axis.size, self._longest, heads, width
-
-    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made for the key in this window, or is made now."""
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]  # type: ignore[return-value]
 
 
 def _rows(place: Place, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

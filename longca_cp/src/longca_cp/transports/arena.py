@@ -8,9 +8,10 @@ waits for the end of a call.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from longca_cp.transports.link import Line, Link, Moves, Window
 
 __all__ = ["Arena", "Arrival", "Place", "arena_of", "place_bytes"]
 
+T = TypeVar("T")
+
 #: Makes the current stream wait for what peers push. It takes a name of it, for messages.
 Arrival = Callable[[str], None]
 
@@ -26,6 +29,8 @@ Arrival = Callable[[str], None]
 _MOST_SENDS = 31
 #: The most tensors of a window that are remembered.
 _MOST_VIEWS = 1024
+#: The most things made of them that are remembered.
+_MOST_MADE = 256
 #: Places begin at multiples of this number of bytes.
 _ALIGNED = 256
 
@@ -91,6 +96,7 @@ class Arena:
         self._slots = link.slots(1 + _MOST_SENDS)
         self.taken = self._sent = 0
         self._views: dict[tuple[object, ...], Tensor] = {}
+        self._made: dict[Hashable, object] = {}
 
     window: Window | None
 
@@ -106,7 +112,7 @@ class Arena:
         """
         link = self._link
         if self.window is None or nbytes > self.window.mine.numel():
-            self.window, self._views = None, {}  # given back before a larger one is asked for
+            self.window, self._views, self._made = None, {}, {}  # given back before a larger one is asked for
             self.window = link.window((nbytes,), torch.uint8)
         self.taken = self._sent = 0
         link.restart(self._slots, 1)
@@ -121,6 +127,14 @@ class Arena:
         place = Place(self.window, self.taken, self._views)
         self.taken += place_bytes(shape, dtype)
         return place
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made of the window's tensors for a key, or is made now. A new window forgets it."""
+        if key not in self._made:
+            if len(self._made) >= _MOST_MADE:
+                self._made.clear()
+            self._made[key] = make()
+        return cast(T, self._made[key])
 
     def send(self, moves: Callable[[int], Moves], *, early: bool = False) -> Arrival:
         """Sends this rank's parts of each peer's tensors. All ranks send the same number of times.
