@@ -37,7 +37,6 @@ __all__ = [
     "seen",
     "structure",
     "usual",
-    "without_layers",
 ]
 
 #: A run of what other runs have none of: 1 K to 4 K tokens, and blocks of 32, 96 and 256. Without a call's own kind
@@ -116,11 +115,6 @@ def by_kernel(every: Sequence[Left]) -> dict[str, dict[str, float]]:
         "fa3 as layers": errors([one for one in left if _has_layers_of_fa3(one.record)]),
         "short or of other blocks": errors([one for one in every if one.record.run.run == APART]),
     }
-
-
-def without_layers(left: Iterable[Left]) -> list[Left]:
-    """The usual calls but those that fa3 computes as layers: a pattern's layers say little of another pattern's."""
-    return [one for one in usual(left) if not _has_layers_of_fa3(one.record)]
 
 
 def _has_layers_of_fa3(row: Row) -> bool:
@@ -213,7 +207,6 @@ def report(left: Sequence[Left] | None = None) -> dict[str, Any]:
         "errors": by_kernel(left),
         "coverage": coverage(left),
         "regret": regrets(usual(left)),
-        "regret without layers of fa3": regrets(without_layers(left)),
         "regret of loaded calls": regrets(seen(shipped())),
         "block-sparse without the whole pattern": {"errors": errors(whole), "coverage": coverage(whole)},
     }
@@ -239,7 +232,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for name, row in {**found["errors"], "sparse, no pattern": apart["errors"]}.items():
         yield f"{name:<24}{row['calls']:>8}{row['unpredicted']:>6}" + _percents(row, "median", "p90", "max")
     yield f"\n{'regret':<40}{'problems':>8}{'mean':>9}{'p95':>9}{'max':>9}\n"
-    for title in ("regret", "regret without layers of fa3", "regret of loaded calls"):
+    for title in ("regret", "regret of loaded calls"):
         for name, row in found[title].items():
             yield f"{name + title.removeprefix('regret'):<40}{row['problems']:>8}" + _percents(
                 row, "mean", "p95", "max"

@@ -116,21 +116,17 @@ def test_predictions_without_calls_like_it_are_close(leave_out, left):
     assert found["calls"] > 1400
     assert found["unpredicted"] == 0
     assert found["median"] <= 0.025
-    assert found["p90"] <= 0.1
-    assert leave_out.errors(leave_out.without_layers(left))["p90"] <= 0.09
+    assert found["p90"] <= 0.085
+    assert leave_out.by_kernel(left)["fa3"]["p90"] <= 0.1
 
 
 def test_what_is_recommended_is_hardly_slower_than_the_fastest(leave_out, left):
-    for calls, mean, p95 in (
-        (leave_out.usual(left), 0.015, 0.06),
-        (leave_out.without_layers(left), 0.01, 0.05),
-    ):
-        found = leave_out.regrets(calls)
-        assert set(found) == {"forward", "backward", "training", "pairs"}
-        for kind, regret in found.items():
-            assert regret["problems"] > 100, kind
-            assert 0 <= regret["mean"] <= mean, kind
-            assert regret["p95"] <= p95, kind
+    found = leave_out.regrets(leave_out.usual(left))
+    assert set(found) == {"forward", "backward", "training", "pairs"}
+    for kind, regret in found.items():
+        assert regret["problems"] > 100, kind
+        assert 0 <= regret["mean"] <= 0.006, kind
+        assert regret["p95"] <= 0.04, kind
 
 
 def test_what_is_recommended_for_a_measured_call_is_hardly_slower_than_the_fastest(leave_out):

@@ -183,6 +183,7 @@ def _features(calls: Sequence[Call], cells: bool) -> _Floats:
             heads * work.rows,
             heads * work.grid,
             heads * work.tokens * (work.calls - 1),
+            heads * work.merged,
             work.longest,
             work.longest_column,
             work.longest_column * heads / heads_kv,

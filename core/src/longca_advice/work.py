@@ -16,6 +16,7 @@ from longca.masks.blocks import BlockRuns
 from longca.masks.forms import Varlen, Window
 from longca.masks.slices import UNBOUNDED, tighten
 from longca.plan_cache import PlanCache
+from longca_advice.merging import merged_layers
 
 __all__ = ["TILE", "Work", "work_of"]
 
@@ -38,6 +39,7 @@ class Work:
         grid: Launched tiles of queries, including the tiles of shorter documents that end at once. 0 without documents.
         tokens: All rows of tiles in the call, including empty ones.
         cells: Tiles of the whole matrix.
+        merged: Rows of tiles of the layers whose results have to be merged, each layer with all rows.
     """
 
     path: str
@@ -50,6 +52,7 @@ class Work:
     grid: float
     tokens: float
     cells: float
+    merged: float = 0.0
 
     @property
     def family(self) -> str:
@@ -92,7 +95,8 @@ def _work_of(form: Form, mask: Mask) -> Work:
         whole, *others = [_of_documents(varlen, form) for varlen in single.layers]
         for layer in others:
             whole = whole + layer
-        return replace(whole, tokens=_tiles(mask.seqlen_q), cells=_cells(mask))
+        tokens = _tiles(mask.seqlen_q)
+        return replace(whole, tokens=tokens, cells=_cells(mask), merged=merged_layers(single.layers) * tokens)
     return replace(_of_intervals(single), path=_path(form, single.window if form is Form.WINDOW else None))
 
 

@@ -112,7 +112,7 @@ def test_ranks_share_a_call():
         ({"heads_q": 0}, "heads_q: "),
         ({"head_dim": -128}, "head_dim: "),
         ({"kernel": ""}, "kernel: "),
-        ({"work": []}, "row: work has 0 values; it needs 10"),
+        ({"work": []}, "row: work has 0 values; it needs 11"),
         ({"work": [1] * 10}, "row: work is a path and then numbers"),
         ({"work": ["full", "many", *[1] * 8]}, "row: work is a path and then numbers"),
         ({"work": ["full", -1, *[1] * 8]}, "work.1"),

@@ -67,7 +67,7 @@ def any_calls(draw):
         draw(st.sampled_from(["full", "varlen/causal", "layers", "never/measured"])),
         *(draw(amounts) for _ in range(5)),
         draw(st.integers(1, 64)),
-        *(draw(amounts) for _ in range(3)),
+        *(draw(amounts) for _ in range(4)),
     )
     return Call(work, *draw(st.sampled_from([(1, 1), (8, 1), (64, 8), (64, 64)])))
 

@@ -189,5 +189,5 @@ def test_a_packed_work_follows_the_documents_that_a_kernel_is_given():
 
 
 def test_works_of_one_path_add():
-    one, two = Work("layers", 1, 2, 3, 4, 5, 1, 6, 7, 8), Work("layers", 10, 20, 30, 40, 50, 1, 60, 70, 80)
-    assert one + two == Work("layers", 11, 22, 33, 44, 55, 2, 66, 77, 88)
+    one, two = Work("layers", 1, 2, 3, 4, 5, 1, 6, 7, 8, 9), Work("layers", 10, 20, 30, 40, 50, 1, 60, 70, 80, 90)
+    assert one + two == Work("layers", 11, 22, 33, 44, 55, 2, 66, 77, 88, 99)
