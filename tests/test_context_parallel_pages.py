@@ -16,6 +16,7 @@ from longca_advice.nominal import imbalance
 from longca_bench.measuring.records import read_records
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.views_peers import peers
+from longca_cp.pushes import LINKED_RANKS
 
 from .imports import ROOT
 
@@ -187,6 +188,32 @@ def test_shares_of_both_directions_in_sentences(sentence, run, ways):
     for figure, way in zip(said(sentence.replace("N", r"\d\.\d+"), RESULTS), ways, strict=True):
         digits = 0.0055 if round(figure, 2) == figure else 0.00095
         assert abs(together(run, *way, seqlen=seqlen) - figure) < digits, way
+
+
+def test_the_evidence_for_links_of_more_than_two_gpus():
+    """The table has every case with both transports along a longer axis, and the rule is the one that it supports."""
+    took: dict[tuple[int, str, str], dict[str, dict[str, float]]] = {}
+    for folder in sorted((ROOT / "results").glob("h*00/distributed/*/records.jsonl")):
+        for record in read_records(folder.parent):
+            axis, _, way = (record.moved_by or "").partition("=")
+            if not record.median or "," in way or (record.mesh or "") == f"{axis}={LINKED_RANKS}":
+                continue
+            case = took.setdefault((record.seqlen, f"{record.pattern}", f"{record.strategy}"), {})
+            case.setdefault(f"{record.direction}", {})[f"{way}, {folder.parent.name}"] = record.median
+    found = {}
+    for about, case in took.items():
+        for direction, by in case.items():
+            for name, seconds in by.items():
+                way, _, run = name.partition(", ")
+                if way == "copy_engine" and (other := by.get(f"collectives, {run}")):
+                    found[*about, direction] = seconds / other
+    said_cells = {}
+    for tokens, mask, strategy, *cells in rows(PAGE, "tokens", "mask", "strategy", "forward"):
+        for direction, cell in zip(("forward", "backward"), cells, strict=True):
+            if cell != "–":
+                said_cells[int(tokens.split()[0]) * 1024, mask, strategy, direction] = float(cell)
+    assert said_cells == {about: round(ratio, 2) for about, ratio in found.items()}
+    assert max(ratio for (seqlen, *_), ratio in found.items() if seqlen == 2**14) > 1.05, "no link by default"
 
 
 def test_how_many_cells_of_peers_miss_their_aim():
