@@ -69,12 +69,27 @@ class Chart:
             return image.info.get(_KEY) != self.digest
 
 
+#: The run of the backward of `bsa` for Hopper by its tokens. Short calls are launched sooner in the newest one.
+_HOPPER = {
+    8192: "hopper64_sooner",
+    16384: "hopper64_sooner",
+    32768: "hopper64",
+    65536: "hopper64_64k",
+    131072: "hopper64_128k",
+}
+
 CHARTS = (
     Chart("dense-32k.png", "results/h200/dense/run8k-32k", {"seqlen": 32768}),
     Chart("dense-8k.png", "results/h200/dense/run8k-32k", {"seqlen": 8192}),
     Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
+    Chart(
+        "sparse-kept-hopper.png",
+        "results/h200/sparse",
+        {"condition": lambda rows: rows["seqlen"].map(_HOPPER) == rows["run"]},
+        drawn=(partial(draw_by_kept, base="fa4"), partial(curves, base="fa4")),
+    ),
     Chart("sparse-kept-64.png", "results/h200/cudnn/blocks64", {"seqlen": 32768}, drawn=(draw_by_kept, curves)),
     Chart(
         "strategies.png",

@@ -1,7 +1,7 @@
 """Merging: how many layers of a mask have results that are merged.
 
-A kernel that takes a mask as layers can spare the merging in two ways. A layer that is alone on its rows can write them in
-place: no other layer shows these queries anything. And ranges of keys that several layers show to the same queries can be
+A kernel that takes a mask as layers can spare the merging in two ways. A layer that is alone on its rows writes them in
+place: no other layer shows these queries anything. Ranges of keys that several layers show to the same queries are
 copied to lie side by side, so that one call sees them all.
 """
 
@@ -37,7 +37,8 @@ def merged_layers(layers: Sequence[Varlen]) -> int:
 def _keys(layer: Varlen, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     """The keys that a layer shows the queries between bounds, all together: [bounds - 1]."""
     document = np.searchsorted(layer.cu_seqlens_q, bounds[:-1], side="right") - 1
-    keys = np.diff(layer.cu_seqlens_k.astype(np.int64))[document]
+    bounds_k = layer.cu_seqlens_k.astype(np.int64)
+    keys: NDArray[np.int64] = bounds_k[document + 1] - bounds_k[document]
     if layer.window == _CAUSAL:  # the last of the queries sees most
         keys = np.maximum(keys - (layer.cu_seqlens_q[document + 1] - bounds[1:]), 0)
     return keys

@@ -26,12 +26,15 @@ __all__ = ["draw_by_kept"]
 _FONT, _COLUMNS = 7.0, 2
 
 
-def draw_by_kept(rows: Rows, path: Path, *, dpi: float = 160, metadata: dict[str, str] | None = None) -> None:
+def draw_by_kept(
+    rows: Rows, path: Path, *, base: str = FULL_SPEED, dpi: float = 160, metadata: dict[str, str] | None = None
+) -> None:
     """Draws throughput by the share of visible pairs.
 
     Args:
         rows: Records with several shares, and dense attention beside them.
         path: The file; its suffix says the format.
+        base: The kernel of dense attention.
         dpi: Dots an inch.
         metadata: Text to keep in the file.
 
@@ -40,17 +43,17 @@ def draw_by_kept(rows: Rows, path: Path, *, dpi: float = 160, metadata: dict[str
     """
     from matplotlib.figure import Figure
 
-    found = curves(rows)
+    found = curves(rows, base)
     panels = list(dict.fromkeys(found[list(PANEL)].itertuples(index=False, name=None)))
     if not panels:
-        raise RequestError(f"nothing was measured at two shares of blocks beside {FULL_SPEED} on full attention")
+        raise RequestError(f"nothing was measured at two shares of blocks beside {base} on full attention")
     lines = -(-len(panels) // _COLUMNS)
     figure = Figure(figsize=(8.4, 2.6 * lines + 0.4), dpi=dpi, layout="constrained")
     grid = figure.subplots(lines, min(_COLUMNS, len(panels)), squeeze=False, sharex=True, sharey=True)
     kernels, handles = list(dict.fromkeys(found["kernel"])), dict[str, Any]()
     by_panel = found.set_index(list(PANEL))
     for axes, panel in zip(grid.flat, panels, strict=False):
-        _draw_panel(axes, by_panel.loc[panel], kernels, handles)
+        _draw_panel(axes, by_panel.loc[panel], kernels, base, handles)
         axes.set_title(panel_words(panel), fontsize=_FONT + 0.5, loc="left")
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
@@ -60,8 +63,8 @@ def draw_by_kept(rows: Rows, path: Path, *, dpi: float = 160, metadata: dict[str
     figure.savefig(path, metadata=metadata)
 
 
-def _draw_panel(axes: Axes, found: DataFrame, kernels: Sequence[str], handles: dict[str, Any]) -> None:
-    label = f"the time of {FULL_SPEED} on full attention"
+def _draw_panel(axes: Axes, found: DataFrame, kernels: Sequence[str], base: str, handles: dict[str, Any]) -> None:
+    label = f"the time of {base} on full attention"
     (handles[label],) = axes.plot([0, 1], [0, found["full"].median()], color="#555b64", linestyle="--", linewidth=0.9)
     for kernel, curve in found.groupby("kernel", sort=False):
         colour, marker = look_of(str(kernel), kernels)

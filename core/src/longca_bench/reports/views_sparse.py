@@ -101,8 +101,12 @@ def _ratio(part: DataFrame) -> Cell:
     return Cell(f"{ratio:.2f} ({both})", float(ratio))
 
 
-def curves(rows: Rows) -> DataFrame:
+def curves(rows: Rows, base: str = FULL_SPEED) -> DataFrame:
     """Throughput by the share of visible pairs, with the time over that of dense attention in the same run.
+
+    Args:
+        rows: The records.
+        base: The kernel of dense attention.
 
     Returns:
         The columns direction, seqlen, heads, block, kernel, density, tflops, time, and full: the throughput of dense
@@ -110,7 +114,7 @@ def curves(rows: Rows) -> DataFrame:
     """
     shape = ["run_number", "direction", "seqlen", "heads", "head_dim", "dtype"]
     ok = rows.where(status="ok", strategy=None)
-    dense = ok.where(kernel=FULL_SPEED, pattern="full").frame((*shape, "ms", "tflops"))
+    dense = ok.where(kernel=base, pattern="full").frame((*shape, "ms", "tflops"))
     dense = dense.groupby(shape)[["ms", "tflops"]].median().rename(columns={"ms": "full_ms", "tflops": "full"})
     sparse = ok.where(lambda found: found["block"].notna()).frame(
         (*shape, "block", "kernel", "density", "ms", "tflops")
@@ -124,9 +128,14 @@ def curves(rows: Rows) -> DataFrame:
     return points[most.groupby([points[name] for name in PANEL]).transform("max") > 1]
 
 
-def crossings(rows: Rows) -> list[Table]:
-    """The share of blocks below which each kernel takes less time than dense attention, by direction and blocks."""
-    found = curves(rows)
+def crossings(rows: Rows, base: str = FULL_SPEED) -> list[Table]:
+    """The share of blocks below which each kernel takes less time than dense attention, by direction and blocks.
+
+    Args:
+        rows: The records.
+        base: The kernel of dense attention.
+    """
+    found = curves(rows, base)
     panels = list(dict.fromkeys(found[PANEL].itertuples(index=False, name=None)))
     if not panels:
         return []

@@ -87,6 +87,16 @@ def test_each_size_of_blocks_has_a_line_and_a_kernel_without_it_nothing():
     assert part("crossings", run[1:]) == "", "no dense attention stands beside these"
 
 
+def test_another_kernel_may_be_that_of_dense_attention(tmp_path):
+    first, *sparse = curve("bsa", (0.2, 500.0), (0.6, 500.0))
+    run = [first.model_copy(update={"kernel": "fa4"}), *sparse]
+    assert part("crossings", run) == ""
+    assert cells(part("crossings", run, base="fa4"), "forward, 32 K, 64:8, blocks of 64")[0] == "50%"
+    draw_by_kept(rows_of(run), tmp_path / "chart.png", base="fa4")
+    with pytest.raises(RequestError, match="beside fa3 on full attention"):
+        draw_by_kept(rows_of(run), tmp_path / "none.png")
+
+
 def test_the_chart_is_drawn_from_the_records(tmp_path):
     first, other = tmp_path / "first.png", tmp_path / "other.png"
     draw_by_kept(rows_of(curve("bsa", (0.2, 500.0), (0.6, 500.0))), first)
