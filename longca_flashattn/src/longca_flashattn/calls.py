@@ -3,7 +3,8 @@
 FlashAttention 2, 3 and 4 take the same masks: everything, or documents (`cu_seqlens`). One window applies to all
 documents and is aligned bottom-right in each. Any other mask is the union of a few such masks, called layers.
 
-Documents of which only one has queries and keys are a call on slices of the tensors, where a kernel asks for it.
+Documents of which only one has queries and keys are a call on slices of the tensors, where a kernel asks for it. So are
+layers that are a few such rectangles, one below the other.
 
 A layer is alone on its rows if no other layer shows these queries anything. Where a function can leave rows as they
 are, such a layer writes its rows of the results, and needs no merging. Some other layers become one call over copies of
@@ -30,7 +31,7 @@ from longca_flashattn.copies import Copies, make_copies
 from longca_flashattn.empty_rows import EmptyRows
 from longca_flashattn.joined_keys import join_keys
 from longca_flashattn.own_rows import alone_on_rows, has_keys
-from longca_flashattn.rectangle import Rectangle, rectangle_of
+from longca_flashattn.rectangles import Rectangle, rectangles
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 
@@ -68,6 +69,11 @@ class Call:
     part: Rectangle | None = None
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the call is known to be alone on its rows."""
+        return self.rows is not None or self.part is not None
+
+    @property
     def causal(self) -> bool:
         """Whether the window is the causal one."""
         return self.left == -1 and self.right == 0
@@ -96,7 +102,7 @@ class CallsKernel(ABC):
     Attributes:
         skips_rows: Whether the functions take `Call.seqused_q`.
         joins_keys: Whether layers that would be merged become one call over copies of keys, if they can.
-        cuts_tensors: Whether the call of one document takes slices of the tensors.
+        cuts_tensors: Whether calls take slices of the tensors, where each has one document alone on its rows.
     """
 
     skips_rows: ClassVar[bool] = False
@@ -115,9 +121,11 @@ class CallsKernel(ABC):
         """The calls of documents or of layers."""
         mask, device = problem.concrete_mask, torch_device(problem.device)
         varlens = _varlens(mask, form)
-        if self.cuts_tensors and form is Form.VARLEN and (part := rectangle_of(varlens[0])) is not None:
-            left, right = _reach(varlens[0].window.left), _reach(varlens[0].window.right)
-            return [Call(part.num_rows, part.num_keys, left, right, part=part)]
+        if self.cuts_tensors and (parts := rectangles(mask.head(0), varlens)):
+            return [
+                Call(part.num_rows, part.num_keys, _reach(part.window.left), _reach(part.window.right), part=part)
+                for part in parts
+            ]
         alone = alone_on_rows(varlens) if self.skips_rows else [False] * len(varlens)
         if self.joins_keys and not all(alone) and (joined := join_keys(varlens)):
             copies = make_copies(joined.keys, mask.seqlen_k, device, with_sums=problem.direction == "backward")
@@ -131,11 +139,9 @@ class CallsKernel(ABC):
         if not (q.numel() and k.numel() and plan.calls):
             return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
         q, k, v = (readable(x) for x in (q, k, v))
-        if len(plan.calls) > 1:
+        if len(plan.calls) > 1 or plan.calls[0].part:
             return self._forward_layers(q, k, v, plan, out, lse)
         call = plan.calls[0]
-        if call.part:
-            return self._forward_part(q, k, v, call, call.part, plan, out, lse)
         if call.copies:
             k, v = call.copies.made(k), call.copies.made(v)
         out, lse = self.call_forward(q, k, v, call, plan, out, lse)
@@ -144,44 +150,29 @@ class CallsKernel(ABC):
             plan.empty.clear_sums(lse)
         return out, lse
 
-    def _forward_part(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        call: Call,
-        part: Rectangle,
-        plan: CallsPlan,
-        out: Tensor | None,
-        lse: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        result, rows, keys = writable(out, q), part.rows, part.keys
-        _, found = self.call_forward(q[rows], k[keys], v[keys], call, plan, result[rows], None)
-        sums = found.new_empty((q.shape[1], q.shape[0])) if lse is None else lse
-        sums[:, rows] = found
-        if plan.empty is not None:
-            plan.empty.clear(result)
-            plan.empty.clear_sums(sums)
-        return fill(out, result), sums
-
     def _forward_layers(
         self, q: Tensor, k: Tensor, v: Tensor, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         merged, alone = _parted(plan.calls)
         if not alone:
             return self._merge_layers(q, k, v, merged, plan, out, lse)
-        result, sums = writable(out, q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+        result, wide = writable(out, q), torch.promote_types(q.dtype, torch.float32)
+        sums = q.new_empty((q.shape[1], q.shape[0]), dtype=wide) if lse is None else lse
         if merged:
             self._merge_layers(q, k, v, merged, plan, result, sums)
         for call in alone:
+            if (part := call.part) is not None:
+                cut = q[part.rows], k[part.keys], v[part.keys]
+                sums[:, part.rows] = self.call_forward(*cut, call, plan, result[part.rows], None)[1]
+                continue
             assert call.rows is not None, "the call has rows of its own"
-            found = self.call_forward(q, k, v, call, plan, result, None)[1].float()
+            found = self.call_forward(q, k, v, call, plan, result, None)[1].to(wide)
             torch.where(call.rows, found, sums, out=sums)
             del found  # before the next layer
         if plan.empty is not None:
             plan.empty.clear(result)
             plan.empty.clear_sums(sums)
-        return fill(out, result), fill(lse, sums)
+        return fill(out, result), sums
 
     def _merge_layers(
         self,
@@ -223,10 +214,15 @@ class CallsKernel(ABC):
             lse = lse.masked_fill(lse == -torch.inf, 0.0)
         dout, q, k, v, out = (readable(x) for x in (dout, q, k, v, out))
         tensors = (dout, q, k, v, out, lse.contiguous())
+        if len(plan.calls) == 1 and (part := plan.calls[0].part) is not None:
+            grads = [writable(buffer, x) for buffer, x in zip(buffers, (q, k, v), strict=True)]
+            self._cut_backward(tensors, plan.calls[0], part, plan, grads)
+            if plan.empty is not None:
+                plan.empty.clear(grads[0])
+            first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, grads, strict=True))
+            return first, second, third
         if len(plan.calls) == 1:
             call, copies = plan.calls[0], plan.calls[0].copies
-            if call.part:
-                return self._backward_part(*tensors, call, call.part, plan, buffers)
             if copies is None:
                 return self.call_backward(*tensors, call, plan, dq, dk, dv)
             tensors = (dout, q, copies.made(k), copies.made(v), *tensors[4:])
@@ -235,42 +231,33 @@ class CallsKernel(ABC):
         merged, alone = _parted(plan.calls)
         dq_parts = q.new_empty((len(merged), *q.shape))
         dk_parts, dv_parts = (x.new_empty((len(plan.calls), *x.shape)) for x in (k, v))
-        for *part, call in zip(dq_parts, dk_parts, dv_parts, merged, strict=False):
-            self.call_backward(*tensors, call, plan, *part)
+        for *own, call in zip(dq_parts, dk_parts, dv_parts, merged, strict=False):
+            self.call_backward(*tensors, call, plan, *own)
         result = writable(dq, q)
         if merged:
             torch.sum(dq_parts, dim=0, out=result)
-        for *part, call in zip(dk_parts[len(merged) :], dv_parts[len(merged) :], alone, strict=True):
-            self.call_backward(*tensors, call, plan, result, *part)
+        for *own, call in zip(dk_parts[len(merged) :], dv_parts[len(merged) :], alone, strict=True):
+            if call.part is not None:
+                self._cut_backward(tensors, call, call.part, plan, (result, *own))
+            else:
+                self.call_backward(*tensors, call, plan, result, *own)
         if alone and plan.empty is not None:
             plan.empty.clear(result)
-        grads = (torch.sum(part, 0, out=writable(buffer, part[0])) for part, buffer in ((dk_parts, dk), (dv_parts, dv)))
-        first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, (result, *grads), strict=True))
+        sums = (torch.sum(part, 0, out=writable(buffer, part[0])) for part, buffer in ((dk_parts, dk), (dv_parts, dv)))
+        first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, (result, *sums), strict=True))
         return first, second, third
 
-    def _backward_part(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        call: Call,
-        part: Rectangle,
-        plan: CallsPlan,
-        buffers: Sequence[Tensor | None],
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _cut_backward(
+        self, tensors: Sequence[Tensor], call: Call, part: Rectangle, plan: CallsPlan, grads: Sequence[Tensor]
+    ) -> None:
+        """Fills the gradients of a call on slices. It leaves dq of other queries as it is."""
         rows, keys = part.rows, part.keys
-        grads = [writable(buffer, x) for buffer, x in zip(buffers, (q, k, v), strict=True)]
-        places = rows, keys, keys
+        dout, q, k, v, out, lse = tensors
         cut = dout[rows], q[rows], k[keys], v[keys], out[rows], lse[:, rows].contiguous()
-        self.call_backward(*cut, call, plan, *(grad[place] for grad, place in zip(grads, places, strict=True)))
-        for grad, place in zip(grads, places, strict=True):
-            grad[: place.start].zero_()
-            grad[place.stop :].zero_()
-        first, second, third = (fill(buffer, grad) for buffer, grad in zip(buffers, grads, strict=True))
-        return first, second, third
+        self.call_backward(*cut, call, plan, grads[0][rows], grads[1][keys], grads[2][keys])
+        for grad in grads[1:]:
+            grad[: keys.start].zero_()
+            grad[keys.stop :].zero_()
 
     @abstractmethod
     def backend(self, problem: Problem) -> str:
@@ -302,7 +289,7 @@ class CallsKernel(ABC):
 
 def _parted(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
     """The layers whose results are merged, and those that are alone on their rows."""
-    return [call for call in calls if call.rows is None], [call for call in calls if call.rows is not None]
+    return [call for call in calls if not call.is_alone], [call for call in calls if call.is_alone]
 
 
 def _varlens(mask: Mask, form: Form) -> list[Varlen]:

@@ -20,7 +20,7 @@ from longca.masks.intervals import IntervalPieces
 from longca_flashattn.joined_keys import JoinedKeys, join_keys
 from longca_flashattn.own_rows import alone_on_rows
 from longca_flashattn.page_sizes import joint_lse_bytes, pages_a_row, runs_jointly, unit_size
-from longca_flashattn.rectangle import rectangle_of
+from longca_flashattn.rectangles import rectangles
 
 __all__ = [
     "calls_plan",
@@ -50,8 +50,8 @@ def fa2_workspace(problem: Problem, form: Form) -> int:
 
 def fa3_workspace(problem: Problem, form: Form) -> int:
     """Bytes that FlashAttention-3 allocates."""
-    if (part := _rectangle(problem, form)) is not None:
-        return _fa3_backward(*part, None) if problem.direction == "backward" else 0
+    if parts := _rectangles(problem, form):
+        return _on_slices(problem, parts)
     joined = _joined(problem, form)
     if joined is None:
         return _workspace(problem, form, _fa3_backward, results=False, skips_rows=True)
@@ -103,7 +103,7 @@ def _plan(problem: Problem, form: Form, calls: list[Varlen]) -> int:
 def fa3_plan(problem: Problem, form: Form) -> int:
     """The same, and the documents and queries of each layer that is alone on its rows, or the indices of copies."""
     calls, joined = _documents(problem, form), _joined(problem, form)
-    if _rectangle(problem, form) is not None:
+    if _rectangles(problem, form):
         return _plan(problem, form, [])
     if joined:
         indices = len(joined.keys)
@@ -163,16 +163,24 @@ def _documents(problem: Problem, form: Form) -> list[Varlen]:
     return [mask.varlen]
 
 
-def _rectangle(problem: Problem, form: Form) -> tuple[Problem, Form] | None:
-    """The problem on slices of the tensors that fa3 makes of one document, if it does, and its form."""
-    if form is not Form.VARLEN:
-        return None
-    (varlen,) = _documents(problem, form)
-    if (part := rectangle_of(varlen)) is None:
-        return None
-    is_full = varlen.window.left is varlen.window.right is None
-    mask = SliceMask([Slice(0, part.num_rows, 0, part.num_keys)], part.num_rows, part.num_keys)
-    return replace(problem, mask=mask), Form.FULL if is_full else Form.WINDOW
+def _rectangles(problem: Problem, form: Form) -> list[tuple[Problem, Form]]:
+    """The problems on slices of the tensors that fa3 makes of a mask, if it does, and their forms."""
+    documents = _documents(problem, form)
+    found = []
+    for part in rectangles(problem.concrete_mask.head(0), documents) if documents else ():
+        is_full = part.window.left is part.window.right is None
+        mask = SliceMask([Slice(0, part.num_rows, 0, part.num_keys)], part.num_rows, part.num_keys)
+        found.append((replace(problem, mask=mask), Form.FULL if is_full else Form.WINDOW))
+    return found
+
+
+def _on_slices(problem: Problem, parts: list[tuple[Problem, Form]]) -> int:
+    """Bytes of calls on slices of the tensors, whose gradients of keys are summed."""
+    tensors, several = Tensors.of(problem), len(parts) > 1
+    if problem.direction == "forward":
+        return tensors.lse if several else 0
+    inside = max(_fa3_backward(*part, None) for part in parts)
+    return 2 * len(parts) * tensors.k + max(inside - 2 * tensors.k, 0) if several else inside
 
 
 def _joined(problem: Problem, form: Form) -> JoinedKeys | None:
