@@ -106,3 +106,14 @@ def test_a_store_that_nothing_moves_for_is_left_in_peace(store):
     assert len(waits) <= 5, "intervals double"
     alarms.end()
     assert not listener.is_alive()
+
+
+def test_a_listener_ends_with_the_process_group(store, monkeypatch):
+    together(store, (0, 1), lambda ranks, rank: ranks.agree({}))
+    listener = alarms._LISTENERS[0]
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    listener.join(5)
+    assert listener.store is None
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    together(store, (0, 1), lambda ranks, rank: ranks.agree({}))
+    assert alarms._LISTENERS[0].is_alive()

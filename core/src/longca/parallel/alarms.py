@@ -72,18 +72,21 @@ class _Listener(threading.Thread):
 
     def __init__(self, store: Store) -> None:
         super().__init__(name="longca-alarms", daemon=True)
-        self.store, self._over = store, threading.Event()
+        self.store: Store | None = store
+        self._over = threading.Event()
         self._next = store.add("longca/alarms", 0) + 1
         self._standing: list[Alarm] = []
         self._seen, self._since, self._wait = 0, 0.0, PAUSE
 
     def run(self) -> None:
         try:
-            while not self._over.wait(PAUSE / 4):
+            while not self._over.wait(PAUSE / 4) and self.store is not None and dist.is_initialized():
                 if self._is_due():
-                    self._look()
+                    self._look(self.store)
         except RuntimeError:  # the store is gone, and the ranks with it
             return
+        finally:
+            self.store = None  # it ends with the process group
 
     def end(self) -> None:
         """Ends the thread."""
@@ -99,20 +102,20 @@ class _Listener(threading.Thread):
         if now - self._since < self._wait:
             return False
         self._wait *= 2
-        return dist.is_initialized()  # else the store may be gone
+        return True
 
-    def _look(self) -> None:
-        while self.store.check([key := f"longca/alarm {self._next}"]):
-            self._standing.append(Alarm(*json.loads(self.store.get(key))))
+    def _look(self, store: Store) -> None:
+        while store.check([key := f"longca/alarm {self._next}"]):
+            self._standing.append(Alarm(*json.loads(store.get(key))))
             self._next += 1
-        self._standing = [alarm for alarm in self._standing if not self._is_over(alarm)]
+        self._standing = [alarm for alarm in self._standing if not self._is_over(store, alarm)]
 
-    def _is_over(self, alarm: Alarm) -> bool:
+    def _is_over(self, store: Store, alarm: Alarm) -> bool:
         """Whether an alarm needs no look any more. Answers it for ranks that have gone past the comparison."""
         is_over = True
         for turn in list(TURNS.values()):
             if turn.prefix == alarm.prefix and turn.rank != alarm.rank:
-                is_over &= _is_answered(self.store, turn, alarm)
+                is_over &= _is_answered(store, turn, alarm)
         return is_over
 
 

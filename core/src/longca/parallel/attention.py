@@ -62,7 +62,7 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
     try:
         check_lengths(ready.layout, ready.rank, lengths)
     except RequestError as error:
-        calls.ranks.tell(error)
+        Ranks.of(mesh).tell(error)  # the others may make the call
         raise
     if calls.ranks.note(known.number, known.words):
         calls.ranks.agree(known.words)
