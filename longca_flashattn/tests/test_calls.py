@@ -6,8 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from longca import Device, Problem, masks
 from longca.masks import Form, Slice, SliceMask
@@ -15,7 +13,6 @@ from longca_builtin.naive import Naive
 from longca_flashattn.calls import CallsKernel
 from longca_flashattn.empty_rows import EmptyRows
 from longca_flashattn.memory import fa3_plan
-from longca_flashattn.rectangles import rectangles
 
 DOCUMENTS = [70, 1, 128, 101]
 PATTERNS = {
@@ -315,36 +312,6 @@ def test_rectangles_below_one_another_are_calls_on_slices(stripes, given_buffers
         ((c.part.rows.start, c.part.rows.stop), (c.part.keys.start, c.part.keys.stop)) for c in plan.calls
     ] == wanted
     assert plan.metadata_bytes == fa3_plan(plan.problem, plan.form)
-
-
-@st.composite
-def stripes(draw):
-    """Slices of some rows each, one below the other, with a band that sees the rectangle's last key at its last row."""
-    bounds = sorted(draw(st.sets(st.integers(0, 40), min_size=2, max_size=4)))
-    slices = []
-    for q0, q1 in pairwise(bounds):
-        k0, k1 = sorted(draw(st.sets(st.integers(0, 40), min_size=2, max_size=2)))
-        corner = k1 - q1
-        hi = draw(st.sampled_from([corner, corner + 3, 80]))
-        slices.append(Slice(q0, q1, k0, k1, draw(st.sampled_from([-80, corner - 5])), hi))
-    return SliceMask(slices, 40, 40)
-
-
-@given(stripes())
-def test_rectangles_show_the_mask_and_share_no_row(mask):
-    form = next((form for form in (Form.VARLEN, Form.LAYERS) if mask.admits(form)), None)
-    found = rectangles(mask, [mask.varlen] if form is Form.VARLEN else mask.layers) if form else []
-    shown, dense = np.zeros((40, 40), int), mask.dense()
-    for part in found:
-        corner = part.keys.stop - part.rows.stop
-        lo = -(2**40) if part.window.left is None else corner - part.window.left
-        hi = 2**40 if part.window.right is None else corner + part.window.right
-        bounds = part.rows.start, part.rows.stop, part.keys.start, part.keys.stop
-        shown += SliceMask([Slice(*bounds, lo, hi)], 40, 40).dense()
-    if found:
-        assert np.array_equal(shown, dense)
-        for above, below in pairwise(found):
-            assert above.rows.stop <= below.rows.start
 
 
 def test_masks_of_more_rectangles_than_calls_stay_as_they_are():

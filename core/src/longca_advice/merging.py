@@ -1,18 +1,18 @@
 """Merging: how many layers of a mask have results that are merged.
 
-A kernel that takes a mask as layers can spare the merging in two ways. A layer that is alone on its rows writes them in
-place: no other layer shows these queries anything. Ranges of keys that several layers show to the same queries are
-copied to lie side by side, so that one call sees them all.
+A kernel that takes a mask as layers can spare the merging in three ways. A layer that is alone on its rows writes them
+in place: no other layer shows these queries anything. A mask of few rectangles below one another has a call for each.
+Ranges of keys that several layers show to the same queries are copied to lie side by side, so that one call sees all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.masks import SliceMask
 from longca.masks.forms import Varlen, Window
+from longca.masks.rectangles import rectangles
 
 __all__ = ["merged_layers"]
 
@@ -22,8 +22,11 @@ _COPIES = 2
 _FULL, _CAUSAL = Window(None, None), Window(None, 0)
 
 
-def merged_layers(layers: Sequence[Varlen]) -> int:
-    """The number of layers whose results have to be merged."""
+def merged_layers(mask: SliceMask) -> int:
+    """The number of layers of a mask of one head whose results have to be merged."""
+    layers = mask.layers
+    if rectangles(mask, len(layers)):
+        return 0
     bounds = np.unique(np.concatenate([layer.cu_seqlens_q for layer in layers]).astype(np.int64))
     keys = np.stack([_keys(layer, bounds) for layer in layers])
     crowded = (keys > 0).sum(axis=0) > 1

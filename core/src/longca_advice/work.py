@@ -96,7 +96,7 @@ def _work_of(form: Form, mask: Mask) -> Work:
         for layer in others:
             whole = whole + layer
         tokens = _tiles(mask.seqlen_q)
-        return replace(whole, tokens=tokens, cells=_cells(mask), merged=merged_layers(single.layers) * tokens)
+        return replace(whole, tokens=tokens, cells=_cells(mask), merged=merged_layers(single) * tokens)
     return replace(_of_intervals(single), path=_path(form, single.window if form is Form.WINDOW else None))
 
 

@@ -26,12 +26,12 @@ from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
+from longca.masks.rectangles import Rectangle, rectangles
 from longca.parallel.merge import merge_parts
 from longca_flashattn.copies import Copies, make_copies
 from longca_flashattn.empty_rows import EmptyRows
 from longca_flashattn.joined_keys import join_keys
 from longca_flashattn.own_rows import alone_on_rows, has_keys
-from longca_flashattn.rectangles import Rectangle, rectangles
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 
@@ -121,7 +121,7 @@ class CallsKernel(ABC):
         """The calls of documents or of layers."""
         mask, device = problem.concrete_mask, torch_device(problem.device)
         varlens = _varlens(mask, form)
-        if self.cuts_tensors and (parts := rectangles(mask.head(0), varlens)):
+        if self.cuts_tensors and (parts := rectangles(mask.head(0), len(varlens))):
             return [
                 Call(part.num_rows, part.num_keys, _reach(part.window.left), _reach(part.window.right), part=part)
                 for part in parts

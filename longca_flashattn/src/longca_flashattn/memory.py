@@ -17,10 +17,10 @@ from longca.kernels.sizes import Tensors, block_sparse, most_blocks, widths
 from longca.manifests import Problem
 from longca.masks import BlockSparseMask, Form, Slice, SliceMask, Varlen
 from longca.masks.intervals import IntervalPieces
+from longca.masks.rectangles import rectangles
 from longca_flashattn.joined_keys import JoinedKeys, join_keys
 from longca_flashattn.own_rows import alone_on_rows
 from longca_flashattn.page_sizes import joint_lse_bytes, pages_a_row, runs_jointly, unit_size
-from longca_flashattn.rectangles import rectangles
 
 __all__ = [
     "calls_plan",
@@ -167,7 +167,7 @@ def _rectangles(problem: Problem, form: Form) -> list[tuple[Problem, Form]]:
     """The problems on slices of the tensors that fa3 makes of a mask, if it does, and their forms."""
     documents = _documents(problem, form)
     found = []
-    for part in rectangles(problem.concrete_mask.head(0), documents) if documents else ():
+    for part in rectangles(problem.concrete_mask.head(0), len(documents)) if documents else ():
         is_full = part.window.left is part.window.right is None
         mask = SliceMask([Slice(0, part.num_rows, 0, part.num_keys)], part.num_rows, part.num_keys)
         found.append((replace(problem, mask=mask), Form.FULL if is_full else Form.WINDOW))

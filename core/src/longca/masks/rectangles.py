@@ -1,24 +1,20 @@
-"""The rectangles of a mask, one below the other, each of which is a call on slices of the tensors. Torch-free.
+"""The rectangles of a mask, one below the other: rows that see one range of keys, by one window. Torch-free.
 
-On an H200, a forward of `fa3` over 32 K queries and half of as many keys takes 25.6 ms on a slice of the keys, and
-27.3 ms as two documents, one of which has no keys (`results/h200/distributed/tried/local-copies/speeds.json`). Steps of
-rings have such masks. A rank with two chunks of a causal mask has two rectangles, which are two layers otherwise: the
-later chunk is in both, and its results are merged.
+Such a mask is a call of a kernel for each rectangle, on slices of the tensors. A rank with two chunks of a causal mask
+has two of them. As layers of documents, the later chunk is in two layers, whose results are merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.masks import Form, Slice, SliceMask, Varlen, Window
-from longca.masks.forms import pieces_to_slices
-from longca.masks.slices import SliceArray, area, tighten
-from longca_flashattn.own_rows import alone_on_rows
+from longca.masks.forms import Form, Window, pieces_to_slices
+from longca.masks.slice_mask import SliceMask
+from longca.masks.slices import Slice, SliceArray, area, tighten
 
 __all__ = ["Rectangle", "rectangles"]
 
@@ -51,33 +47,13 @@ class Rectangle:
         return int(self.keys.stop - self.keys.start)
 
 
-def rectangles(mask: SliceMask, calls: Sequence[Varlen]) -> list[Rectangle]:
-    """The rectangles of a mask of one head, at most as many as its calls of documents. Empty if there are more.
+def rectangles(mask: SliceMask, most: int) -> list[Rectangle]:
+    """The rectangles of a mask of one head. Empty if there are more than so many, or if no window fits one.
 
     Args:
         mask: The mask.
-        calls: The calls of documents that show it together.
+        most: The most rectangles.
     """
-    found = [_of_documents(call) for call in calls]
-    if all(alone_on_rows(calls)) or len(calls) == 1:
-        parts = [part for part in found if part is not None]
-        if len(parts) == len(calls):
-            return parts
-    return _of_rows(mask, len(calls)) if len(calls) > 1 else []
-
-
-def _of_documents(varlen: Varlen) -> Rectangle | None:
-    """The rectangle of the only document with queries and keys. None if there are more such documents, or none."""
-    bounds_q, bounds_k = varlen.cu_seqlens_q, varlen.cu_seqlens_k
-    (seen,) = np.nonzero((np.diff(bounds_q) > 0) & (np.diff(bounds_k) > 0))
-    if len(seen) != 1:
-        return None
-    at = int(seen[0])
-    return Rectangle(slice(*bounds_q[at : at + 2].tolist()), slice(*bounds_k[at : at + 2].tolist()), varlen.window)
-
-
-def _of_rows(mask: SliceMask, most: int) -> list[Rectangle]:
-    """The rectangles of rows that see one range of keys each. Empty if there are more, or if no window fits one."""
     pieces = pieces_to_slices(mask.row_pieces)
     if len(pieces) > _PIECES * most:
         return []
