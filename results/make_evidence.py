@@ -51,6 +51,9 @@ FROM_SECONDS = {"h200/advice/short": 5e-4}
 #: Since then fa3 computes layers otherwise: fewer calls, and less merging. Earlier records of layers say nothing of it.
 LAYERS_SINCE = "2026-11-23T18:23"
 
+#: Since then fa3 computes two chunks of a causal mask as two calls, and merges nothing.
+RECTANGLES_SINCE = "2026-11-28T15:03"
+
 #: Since then bsa's backward stores gradients of scores where heads share keys and all blocks have one size. It takes up
 #: to 12 % less time so, and earlier records say nothing of it.
 STORED_SINCE = "2026-11-23T18"
@@ -73,7 +76,10 @@ def rows() -> Iterator[Row]:
     """The rows of all runs, run by run."""
     found, again = _read("h200/*/*"), _read(AGAIN)
     curves = factors(found, again)
-    yield from with_observed(as_loaded(in_one_condition([*found, *again]), curves), registry())
+    kept = with_observed(as_loaded(in_one_condition([*found, *again]), curves), registry())
+    outdated = {row.case for row, record in found if computes_otherwise(record)}
+    # Such a call says how long its transfers take, and not how long a call by this placement takes today.
+    yield from (row.model_copy(update={"placed": None}) if row.case in outdated else row for row in kept)
 
 
 def _read(folders: str) -> list[_Read]:
@@ -157,6 +163,12 @@ def _call(row: Row) -> Hashable:
 def is_left_out(run: str, record: dict[str, Any]) -> bool:
     """Whether no prediction is learnt from a record of a run."""
     return run in LEFT_OUT or _is_outdated(record)
+
+
+def computes_otherwise(record: dict[str, Any]) -> bool:
+    """Whether a strategy's kernel computes steps in another way since a record."""
+    is_layered = record["kernel"] == "fa3" and "layers" in (record["form"] or "") and record["placed"] == "zigzag"
+    return bool(record.get("strategy") and is_layered and record["finished"] < RECTANGLES_SINCE)
 
 
 def _is_outdated(record: dict[str, Any]) -> bool:

@@ -106,6 +106,14 @@ def test_no_call_has_times_of_a_rested_and_of_a_loaded_device():
     assert len({found.pop() for found in conditions.values()}) == 2, "some calls were measured in one condition alone"
 
 
+def test_a_strategy_whose_kernel_computes_otherwise_since_is_no_measured_call():
+    make, rows = module("make_evidence"), [row for row in shipped() if row.strategy is not None]
+    earlier = [row for row in rows if row.placed is None]
+    assert {row.kernel for row in earlier} == {"fa3"}
+    assert all(row.finished < make.RECTANGLES_SINCE and row.observed and row.shared_call is None for row in earlier)
+    assert len([row for row in rows if row.shared_call is not None]) > 300
+
+
 def test_every_record_of_earlier_versions_is_read():
     files = list(RESULTS.rglob("records.jsonl"))
     assert sum(len(list(read_records(file.parent))) for file in files) > 2800

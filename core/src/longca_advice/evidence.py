@@ -146,7 +146,7 @@ class Row(BaseModel):
         mask: Digest of the mask.
         work: The call's `Work`, as its values in order. Empty under a strategy.
         strategy: The strategy. None on one device, like all the attributes that follow.
-        placed: The placement of the tokens.
+        placed: The placement of the tokens. None if the kernel computes its steps in another way since.
         mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
         compute: Time of the slowest rank's kernel calls alone.
         communication: The collectives by kind.
