@@ -3,7 +3,7 @@ import pytest
 from longca.kernels.pair import Pair
 from longca.manifests import Backward, Device, Offer
 from longca.plugins import registry
-from longca_bench.cli.verify import _as_json
+from longca_bench.cli.verification_json import _check_as_json
 from longca_bench.conformance.offers import verify_kernels, verify_subject
 from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import Subject, subjects
@@ -48,7 +48,7 @@ def test_composition_is_verified_where_it_is_declared(checks):
 
 def test_a_record_of_it_has_the_whole_offer(checks):
     check = checks["sdpa"][0]
-    assert Offer.model_validate(_as_json(check)["offer"]) == check.offer
+    assert Offer.model_validate(_check_as_json(check)["offer"]) == check.offer
 
 
 @pytest.mark.parametrize(

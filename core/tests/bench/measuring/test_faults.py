@@ -312,12 +312,12 @@ def test_verify_takes_the_same_road(faulty, tmp_path, part):
     found = json.loads(ran.stdout)
     odd = []
     for kernel in kernels:
-        (row,) = (row for row in found[kernel.name] if row["direction"] == kernel.direction)
+        (row,) = (row for row in found[kernel.name]["offers"] if row["direction"] == kernel.direction)
         said = [row["error"] or "", *(f"{failure['tensor']}: {failure['note']}" for failure in row["failures"])]
         if not any(kernel.holds(row["status"], text) for text in said):
             odd.append((kernel.name, kernel.status, row["status"], said[:3]))
     assert odd == []
-    assert all(row["passed"] for row in found["naive"]), "what ran beside them"
+    assert all(row["passed"] for row in found["naive"]["offers"]), "what ran beside them"
     assert gone("longca_bench.measuring.keeper", tmp_path)
 
 
