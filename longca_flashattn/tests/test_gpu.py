@@ -108,7 +108,6 @@ def test_a_block_far_away_reads_its_own_keys(kernel, seqlen):
 
 #: Masks of layers. In the last one some rows see nothing, and two of the layers share rows.
 LAYERS = {
-    "prefix_lm_causal": masks.build("prefix_lm_causal", 1100, prefix=300),
     "prefix_lm_document": masks.build("prefix_lm_document", 1500, documents=[700, 1, 299, 500], prefix=130),
     "causal_blockwise": masks.build("causal_blockwise", 1300, documents=[500, 130, 470, 200]),
     "global_sliding_window": masks.build("global_sliding_window", 1000, window=100, global_tokens=70),
@@ -152,21 +151,43 @@ def test_layers_as_one_call_over_copies_of_keys(name, head_dim, heads):
     verify(FlashAttention3(), JOINED[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
 
 
-@pytest.mark.parametrize("name", ["prefix_lm_document", "shared_question"])
-def test_layers_write_all_of_their_buffers_and_nothing_else(name):
-    mask = (LAYERS | JOINED)[name]
-    asked, tokens = problem(mask, direction="backward"), mask.seqlen_q
+#: Masks of rectangles, which are calls on slices of the tensors. Some rows of the first two see nothing.
+RECTANGLES = {
+    "inside": SliceMask([Slice(140, 900, 130, 1001, hi=300)], 1100, 1300),
+    "queries before the keys": SliceMask([Slice(10, 900, 350, 700, hi=-340)], 1000, 900),
+    "some queries": SliceMask([Slice(777, 1000, 0, 900)], 1000, 900),
+    "chunks of a zigzag": SliceMask([Slice(0, 400, 0, 400, hi=0), Slice(400, 800, 0, 1600, hi=800)], 800, 1600),
+    "a prefix": masks.build("prefix_lm_causal", 1100, prefix=300),
+}
+
+
+@pytest.mark.parametrize("heads", [(8, 2), (4, 4)])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("name", RECTANGLES)
+def test_rectangles_are_calls_on_slices(name, head_dim, heads):
+    calls = FlashAttention3().plan(problem(RECTANGLES[name], heads, head_dim=head_dim, direction="backward")).calls
+    assert all(call.part is not None for call in calls)
+    verify(FlashAttention3(), RECTANGLES[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
+
+
+@pytest.mark.parametrize("name", ["prefix_lm_document", "shared_question", *RECTANGLES])
+def test_calls_write_all_of_their_buffers_and_nothing_else(name):
+    mask = (LAYERS | JOINED | RECTANGLES)[name]
+    asked, tokens, keys = problem(mask, direction="backward"), mask.seqlen_q, mask.seqlen_k
     kernel, plan = FlashAttention3(), FlashAttention3().plan(asked)
-    packed = torch.randn(tokens, 12, 128, dtype=torch.bfloat16, device="cuda")
-    q, k, v = packed.split([8, 2, 2], dim=1)
+    packed = torch.randn(max(tokens, keys), 12, 128, dtype=torch.bfloat16, device="cuda")
+    q, k, v = (x[:n] for x, n in zip(packed.split([8, 2, 2], dim=1), (tokens, keys, keys), strict=True))
     dout = torch.randn_like(q)
     out, lse = kernel.forward(q, k, v, plan)
     wanted = (out, lse, *kernel.backward(dout, q, k, v, out, lse, plan))
-    wide = torch.full((tokens, 24, 128), torch.nan, dtype=q.dtype, device="cuda")
-    outside, dq, dk, dv = wide[:, :12], *wide[:, 12:].split([8, 2, 2], dim=1)
+    wide = torch.full((len(packed), 24, 128), torch.nan, dtype=q.dtype, device="cuda")
+    parts = zip(wide[:, 12:].split([8, 2, 2], dim=1), (tokens, keys, keys), strict=True)
+    outside, dq, dk, dv = wide[:, :12], *(x[:n] for x, n in parts)
     buffer, sums = torch.full_like(out, torch.nan), torch.full_like(lse, torch.nan)
     found = kernel.forward(q, k, v, plan, out=buffer, lse=sums)
     found += kernel.backward(dout, q, k, v, *found, plan, dq=dq, dk=dk, dv=dv)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
     assert outside.isnan().all()
+    assert wide[tokens:, 12:20].isnan().all()
+    assert wide[keys:, 20:].isnan().all()
