@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from longca_bench.measuring.global_state import GlobalState
+from longca_bench.measuring.keeping import workers_environment
 
 #: Each sets a precision that no other one has set. PyTorch's older flags cannot be read any more after the first.
 PRECISIONS = (
@@ -79,6 +82,31 @@ def test_an_import_may_set_up_its_library_and_change_nothing_of_others(tmp_path)
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [[], *MAY_NOT.values()]
+
+
+#: PyTorch's pool of compilers is begun by a first call, and answers in a timed one.
+LATE_POOL = """
+from torch._inductor import config
+config.compile_threads = 2
+from torch._inductor.async_compile import AsyncCompile
+from longca_bench.measuring.global_state import GlobalState
+AsyncCompile.warm_pool()
+pool = AsyncCompile.process_pool()
+state = GlobalState()
+pool.submit(AsyncCompile._get_ready).result(timeout=200)
+print(state.changed(threads=True))
+"""
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_a_pool_of_compilers_that_answers_late_starts_no_thread_in_a_worker(is_worker, tmp_path) -> None:
+    environment = {**workers_environment(), "TORCH_WARM_POOL": "0", "TORCHINDUCTOR_WORKER_START": "subprocess"}
+    if not is_worker:
+        del environment["TORCHINDUCTOR_QUIESCE_ASYNC_COMPILE_POOL"]
+    command = [sys.executable, "-c", LATE_POOL]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split("\n")[0] == ("[]" if is_worker else "['threads']")
 
 
 def test_names_of_many_changes_are_few_and_short(monkeypatch) -> None:
