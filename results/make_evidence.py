@@ -30,16 +30,10 @@ TABLE = RESULTS.parent / "core" / "src" / "longca_advice" / "evidence.jsonl"
 #: Runs that no prediction is to be learnt from, each with the reason.
 LEFT_OUT = {
     "h200/distributed/chunked32k": "an earlier schedule: transfers of full masks beside the kernel",
-    "h200/core/dtypes": "short calls in every dtype, which show that no honest kernel is suspected",
-    "h200/core/dtypes_more": "the same for kernels of blocks of 64",
-    "h200/core/dtypes_again": "the same once more",
-    "h200/core/dtypes_flex_flash": "the same for a kernel that nobody verified before",
-    "h200/core/dtypes_flashinfer": "the same for a kernel that takes long to compile",
-    "h200/core/dtypes_blocks128": "the same for kernels of blocks of 128",
-    "h200/core/dtypes_since": "the same again for some kernels",
-    "h200/core/dtypes_bfloat16": "the same again for all kernels but a few",
-    "h200/core/dtypes_float16": "the same again for all kernels but a few",
-    "h200/core/dtypes_float32": "the same again for all kernels but a few",
+    "h200/core/dtypes_bfloat16": "short calls in every dtype, which show that no honest kernel is suspected",
+    "h200/core/dtypes_float16": "the same",
+    "h200/core/dtypes_float16_again": "one of these cases again",
+    "h200/core/dtypes_float32": "the same",
     "h200/advice/problems": "problems that predictions were held against; they stay unseen",
 }
 

@@ -36,7 +36,7 @@ QUICK: dict[str, dict[str, int]] = {
 }
 #: Suites that are left out. Calls of 2 K tokens with eight heads take some 20 MiB, a large share of which is a block of
 #: the allocator. What `naive` states is that of a CPU, and twice as much as it takes on a GPU.
-SHORT = ("dtypes", "dtypes_blocks128")
+SHORT = ("dtypes",)
 
 
 class Found(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from longca.manifests.pairs import split
 from longca.plain_text import printable
 from longca_bench.reports.words import mask_name, moved_by, shared_by
 
@@ -96,10 +97,19 @@ def over_base(rows: Rows, base: str) -> Series:
     return _tflops(rows) / found
 
 
-def over_full(rows: Rows, base: str) -> Series:
-    """Each row's throughput over [a kernel's on full attention in the same run × the draw's tile efficiency]."""
-    key = ["run_number", *SHAPE]
-    bases = rows.where(kernel=base, pattern="full", status="ok", strategy=None).frame((*key, "tflops"))
+def over_full(rows: Rows, base: str, full: str | Sequence[str] = ()) -> Series:
+    """Each row's throughput over [a kernel's on full attention × the draw's tile efficiency].
+
+    Args:
+        rows: The rows.
+        base: The kernel or the pair. A pair's forward is its first kernel's.
+        full: Names of the runs whose full attention counts for all rows. Without them each run's own counts.
+    """
+    key, forward = [*(() if full else ("run_number",)), *SHAPE], (split(base) or (base,))[0]
+    chosen = rows.where(pattern="full", status="ok", strategy=None, **({"run": full} if full else {}))
+    bases = chosen.where(
+        lambda r: (r["kernel"] == base) | ((r["kernel"] == forward) & (r["direction"] == "forward"))
+    ).frame((*key, "tflops"))
     reached = bases.groupby(key, sort=False)["tflops"].median().rename("full").reset_index()
     full = rows.frame(key).merge(reached, on=key, how="left")["full"].to_numpy()
     return _tflops(rows) / (full * rows["tile_efficiency"])
