@@ -16,8 +16,8 @@ from .imports import ROOT
 
 #: The default deadline of a case. A longer time between two records lies between two starts of a resumed run.
 DEADLINE = 600.0
-#: When the first record after a shorter time was written: results/h100/sparse/hopper64 and results/h200/core/dtypes_bfloat16
-#: were ended, and resumed.
+#: When the first record after a shorter time was written: results/h100/sparse/hopper64 and
+#: results/h200/core/dtypes_bfloat16 were ended, and resumed.
 RESUMED = {"2026-11-28T00:40:45+00:00", "2026-11-28T17:17:52+00:00"}
 
 

@@ -37,8 +37,8 @@ _LAST_WORDS = 2000  # characters of a worker's output that are kept
 _FOLDERS = ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD", "SGE_O_WORKDIR")
 #: Variables that the judge goes by: its files, its plugins, and the test that it runs in.
 _JUDGES = ("LONGCA_HISTORY", "LONGCA_VERIFIED", "LONGCA_PLUGINS", "PYTEST_CURRENT_TEST")
-#: What a library must not do while calls are timed. PyTorch's pool of compilers starts a thread at its first answer, which
-#: may come in a timed call on a busy machine. The thread only counts down to a pause of the pool.
+#: What keeps libraries steady while calls are timed. PyTorch's pool of compilers starts a thread at its first answer,
+#: which may come in a timed call on a busy machine. The thread only counts down to a pause of the pool.
 _STEADY = {"TORCHINDUCTOR_QUIESCE_ASYNC_COMPILE_POOL": "0"}
 
 

@@ -106,10 +106,12 @@ def over_full(rows: Rows, base: str, full: str | Sequence[str] = ()) -> Series:
         full: Names of the runs whose full attention counts for all rows. Without them each run's own counts.
     """
     key, forward = [*(() if full else ("run_number",)), *SHAPE], (split(base) or (base,))[0]
-    chosen = rows.where(pattern="full", status="ok", strategy=None, **({"run": full} if full else {}))
-    bases = chosen.where(
-        lambda r: (r["kernel"] == base) | ((r["kernel"] == forward) & (r["direction"] == "forward"))
-    ).frame((*key, "tflops"))
+    chosen = rows.where(pattern="full", status="ok", strategy=None)
+    bases = (
+        (chosen.where(run=full) if full else chosen)
+        .where(lambda r: (r["kernel"] == base) | ((r["kernel"] == forward) & (r["direction"] == "forward")))
+        .frame((*key, "tflops"))
+    )
     reached = bases.groupby(key, sort=False)["tflops"].median().rename("full").reset_index()
     full = rows.frame(key).merge(reached, on=key, how="left")["full"].to_numpy()
     return _tflops(rows) / (full * rows["tile_efficiency"])

@@ -107,6 +107,18 @@ def test_the_limit_is_full_attention_on_the_draws_tiles():
     assert cells(text, "`causal_document`") == ["fa3 88%"], "420 of 600 × 0.8, of the median draw"
 
 
+def test_the_limit_may_be_that_of_other_runs_and_of_a_pair():
+    elsewhere = [
+        record("fa3", "causal_document", 420.0),
+        record("fa3+flex", "causal_document", 160.0, direction="backward"),
+    ]
+    pair = [record("fa3+flex", "full", 400.0, direction="backward"), record("flex", "full", 500.0)]
+    rows = rows_of(matrix()[:1], pair, elsewhere)
+    assert markdown_of(tables("near-limit", rows.where(run="run2"))) == "", "its run has no full attention"
+    text = markdown_of(tables("near-limit", rows, base="fa3+flex", full=["run0", "run1"]))
+    assert cells(text, "`causal_document`") == ["fa3 88%", "+flex 50%"], "of 600 and 400 × 0.8; a forward is fa3's"
+
+
 def test_costs_by_length():
     text = part("costs", matrix(direction="backward", seqlen=32768))
     assert cells(text, "kernel") == ["32 K"]
