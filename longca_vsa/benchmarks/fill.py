@@ -7,6 +7,8 @@ The script needs no GPU. It makes the plans on the CPU with the configurations o
 steps takes as many columns, even if no block of the mask fills them. A row of the forward and of dq is a query under
 one head. If the heads of a group share their mask, a block of few queries fills a tile too.
 
+Kernels that take any mask have tiles at multiples of their size instead (`aligned`).
+
 The backward's fill weighs its two kernels by their operations on a pair and head dimension: 8 for dk and dv, 6 for dq,
 or 2 for dq if the launch of dk and dv stores gradients of scores.
 """
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 CPU = Device("cpu")
 BACKWARD = ("dkdv", "dq")
+#: Queries and keys of tiles at multiples of their size.
+ALIGNED = ((128, 128), (128, 64), (64, 64), (64, 32), (64, 16))
 ABOUT = ("pattern", "seqlen", "seed", "heads_q", "heads_kv", "head_dim")
 
 
@@ -85,6 +89,7 @@ def row_of(case: Case, capability: tuple[int, int]) -> dict[str, Any]:
         "tiles": tiles,
         "fill": {kernel: problem.area / count for kernel, count in cells.items()}
         | {"backward": sum(weights.values()) * problem.area / weighed},
+        "aligned": {f"{rows}x{columns}": case.mask.tile_efficiency(rows, columns) for rows, columns in ALIGNED},
     }
 
 

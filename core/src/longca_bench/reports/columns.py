@@ -25,6 +25,7 @@ from longca_bench.reports.derived import (
     largest_error,
     mask_names,
     mesh_words,
+    of_gpu,
     of_runs,
     over_base,
     over_fixed,
@@ -151,6 +152,9 @@ _ALL = (
     _digits("mask_mib", "mask, MiB", derive=partial(scaled, field="metadata_bytes", by=_MIB)),
     _times("peak_gib", "GiB", drop=5, derive=partial(scaled, field="peak_bytes", by=_GIB), about="peak of memory"),
     Column("first_plan", derive=first_plan),
+    Column("sm_clock", "MHz", "{:.0f}".format, derive=partial(of_gpu, what="sm_clock"),
+           about="clock of the multiprocessors after the last call"),
+    Column("power", "W", "{:.0f}".format, derive=partial(of_gpu, what="power"), about="power after the last call"),
     # Two runs, A and B.
     _digits("a_ms", "A ms", drop=3, derive=lambda rows: rows["ms"]),
     _digits("b_ms", "B ms", drop=3),

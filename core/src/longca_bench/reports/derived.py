@@ -150,6 +150,11 @@ def worst_step(rows: Rows, way: str) -> Series:
     )
 
 
+def of_gpu(rows: Rows, what: str) -> Series:
+    """What the GPU said after a case's last call. It is missing for a CPU."""
+    return _series(rows, [found.get(what) if found else None for found in rows["gpu"]], "float64")
+
+
 def slowest(rows: Rows, field: str, by: float) -> Series:
     """The longest of all ranks' seconds in another unit. It is missing for one device."""
     return _series(rows, [max(each) * by if each else None for each in rows[field]], "float64")
