@@ -1,0 +1,65 @@
+"""Tables of docs/dense.md and docs/sparse.md that are written by hand, beside masks and records."""
+
+from __future__ import annotations
+
+import json
+import re
+from statistics import median
+
+import pytest
+
+from longca import masks
+
+from .imports import ROOT
+
+RESULTS = ROOT / "results"
+
+
+def rows_below(page: str, head: str) -> dict[str, list[str]]:
+    """The rows of the table with a head, by their first cell."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    table = text[text.index(head) :].split("\n\n", 1)[0].splitlines()[2:]
+    cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table]
+    return {first: rest for first, *rest in cells}
+
+
+def ok_of(run: str) -> list[dict]:
+    """The records of a run that are ok."""
+    lines = (RESULTS / run / "records.jsonl").read_text("utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["status"] == "ok"]
+
+
+def test_tiles_of_the_draws_of_32_k_tokens():
+    draws = {(r["pattern"], r["seed"]): r for r in ok_of("h200/dense/loaded/run32k")}
+    table = rows_below("dense.md", "| mask | first draw: tiles a row |")
+    assert len(table) == 4
+    for pattern, cells in table.items():
+        found = []
+        for seed in (0, 1):
+            record = draws[pattern, seed]
+            mask = masks.sample(pattern, 32768, lengths=record["lengths"], seed=seed, **record["factors"])
+            assert mask.digest == record["mask_digest"]
+            tiles = mask.blocks(128, 128).by_query
+            count = int(tiles.num_full) + int(tiles.num_partial)
+            found += [f"{count / 256:.0f}", f"{int(tiles.num_partial) / count:.0%}".replace("%", " %")]
+        assert cells == found, pattern
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.8])
+def test_unequal_blocks_are_as_fast_as_their_tiles_are_full(kept):
+    found = [r for r in ok_of("h100/sparse/newer") if r["kernel"] == "cudnn_flex" and r["seqlen"] == 32768]
+    uniform = {
+        r["direction"]: r["tflops"] for r in found if r["factors"].get("block") == 128 and r["factors"]["kept"] == 0.5
+    }
+    unequal = [r for r in found if r["pattern"] == "variable_block_sparse" and r["factors"]["kept"] == kept]
+    ratios = {r["direction"]: r["tflops"] / uniform[r["direction"]] for r in unequal}
+    full = median(r["tile_efficiency"] for r in unequal)
+    cells = rows_below("sparse.md", "| unequal blocks kept | visible in tiles")[f"{kept:.0%}".replace("%", " %")]
+    assert cells == [f"{x:.3f}" for x in (full, ratios["forward"], ratios["backward"])]
+
+
+def test_launches_around_the_backward_at_128_k_tokens():
+    parts = json.loads((RESULTS / "h200/dense/call_parts_32768.json").read_text("utf-8"))["rows"]
+    others = median(row["others"] for row in parts if row["kernel"] == "fa4" and row["direction"] == "backward")
+    (sentence,) = re.findall(r"take time too: ([\d.]+) ms at 32 K", (ROOT / "docs" / "dense.md").read_text("utf-8"))
+    assert float(sentence) == pytest.approx(others * 1e3, abs=0.005)
