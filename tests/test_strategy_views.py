@@ -45,6 +45,16 @@ def test_a_placement_is_one_line_whether_it_was_asked_for_or_taken_by_auto(tmp_p
     assert line(text, "`ring_p2p`", "`balanced`")[0] == "25.0 (0.25)"
 
 
+def test_bounds_are_of_both_directions_together_and_by_the_slowest_rank(tmp_path):
+    runs = [
+        record("ulysses", 2.0, direction="forward", rank_compute_seconds=(0.5, 1.5)),
+        record("ulysses", 3.0, direction="backward", rank_compute_seconds=(2.5, 1.0)),
+        record("ring_p2p", 2.0),
+    ]
+    text = part("bounds", write(tmp_path / "x", runs))
+    assert line(text, "`run0`", "`full`") == ["`ulysses`", "0.600", "0.800", "0.750"], "one direction is no case"
+
+
 def test_transports_are_beside_each_other_and_a_forced_one_is_a_way_of_its_own(tmp_path):
     runs = [
         record("ring_p2p", 2.0, moved_by="ring=collectives", transport="collectives"),

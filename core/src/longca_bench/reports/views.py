@@ -11,6 +11,7 @@ from longca.errors import RequestError, UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
 from longca_bench.reports.views_benchmarks import ABLATION, LIST, STEPS, TRAINING_STEP, call_parts, layers
+from longca_bench.reports.views_bounds import bounds
 from longca_bench.reports.views_choices import choices
 from longca_bench.reports.views_dynamic import dynamic
 from longca_bench.reports.views_gaps import gaps, strategy_gaps
@@ -78,6 +79,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
     "strategy-shares": strategy_shares,
     "auto-placements": auto_placements,
     "choices": choices,
+    "bounds": bounds,
     "transports": TRANSPORTS,
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": strategy_memory,
@@ -91,7 +93,7 @@ VIEWS: dict[str, View | Callable[..., list[Table]]] = {
 }
 #: Views of strategies on one mask. Steps of a stream of masks have a view of their own.
 _OF_ONE_MASK = frozenset(name for name in VIEWS if name.startswith("strategy-")) | {
-    *("fastest-strategies", "auto-placements", "choices", "transports", "collectives")
+    *("fastest-strategies", "auto-placements", "choices", "bounds", "transports", "collectives")
 }
 #: The views of a report that names none.
 SUMMARY = ("results", "pairs", "strategies", "not-measured")
