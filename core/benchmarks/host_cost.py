@@ -85,13 +85,8 @@ class Calls:
             assert isinstance(out, Tensor)
             return out
 
-        def layers(attend: Attention, q: Tensor, *kv: Tensor) -> Tensor:
-            for k, v in zip(kv[::2], kv[1::2], strict=True):
-                q = attend(q, k, v)
-            return q
-
-        eager = partial(layers, attention)
-        self.function: Callable[..., Tensor] = partial(layers, lambda *qkv: Bare.apply(*qkv, self.kernel, self.plan))  # type: ignore[no-untyped-call]
+        eager = layers_of(attention)
+        self.function = layers_of(lambda *qkv: Bare.apply(*qkv, self.kernel, self.plan))  # type: ignore[no-untyped-call]
         self.attention: dict[str, Callable[..., Tensor]] = {
             "eager": eager,
             "compiled": torch.compile(eager, fullgraph=True),
@@ -100,22 +95,34 @@ class Calls:
     def bare(self, what: str) -> float:
         """The kernel alone, on the same queries in each layer."""
         if what != "backward":
-            return _clocked(lambda: [self.kernel.forward(self.q, k, v, self.plan) for k, v in self.kv])
+            return seconds_of_a_layer(lambda: [self.kernel.forward(self.q, k, v, self.plan) for k, v in self.kv])
         kept = [(self.q, k, v, *self.kernel.forward(self.q, k, v, self.plan)) for k, v in self.kv]
-        return _clocked(lambda: [self.kernel.backward(self.dout, *layer, self.plan) for layer in kept])
+        return seconds_of_a_layer(lambda: [self.kernel.backward(self.dout, *layer, self.plan) for layer in kept])
 
     def differentiable(self, what: str, layers: Callable[..., Tensor]) -> float:
         """A differentiable function of all layers' tensors."""
         if what == "inference":
             with torch.no_grad():
-                return _clocked(lambda: layers(*self.leaves))
+                return seconds_of_a_layer(lambda: layers(*self.leaves))
         if what == "forward":
-            return _clocked(lambda: layers(*self.leaves))
+            return seconds_of_a_layer(lambda: layers(*self.leaves))
         out = layers(*self.leaves)
-        return _clocked(lambda: torch.autograd.grad(out, self.leaves, self.dout))
+        return seconds_of_a_layer(lambda: torch.autograd.grad(out, self.leaves, self.dout))
 
 
-def _clocked(call: Callable[[], object]) -> float:
+def layers_of(attend: Attention) -> Callable[..., Tensor]:
+    """Attention layer by layer. Each layer's output is the next one's queries."""
+
+    def layers(q: Tensor, *kv: Tensor) -> Tensor:
+        for k, v in zip(kv[::2], kv[1::2], strict=True):
+            q = attend(q, k, v)
+        return q
+
+    layers.__code__ = layers.__code__.replace()  # a compiler looks through all graphs of a code object at each call
+    return layers
+
+
+def seconds_of_a_layer(call: Callable[[], object]) -> float:
     """Seconds of a layer until a call returns, from an idle device. The result is freed after the clock stopped."""
     _settle()
     start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -159,6 +160,24 @@ def test_host_cost_goes_on_after_a_kernel_that_fails(tmp_path):
     rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert [row["status"] for row in rows] == ["error"] * 3 + ["ok"] * 3
     assert "unknown kernel 'nobody'" in rows[0]["message"]
+
+
+def test_host_parts(tmp_path):
+    out = tmp_path / "new" / "host_parts.json"
+    printed = run("host_parts.py", "--calls", "eager inference", "eager forward", "--samples", 3, "--out", out)
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert len(printed.splitlines()) == 1 + len(record["rows"]) == 10
+    for call in ("eager inference", "eager forward"):
+        rows = [row for row in record["rows"] if row["call"] == call]
+        assert rows[-1]["until"] == pytest.approx(sum(row["added"] for row in rows))
+        assert all(0 < row["least"] <= row["until"] for row in rows)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor's CPU code needs g++")
+def test_host_parts_of_a_compiled_call():
+    printed = run("host_parts.py", "--calls", "compiled inference", "--samples", 3).splitlines()
+    assert len(printed) == 7
+    assert {line[:18] for line in printed[1:]} == {"compiled inference"}
 
 
 def test_prefetch(tmp_path):

@@ -17,7 +17,7 @@ from torch._library.custom_ops import CustomOpDef
 from longca.kernels.direct import is_direct
 from longca.kernels.planned import Settings, planned
 
-__all__ = ["attention", "attention_backward"]
+__all__ = ["attention", "attention_backward", "quicken"]
 
 
 #: A CUDA graph of a compiler would replay one mask for ever, because the key is read on the host.
@@ -88,7 +88,7 @@ attention.register_autograd(_differentiate, setup_context=_save)
 _QUICK = torch.library.Library("longca", "FRAGMENT")
 
 
-def _quicken(operator: CustomOpDef, function: Callable[..., Any], tensors: int) -> None:
+def quicken(operator: CustomOpDef, function: Callable[..., Any], tensors: int) -> None:
     """Lets calls on plain tensors reach the function at once, which a compiled graph makes at every step.
 
     PyTorch's own kernels dispatch each call a second time below autograd, and take twenty microseconds for it.
@@ -112,5 +112,5 @@ def _quicken(operator: CustomOpDef, function: Callable[..., Any], tensors: int) 
         _QUICK.impl(operator._name, call, f"Autograd{device}", with_keyset=True)
 
 
-_quicken(attention, attention._init_fn, 3)
-_quicken(attention_backward, attention_backward._init_fn, 6)
+quicken(attention, attention._init_fn, 3)
+quicken(attention_backward, attention_backward._init_fn, 6)
