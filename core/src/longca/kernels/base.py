@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from longca.errors import RequestError
 from longca.manifests import Device, Problem
@@ -167,8 +167,7 @@ def device_of(tensor: Tensor) -> Device:
 
 def in_given_dtypes(x: Tensor) -> AbstractContextManager[Any]:
     """Turns torch.autocast off, so that a kernel computes in its tensors' dtype."""
-    kind = "cuda" if x.is_cuda else x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else _AS_IT_IS
+    return torch.autocast(x.device.type, enabled=False) if _C._is_any_autocast_enabled() else _AS_IT_IS
 
 
 def check_mask(mask: object) -> None:
@@ -262,7 +261,7 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
 
 def as_in_an_operator(x: Tensor) -> AbstractContextManager[Any]:
     """Runs a kernel as an operator would: below autograd, on its tensor's device and in the tensor's dtype."""
-    below = torch._C._AutoDispatchBelowADInplaceOrView()
+    below = _C._AutoDispatchBelowADInplaceOrView()
     contexts = on_device_of(x), in_given_dtypes(x)
     return below if contexts == (_AS_IT_IS, _AS_IT_IS) else _nested(below, *contexts)
 

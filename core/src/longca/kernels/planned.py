@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 
 from longca import plugins
 from longca.errors import PluginError, RequestError
@@ -80,15 +80,11 @@ class Planned(NamedTuple):
 
     def _check_memory(self, results: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
         """Autograd and compilers take every result for new memory."""
-        taken = {x.untyped_storage()._cdata for x in inputs}
-        for result in results:
-            storage = result.untyped_storage()._cdata
-            if storage in taken:
-                raise PluginError(
-                    f"{type(self.kernel).__name__} ({self.plan.backend}) returned a result that shares memory with an "
-                    "input or with another result; a kernel must return new tensors if it was given no buffers"
-                )
-            taken.add(storage)
+        if _C._any_output_is_alias_to_input_or_output(inputs, {}, results):
+            raise PluginError(
+                f"{type(self.kernel).__name__} ({self.plan.backend}) returned a result that shares memory with an "
+                "input or with another result; a kernel must return new tensors if it was given no buffers"
+            )
 
 
 #: The kernels and plans of the latest calls. A plan holds its mask.
