@@ -1,4 +1,4 @@
-"""Tables of docs/dense.md and docs/sparse.md that are written by hand, beside masks and records."""
+"""Tables of docs/dense.md, docs/sparse.md and docs/costs.md that are written by hand, beside masks and records."""
 
 from __future__ import annotations
 
@@ -63,3 +63,15 @@ def test_launches_around_the_backward_at_128_k_tokens():
     others = median(row["others"] for row in parts if row["kernel"] == "fa4" and row["direction"] == "backward")
     (sentence,) = re.findall(r"take time too: ([\d.]+) ms at 32 K", (ROOT / "docs" / "dense.md").read_text("utf-8"))
     assert float(sentence) == pytest.approx(others * 1e3, abs=0.005)
+
+
+def test_host_time_by_the_way_in_which_shared_memory_is_found():
+    rows = json.loads((RESULTS / "cpu/host_cost_memory.json").read_text("utf-8"))["rows"]
+    table = rows_below("costs.md", "| µs added |")
+    for version, cells in zip(("before", "since"), table.values(), strict=True):
+        found = [
+            median(r["added"] for r in rows if (r["version"], r["mode"], r["pass"]) == (version, mode, what))
+            for mode in ("eager", "compiled")
+            for what in ("inference", "forward", "backward")
+        ]
+        assert cells == [f"{x:.1f}" for x in found]

@@ -32,7 +32,7 @@ from longca.masks import Mask, build
 from longca_bench.measuring.environment import surroundings
 from longca_bench.verification.inputs import draw_inputs
 
-CALLS = ("eager inference", "eager forward", "compiled inference")
+CALLS = ("eager forward", "eager inference", "compiled inference")
 #: The kernel that plans. `allocate` stands in the place of its forward.
 NAME = "naive"
 ASKED = (NAME, None, False, False)
