@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from PIL import Image
 from longca_bench.reports.chart_by_kept import draw_by_kept
 from longca_bench.reports.chart_by_mask import draw_by_mask, points
 from longca_bench.reports.chart_by_strategy import draw_by_strategy, strategy_points
+from longca_bench.reports.columns import FULL_SPEED
+from longca_bench.reports.derived import over_full
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.views_sparse import curves
 
@@ -37,18 +39,21 @@ class Chart:
         file: Its name in docs/images.
         source: A folder of runs, from the root of the repository.
         where: The rows to show, by `Rows.where`.
+        full: Names of the runs with full attention, if not every run has its own.
         drawn: The function that draws it, and the function that gives its figures.
     """
 
     file: str
     source: str
     where: dict[str, Any] = field(default_factory=dict)
+    full: Sequence[str] = ()
     drawn: tuple[Callable[..., None], Callable[[Rows], DataFrame]] = (draw_by_mask, points)
 
     @property
     def rows(self) -> Rows:
         """The rows to show."""
-        return Rows.read(ROOT / self.source).where(**self.where)
+        rows = Rows.read(ROOT / self.source).where(**self.where)
+        return rows.with_column("share_of_limit", over_full(rows.every, FULL_SPEED, self.full)) if self.full else rows
 
     @property
     def digest(self) -> str:
@@ -78,10 +83,15 @@ _HOPPER = {
     131072: "hopper64_128k",
 }
 
+_KERNELS = ["fa3", "fa4", "cudnn_flex"]
+#: The parts of one run on four GPUs, and full attention on each of them.
+_PARTS = [*(f"pairs128k_{part}" for part in "abcdefg"), *(f"full128k_{gpu}" for gpu in range(4))]
+_LOADED = "results/h200/dense/loaded"
+
 CHARTS = (
-    Chart("dense-32k.png", "results/h200/dense/run8k-32k", {"seqlen": 32768}),
-    Chart("dense-8k.png", "results/h200/dense/run8k-32k", {"seqlen": 8192}),
-    Chart("dense-128k.png", "results/h200/dense", {"seqlen": 131072, "heads": "64:8"}),
+    Chart("dense-8k.png", _LOADED, {"seqlen": 8192, "run": "run8k", "kernel": _KERNELS}),
+    Chart("dense-32k.png", _LOADED, {"seqlen": 32768, "run": ["run32k", "run32k-blockwise"], "kernel": _KERNELS}),
+    Chart("dense-128k.png", _LOADED, {"seqlen": 131072, "run": _PARTS, "kernel": _KERNELS}, full=_PARTS),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
     Chart(
