@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ from torch import Tensor
 import longca
 from longca import registry
 from longca.kernels.base import Kernel, Plan
-from longca.manifests import Device, Problem
+from longca.manifests import Problem
 from longca.manifests.devices import current_device
-from longca.masks import build
+from longca.masks import Mask, build
 from longca_bench.measuring.environment import surroundings
 from longca_bench.verification.inputs import draw_inputs
 
@@ -78,14 +78,7 @@ class Calls:
         drawn = [draw_inputs(problem, seed=layer) for layer in range(LAYERS)]
         self.q, self.dout, self.kv = drawn[0].q, drawn[0].dout, [(x.k, x.v) for x in drawn]
         self.leaves = [x.clone().requires_grad_() for x in (self.q, *(x for pair in self.kv for x in pair))]
-        mask = problem.concrete_mask
-
-        def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = longca.attention(q, k, v, mask, kernel=name)
-            assert isinstance(out, Tensor)
-            return out
-
-        eager = layers_of(attention)
+        eager = layers_of(attention_by(name, problem.concrete_mask))
         self.function = layers_of(lambda *qkv: Bare.apply(*qkv, self.kernel, self.plan))  # type: ignore[no-untyped-call]
         self.attention: dict[str, Callable[..., Tensor]] = {
             "eager": eager,
@@ -108,6 +101,17 @@ class Calls:
             return seconds_of_a_layer(lambda: layers(*self.leaves))
         out = layers(*self.leaves)
         return seconds_of_a_layer(lambda: torch.autograd.grad(out, self.leaves, self.dout))
+
+
+def attention_by(name: str, mask: Mask) -> Attention:
+    """`longca.attention` by a kernel, with a mask."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = longca.attention(q, k, v, mask, kernel=name)
+        assert isinstance(out, Tensor)
+        return out
+
+    return attention
 
 
 def layers_of(attend: Attention) -> Callable[..., Tensor]:
@@ -133,6 +137,17 @@ def seconds_of_a_layer(call: Callable[[], object]) -> float:
     return seconds / LAYERS
 
 
+def micros_by_turns(ways: Mapping[str, Callable[[], float]], samples: int) -> dict[str, list[float]]:
+    """Microseconds of each way. The ways give seconds, and take turns. Some turns come before, to warm up."""
+    micros: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(WARM_UP + samples):
+        for way, call in ways.items():
+            seconds = call()
+            if turn >= WARM_UP:
+                micros[way].append(seconds * 1e6)
+    return micros
+
+
 def _settle() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -145,17 +160,12 @@ def measure(name: str, mode: str, problem: Problem, samples: int) -> list[dict[s
     def timed(what: str) -> dict[str, Any]:
         registry().resolve(name, problem).check()
         own = Calls(name, problem)
-        ways: dict[str, Callable[[str], float]] = {
-            "bare": own.bare,
-            "function": partial(own.differentiable, layers=own.function),
-            "attention": partial(own.differentiable, layers=own.attention[mode]),
+        ways = {
+            "bare": partial(own.bare, what),
+            "function": partial(own.differentiable, what, own.function),
+            "attention": partial(own.differentiable, what, own.attention[mode]),
         }
-        micros: dict[str, list[float]] = {way: [] for way in ways}
-        for turn in range(WARM_UP + samples):
-            for way, call in ways.items():
-                seconds = call(what)
-                if turn >= WARM_UP:
-                    micros[way].append(seconds * 1e6)
+        micros = micros_by_turns(ways, samples)
         medians = {way: statistics.median(values) for way, values in micros.items()}
         least = {way: min(values) for way, values in micros.items()}
         return {**medians, "added": medians["attention"] - medians["bare"], "least": least, "samples": samples}
@@ -174,22 +184,37 @@ def line(row: dict[str, Any]) -> str:
     return name + "".join(f"{row[way]:>11.1f}" for way in ("bare", "function", "attention", "added"))
 
 
-def main() -> None:
-    """Measures, prints a table, and writes the record where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=["sdpa"])
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+def parser_of(about: str | None, samples: int) -> argparse.ArgumentParser:
+    """A parser of the problem, the number of samples and the record's file.
+
+    Args:
+        about: The benchmark's description.
+        samples: The number of samples without the option.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seqlen", type=int, default=16)
     parser.add_argument("--heads", default="4:2", help="query heads and KV heads")
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--samples", type=int, default=500, help="timed samples of each way")
+    parser.add_argument("--samples", type=int, default=samples, help="timed samples of each way")
     parser.add_argument("--out", type=Path, help="JSON file to write the record to")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, Problem]:
+    """The arguments, and their problem on this machine. PyTorch takes one thread from here on."""
     asked = parser.parse_args()
     if asked.samples < 1:
         parser.error("--samples must be at least 1")
-    device: Device = current_device()
     torch.set_num_threads(1)
-    problem = training(build("causal", asked.seqlen), asked.heads, device, asked.head_dim)
+    return asked, training(build("causal", asked.seqlen), asked.heads, current_device(), asked.head_dim)
+
+
+def main() -> None:
+    """Measures, prints a table, and writes the record where asked to."""
+    parser = parser_of(__doc__, samples=500)
+    parser.add_argument("--kernels", nargs="+", default=["sdpa"])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    asked, problem = parsed(parser)
     heads = ("bare µs", "function", "attention", "added")
     print(f"{'kernel':12}{'mode':10}{'pass':10}" + "".join(f"{head:>11}" for head in heads))
     rows = []
@@ -199,7 +224,7 @@ def main() -> None:
             rows += found
             print("\n".join(map(line, found)), flush=True)
     if asked.out:
-        write_rows(asked.out, {"environment": surroundings(registry(), device)}, rows)
+        write_rows(asked.out, {"environment": surroundings(registry(), problem.device)}, rows)
 
 
 if __name__ == "__main__":

@@ -10,25 +10,32 @@ the median of the step before. The steps of a call take turns.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from pathlib import Path
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from host_cost import LAYERS, WARM_UP, Attention, Bare, layers_of, seconds_of_a_layer
-from plan_costs import training, write_rows
+from host_cost import (
+    LAYERS,
+    Attention,
+    Bare,
+    attention_by,
+    layers_of,
+    micros_by_turns,
+    parsed,
+    parser_of,
+    seconds_of_a_layer,
+)
+from plan_costs import write_rows
 from torch import Tensor
 
-import longca
 from longca import registry
 from longca.kernels import operators
 from longca.kernels.base import Kernel, Plan
 from longca.kernels.direct import LongCAAttention
 from longca.kernels.planned import Planned, Settings, planned
-from longca.manifests.devices import current_device
-from longca.masks import Mask, build
+from longca.masks import Mask
 from longca_bench.measuring.environment import surroundings
 from longca_bench.verification.inputs import draw_inputs
 
@@ -51,11 +58,7 @@ def eager(mask: Mask, kernel: Kernel, plan: Plan, *, is_training: bool) -> dict[
     def ready(q: Tensor, k: Tensor, v: Tensor) -> Planned:
         return planned(mask, q, k, v, Settings(*ASKED), is_training)
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = longca.attention(q, k, v, mask, kernel=NAME)
-        assert isinstance(out, Tensor)
-        return out
-
+    attention = attention_by(NAME, mask)
     if not is_training:
         return {
             "kernel": lambda q, k, v: kernel.forward(q, k, v, plan)[0],
@@ -95,22 +98,17 @@ def compiled(mask: Mask, library: torch.library.Library) -> dict[str, Attention]
         "checks of tensors": lambda q, k, v: ops.step_checks(q, k, v, *asked)[0],
         "plan lookup": lambda q, k, v: ops.step_lookup(q, k, v, *asked)[0],
         "around the kernel": lambda q, k, v: ops.attention(q, k, v, *asked)[0],
-        "guards": lambda q, k, v: longca.attention(q, k, v, mask, kernel=NAME),
+        "guards": attention_by(NAME, mask),
     }
 
 
 def measure(call: str, steps: dict[str, Attention], given: list[Tensor], samples: int) -> list[dict[str, Any]]:
     """The rows of a call: one for each step."""
     wrap = torch.compile(fullgraph=True) if call.startswith("compiled") else lambda layers: layers
-    ways = {part: wrap(layers_of(step)) for part, step in steps.items()}
-    micros: dict[str, list[float]] = {part: [] for part in ways}
-    for turn in range(WARM_UP + samples):
-        for part, layers in ways.items():
-            seconds = seconds_of_a_layer(lambda layers=layers: layers(*given))  # type: ignore[misc]
-            if turn >= WARM_UP:
-                micros[part].append(seconds * 1e6)
+    calls = {part: partial(wrap(layers_of(step)), *given) for part, step in steps.items()}
+    ways = {part: partial(seconds_of_a_layer, call) for part, call in calls.items()}
     rows, before = [], 0.0
-    for part, values in micros.items():
+    for part, values in micros_by_turns(ways, samples).items():
         median = statistics.median(values)
         rows.append({"call": call, "part": part, "added": median - before, "until": median, "least": min(values)})
         before = median
@@ -119,18 +117,9 @@ def measure(call: str, steps: dict[str, Attention], given: list[Tensor], samples
 
 def main() -> None:
     """Measures, prints a table, and writes the record where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, samples=2000)
     parser.add_argument("--calls", nargs="+", choices=CALLS, default=list(CALLS))
-    parser.add_argument("--seqlen", type=int, default=16)
-    parser.add_argument("--heads", default="4:2", help="query heads and KV heads")
-    parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--samples", type=int, default=2000, help="timed samples of each step")
-    parser.add_argument("--out", type=Path, help="JSON file to write the record to")
-    asked = parser.parse_args()
-    if asked.samples < 1:
-        parser.error("--samples must be at least 1")
-    torch.set_num_threads(1)
-    problem = training(build("causal", asked.seqlen), asked.heads, current_device(), asked.head_dim)
+    asked, problem = parsed(parser)
     kernel, mask = registry().load(NAME), problem.concrete_mask
     plan = kernel.plan(problem)
     drawn = [draw_inputs(problem, seed=layer) for layer in range(LAYERS)]
