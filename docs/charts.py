@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,21 +39,23 @@ class Chart:
         file: Its name in docs/images.
         source: A folder of runs, from the root of the repository.
         where: The rows to show, by `Rows.where`.
-        full: Names of the runs with full attention, if not every run has its own.
+        together: Whether the runs are parts of one, which share full attention.
         drawn: The function that draws it, and the function that gives its figures.
     """
 
     file: str
     source: str
     where: dict[str, Any] = field(default_factory=dict)
-    full: Sequence[str] = ()
+    together: bool = False
     drawn: tuple[Callable[..., None], Callable[[Rows], DataFrame]] = (draw_by_mask, points)
 
     @property
     def rows(self) -> Rows:
         """The rows to show."""
         rows = Rows.read(ROOT / self.source).where(**self.where)
-        return rows.with_column("share_of_limit", over_full(rows.every, FULL_SPEED, self.full)) if self.full else rows
+        if not self.together:
+            return rows
+        return rows.with_column("share_of_limit", over_full(rows, FULL_SPEED, together=True))
 
     @property
     def digest(self) -> str:
@@ -91,7 +93,7 @@ _LOADED = "results/h200/dense/loaded"
 CHARTS = (
     Chart("dense-8k.png", _LOADED, {"seqlen": 8192, "run": "run8k", "kernel": _KERNELS}),
     Chart("dense-32k.png", _LOADED, {"seqlen": 32768, "run": ["run32k", "run32k-blockwise"], "kernel": _KERNELS}),
-    Chart("dense-128k.png", _LOADED, {"seqlen": 131072, "run": _PARTS, "kernel": _KERNELS}, full=_PARTS),
+    Chart("dense-128k.png", _LOADED, {"seqlen": 131072, "run": _PARTS, "kernel": _KERNELS}, together=True),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
     Chart(

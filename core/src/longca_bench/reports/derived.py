@@ -97,18 +97,17 @@ def over_base(rows: Rows, base: str) -> Series:
     return _tflops(rows) / found
 
 
-def over_full(rows: Rows, base: str, full: str | Sequence[str] = ()) -> Series:
+def over_full(rows: Rows, base: str, *, together: bool = False) -> Series:
     """Each row's throughput over [a kernel's on full attention × the draw's tile efficiency].
 
     Args:
         rows: The rows.
         base: The kernel or the pair. A pair's forward is its first kernel's.
-        full: Names of the runs whose full attention counts for all rows. Without them each run's own counts.
+        together: Whether the runs are parts of one, so that the full attention of all of them counts for each.
     """
-    key, forward = [*(() if full else ("run_number",)), *SHAPE], (split(base) or (base,))[0]
-    chosen = rows.where(pattern="full", status="ok", strategy=None)
+    key, forward = [*(() if together else ("run_number",)), *SHAPE], (split(base) or (base,))[0]
     bases = (
-        (chosen.where(run=full) if full else chosen)
+        rows.where(pattern="full", status="ok", strategy=None)
         .where(lambda r: (r["kernel"] == base) | ((r["kernel"] == forward) & (r["direction"] == "forward")))
         .frame((*key, "tflops"))
     )
@@ -151,7 +150,7 @@ def worst_step(rows: Rows, way: str) -> Series:
 
 
 def of_gpu(rows: Rows, what: str) -> Series:
-    """What the GPU said after a case's last call. It is missing for a CPU."""
+    """A figure of the GPU, read after a case's last call. It is missing for a CPU."""
     return _series(rows, [found.get(what) if found else None for found in rows["gpu"]], "float64")
 
 

@@ -5,7 +5,6 @@ Kernels are compared on a draw, which is one mask of one run. Medians are taken 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,7 @@ def over_baseline(rows: Rows, base: str = BASELINE) -> list[Table]:
     )
 
 
-def near_limit(rows: Rows, base: str = FULL_SPEED, full: str | Sequence[str] = ()) -> list[Table]:
+def near_limit(rows: Rows, base: str = FULL_SPEED, *, together: bool = False) -> list[Table]:
     """The fastest kernel of each mask, and its share of [the speed on full attention × the mask's tile efficiency].
 
     A name such as `+fa4` stands for the backward of `fa4` with the forwards of other kernels.
@@ -75,10 +74,10 @@ def near_limit(rows: Rows, base: str = FULL_SPEED, full: str | Sequence[str] = (
     Args:
         rows: The rows.
         base: The kernel or the pair that has the speed on full attention.
-        full: Names of the runs with full attention. Without them each run has its own.
+        together: Whether the runs of these rows are parts of one, and share full attention.
     """
-    if base != FULL_SPEED or full:
-        rows = rows.with_column("share_of_limit", over_full(rows.every, base, full))
+    if base != FULL_SPEED or together:
+        rows = rows.with_column("share_of_limit", over_full(rows if together else rows.every, base, together=together))
     chosen = rows.where(status="ok", strategy=None)
     frame = chosen.frame((*THROUGHPUT.columns, "share_of_limit")).sort_values(list(THROUGHPUT.sort), kind="stable")
     groups = list(THROUGHPUT.tables)

@@ -113,9 +113,11 @@ def test_the_limit_may_be_that_of_other_runs_and_of_a_pair():
         record("fa3+flex", "causal_document", 160.0, direction="backward"),
     ]
     pair = [record("fa3+flex", "full", 400.0, direction="backward"), record("flex", "full", 500.0)]
-    rows = rows_of(matrix()[:1], pair, elsewhere)
+    another_day = [record("fa3", "full", 900.0)]
+    rows = rows_of(matrix()[:1], pair, elsewhere, another_day)
     assert markdown_of(tables("near-limit", rows.where(run="run2"))) == "", "its run has no full attention"
-    text = markdown_of(tables("near-limit", rows, base="fa3+flex", full=["run0", "run1"]))
+    parts = rows.where(run=["run0", "run1", "run2"])
+    text = markdown_of(tables("near-limit", parts, base="fa3+flex", together=True))
     assert cells(text, "`causal_document`") == ["fa3 88%", "+flex 50%"], "of 600 and 400 × 0.8; a forward is fa3's"
 
 
