@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -16,20 +14,12 @@ from longca_advice.evidence import shipped
 from longca_advice.from_records import PlacementChangedError, layout_of
 from longca_bench.measuring.records import read_records
 
-RESULTS = Path(__file__).parents[1] / "results"
-
-
-def module(name):
-    """A script of the results."""
-    spec = importlib.util.spec_from_file_location(f"results_{name}", RESULTS / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+from .docs_pages import RESULTS, results_module
 
 
 @pytest.fixture(scope="module")
 def leave_out():
-    return module("leave_out")
+    return results_module("leave_out")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +32,7 @@ def left(leave_out):
 def test_the_table_is_what_the_records_say():
     from longca_advice.evidence import to_lines
 
-    make = module("make_evidence")
+    make = results_module("make_evidence")
     made, there = to_lines(make.rows()), make.TABLE.read_text(encoding="utf-8").splitlines()
     assert list(map(to_digits, made)) == list(map(to_digits, there))
 
@@ -53,7 +43,7 @@ def to_digits(line):
 
 
 def test_the_table_is_small():
-    assert module("make_evidence").TABLE.stat().st_size < 1_000_000
+    assert results_module("make_evidence").TABLE.stat().st_size < 1_000_000
 
 
 def has_another_placement_today(record):
@@ -76,7 +66,7 @@ CALL = ("heads_q", "heads_kv", "head_dim", "dtype")
 
 
 def test_every_verified_record_is_in_the_table():
-    make = module("make_evidence")
+    make = results_module("make_evidence")
     taken = {}
     for file in [*RESULTS.glob("h200/*/*/records.jsonl"), *RESULTS.glob("h200/dense/loaded/*/records.jsonl")]:
         run = f"results/{file.parent.relative_to(RESULTS).as_posix()}"
@@ -97,7 +87,7 @@ def test_every_verified_record_is_in_the_table():
 
 
 def test_no_call_has_times_of_a_rested_and_of_a_loaded_device():
-    make, conditions = module("make_evidence"), defaultdict(set)
+    make, conditions = results_module("make_evidence"), defaultdict(set)
     for row in shipped():
         if row.strategy is None:
             call = (row.kernel, row.direction, row.mask, *(getattr(row, name) for name in CALL))
@@ -107,7 +97,7 @@ def test_no_call_has_times_of_a_rested_and_of_a_loaded_device():
 
 
 def test_a_strategy_whose_kernel_computes_otherwise_since_is_no_measured_call():
-    make, rows = module("make_evidence"), [row for row in shipped() if row.strategy is not None]
+    make, rows = results_module("make_evidence"), [row for row in shipped() if row.strategy is not None]
     earlier = [row for row in rows if row.placed is None]
     assert {row.kernel for row in earlier} == {"fa3"}
     assert all(row.finished < make.RECTANGLES_SINCE and row.observed and row.shared_call is None for row in earlier)

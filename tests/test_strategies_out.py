@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,20 +11,16 @@ from longca import registry
 from longca_advice.devices import DEVICES
 from longca_advice.from_records import PlacementChangedError, layout_of
 
+from .docs_pages import RESULTS, results_module
+
 pytestmark = pytest.mark.slow
 
-RESULTS = Path(__file__).parents[1] / "results"
 WRITTEN = RESULTS / "h200" / "advice" / "strategies_out.json"
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location("results_strategies_out", RESULTS / "strategies_out.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    report: dict[str, Any] = made.report()
+    report: dict[str, Any] = results_module("strategies_out").report()
     return report
 
 

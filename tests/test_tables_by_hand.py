@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from statistics import median
 
 import pytest
 
 from longca import masks
 
-from .imports import ROOT
-
-RESULTS = ROOT / "results"
+from .docs_pages import DOCS, RESULTS, said, table_rows
 
 
-def rows_below(page: str, head: str) -> dict[str, list[str]]:
-    """The rows of the table with a head, by their first cell."""
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    table = text[text.index(head) :].split("\n\n", 1)[0].splitlines()[2:]
-    cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table]
-    return {first: rest for first, *rest in cells}
+def rows_of(page: str, *head: str) -> dict[str, list[str]]:
+    """The rows of a page's table, by their first cell."""
+    return {first: rest for first, *rest in table_rows((DOCS / page).read_text("utf-8"), *head)}
 
 
 def ok_of(run: str) -> list[dict]:
@@ -31,7 +25,7 @@ def ok_of(run: str) -> list[dict]:
 
 def test_tiles_of_the_draws_of_32_k_tokens():
     draws = {(r["pattern"], r["seed"]): r for r in ok_of("h200/dense/loaded/run32k")}
-    table = rows_below("dense.md", "| mask | first draw: tiles a row |")
+    table = rows_of("dense.md", "mask", "first draw: tiles a row")
     assert len(table) == 4
     for pattern, cells in table.items():
         found = []
@@ -54,20 +48,22 @@ def test_unequal_blocks_are_as_fast_as_their_tiles_are_full(kept):
     unequal = [r for r in found if r["pattern"] == "variable_block_sparse" and r["factors"]["kept"] == kept]
     ratios = {r["direction"]: r["tflops"] / uniform[r["direction"]] for r in unequal}
     full = median(r["tile_efficiency"] for r in unequal)
-    cells = rows_below("sparse.md", "| unequal blocks kept | visible in tiles")[f"{kept:.0%}".replace("%", " %")]
+    cells = rows_of("sparse.md", "unequal blocks kept", "visible in tiles of 128 × 128")[
+        f"{kept:.0%}".replace("%", " %")
+    ]
     assert cells == [f"{x:.3f}" for x in (full, ratios["forward"], ratios["backward"])]
 
 
 def test_launches_around_the_backward_at_128_k_tokens():
     parts = json.loads((RESULTS / "h200/dense/call_parts_32768.json").read_text("utf-8"))["rows"]
     others = median(row["others"] for row in parts if row["kernel"] == "fa4" and row["direction"] == "backward")
-    (sentence,) = re.findall(r"take time too: ([\d.]+) ms at 32 K", (ROOT / "docs" / "dense.md").read_text("utf-8"))
-    assert float(sentence) == pytest.approx(others * 1e3, abs=0.005)
+    (shown,) = said(r"take time too: ([\d.]+) ms at 32 K", (DOCS / "dense.md").read_text("utf-8"))
+    assert shown == pytest.approx(others * 1e3, abs=0.005)
 
 
 def test_host_time_by_the_way_in_which_shared_memory_is_found():
     rows = json.loads((RESULTS / "cpu/host_cost_memory.json").read_text("utf-8"))["rows"]
-    table = rows_below("costs.md", "| µs added |")
+    table = rows_of("costs.md", "µs added")
     for version, cells in zip(("before", "since"), table.values(), strict=True):
         found = [
             median(r["added"] for r in rows if (r["version"], r["mode"], r["pass"]) == (version, mode, what))
