@@ -24,7 +24,7 @@ from longca.manifests import Device, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca.parallel.pushes import window_bytes
 from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
-from longca_cp import exchange
+from longca_cp import exchange, overlap
 from longca_cp.memory import kept_bytes, peak_bytes
 from longca_cp.peaks import PEAKS
 from longca_cp.share import Share
@@ -95,6 +95,18 @@ def world(size):
         yield
     finally:
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def chunk_bytes(request, monkeypatch):
+    """The least bytes of a chunk that is pushed."""
+    monkeypatch.setattr(overlap, "CHUNK_BYTES", request.param)
+
+
+def in_chunks(test):
+    """Runs a test with pushes in one chunk, and in as many chunks as there can be."""
+    sizes = pytest.mark.parametrize("chunk_bytes", [overlap.CHUNK_BYTES, 256], indirect=True)
+    return pytest.mark.usefixtures("chunk_bytes")(sizes(test))
 
 
 @pytest.fixture(autouse=True)
@@ -210,6 +222,7 @@ def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, he
         assert kept == kept_bytes(strategy, problem, axis_sizes)
 
 
+@in_chunks
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize(("heads", "dtype"), [((8, 8), "bfloat16"), ((16, 4), "bfloat16"), ((8, 2), "float32")])
 @pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
@@ -223,6 +236,7 @@ def test_windows_count_where_calls_push(strategy, axis_sizes, heads, dtype, dire
         assert kept == kept_bytes(strategy, problem, axis_sizes)
 
 
+@in_chunks
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("heads", [(8, 8), (16, 4)])
 @pytest.mark.parametrize(

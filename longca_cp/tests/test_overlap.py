@@ -1,9 +1,11 @@
 """Transfers beside a kernel: chunks of whole groups, none if NCCL would slow the kernel, and few if peers push."""
 
+from dataclasses import replace
+
 import pytest
 
 from longca import Device, Problem, masks
-from longca_cp.overlap import CHUNK_BYTES, gather_chunks, is_beside, ulysses_chunks
+from longca_cp.overlap import CHUNK_BYTES, chunks_around_rings, gather_chunks, is_beside, ulysses_chunks
 
 
 def problem_of(pattern, seqlen=64, heads=(8, 4)):
@@ -42,6 +44,16 @@ def test_chunks_that_are_pushed_are_not_small(chunks, gathered, by_heads):
     tokens = int(chunks * CHUNK_BYTES) // (40 * row)
     for pattern in ("causal", "full"):
         assert ulysses_chunks(problem_of(pattern, tokens, (64, 8)), 2, nccl=True, pushes=True) == by_heads
+
+
+def test_chunks_around_rings_are_pushed_and_have_one_mask():
+    tokens = int(4.1 * CHUNK_BYTES) // (40 * 128 * 2)
+    causal = problem_of("causal", tokens, (64, 8))
+    assert [chunks_around_rings(causal, 2, groups, pushes=True) for groups in (1, 2, 3)] == [2, 2, 1]
+    assert chunks_around_rings(causal, 8, 1, pushes=True) == 1  # one KV head
+    assert chunks_around_rings(causal, 2, 1, pushes=False) == 1
+    blocks = masks.build("uniform_block_sparse", tokens, block=128, kept=0.5, heads=8)
+    assert chunks_around_rings(replace(causal, mask=blocks), 2, 1, pushes=True) == 1
 
 
 def test_a_full_masks_forward_has_no_transfer_of_nccl_beside_it():

@@ -17,6 +17,7 @@ from longca import masks, registry
 from longca.discovery.loading import load_object
 from longca.manifests import Device, Problem, Transport
 from longca_bench.measuring.traffic import Recorder
+from longca_cp import overlap
 from longca_cp.exchange import Axis
 from longca_cp.overlap import is_beside
 
@@ -132,6 +133,40 @@ def test_every_step_is_computed_once(strategy, axis_sizes, direction):
         if phase.step is not None:
             shares[phase.step] += phase.share
     assert shares == dict.fromkeys(range(len(layout.steps[0])), 1)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("strategy", "axis_sizes"),
+    [("usp", {"ring": 2, "ulysses": 2}), ("loongtrain", {"outer": 2, "inner": 2, "heads": 2})],
+)
+def test_chunks_that_go_round_rings_move_and_compute_as_much_as_all_heads_at_once(
+    strategy, axis_sizes, direction, monkeypatch
+):
+    fields = {"heads_q": 16, "heads_kv": 4, "head_dim": 16, "direction": direction, "device": Device("cuda", (9, 0))}
+
+    def sums(mask):
+        problem = Problem(mask=mask, **fields)
+        layout = registry().layout(strategy, problem, axis_sizes, "contiguous")
+        phases = schedule_of(strategy, problem, layout, True, Transport.COPY_ENGINE)
+        found = Counter()
+        for phase in phases:
+            found["touched"] += phase.touched
+            found["merged"] += phase.merged
+            if phase.step is not None:
+                found[phase.step] += phase.share
+            for move in phase.moves:
+                found[move.axis, move.carries] += move.sent
+        return len(phases), found
+
+    mask = masks.build("causal", SEQLEN)
+    blocks = masks.build("uniform_block_sparse", SEQLEN, block=16, kept=0.5, heads=4)
+    (whole, all_heads), (whole_blocks, _) = sums(mask), sums(blocks)
+    monkeypatch.setattr(overlap, "CHUNK_BYTES", 256)
+    (chunked, by_chunks), (chunked_blocks, _) = sums(mask), sums(blocks)
+    assert chunked > whole
+    assert by_chunks == all_heads
+    assert chunked_blocks == whole_blocks  # chunks of a mask per head could have other empty steps
 
 
 @pytest.mark.parametrize("placement", ["contiguous", "zigzag"])

@@ -2,7 +2,7 @@
 
 The ranks of a context-parallel group are dealt to windows. Within a window keys and values go round the inner ring.
 From window to window they take one hop along the outer ring. This hop begins before the inner ring does, and is hidden
-behind all of its steps. Heads are exchanged along the third axis, as in `ulysses`. In the backward a window's gradients
+behind all of its steps. Heads are exchanged along the third axis, as in `usp`. In the backward a window's gradients
 are summed along the inner ring, and these sums along the outer ring, both in float32. Each ring goes its own way
 (`longca_cp.ring_ways`), so that the inner ring may push inside a host while the outer one crosses hosts.
 
@@ -26,7 +26,7 @@ from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
-from longca_cp.overlap import is_beside
+from longca_cp.overlap import chunks_around_rings, is_beside
 from longca_cp.ring_ways import RingWay, Round, ring_way, shown_steps
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
@@ -42,11 +42,13 @@ class LoongTrainPlan(StepPlans):
         outer: The way from window to window.
         inner: The way round each window.
         exchange: The exchange within a group of ranks along `heads`.
+        chunks: Number of chunks of this rank's heads.
     """
 
     outer: RingWay
     inner: RingWay
     exchange: HeadExchange
+    chunks: int
 
 
 class LoongTrain:
@@ -58,14 +60,15 @@ class LoongTrain:
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> LoongTrainPlan:
         """Plans this rank's steps, window after window."""
-        steps = plan_steps(problem, layout, self._rank, kernel)
-        size = self._heads.size
+        size, groups = self._heads.size, self._outer.size * self._inner.size
+        chunks = chunks_around_rings(problem, size, groups, self._heads.link is not None)
+        steps = plan_steps(problem, layout, self._rank, kernel, chunks)
         first = self._rank - self._rank % size
         exchange = HeadExchange(self._heads, layout, range(first, first + size), torch_device(problem.device))
-        outer, inner = self._ways(problem, layout)
-        return LoongTrainPlan(problem, layout, self._rank, kernel, steps, outer, inner, exchange)
+        outer, inner = self._ways(problem, layout, chunks)
+        return LoongTrainPlan(problem, layout, self._rank, kernel, steps, outer, inner, exchange, chunks)
 
-    def _ways(self, problem: Problem, layout: Layout) -> tuple[RingWay, RingWay]:
+    def _ways(self, problem: Problem, layout: Layout, chunks: int) -> tuple[RingWay, RingWay]:
         """The ways of the outer ring and of the inner ring."""
         windows, places, size = self._outer.size, self._inner.size, self._heads.size
         held = [layout.shard_size(rank) for rank in range(layout.world_size)]
@@ -77,7 +80,7 @@ class LoongTrain:
         once = [Round(tokens[:, self._inner.index].tolist(), reaches)]
         sources = [self._outer.source(window) for window in range(windows)]
         rounds = [Round(tokens[at].tolist(), shown[self._outer.index, :, w]) for w, at in enumerate(sources)]
-        heads, longest = len(range(*layout.steps[self._rank][0].heads_kv)), int(tokens.max())
+        heads, longest = len(range(*layout.steps[self._rank][0].heads_kv)) // chunks, int(tokens.max())
         outer = ring_way(self._outer, problem, heads, once, longest=longest, wide=True)
         return outer, ring_way(self._inner, problem, heads, rounds, longest=longest)
 
@@ -85,7 +88,7 @@ class LoongTrain:
         self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
-        return forward_by_heads(plan.exchange, (q, k, v), [partial(self._forward, plan)], kept)
+        return forward_by_heads(plan.exchange, (q, k, v), [partial(self._forward, plan)] * plan.chunks, kept)
 
     def backward(
         self,
@@ -100,9 +103,8 @@ class LoongTrain:
         kept: list[Tensor] | None = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
-        saved = q, k, v, out, lse
-        compute = partial(self._backward, plan)
-        return backward_by_heads(plan.exchange, dout, saved, [compute], kept, plan.problem.num_heads_kv)
+        saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks
+        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem.num_heads_kv)
 
     def _forward(self, plan: LoongTrainPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         total, steps = Accumulator(q), iter(plan.steps)

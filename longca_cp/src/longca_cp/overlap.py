@@ -25,11 +25,11 @@ from longca.manifests import Problem
 from longca.manifests.offers import DTYPE_BYTES
 from longca.masks import Form
 
-__all__ = ["SLOTS", "Ahead", "gather_chunks", "is_beside", "ulysses_chunks"]
+__all__ = ["SLOTS", "Ahead", "chunks_around_rings", "gather_chunks", "is_beside", "ulysses_chunks"]
 
 Arrived = TypeVar("Arrived", covariant=True)
 
-#: The most chunks of heads of ulysses, and of ring_all_gather.
+#: The most chunks of heads of exchanges, and of ring_all_gather.
 ULYSSES_CHUNKS, GATHER_CHUNKS = 2, 4
 
 #: Bytes of each chunk that pushes bring, at least.
@@ -66,6 +66,23 @@ def ulysses_chunks(problem: Problem, ranks: int, nccl: bool, pushes: bool) -> in
     return _dividing(heads_kv, ULYSSES_CHUNKS) if is_beside(problem, nccl) else 1
 
 
+def chunks_around_rings(problem: Problem, ranks: int, groups: int, pushes: bool) -> int:
+    """Number of chunks of a rank's heads that go round rings one after another, so that one chunk travels meanwhile.
+
+    Only pushes travel in chunks here. Chunks of a mask per head could have other empty steps than the rank.
+
+    Args:
+        problem: The problem of all ranks together.
+        ranks: Number of ranks that share the heads of a group's tokens.
+        groups: Number of groups.
+        pushes: Whether the ranks of a group have a link.
+    """
+    if not pushes or problem.concrete_mask.heads > 1:
+        return 1
+    heads_kv = max(1, problem.num_heads_kv // ranks)
+    return _of_bytes(problem, problem.heads_q // ranks + 2 * heads_kv, heads_kv, ULYSSES_CHUNKS, groups)
+
+
 def gather_chunks(problem: Problem, nccl: bool, pushes: bool) -> int:
     """Number of chunks of heads in ring_all_gather. See `ulysses_chunks`."""
     heads_kv = problem.num_heads_kv
@@ -74,9 +91,9 @@ def gather_chunks(problem: Problem, nccl: bool, pushes: bool) -> int:
     return _dividing(heads_kv, GATHER_CHUNKS) if is_beside(problem, nccl) else 1
 
 
-def _of_bytes(problem: Problem, heads: int, heads_kv: int, most: int) -> int:
-    """Number of chunks of so many heads of all tokens, none of which has fewer than CHUNK_BYTES."""
-    nbytes = problem.concrete_mask.seqlen_k * heads * problem.head_dim * DTYPE_BYTES[problem.dtype]
+def _of_bytes(problem: Problem, heads: int, heads_kv: int, most: int, groups: int = 1) -> int:
+    """Number of chunks of so many heads of a group's tokens, none of which has fewer than CHUNK_BYTES."""
+    nbytes = problem.concrete_mask.seqlen_k // groups * heads * problem.head_dim * DTYPE_BYTES[problem.dtype]
     return _dividing(heads_kv, max(1, min(most, nbytes // CHUNK_BYTES)))
 
 

@@ -9,9 +9,11 @@ Source: the strategies beside this file. A test compares the formulas with their
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
 
 from longca_cp import pushed_memory as pushed
-from longca_cp.overlap import gather_chunks, ulysses_chunks
+from longca_cp.overlap import chunks_around_rings, gather_chunks, ulysses_chunks
 from longca_cp.share import Share
 
 __all__ = ["PEAKS", "Formula"]
@@ -94,44 +96,52 @@ def _all_gather_backward(share: Share, sizes: dict[str, int]) -> int:
 
 
 def _usp(share: Share, sizes: dict[str, int]) -> int:
-    mine = share.by_heads(sizes["ulysses"])
+    mine, chunk = _by_heads(share, sizes, "ulysses")
     standing = _standing(mine, "ring", sizes["ring"])
-    return _around(share, mine, "ulysses", _ring_of(mine, sizes["ring"]), standing)
+    return _around(share, mine, "ulysses", mine.q - chunk.q + _ring_of(chunk, sizes["ring"]), standing)
 
 
 def _usp_backward(share: Share, sizes: dict[str, int]) -> int:
-    mine = share.by_heads(sizes["ulysses"])
-    return _around_backward(share, mine, "ulysses", _ring_backward_of(mine, sizes["ring"]))
+    mine, chunk = _by_heads(share, sizes, "ulysses")
+    return _around_backward(share, mine, "ulysses", _ring_backward_of(chunk, sizes["ring"]))
 
 
 def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
-    mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
-    window = _ring(mine, "inner", inner)
-    rings = _ring(mine, "outer", outer) + window
-    within = rings + _parts(mine, outer * inner)
+    (mine, chunk), (outer, inner) = _by_heads(share, sizes, "heads"), (sizes["outer"], sizes["inner"])
+    window = _ring(chunk, "inner", inner)
+    rings = mine.q - chunk.q + _ring(chunk, "outer", outer) + window  # with the results of the chunks before
+    within = rings + _parts(chunk, outer * inner)
     # A window's ring is made before the ring of the window before it is freed. Pushes share one window of a link.
     more = 0 if "inner" in share.pushes else window
-    between = rings + more + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+    between = rings + more + _parts(chunk, (outer - 1) * inner) if outer > 1 else 0
     standing = _standing(mine, "outer", outer) + _standing(mine, "inner", inner)
     return _around(share, mine, "heads", max(within, between), standing)
 
 
 def _loongtrain_backward(share: Share, sizes: dict[str, int]) -> int:
-    mine, (outer, inner) = share.by_heads(sizes["heads"]), (sizes["outer"], sizes["inner"])
-    around = pushed.outer_gradient_ring(mine, outer) if "outer" in share.pushes else _gradient_ring(mine, "", outer)
-    before = mine.wide * mine.kv if outer > 1 and share.pushes & {"outer", "inner"} else 0  # the window before's sum
+    (mine, chunk), (outer, inner) = _by_heads(share, sizes, "heads"), (sizes["outer"], sizes["inner"])
+    around = pushed.outer_gradient_ring(chunk, outer) if "outer" in share.pushes else _gradient_ring(chunk, "", outer)
+    before = chunk.wide * chunk.kv if outer > 1 and share.pushes & {"outer", "inner"} else 0  # the window before's sum
     if "inner" in share.pushes:
-        rings = around + before + pushed.gradient_ring(mine, inner, inner=True)
-        return _around_backward(share, mine, "heads", rings + _parts(mine, outer * inner))
-    window = _gradient_ring(mine, "", inner)
-    last = mine.kv if outer > 1 else 0  # the gradients of a step of the window before
-    within = around + before + window + last + _parts(mine, outer * inner)
-    between = around + 2 * window + _parts(mine, (outer - 1) * inner) if outer > 1 else 0
+        rings = around + before + pushed.gradient_ring(chunk, inner, inner=True)
+        return _around_backward(share, mine, "heads", rings + _parts(chunk, outer * inner))
+    window = _gradient_ring(chunk, "", inner)
+    last = chunk.kv if outer > 1 else 0  # the gradients of a step of the window before
+    within = around + before + window + last + _parts(chunk, outer * inner)
+    between = around + 2 * window + _parts(chunk, (outer - 1) * inner) if outer > 1 else 0
     return _around_backward(share, mine, "heads", max(within, between))
 
 
+def _by_heads(share: Share, sizes: dict[str, int], axis: str) -> tuple[Share, Share]:
+    """The share after an exchange of heads, and that of one of the chunks that go round rings."""
+    ranks, groups = sizes[axis], prod(sizes.values()) // sizes[axis]
+    mine = share.by_heads(ranks)
+    chunks = chunks_around_rings(share.problem, ranks, groups, axis in share.pushes)
+    return mine, replace(mine, q=mine.q // chunks, kv=mine.kv // chunks, heads_kv=mine.heads_kv // chunks)
+
+
 def _around(share: Share, mine: Share, axis: str, inside: int, standing: int) -> int:
-    """An exchange of heads in one chunk around the memory of rings, whose windows stand before and after them."""
+    """An exchange of heads around the memory of rings, whose windows stand before and after them."""
     whole = mine.q + mine.kv
     if axis in share.pushes:
         return pushed.exchange(share, mine, inside)

@@ -48,10 +48,18 @@ class StepPlans:
         yield from (plan for plan in self.steps if plan is not None)
 
 
-def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel) -> tuple[Plan | None, ...]:
-    """A plan for each of a rank's steps. None for an empty step."""
+def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int = 1) -> tuple[Plan | None, ...]:
+    """A plan for each of a rank's steps. None for an empty step.
+
+    Args:
+        problem: The problem of all ranks together.
+        layout: The layout.
+        rank: This rank in it.
+        kernel: The kernel that computes the steps.
+        chunks: Number of chunks of heads that have the plans in common. With several, all heads share a mask.
+    """
     asked = step_problems(problem, layout)[rank]
-    return tuple(None if step is None else kernel.plan(step) for step in asked)
+    return tuple(None if step is None else kernel.plan(_chunk_of(step, chunks)) for step in asked)
 
 
 def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
@@ -67,14 +75,18 @@ def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chu
     (step,) = step_problems(problem, layout)[rank]
     if step is None:
         return (None,) * chunks
-    heads_q, heads_kv = step.heads_q // chunks, step.num_heads_kv // chunks
     if step.concrete_mask.heads == 1:
-        return (kernel.plan(step.narrowed(range(heads_q), range(heads_kv))),) * chunks
-    parts = (
-        step.narrowed(range(heads_q * c, heads_q * (c + 1)), range(heads_kv * c, heads_kv * (c + 1)))
-        for c in range(chunks)
-    )
+        return (kernel.plan(_chunk_of(step, chunks)),) * chunks
+    parts = (_chunk_of(step, chunks, chunk) for chunk in range(chunks))
     return tuple(None if part.concrete_mask.is_empty else kernel.plan(part) for part in parts)
+
+
+def _chunk_of(step: Problem, chunks: int, chunk: int = 0) -> Problem:
+    """The problem of one of `chunks` equal chunks of a step's heads."""
+    heads_q, heads_kv = (
+        range(each * chunk // chunks, each * (chunk + 1) // chunks) for each in (step.heads_q, step.num_heads_kv)
+    )
+    return step.narrowed(heads_q, heads_kv)
 
 
 def attend(

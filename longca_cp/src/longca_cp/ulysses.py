@@ -99,12 +99,17 @@ def backward_by_heads(
         with ahead.next() as (mine,):
             q, k, v, out, lse = kept[5 * chunk : 5 * chunk + 5]
             joined, into = beside(q, k, v)
-            for buffer, grad in zip(into, compute(mine, (q, k, v, out, lse), into), strict=True):
-                fill(buffer, grad)
+            _fill(into, compute(mine, (q, k, v, out, lse), into))
         leaving.append(exchange.to_tokens([(joined, (dq, dk, dv))], chunk, chunks))
     _settle(leaving)
     exchange.end()
     return dq, dk, dv
+
+
+def _fill(buffers: Gradients, gradients: Gradients) -> None:
+    """Puts gradients into buffers, and keeps none of them while the next chunk is computed."""
+    for buffer, gradient in zip(buffers, gradients, strict=True):
+        fill(buffer, gradient)
 
 
 def _settle(leaving: list[Callable[[], None]]) -> None:

@@ -4,6 +4,9 @@ A group's ranks exchange heads as in `ulysses`, so that each has some heads of a
 takes part in a ring as in `ring_p2p`, and meets the same heads of the other groups. Groups are a mesh's last dim and so
 inside a node, where all-to-all is fast. Rings cross nodes.
 
+Heads that are pushed go in two chunks, each of which has a time round the ring. While one chunk is computed, the other
+travels.
+
 Source: USP (arXiv 2405.07719).
 """
 
@@ -19,6 +22,7 @@ from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
+from longca_cp.overlap import chunks_around_rings
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
 from longca_cp.ring_ways import Round, ring_way, shown_steps
 from longca_cp.step_plans import Gradients, Saved, plan_steps
@@ -29,9 +33,15 @@ __all__ = ["USP", "USPPlan"]
 
 @dataclass(eq=False)
 class USPPlan(RingPlan):
-    """A plan for usp. The members of its ring are groups."""
+    """A plan for usp. The members of its ring are groups.
+
+    Attributes:
+        exchange: The exchange within a group.
+        chunks: Number of chunks of this rank's heads.
+    """
 
     exchange: HeadExchange
+    chunks: int
 
 
 class USP:
@@ -43,20 +53,21 @@ class USP:
 
     def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> USPPlan:
         """Plans this rank's steps on the ring."""
-        steps = plan_steps(problem, layout, self._rank, kernel)
+        chunks = chunks_around_rings(problem, self._group.size, self._ring.size, self._group.link is not None)
+        steps = plan_steps(problem, layout, self._rank, kernel, chunks)
         groups = [range(first, first + self._group.size) for first in range(0, layout.world_size, self._group.size)]
         tokens = [sum(map(layout.shard_size, group)) for group in groups]
         shown = shown_steps(problem, layout)[self._group.index :: self._group.size]
-        heads = layout.steps[self._rank][0].heads_kv
-        ring = ring_way(self._ring, problem, len(range(*heads)), [Round(tokens, shown)], longest=max(tokens))
+        heads = len(range(*layout.steps[self._rank][0].heads_kv)) // chunks
+        ring = ring_way(self._ring, problem, heads, [Round(tokens, shown)], longest=max(tokens))
         exchange = HeadExchange(self._group, layout, groups[self._ring.index], torch_device(problem.device))
-        return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange)
+        return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange, chunks)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: USPPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
-        return forward_by_heads(plan.exchange, (q, k, v), [partial(ring_forward, self._ring, plan)], kept)
+        return forward_by_heads(plan.exchange, (q, k, v), [partial(ring_forward, self._ring, plan)] * plan.chunks, kept)
 
     def backward(
         self,
@@ -71,10 +82,8 @@ class USP:
         kept: list[Tensor] | None = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
-        saved = q, k, v, out, lse
-        return backward_by_heads(
-            plan.exchange, dout, saved, [partial(self._backward, plan)], kept, plan.problem.num_heads_kv
-        )
+        saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks
+        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem.num_heads_kv)
 
     def _backward(self, plan: USPPlan, dout: Tensor, saved: Saved, _into: Gradients) -> Gradients:
         return ring_backward(plan, dout, saved)

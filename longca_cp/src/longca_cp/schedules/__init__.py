@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca_cp.overlap import gather_chunks, ulysses_chunks
+from longca_cp.overlap import chunks_around_rings, gather_chunks, ulysses_chunks
 from longca_cp.pushes import axes_with_links
 from longca_cp.schedules.gathered import Gathered
 from longca_cp.schedules.rings import (
@@ -49,21 +49,27 @@ def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport 
 
 
 def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
-    """An exchange of heads in one chunk around the phases of a ring of groups."""
+    """An exchange of heads around the phases of a ring of groups, which each chunk of heads goes round."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
     links = _links(layout, nccl, transport)
-    made = Ring.of(problem, layout, nccl and "ring" not in links, exchange.mine, "ring", exchange.ranks)
-    return _moved(_around(problem, exchange, [_ring_of(problem, made, "ring" in links)], "ulysses" in links), links)
+    pushes = "ulysses" in links
+    chunks = _chunks_around_rings(problem, exchange, pushes)
+    sizes = exchange.mine.in_chunks(chunks)
+    made = Ring.of(problem, layout, nccl and "ring" not in links, sizes, "ring", exchange.ranks)
+    computes = _in_turns(_ring_of(problem, made, "ring" in links), chunks)
+    return _moved(_around(problem, exchange, computes, pushes), links)
 
 
 def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
-    """An exchange of heads in one chunk around the phases of a double ring."""
+    """An exchange of heads around the phases of a double ring, which each chunk of heads goes round."""
     exchange = ExchangeSizes.of("heads", Sizes.of(problem), layout)
-    made = Ring.of(problem, layout, nccl, exchange.mine, "inner", exchange.ranks)
+    links = _links(layout, nccl, transport)
+    pushes = "heads" in links
+    chunks = _chunks_around_rings(problem, exchange, pushes)
+    made = Ring.of(problem, layout, nccl, exchange.mine.in_chunks(chunks), "inner", exchange.ranks)
     outer = dict(layout.axis_sizes)["outer"]
     rings = double_ring if problem.direction == "forward" else double_ring_backward
-    links = _links(layout, nccl, transport)
-    return _moved(_around(problem, exchange, [rings(made, outer)], "heads" in links), links)
+    return _moved(_around(problem, exchange, _in_turns(rings(made, outer), chunks), pushes), links)
 
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -135,6 +141,15 @@ def _ring_of(problem: Problem, made: Ring, pushes: bool) -> Schedule:
     return there(made) if problem.direction == "forward" else back(made)
 
 
+def _chunks_around_rings(problem: Problem, exchange: ExchangeSizes, pushes: bool) -> int:
+    return chunks_around_rings(problem, exchange.ranks, len(exchange.tokens), pushes)
+
+
+def _in_turns(rings: Schedule, chunks: int) -> list[Schedule]:
+    """The phases of rings, for each chunk of heads."""
+    return [tuple(replace(phase, share=phase.share / chunks) for phase in rings)] * chunks
+
+
 def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:
     """The return of a chunk's gradients. Packing counts as `touched`, and unpacking as `merged`."""
     held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
@@ -165,6 +180,7 @@ def _around(problem: Problem, exchange: ExchangeSizes, computes: list[Schedule],
     for chunk, (first, *others) in enumerate(computes):
         more = chunk + 1 < chunks
         moves = (*([coming] if more else []), *(leaving if chunk else ()), *first.moves)
-        phases += [replace(first, moves=moves, touched=first.touched + (pack if more else 0)), *others]
+        touched = first.touched + (pack if more else 0) + (joined if chunk else 0)
+        phases += [replace(first, moves=moves, touched=touched), *others]
     phases.append(Phase(moves=leaving, touched=joined))
     return (*phases, Phase(touched=chunks * exchange.unpacked(go // chunks)))

@@ -56,6 +56,10 @@ class Sizes:
         heads_kv = max(1, self.heads_kv // ranks)
         return replace(self, heads_q=self.heads_q // ranks, heads_kv=heads_kv, copies=self.heads_kv < ranks)
 
+    def in_chunks(self, chunks: int) -> Sizes:
+        """Those of one of so many equal chunks of heads."""
+        return replace(self, heads_q=self.heads_q // chunks, heads_kv=self.heads_kv // chunks)
+
     def merging(self, parts: int, size: int) -> int:
         """Bytes read and written to merge or add up so many results of a size, as `longca.parallel.merge` does."""
         if parts < _SUMMED:
