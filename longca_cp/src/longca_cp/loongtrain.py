@@ -28,7 +28,7 @@ from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.overlap import chunks_around_rings, is_beside
 from longca_cp.ring_ways import RingWay, Round, ring_way, shown_steps
-from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
+from longca_cp.step_plans import Gradients, Saved, StepPlans, differentiate, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 
 __all__ = ["LoongTrain", "LoongTrainPlan"]
@@ -124,7 +124,9 @@ class LoongTrain:
             outer.wait()
         return total.result()
 
-    def _backward(self, plan: LoongTrainPlan, dout: Tensor, saved: Saved, _into: Gradients) -> Gradients:
+    def _backward(self, plan: LoongTrainPlan, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
+        if len(plan.steps) == 1:
+            return differentiate(plan.kernel, plan.steps[0], dout, saved, into)
         q, k, v, out, lse = saved
         dq, steps = Sum(q), iter(plan.steps)
         outer = plan.outer.gradients(k, v)

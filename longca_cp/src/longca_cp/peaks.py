@@ -59,7 +59,9 @@ def _parts(share: Share, steps: int) -> int:
 
 
 def _ring(share: Share, axis: str, ranks: int) -> int:
-    return pushed.ring(share, ranks) if axis in share.pushes else min(2, ranks) * share.kv
+    if axis in share.pushes or ranks == 1:
+        return pushed.ring(share, ranks)
+    return 2 * share.kv
 
 
 def _standing(share: Share, axis: str, ranks: int) -> int:
@@ -68,9 +70,9 @@ def _standing(share: Share, axis: str, ranks: int) -> int:
 
 
 def _gradient_ring(share: Share, axis: str, ranks: int) -> int:
-    if axis in share.pushes:
+    if axis in share.pushes or ranks == 1:
         return pushed.gradient_ring(share, ranks)
-    return (min(2, ranks) + 1) * share.kv + min(2, ranks) * share.wide * share.kv
+    return (3 + 2 * share.wide) * share.kv
 
 
 def _all_gather(share: Share, sizes: dict[str, int]) -> int:
@@ -103,7 +105,8 @@ def _usp(share: Share, sizes: dict[str, int]) -> int:
 
 def _usp_backward(share: Share, sizes: dict[str, int]) -> int:
     mine, chunk = _by_heads(share, sizes, "ulysses")
-    return _around_backward(share, mine, "ulysses", _ring_backward_of(chunk, sizes["ring"]))
+    rings = _ring_backward_of(chunk, sizes["ring"]) if sizes["ring"] > 1 else 0
+    return _around_backward(share, mine, "ulysses", rings)
 
 
 def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
@@ -120,13 +123,16 @@ def _loongtrain(share: Share, sizes: dict[str, int]) -> int:
 
 def _loongtrain_backward(share: Share, sizes: dict[str, int]) -> int:
     (mine, chunk), (outer, inner) = _by_heads(share, sizes, "heads"), (sizes["outer"], sizes["inner"])
-    around = pushed.outer_gradient_ring(chunk, outer) if "outer" in share.pushes else _gradient_ring(chunk, "", outer)
+    if outer * inner == 1:
+        return _around_backward(share, mine, "heads", 0)
+    alone = outer == 1 or "outer" in share.pushes
+    around = pushed.outer_gradient_ring(chunk, outer) if alone else _gradient_ring(chunk, "", outer)
     before = chunk.wide * chunk.kv if outer > 1 and share.pushes & {"outer", "inner"} else 0  # the window before's sum
-    if "inner" in share.pushes:
+    if "inner" in share.pushes or inner == 1:
         rings = around + before + pushed.gradient_ring(chunk, inner, inner=True)
         return _around_backward(share, mine, "heads", rings + _parts(chunk, outer * inner))
     window = _gradient_ring(chunk, "", inner)
-    last = chunk.kv if outer > 1 else 0  # the gradients of a step of the window before
+    last = chunk.kv  # the gradients of a step of the window before, or with one window the results
     within = around + before + window + last + _parts(chunk, outer * inner)
     between = around + 2 * window + _parts(chunk, (outer - 1) * inner) if outer > 1 else 0
     return _around_backward(share, mine, "heads", max(within, between))

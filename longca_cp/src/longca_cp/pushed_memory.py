@@ -1,7 +1,7 @@
 """Memory of pushes: the windows of this rank, and its tensors beside them, in bytes. Torch-free.
 
 `longca_cp.memory` has the symbols. A window counts as if a call made it, though all calls share it. The formulas assume
-few runs of rows, so that nothing is packed. An axis of one rank pushes nothing, and has the formulas of collectives.
+few runs of rows, so that nothing is packed. A ring of one rank pushes nothing, and has these formulas too.
 
 | part | window | beside it |
 |---|---|---|
@@ -43,7 +43,7 @@ def ring(share: Share, ranks: int) -> int:
 def gradient_ring(share: Share, ranks: int, inner: bool = False) -> int:
     """Keys and values of a ring, and their gradients. An inner ring always ends with a sum in float32."""
     sums = share.wide if inner or ranks >= _SUMMED else 0
-    return 2 * ring(share, ranks) + (2 + sums) * share.kv
+    return 2 * ring(share, ranks) + (min(2, ranks) + sums) * share.kv
 
 
 def outer_gradient_ring(share: Share, ranks: int) -> int:

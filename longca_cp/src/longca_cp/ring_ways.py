@@ -1,6 +1,7 @@
 """The ways to bring keys and values round a ring: passed on from rank to rank, or pushed straight to their readers.
 
-A plan has one way for each of its rings. The way makes the ring of each call.
+A plan has one way for each of its rings. The way makes the ring of each call. A ring of one rank pushes nothing, and so
+copies nothing either.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from longca.manifests import Layout, Problem
 from longca.manifests.step_cuts import step_areas
 from longca_cp.exchange import Axis
-from longca_cp.inbox import Request
+from longca_cp.inbox import Inbox, Request
 from longca_cp.kv_ring import GradientRing, KVRing
 from longca_cp.pushed_ring import PushedGradients, PushedKeys, Turns
 from longca_cp.transports.link import Link
@@ -68,7 +69,7 @@ class Pushed:
 
     Args:
         axis: The ring.
-        link: Its link.
+        link: Its link. None for a ring of one rank.
         rounds: The times round that a call makes.
         length: Elements of the keys and values of the longest member.
         dtype: The dtype of keys and values.
@@ -76,21 +77,23 @@ class Pushed:
     """
 
     def __init__(
-        self, axis: Axis, link: Link, rounds: Sequence[Round], length: int, dtype: torch.dtype, part: torch.dtype
+        self, axis: Axis, link: Link | None, rounds: Sequence[Round], length: int, dtype: torch.dtype, part: torch.dtype
     ) -> None:
         self._axis, self._rounds, self._length = axis, rounds, length
         self._there = [Turns.of_keys(axis, each.shown) for each in rounds]
         self._back = [Turns.of_gradients(axis, each.shown) for each in rounds]
-        self._keys = Request(link, "keys and values", length, dtype, _most(self._there))
-        self._parts = Request(link, "gradients", length, part, _most(self._back))
+        self._keys = self._parts = None
+        if link is not None:
+            self._keys = Request(link, "keys and values", length, dtype, _most(self._there))
+            self._parts = Request(link, "gradients", length, part, _most(self._back))
 
     def keys(self, k: Tensor, v: Tensor, turn: int = 0) -> PushedKeys:
         """A time round of this rank's keys and values: [T, H, D]."""
-        return PushedKeys(self._axis, self._keys.inbox, self._there[turn], self._rounds[turn].tokens, k, v)
+        return PushedKeys(self._axis, _inbox(self._keys), self._there[turn], self._rounds[turn].tokens, k, v)
 
     def gradients(self, k: Tensor, v: Tensor, turn: int = 0) -> PushedGradients:
         """A time round with gradients."""
-        boxes, turns = (self._keys.inbox, self._parts.inbox), (self._there[turn], self._back[turn])
+        boxes, turns = (_inbox(self._keys), _inbox(self._parts)), (self._there[turn], self._back[turn])
         return PushedGradients(self._axis, boxes, turns, self._rounds[turn].tokens, k, v, self._length)
 
 
@@ -110,11 +113,15 @@ def ring_way(
         longest: Tokens that a buffer has room for.
         wide: Whether the parts of gradients are sums already, which travel in float32 (float64 for float64).
     """
-    if axis.link is None:
+    if axis.link is None and axis.size > 1:
         return Passed(axis, rounds, longest)
     dtype = getattr(torch, problem.dtype)
     part = torch.promote_types(dtype, torch.float32) if wide else dtype
     return Pushed(axis, axis.link, rounds, 2 * longest * heads_kv * problem.head_dim, dtype, part)
+
+
+def _inbox(request: Request | None) -> Inbox | None:
+    return None if request is None else request.inbox
 
 
 def _most(rounds: Sequence[Turns]) -> int:

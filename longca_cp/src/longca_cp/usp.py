@@ -25,7 +25,7 @@ from longca_cp.head_exchange import HeadExchange
 from longca_cp.overlap import chunks_around_rings
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
 from longca_cp.ring_ways import Round, ring_way, shown_steps
-from longca_cp.step_plans import Gradients, Saved, plan_steps
+from longca_cp.step_plans import Gradients, Saved, differentiate, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 
 __all__ = ["USP", "USPPlan"]
@@ -85,5 +85,7 @@ class USP:
         saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks
         return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem.num_heads_kv)
 
-    def _backward(self, plan: USPPlan, dout: Tensor, saved: Saved, _into: Gradients) -> Gradients:
+    def _backward(self, plan: USPPlan, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
+        if self._ring.size == 1:
+            return differentiate(plan.kernel, plan.steps[0], dout, saved, into)
         return ring_backward(plan, dout, saved)

@@ -70,12 +70,14 @@ class Ring:
 
 def ring(made: Ring) -> Schedule:
     """Forward: every hop but the last is beside a step."""
-    return tuple(_steps(made, 0, 2 * made.kv, ()))
+    return tuple(_steps(made, 0, _copied(made), ()))
 
 
 def ring_backward(made: Ring) -> Schedule:
     """Backward: the keys go as in the forward, the sums of their gradients a step behind, and at last home."""
-    return (*_gradient_steps(made, 0, 2 * made.kv, ()), _home(made, made.axis, made.ranks))
+    if made.steps == 1:
+        return (Phase(0),)
+    return (*_gradient_steps(made, 0, _copied(made), ()), _home(made, made.axis, made.ranks))
 
 
 def pushed_ring(made: Ring) -> Schedule:
@@ -102,18 +104,20 @@ def double_ring(made: Ring, outer: int) -> Schedule:
     phases: list[Phase] = []
     for window in range(outer):
         hop = made.hop(window + 1 < outer, "outer", made.ranks, "k, v")
-        phases += _steps(made, window * made.ranks, 2 * made.kv * (1 + (window == 0)), hop)
+        phases += _steps(made, window * made.ranks, _copied(made, window, outer), hop)
     return tuple(phases)
 
 
 def double_ring_backward(made: Ring, outer: int) -> Schedule:
     """Backward of a ring within a ring: a window's sum goes home in the inner ring and is added in the outer one."""
     phases: list[Phase] = []
+    if made.steps == 1:
+        return (Phase(0),)
     for window in range(outer):
         hop = made.hop(_travels(made, window, outer), "outer", made.ranks, _travellers(window, outer))
-        phases += _gradient_steps(made, window * made.ranks, 2 * made.kv * (1 + (window == 0)), hop)
+        phases += _gradient_steps(made, window * made.ranks, _copied(made, window, outer), hop)
         phases.append(Phase(moves=made.hop(made.wide if made.ranks > 1 else 0)))
-        phases.append(Phase(touched=(3 if window else 2) * made.wide * made.kv))
+        phases.append(Phase(touched=((3 if window else 2) if outer > 1 else 0) * made.wide * made.kv))
     return (*phases, _home(made, "outer", outer))
 
 
@@ -136,6 +140,11 @@ def _gradient_steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...])
         phases.append(Phase(first + turn, 1.0, moves, merged=made.merges(first + turn) + added))
     phases[0] = replace(phases[0], moves=(*hop, *phases[0].moves), touched=touched)
     return phases
+
+
+def _copied(made: Ring, window: int = 0, outer: int = 1) -> int:
+    """Bytes touched to put keys and values into the buffers of rings that begin. A ring of one rank has no buffer."""
+    return 2 * made.kv * ((made.ranks > 1) + (window == 0 and outer > 1))
 
 
 def _travels(made: Ring, turn: int, turns: int) -> int:
