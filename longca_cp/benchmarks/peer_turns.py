@@ -118,9 +118,12 @@ class Turns:
         return [max(each) for each in zip(*self._ranks.everyone(seconds), strict=True)], result
 
     def _on_cuda(self, call: Callable[[], Any], count: int) -> tuple[list[float], Any]:
-        """All are launched before the first is waited for: as in training, the device never waits for the host."""
+        """All are launched before the first is waited for: as in training, the device never waits for the host.
+
+        One more comes first and does not count, because the device waits for the host to launch it.
+        """
         events, result = [], None
-        for _ in range(count):
+        for _ in range(1 + count):
             result = None  # before there is another one, which may need its memory
             flush_l2()
             self._ranks.line_up()
@@ -130,7 +133,7 @@ class Turns:
             end.record()
             events.append((begin, end))
         torch.cuda.synchronize()
-        return [begin.elapsed_time(end) / 1e3 for begin, end in events], result
+        return [begin.elapsed_time(end) / 1e3 for begin, end in events[1:]], result
 
     def _on_cpu(self, call: Callable[[], Any], count: int) -> tuple[list[float], Any]:
         seconds, result = [], None

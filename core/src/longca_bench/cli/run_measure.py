@@ -61,7 +61,7 @@ def measure(
 
     for case in cases[:1]:
         case.problem(where)  # refuses factors that do not fit each other before there is a folder
-    surroundings = environment(registry, suite, where)
+    surroundings = {**environment(registry, suite, where), "cases": len(cases)}
     if leader is not None:
         surroundings["ranks"] = leader.size
     folder = RunFolder(run_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.run_source import complaints
+from longca_bench.reports.run_source import complaints, unreached
 from longca_bench.reports.table import Cell, Head, Mark, Table, legend
 from longca_bench.reports.text import printable
 from longca_bench.reports.views import SUMMARY, tables
@@ -43,7 +43,7 @@ def page_of(rows: Rows) -> str:
     """Runs as a page: their suites, the views of a summary, and their environments."""
     suites = dict.fromkeys(suite for run in rows.runs for suite in run.suites)
     parts = [f"# {escaped(', '.join(suites))}", f"{escaped(status_counts(rows['status']))}."]
-    parts += map(escaped, complaints(rows.runs))
+    parts += map(escaped, (*complaints(rows.runs), *unreached(rows.runs)))
     for name in (*SUMMARY, "environment"):
         found = tables(name, rows)
         if found or name == "environment":

@@ -15,7 +15,7 @@ from longca.plain_text import printable
 if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
 
-__all__ = ["Run", "complaints", "flatten", "open_run"]
+__all__ = ["Run", "complaints", "flatten", "open_run", "unreached"]
 
 _MOST_NAMED = 10  # wrong lines that are named before they are only counted
 
@@ -72,6 +72,18 @@ def complaints(runs: Iterable[Run]) -> list[str]:
         return []
     more = [f"{len(notes) - _MOST_NAMED} more lines are wrong or missing"] if len(notes) > _MOST_NAMED else []
     return [*notes[:_MOST_NAMED], *more, "Results leave out the wrong lines, and have all intact ones."]
+
+
+def unreached(runs: Iterable[Run]) -> list[str]:
+    """Sentences about runs that ended before all cases that they began with. Earlier versions wrote no number."""
+    found = []
+    for run in runs:
+        asked, done = (run.environment or {}).get("cases"), len(run.records)
+        if isinstance(asked, int) and done < asked:
+            found.append(
+                printable(f"{run.folder} has {done} of {asked} cases, because the run ended before the others")
+            )
+    return found
 
 
 def flatten(environment: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

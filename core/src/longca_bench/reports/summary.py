@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from longca.errors import RequestError
 from longca_bench.reports.render_terminal import print_tables
+from longca_bench.reports.run_source import unreached
 from longca_bench.reports.text import safe
 from longca_bench.reports.views import SUMMARY, VIEWS, tables
 from longca_bench.reports.words import counted, status_counts
@@ -29,6 +30,8 @@ def print_summary(console: Console, rows: Rows) -> None:
     for name in SUMMARY:
         print_tables(console, tables(name, rows))
     console.print(safe(status_counts(rows["status"])))
+    for sentence in unreached(rows.runs):
+        console.print(safe(sentence), soft_wrap=True)
 
 
 def print_view(console: Console, rows: Rows, name: str) -> None:

@@ -403,6 +403,7 @@ def test_interrupted(faulty, tmp_path):
     assert "Traceback" not in errors
     assert f"interrupted: 2 of 4 cases have records, in {out}. " in errors
     assert errors.endswith(f"--resume --out {out}\n")
+    assert json.loads((out / "environment.json").read_text())["cases"] == 4
     assert [record["status"] for record in records(out)] == ["ok", "ok"]
     assert gone("longca_bench.measuring.keeper", tmp_path)
 

@@ -2,12 +2,16 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from longca_bench.reports.formats import FORMATS, write_reports
+from longca_bench.reports.html.payload import payload
+from longca_bench.reports.render_markdown import page_of
 from longca_bench.reports.rows import Rows
-from longca_bench.reports.run_source import open_run
+from longca_bench.reports.run_source import open_run, unreached
 from longca_bench.reports.views import tables
 
 from .runs import ENVIRONMENT, record, write_run
@@ -69,3 +73,20 @@ def test_a_folder_may_have_any_name(tmp_path, name):
     for view in ("results", "not-measured", "environment", "whole", "throughput"):
         for table in tables(view, rows):
             table.frame().to_csv(tmp_path / "table.csv")
+
+
+@pytest.mark.parametrize(("cases", "count"), [(3, 1), (2, 0), (1, 0), (None, 0), ("3", 0)])
+def test_a_report_says_that_a_run_ended_early(tmp_path, cases, count):
+    """A run that was resumed with other options may have more cases than it began with."""
+    environment = ENVIRONMENT if cases is None else {**ENVIRONMENT, "cases": cases}
+    folder = write_run(tmp_path / "run", [record("naive"), record("sdpa")], environment)
+    rows = Rows.read(folder)
+    said = [f"{folder} has 2 of 3 cases, because the run ended before the others"] * count
+    assert unreached(rows.runs) == said
+    terminal = subprocess.run(
+        [sys.executable, "-m", "longca", "report", str(folder)], capture_output=True, text=True, check=True
+    )
+    assert terminal.stdout.splitlines()[-1 - count :] == ["2 cases: 2 ok", *said]
+    page = page_of(rows)
+    assert page.count("because the run ended") == count
+    assert [each for each in payload(rows)["leftOut"] if "because the run ended" in each] == said

@@ -14,7 +14,7 @@ from longca_bench.reports.html.limits import keeps_samples, kept, sentences
 from longca_bench.reports.html.rerun import rerun
 from longca_bench.reports.intervals import median_bounds
 from longca_bench.reports.mask_text import factor_words
-from longca_bench.reports.run_source import Run, complaints, flatten
+from longca_bench.reports.run_source import Run, complaints, flatten, unreached
 from longca_bench.reports.text import printable
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def payload(rows: Rows) -> dict[str, Any]:
         "texts": texts.all,
         "textColumns": text_columns,
         "columns": columns,
-        "leftOut": [*complaints(runs), *sentences(len(pairs), len(shown))],
+        "leftOut": [*complaints(runs), *unreached(runs), *sentences(len(pairs), len(shown))],
     }
 
 
