@@ -86,14 +86,24 @@ _HOPPER = {
 }
 
 _KERNELS = ["fa3", "fa4", "cudnn_flex"]
-#: The parts of one run on four GPUs, and full attention on each of them.
-_PARTS = [*(f"pairs128k_{part}" for part in "abcdefg"), *(f"full128k_{gpu}" for gpu in range(4))]
+#: The parts of loaded runs by their tokens. The run of 128 K has full attention on each of its four GPUs.
+_PARTS = {
+    8192: [f"pairs8k_{part}" for part in "abcde"],
+    32768: [f"pairs32k_{part}" for part in "abcd"],
+    131072: [*(f"pairs128k_{part}" for part in "abcdefg"), *(f"full128k_{gpu}" for gpu in range(4))],
+}
 _LOADED = "results/h200/dense/loaded"
 
 CHARTS = (
-    Chart("dense-8k.png", _LOADED, {"seqlen": 8192, "run": "run8k", "kernel": _KERNELS}),
-    Chart("dense-32k.png", _LOADED, {"seqlen": 32768, "run": ["run32k", "run32k-blockwise"], "kernel": _KERNELS}),
-    Chart("dense-128k.png", _LOADED, {"seqlen": 131072, "run": _PARTS, "kernel": _KERNELS}, together=True),
+    *(
+        Chart(
+            f"dense-{tokens // 1024}k.png",
+            _LOADED,
+            {"seqlen": tokens, "run": parts, "kernel": _KERNELS},
+            together=True,
+        )
+        for tokens, parts in _PARTS.items()
+    ),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
     Chart(

@@ -82,11 +82,12 @@ def leave_out(rows: Sequence[Row], runs: Path = RUNS) -> list[Left]:
 
 
 def _records(runs: Path) -> Iterator[dict[str, Any]]:
-    """The verified records; runs with other chunks than the strategies' own are passed over."""
+    """The verified records, with the names of their runs. Runs with other chunks than the strategies' are left out."""
     for path in sorted(runs.glob("*/records.jsonl")):
         if "chunked" not in str(path):
             records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            yield from (each for each in records if each["status"] == "ok" and each.get("stream") is None)
+            found = (each for each in records if each["status"] == "ok" and each.get("stream") is None)
+            yield from ({**each, "run": path.parent.name} for each in found)
 
 
 def _predicted(record: dict[str, Any], costs: CostModel, links: Links) -> Left:
@@ -115,7 +116,7 @@ def regret(left: Iterable[Left], same: Sequence[str], choice: Sequence[str]) -> 
     Args:
         left: The calls.
         same: Fields that are the same in calls that are chosen from.
-        choice: Fields that make a choice. Several runs of one count as their fastest.
+        choice: Fields that make a choice. Several calls of one count as their fastest.
     """
     groups: dict[Hashable, dict[Hashable, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for one in left:
@@ -132,7 +133,7 @@ def regret(left: Iterable[Left], same: Sequence[str], choice: Sequence[str]) -> 
 def report() -> dict[str, Any]:
     """All tables, of the evidence that comes with LongCA."""
     left = leave_out(shipped())
-    problem = ("kernel", "mask_digest", "direction", "world_size")
+    problem = ("run", "kernel", "mask_digest", "direction", "world_size")  # machines of two runs differ
     return {
         "errors": {
             "all": errors(one.error for one in left),

@@ -126,6 +126,12 @@ def _had_other_parts(record: dict[str, Any]) -> bool:
     return computes == "bsa" and groups and record["head_dim"] == 128 and record["finished"] < "2026-11-28"
 
 
+def _copied_in_a_ring_of_one(record: dict[str, Any]) -> bool:
+    """Whether keys, values and their gradients were copied in a ring of one rank. Such a ring copies nothing since."""
+    of_one = {"ring=1", "outer=1", "inner=1"} & set(record["mesh"].split(","))
+    return record["strategy"] in ("usp", "loongtrain") and bool(of_one) and record["finished"] < "2026-11-28T20:56"
+
+
 @pytest.fixture(scope="module")
 def found() -> list[Found]:
     """Everything that was measured with the kernels as they are."""
@@ -186,7 +192,8 @@ def test_peaks_over_ranks() -> None:
     """The kernel's peak and the strategy's need not coincide, so that what is stated may be too much."""
     shared = [each for each in _lines() if each.get("strategy")]
     computes_otherwise = results_module("make_evidence").computes_otherwise
-    ratios = [_over_ranks(each) for each in shared if not (_had_other_parts(each) or computes_otherwise(each))]
+    since = [each for each in shared if not (_had_other_parts(each) or computes_otherwise(each))]
+    ratios = [_over_ranks(each) for each in since if not _copied_in_a_ring_of_one(each)]
     assert len(ratios) > 250
     assert min(ratios) > 0.92
     assert sorted(ratios)[len(ratios) // 10] > 0.98

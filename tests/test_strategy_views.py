@@ -142,8 +142,11 @@ def test_auto_and_contiguous_are_compared_with_the_fastest_placement(tmp_path):
     records = [*matrix("causal"), record("ring_p2p", 3.0, pattern="causal", **contiguous)]
     records += [record("ring_p2p", 6.0, pattern="causal", direction="backward", **contiguous)]
     records += [record("ring_p2p", 2.0, pattern="causal", placement="auto")]
+    by_auto = {"pattern": "causal", "placement": "auto", "mesh": "ring=4"}
+    records += [record("ring_all_gather", 2.0, placed=placed, **by_auto) for placed in ("zigzag", "balanced")]
     text = part("auto-placements", write(tmp_path / "x", records))
     assert line(text, "`ring_p2p`") == ["1", "1", "1.00×", "1.50×", "1.50×"]
+    assert not lines(text, "`ring_all_gather`"), "auto took both"
 
 
 def test_time_is_of_one_placement(tmp_path):

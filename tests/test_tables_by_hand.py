@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from statistics import median
 
 import pytest
+from pandas import DataFrame
 
 from longca import masks
+from longca_bench.reports.derived import over_full
+from longca_bench.reports.rows import Rows
 
 from .docs_pages import DOCS, RESULTS, said, table_rows
 
@@ -23,10 +27,27 @@ def ok_of(run: str) -> list[dict]:
     return [record for record in map(json.loads, lines) if record["status"] == "ok"]
 
 
-def test_tiles_of_the_draws_of_32_k_tokens():
-    draws = {(r["pattern"], r["seed"]): r for r in ok_of("h200/dense/loaded/run32k")}
+#: The parts of the loaded run of each length.
+LOADED = {
+    "8 K": [f"pairs8k_{part}" for part in "abcde"],
+    "32 K": [f"pairs32k_{part}" for part in "abcd"],
+    "128 K": [*(f"pairs128k_{part}" for part in "abcdefg"), *(f"full128k_{gpu}" for gpu in range(4))],
+}
+
+
+def shares_of_limit(tokens: str) -> DataFrame:
+    """The share of the limit of each case of a loaded run, with its mask, draw and kernel."""
+    rows = Rows.read(RESULTS / "h200/dense/loaded").where(run=LOADED[tokens], status="ok")
+    frame = rows.frame(("pattern", "seed", "direction", "half", "tflops"))
+    return frame.assign(share=over_full(rows, "fa3+fa4", together=True).to_numpy())
+
+
+def test_the_draws_of_32_k_tokens():
+    records = [record for run in LOADED["32 K"] for record in ok_of(f"h200/dense/loaded/{run}")]
+    draws = {(r["pattern"], r["seed"]): r for r in records}
+    best = shares_of_limit("32 K").groupby(["pattern", "seed", "direction"])["share"].max()
     table = rows_of("dense.md", "mask", "first draw: tiles a row")
-    assert len(table) == 4
+    assert len(table) == 6
     for pattern, cells in table.items():
         found = []
         for seed in (0, 1):
@@ -35,8 +56,71 @@ def test_tiles_of_the_draws_of_32_k_tokens():
             assert mask.digest == record["mask_digest"]
             tiles = mask.blocks(128, 128).by_query
             count = int(tiles.num_full) + int(tiles.num_partial)
-            found += [f"{count / 256:.0f}", f"{int(tiles.num_partial) / count:.0%}".replace("%", " %")]
+            shares = int(tiles.num_partial) / count, *(best[pattern, seed, way] for way in ("forward", "backward"))
+            found += [f"{count / 256:.0f}", *(f"{share:.0%}".replace("%", " %") for share in shares)]
         assert cells == found, pattern
+
+
+def test_which_masks_miss_their_aims():
+    """The table names the masks of which the kernel with the most TFLOP/s, by medians over draws, is below the aim."""
+    table = rows_of("dense.md", "tokens, direction", "aim")
+    assert len(table) == 2 * len(LOADED)
+    for about, (aim, shown) in table.items():
+        tokens, direction = about.split(", ")
+        cases = shares_of_limit(tokens)
+        cases = cases[cases["direction"] == direction]
+        medians = cases.groupby(["pattern", "half"])[["tflops", "share"]].median().reset_index()
+        best = medians.loc[medians.groupby("pattern")["tflops"].idxmax()]
+        missed = set(best.loc[best["share"] < float(aim.removesuffix(" %")) / 100, "pattern"])
+        named = shown.replace("both sliding windows", "`full_sliding_window`, `causal_sliding_window`")
+        assert set(re.findall(r"\w+_\w+", named)) == missed, about
+
+
+def times_of(*runs: str) -> dict[tuple[str, str, str], float]:
+    """The median seconds of each kernel, direction and mask. Of several measurements the last counts."""
+    every = [record for run in runs for record in ok_of(f"h200/dense/{run}")]
+    return {(r["kernel"], r["direction"], r["mask_digest"]): r["median"] for r in every}
+
+
+def test_the_same_calls_of_8_k_tokens_in_other_runs():
+    page, kernels = (DOCS / "dense.md").read_text("utf-8"), ("fa3", "fa4", "cudnn_flex")
+    rested, earlier = times_of("run8k-32k"), times_of("loaded/run8k")
+    loaded = times_of(*(f"loaded/{run}" for run in LOADED["8 K"]))
+    longer = [
+        median(loaded[call] / rested[call] for call in loaded.keys() & rested.keys() if call[:2] == (kernel, "forward"))
+        for kernel in kernels
+    ]
+    shown = said(r"run8k-32k\): (\d+) % by `fa3`, (\d+) % by `fa4` and (\d+) % by `cudnn_flex`", page)
+    assert shown == tuple(round(100 * (ratio - 1)) for ratio in longer)
+    drawn = {r["mask_digest"] for r in ok_of("h200/dense/loaded/pairs8k_c") if r["pattern"] == "prefix_lm_document"}
+    of_fa3, of_fa4, of_cudnn = ([earlier[k, "forward", m] / loaded[k, "forward", m] for m in drawn] for k in kernels)
+    ends = [end(each) for each in (of_fa3, of_fa4 + of_cudnn) for end in (min, max)]
+    pattern = (
+        r"took ([\d.]+) to ([\d.]+) times as long by `fa3`, which merged layers then, and ([\d.]+) to ([\d.]+) times"
+    )
+    assert said(pattern, page) == tuple(round(ratio, 2) for ratio in ends)
+    common = {call: earlier[call] / loaded[call] for call in loaded.keys() & earlier.keys()}
+    short, others = (
+        [ratio for call, ratio in common.items() if (loaded[call] < 1e-3) == is_short] for is_short in (True, False)
+    )
+    found = [x for some in (short, others) for x in (len(some), round(100 * (median(some) - 1)))]
+    assert said(r"the (\d+) below a millisecond by (\d+) %, and the (\d+) others by (\d+) %", page) == tuple(found)
+
+
+def test_backwards_that_were_measured_alone_and_in_a_pair():
+    shown = said(
+        r"up to ([\d.]+) % at 128 K, ([\d.]+) % at 32 K and ([\d.]+) % at 8 K, so",
+        (DOCS / "dense.md").read_text("utf-8"),
+    )
+    for (tokens, runs), percent in zip(LOADED.items(), reversed(shown), strict=True):
+        times = times_of(*(f"loaded/{run}" for run in runs))
+        both = [
+            (seconds, times[key])
+            for (kernel, direction, mask), seconds in times.items()
+            if "+" in kernel and (key := (kernel.partition("+")[2], direction, mask)) in times
+        ]
+        most = max(max(pair) / min(pair) for pair in both) - 1
+        assert percent == pytest.approx(100 * most, abs=0.05), tokens
 
 
 @pytest.mark.parametrize("kept", [0.2, 0.5, 0.8])

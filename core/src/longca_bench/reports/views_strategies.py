@@ -99,11 +99,14 @@ def strategy_ranking(rows: Rows) -> list[Table]:
 
 
 def auto_placements(rows: Rows) -> list[Table]:
-    """The time of the placement that `auto` took, and of `contiguous`, over the time of the fastest placement."""
+    """The time of the placement that `auto` took, and of `contiguous`, over the time of the fastest placement.
+
+    Problems are left out if `auto` took each of their placements in some run: then only runs would be compared.
+    """
     found: dict[str, list[tuple[float, float | None]]] = {}
     for problem in by_problem(strategy_times(rows)):
         for way, placements in problem.groupby("way", sort=False):
-            if len(placements) > 1 and placements["is_auto"].any():
+            if placements["is_auto"].any() and not placements["is_auto"].all():
                 ratios = placements["seconds"] / placements["seconds"].min()
                 plain = ratios[placements["placed"] == "contiguous"]
                 chosen = ratios[placements["is_auto"]].iloc[0]
