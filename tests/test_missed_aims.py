@@ -53,6 +53,26 @@ def test_cells_without_the_first_call_of_a_turn():
     assert said(pattern, RESULTS) == (round(float(np.median(first)), 1), *missed.values())
 
 
+def test_backwards_without_the_copies_of_a_ring_of_one():
+    found = []
+    for name in ("peers.json", "tried/peers-chunks.json"):
+        rows = json.loads((ROOT / "results/h200/distributed" / name).read_text("utf-8"))["rows"]
+        times = {
+            (row["seqlen"], row["mask"], row["name"].partition(" ")[0]): row["milliseconds"]
+            for row in rows
+            if row["kind"] == "ours" and row["direction"] == "backward"
+        }
+        over = {about: seconds / times[*about[:2], "ulysses"] for about, seconds in times.items()}
+        found.append(over)
+    since, before = found
+    ends = []
+    for strategy in ("usp", "loongtrain"):
+        less = [1 - ratio / before[about] for about, ratio in since.items() if about[2] == strategy]
+        ends += [round(100 * min(less)), round(100 * max(less))]
+    pattern = r"backwards of `usp` take (\d+) to (\d+) % less time since, and those of `loongtrain` (\d+) to (\d+) %"
+    assert said(pattern, RESULTS) == tuple(ends)
+
+
 def single_calls() -> dict[tuple[object, ...], list[tuple[float, float]]]:
     """The shares of one GPU alone of calls by the copy engine on H200s: the kernel's calls alone, and the whole."""
     found: dict[tuple[object, ...], list[tuple[float, float]]] = {}
