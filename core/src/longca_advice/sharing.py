@@ -19,7 +19,8 @@ from longca_advice.weighing import mix_for, roles_of, weigh
 
 __all__ = ["quickest"]
 
-#: Limits for the ways that are weighed exactly: how much slower than the fastest they may look, and their number.
+#: Limits for the ways that are weighed exactly: how much slower than the fastest they may look, and their number. The
+#: first way of a strategy that has none of them is weighed too: if it is less of an extrapolation, it may rank first.
 _ALIKE, _WAYS = 1.2, 3
 
 #: Reasons against a kernel that hold for every mask.
@@ -83,16 +84,17 @@ def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
 
 def _exactly(rough: Sequence[Weighed]) -> Iterator[Weighed]:
     """The valid kernels of the ways that look quickest, weighed exactly."""
-    limit, cut = float("inf"), set[Way]()
+    limit, cut, strategies = float("inf"), set[Way](), set[str]()
     for one in rough:
         if one.seconds > limit:
             return
-        if len(cut) == _WAYS and one.way not in cut:
+        if len(cut) >= _WAYS and one.way not in cut and one.way.strategy in strategies:
             continue
         valid = all(_takes(one.way, *each) for each in zip(one.kernels, roles_of(one.kernels), strict=True))
         if valid and (found := _weighed(one.way, one.kernels)) is not None:
             limit = min(limit, _ALIKE * one.seconds)
             cut.add(one.way)
+            strategies.add(one.way.strategy)
             yield found
 
 
