@@ -45,10 +45,11 @@ def meshes(*ranks, exhaustive=()):
 def check(world, strategy, mesh, kind, placement, heads, **more):
     """Runs a case, and says whether there is a layout for it.
 
-    A ring adds up in one order, and so has equal bits. Other strategies call the kernel with other numbers of heads.
+    A ring adds up in one order, and so has equal bits. Chunks of heads may not: the kernel computes fewer at a time.
     """
     seqlen, factors = more.pop("seqlen", SEQLEN), tuple(more.pop("factors", FACTORS.get(kind, {})).items())
-    most = more.pop("most", 0.0 if strategy in ("ring_p2p", "ulysses") else EXACT)
+    chunked = strategy == "ring_all_gather" or mesh.get({"usp": "ulysses", "loongtrain": "heads"}.get(strategy), 1) > 1
+    most = more.pop("most", EXACT if chunked else 0.0)
     case = (strategy, tuple(mesh.items()), kind, seqlen, factors, placement, heads)
     found = world.run("by_transports", *case, **more)
     if isinstance(found[0], str):

@@ -84,17 +84,16 @@ def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
 
 def _exactly(rough: Sequence[Weighed]) -> Iterator[Weighed]:
     """The valid kernels of the ways that look quickest, weighed exactly."""
-    limit, cut, strategies = float("inf"), set[Way](), set[str]()
+    limit, cut = float("inf"), set[Way]()
     for one in rough:
         if one.seconds > limit:
             return
-        if len(cut) >= _WAYS and one.way not in cut and one.way.strategy in strategies:
+        if len(cut) >= _WAYS and one.way not in cut and one.way.strategy in {way.strategy for way in cut}:
             continue
         valid = all(_takes(one.way, *each) for each in zip(one.kernels, roles_of(one.kernels), strict=True))
         if valid and (found := _weighed(one.way, one.kernels)) is not None:
             limit = min(limit, _ALIKE * one.seconds)
             cut.add(one.way)
-            strategies.add(one.way.strategy)
             yield found
 
 

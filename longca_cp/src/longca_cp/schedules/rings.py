@@ -110,9 +110,9 @@ def double_ring(made: Ring, outer: int) -> Schedule:
 
 def double_ring_backward(made: Ring, outer: int) -> Schedule:
     """Backward of a ring within a ring: a window's sum goes home in the inner ring and is added in the outer one."""
-    phases: list[Phase] = []
     if made.steps == 1:
         return (Phase(0),)
+    phases: list[Phase] = []
     for window in range(outer):
         hop = made.hop(_travels(made, window, outer), "outer", made.ranks, _travellers(window, outer))
         phases += _gradient_steps(made, window * made.ranks, _copied(made, window, outer), hop)
