@@ -87,7 +87,7 @@ _HOPPER = {
 
 _KERNELS = ["fa3", "fa4", "cudnn_flex"]
 #: The parts of loaded runs by their tokens. The run of 128 K has full attention on each of its four GPUs.
-_PARTS = {
+PARTS = {
     8192: [f"pairs8k_{part}" for part in "abcde"],
     32768: [f"pairs32k_{part}" for part in "abcd"],
     131072: [*(f"pairs128k_{part}" for part in "abcdefg"), *(f"full128k_{gpu}" for gpu in range(4))],
@@ -102,7 +102,7 @@ CHARTS = (
             {"seqlen": tokens, "run": parts, "kernel": _KERNELS},
             together=True,
         )
-        for tokens, parts in _PARTS.items()
+        for tokens, parts in PARTS.items()
     ),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
     Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),

@@ -13,7 +13,7 @@ from longca import masks
 from longca_bench.reports.derived import over_full
 from longca_bench.reports.rows import Rows
 
-from .docs_pages import DOCS, RESULTS, said, table_rows
+from .docs_pages import DOCS, RESULTS, docs_module, said, table_rows
 
 
 def rows_of(page: str, *head: str) -> dict[str, list[str]]:
@@ -28,11 +28,7 @@ def ok_of(run: str) -> list[dict]:
 
 
 #: The parts of the loaded run of each length.
-LOADED = {
-    "8 K": [f"pairs8k_{part}" for part in "abcde"],
-    "32 K": [f"pairs32k_{part}" for part in "abcd"],
-    "128 K": [*(f"pairs128k_{part}" for part in "abcdefg"), *(f"full128k_{gpu}" for gpu in range(4))],
-}
+LOADED = {f"{tokens // 1024} K": parts for tokens, parts in docs_module("charts").PARTS.items()}
 
 
 def shares_of_limit(tokens: str) -> DataFrame:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from longca.manifests import Layout
 from longca_cp.exchange import Axis, Order, Transfer, all_to_all
-from longca_cp.heads import each
+from longca_cp.heads import chunk_of, each
 from longca_cp.pushed_heads import PushedHeads
 
 __all__ = ["Arrival", "HeadExchange", "beside", "by_token", "put_together", "take_apart"]
@@ -121,7 +121,7 @@ class HeadExchange:
         ranks, parts = self._axis.size, []
         for x in tensors:
             part = take_apart(x, ranks)
-            parts.append(part[:, :, _of(part.shape[2], chunk, chunks)])
+            parts.append(part[:, :, chunk_of(part.shape[2], chunk, chunks)])
         widths = [part.shape[2] for part in parts]
         sent = torch.cat(parts, dim=2).flatten(0, 1)  # [ranks · Tl, all tensors' heads, D]
         mine = self._tokens[self._axis.index]
@@ -178,12 +178,7 @@ def _put(received: Tensor, into: Sequence[Tensor], ranks: int, chunk: int, chunk
     sizes = [each(x.shape[1], ranks) for x in into]
     parts = received.split([size // chunks for size in sizes], dim=2)
     for part, x, size in zip(parts, into, sizes, strict=True):
-        put_together(part, x, _of(size, chunk, chunks))
-
-
-def _of(heads: int, chunk: int, chunks: int) -> slice:
-    """The place of a chunk among the heads of one rank."""
-    return slice(heads * chunk // chunks, heads * (chunk + 1) // chunks)
+        put_together(part, x, chunk_of(size, chunk, chunks))
 
 
 def by_token(lse: Tensor) -> Tensor:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["each", "heads_of"]
+__all__ = ["chunk_of", "each", "heads_of"]
 
 
 def each(heads: int, ranks: int) -> int:
     """Heads that one rank has."""
     return max(heads // ranks, 1)
+
+
+def chunk_of(heads: int, chunk: int, chunks: int) -> slice:
+    """The place of a chunk among the heads of one rank."""
+    return slice(heads * chunk // chunks, heads * (chunk + 1) // chunks)
 
 
 def heads_of(x: Tensor, rank: int, ranks: int, chunks: int = 1) -> Tensor:

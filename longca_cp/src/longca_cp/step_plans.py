@@ -11,6 +11,7 @@ from torch import Tensor
 from longca.kernels.base import Kernel, Plan, fill, nothing_seen
 from longca.manifests import Layout, Problem
 from longca.manifests.resolve import step_problems
+from longca_cp.heads import chunk_of
 
 __all__ = ["Gradients", "Saved", "StepPlans", "attend", "differentiate", "plan_chunks", "plan_steps"]
 
@@ -59,7 +60,7 @@ def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chun
         chunks: Number of chunks of heads that have the plans in common. With several, all heads share a mask.
     """
     asked = step_problems(problem, layout)[rank]
-    return tuple(None if step is None else kernel.plan(_chunk_of(step, chunks)) for step in asked)
+    return tuple(None if step is None else kernel.plan(_problem_of(step, chunks)) for step in asked)
 
 
 def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
@@ -76,16 +77,14 @@ def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chu
     if step is None:
         return (None,) * chunks
     if step.concrete_mask.heads == 1:
-        return (kernel.plan(_chunk_of(step, chunks)),) * chunks
-    parts = (_chunk_of(step, chunks, chunk) for chunk in range(chunks))
+        return (kernel.plan(_problem_of(step, chunks)),) * chunks
+    parts = (_problem_of(step, chunks, chunk) for chunk in range(chunks))
     return tuple(None if part.concrete_mask.is_empty else kernel.plan(part) for part in parts)
 
 
-def _chunk_of(step: Problem, chunks: int, chunk: int = 0) -> Problem:
+def _problem_of(step: Problem, chunks: int, chunk: int = 0) -> Problem:
     """The problem of one of `chunks` equal chunks of a step's heads."""
-    heads_q, heads_kv = (
-        range(each * chunk // chunks, each * (chunk + 1) // chunks) for each in (step.heads_q, step.num_heads_kv)
-    )
+    heads_q, heads_kv = (range(heads)[chunk_of(heads, chunk, chunks)] for heads in (step.heads_q, step.num_heads_kv))
     return step.narrowed(heads_q, heads_kv)
 
 
