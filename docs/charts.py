@@ -15,7 +15,7 @@ from typing import Any
 
 import choosing_chart
 import timeline_chart
-from pandas import DataFrame
+from pandas import DataFrame, Series
 from PIL import Image
 
 from longca_bench.reports.chart_by_kept import draw_by_kept
@@ -88,24 +88,34 @@ _HOPPER = {
 _KERNELS = ["fa3", "fa4", "cudnn_flex"]
 #: The parts of loaded runs by their tokens. The run of 128 K has full attention on each of its four GPUs.
 PARTS = {
-    8192: [f"pairs8k_{part}" for part in "abcde"],
+    8192: ["pairs8k"],
     32768: [f"pairs32k_{part}" for part in "abcd"],
     131072: [*(f"pairs128k_{part}" for part in "abcdefg"), *(f"full128k_{gpu}" for gpu in range(4))],
 }
 _LOADED = "results/h200/dense/loaded"
+
+
+def _is_dense(rows: DataFrame) -> Series:
+    return rows["pattern"] != "uniform_block_sparse"
+
 
 CHARTS = (
     *(
         Chart(
             f"dense-{tokens // 1024}k.png",
             _LOADED,
-            {"seqlen": tokens, "run": parts, "kernel": _KERNELS},
+            {"seqlen": tokens, "run": parts, "kernel": _KERNELS, "condition": _is_dense},
             together=True,
         )
         for tokens, parts in PARTS.items()
     ),
     Chart("predicted.png", "results/h200/advice/leave_out.csv", drawn=(choosing_chart.draw, choosing_chart.figures)),
-    Chart("sparse-kept.png", "results/h200/sparse", drawn=(draw_by_kept, curves)),
+    Chart(
+        "sparse-kept.png",
+        "results/h200/sparse",
+        {"condition": lambda rows: rows["run"] != "unequal"},
+        drawn=(draw_by_kept, curves),
+    ),
     Chart(
         "sparse-kept-hopper.png",
         "results/h200/sparse",

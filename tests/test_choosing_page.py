@@ -12,7 +12,7 @@ import pytest
 
 from longca_bench.reports.rows import Rows
 
-from .docs_pages import DOCS, docs_module
+from .docs_pages import DOCS, docs_module, results_module
 from .imports import ROOT
 
 PAGE = DOCS / "choosing.md"
@@ -56,6 +56,10 @@ def test_outputs_are_what_commands_print(block):
     before, after = words(block.body), words(now)
     alike = len(before) == len(after) and all(map(same, before, after))
     assert alike, f"python docs/shown_output.py writes the pages again; {block.command} prints\n{now}"
+
+
+def test_the_width_of_the_terminal():
+    assert f"a terminal of {shown()._TABLE} columns" in PAGE.read_text(encoding="utf-8")
 
 
 def test_there_are_questions_of_every_kind():
@@ -115,6 +119,19 @@ def test_the_chart_has_every_call_and_every_pattern():
     errors = json.loads(record.with_suffix(".json").read_text("utf-8"))["errors"]
     calls = sum(errors[name]["calls"] for name in ("all", "short or of other blocks"))
     assert len(chart.points(Rows.read(record.with_suffix(".csv")))) == calls
+
+
+def test_block_sparse_calls_with_and_without_a_prediction():
+    """The page says that both columns together are the block-sparse calls of two rows of the first table."""
+    from longca_advice.evidence import shipped
+
+    script = results_module("leave_out")
+    found = json.loads((ROOT / "results" / "h200" / "advice" / "leave_out.json").read_text("utf-8"))
+    whole = found["block-sparse without the whole pattern"]["errors"]
+    usual = found["errors"]["block-sparse"]
+    apart = [row for row in shipped() if row.run.run == script.APART and script._sparse(row)]
+    both = usual["calls"] + usual["unpredicted"] + len(apart)
+    assert whole["calls"] + whole["unpredicted"] == both
 
 
 def test_what_is_said_of_the_evidence_is_so():

@@ -24,7 +24,7 @@ def test_how_many_cells_of_peers_miss_their_aim():
         tokens = table.title.partition(" K tokens")[0].rpartition(" ")[2]
         for row in table.rows:
             found[tokens] += [row[4].value, row[7].value] if row[0].text.startswith("– ") else []
-    pattern = r"They are missed in (\d+) and in (\d+) of (\d+) cells"
+    pattern = r"These aims are missed in (\d+) and in (\d+) of (\d+) cells"
     missed = sum(each < 1.05 for each in found["16"]), sum(each < 1.02 for each in found["64"])
     assert said(pattern, RESULTS) == (*missed, len(found["16"]))
     assert len(found["16"]) == len(found["64"])
@@ -110,6 +110,7 @@ def test_what_missed_aims_of_peers_need():
     table = table_rows(RESULTS, "tokens", "mask", "direction", "strategy", "peers")
     assert {tuple(row[:4]): sorted(row[5].split(", ")) for row in table} == {k: sorted(v) for k, v in needed.items()}
     assert {tuple(row[:4]): row[6] for row in table} == ours
+    assert [row[-1] for row in table].count("all runs reach it") == 4, "the page has their number"
     assert sum(map(len, needed.values())) == said(r"has the other (\d+) missed cells", RESULTS)[0]
     single = single_calls()
     for *about, _, need, _, alone, whole, cause in table:
@@ -124,6 +125,7 @@ def test_what_missed_aims_of_peers_need():
             assert all(max(calls, share) < least for calls, share in measured), about
         elif cause == "all runs reach it":
             assert reached == len(measured), about
+            assert min(share for _, share in measured) > max(calls for calls, _ in measured), "calls alone are no limit"
         elif measured:
             assert cause == f"{reached} of {len(measured)} runs reach{'es' * (reached == 1)} it", about
             alone_misses = all(calls < least for calls, share in measured if share < most)

@@ -88,7 +88,7 @@ def test_the_same_calls_of_8_k_tokens_in_other_runs():
     ]
     shown = said(r"run8k-32k\): (\d+) % by `fa3`, (\d+) % by `fa4` and (\d+) % by `cudnn_flex`", page)
     assert shown == tuple(round(100 * (ratio - 1)) for ratio in longer)
-    drawn = {r["mask_digest"] for r in ok_of("h200/dense/loaded/pairs8k_c") if r["pattern"] == "prefix_lm_document"}
+    drawn = {r["mask_digest"] for r in ok_of("h200/dense/loaded/pairs8k") if r["pattern"] == "prefix_lm_document"}
     of_fa3, of_fa4, of_cudnn = ([earlier[k, "forward", m] / loaded[k, "forward", m] for m in drawn] for k in kernels)
     ends = [end(each) for each in (of_fa3, of_fa4 + of_cudnn) for end in (min, max)]
     pattern = (
@@ -119,6 +119,20 @@ def test_backwards_that_were_measured_alone_and_in_a_pair():
         assert percent == pytest.approx(100 * most, abs=0.05), tokens
 
 
+def test_unequal_blocks_over_uniform_ones():
+    best = {}
+    for r in ok_of("h200/sparse/unequal"):
+        key = (r["heads_q"], r["heads_kv"], r["factors"].get("kept"), r["direction"], r["pattern"])
+        best[key] = max(best.get(key, 0), r["tflops"])
+    table = table_rows((DOCS / "sparse.md").read_text("utf-8"), "heads", "kept", "forward", "backward")
+    assert len(table) == 6
+    for heads, kept, *shares in table:
+        about = (*map(int, heads.split(":")), float(kept.removesuffix(" %")) / 100)
+        for direction, share in zip(("forward", "backward"), shares, strict=True):
+            unequal, uniform = (best[*about, direction, f"{kind}_block_sparse"] for kind in ("variable", "uniform"))
+            assert share == f"{unequal / uniform:.2f}", (heads, kept, direction)
+
+
 @pytest.mark.parametrize("kept", [0.2, 0.5, 0.8])
 def test_unequal_blocks_are_as_fast_as_their_tiles_are_full(kept):
     found = [r for r in ok_of("h100/sparse/newer") if r["kernel"] == "cudnn_flex" and r["seqlen"] == 32768]
@@ -139,6 +153,15 @@ def test_launches_around_the_backward_at_128_k_tokens():
     others = median(row["others"] for row in parts if row["kernel"] == "fa4" and row["direction"] == "backward")
     (shown,) = said(r"take time too: ([\d.]+) ms at 32 K", (DOCS / "dense.md").read_text("utf-8"))
     assert shown == pytest.approx(others * 1e3, abs=0.005)
+
+
+def test_host_time_of_a_call_on_a_gpu():
+    rows = json.loads((RESULTS / "h200/core/host_cost.json").read_text("utf-8"))["rows"]
+    found = {(r["mode"], r["pass"], r["kernel"]): f"{r['added']:.0f} ({r['function'] - r['bare']:.0f})" for r in rows}
+    table = table_rows((DOCS / "costs.md").read_text("utf-8"), "mode", "pass", "`fa3`")
+    assert {(mode, what): cells for mode, what, *cells in table} == {
+        (mode, what): [found[mode, what, kernel] for kernel in ("fa3", "fa4", "cudnn_flex")] for mode, what, _ in found
+    }
 
 
 def test_host_time_by_the_way_in_which_shared_memory_is_found():

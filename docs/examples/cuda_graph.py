@@ -107,6 +107,8 @@ def main() -> None:
     parser.add_argument("--kernel", default="auto")
     parser.add_argument("--seqlen", type=int, default=4096)
     asked = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("a CUDA graph needs a CUDA device, and torch sees none here")
     mask = masks.build("causal", asked.seqlen)
     layer = Layer(mask, asked.kernel).to("cuda", torch.bfloat16)
     first, dout, x = (torch.randn(asked.seqlen, 512, device="cuda", dtype=torch.bfloat16) for _ in range(3))

@@ -1,5 +1,6 @@
 """The jobs of results: out, lse and gradients of strategies beside those of one process."""
 
+import logging
 import tempfile
 import warnings
 from unittest import mock
@@ -189,6 +190,24 @@ def two_layers(size, compiled):
         mine = grads([layout.shard(x, rank) for x in given], function, **about)
     alone = [layout.shard(x, rank) for x in grads(given, twice, kernel="naive")]
     return max((a - b).abs().max().item() for a, b in zip(mine, alone, strict=True))
+
+
+def announced_by(size):
+    """The lines of `auto` that this rank logs in a call."""
+    mask, mesh, lines = masks.build("causal", 44), mesh_of((("ring", size),)), []
+    listener = logging.Handler(logging.INFO)
+    listener.emit = lambda record: lines.append(record.getMessage())
+    log = logging.getLogger("longca")
+    log.addHandler(listener)
+    log.setLevel(logging.INFO)
+    try:
+        about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "auto"}
+        layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+        longca.attention(*[layout.shard(x, mesh.get_rank()) for x in inputs(44, (4, 2), "float64")[:3]], mask, **about)
+    finally:
+        log.removeHandler(listener)
+        log.setLevel(logging.NOTSET)
+    return [line for line in lines if line.startswith("attention: ")]
 
 
 def in_part_of_a_mesh(size):

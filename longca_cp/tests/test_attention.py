@@ -56,6 +56,13 @@ def test_a_ring_takes_a_layout_of_another_mask_of_as_many_tokens(world):
 
 
 @sizes(2)
+def test_the_first_rank_alone_logs_the_choices_of_auto(world):
+    first, second = world.run("announced_by", 2)
+    assert any("causal of 44 tokens" in line for line in first)
+    assert second == []
+
+
+@sizes(2)
 def test_what_one_rank_asks_by_itself_changes_nothing_for_all(world):
     assert world.run("asked_by_one_rank", 2) == [[20, 4, 8]] * 2
 

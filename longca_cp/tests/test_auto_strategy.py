@@ -72,7 +72,9 @@ def test_a_prediction_that_extrapolates_is_a_warning(caplog):
     lay_out(masks.build("full", 2**20), heads=(4, 4))  # fewer heads than ranks, so that ranks share the tokens
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert "The prediction extrapolates: 131072 tokens; measured up to " in record.getMessage(), "a step's"
+    assert "The prediction extrapolates: 131072 tokens in tiles of 128; measured up to " in record.getMessage(), (
+        "a step's"
+    )
 
 
 def test_the_dims_of_a_mesh_say_which_strategies_there_are():

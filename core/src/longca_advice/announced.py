@@ -76,8 +76,10 @@ def explained(found: Candidate | Weighed, about: str, sentences: Sequence[str], 
         fits: Whether the choice fits into the memory.
     """
     proof = found.proof
-    learnt = f"learnt from {proof.records} measured calls, the nearest in {proof.nearest}"
-    said = [f"predicted to take {interval(found.seconds, *found.interval)}, {learnt}", *sentences]
+    said = [
+        f"predicted to take {interval(found.seconds, *found.interval)}, {proof.learnt}, the nearest in {proof.nearest}",
+        *sentences,
+    ]
     if proof.outside:
         said.append(f"The prediction extrapolates: {'; '.join(proof.outside)}")
     if proof.versions:

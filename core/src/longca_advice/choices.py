@@ -53,6 +53,11 @@ class Proof:
     notes: tuple[str, ...] = ()
 
     @property
+    def learnt(self) -> str:
+        """The number of measured calls, in words."""
+        return f"learnt from {self.records} measured call{'s' * (self.records != 1)}"
+
+    @property
     def extrapolates(self) -> bool:
         """Whether the problem lies outside the evidence."""
         return bool(self.outside)

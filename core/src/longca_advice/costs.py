@@ -6,7 +6,7 @@ made on first use. The prediction says so if a problem lies outside the evidence
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import log2
@@ -155,6 +155,10 @@ class CostModel:
         """The kernels that there is evidence of, on a device with a vendor's name."""
         return frozenset(kernel for on, kernel, _ in self._measured if on == device)
 
+    def dtypes_of(self, kernels: Collection[str], device: str) -> tuple[str, ...]:
+        """The data types of measured calls of some kernels on a device with a vendor's name."""
+        return tuple(sorted({key.dtype for key, _ in self._rows if key.device == device and key.kernel in kernels}))
+
     def knows(self, key: Key) -> bool:
         """Whether any evidence may say something of a kernel's calls: of some form, head dimension and data type."""
         return (key.device, key.kernel, key.direction) in self._measured
@@ -232,10 +236,11 @@ def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     if near.dtype != key.dtype:
         yield f"{key.dtype}; measured is {near.dtype}"
     shortest, longest = group.lengths
+    length = f"{int(call.work.tokens) * TILE} tokens in tiles of {TILE}"
     if call.work.tokens > _BEYOND * longest:
-        yield f"{int(call.work.tokens) * TILE} tokens; measured up to {int(longest) * TILE}"
+        yield f"{length}; measured up to {int(longest) * TILE}"
     if call.work.tokens * _BEYOND < shortest:
-        yield f"{int(call.work.tokens) * TILE} tokens; measured from {int(shortest) * TILE}"
+        yield f"{length}; measured from {int(shortest) * TILE}"
     thinnest, _ = group.densities
     if _density(call.work) * _BEYOND < thinnest:
         yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"

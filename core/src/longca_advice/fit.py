@@ -33,7 +33,7 @@ _AMPLITUDE, _NOISE = 0.08, 0.02
 _OTHER_PATH = 1.0
 
 #: From this factor on, a path counts as other code and is fitted without the other paths.
-_IRREGULAR = 1.5
+_IRREGULAR = 1.25
 
 #: With fewer measured calls than this, only the time of a tile is fitted.
 _FEW = 4
@@ -57,13 +57,13 @@ class Call(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The work's path, apart for small blocks without groups of heads.
+        """The work's path, apart for small blocks and blocks of unequal sizes without groups of heads.
 
-        Some kernels fill a tile with a small block's queries of all heads of a group. One head leaves it partly empty.
+        Some kernels fill a tile with a block's queries of all heads of a group. One head leaves it partly empty.
         """
         form, _, block = self.work.path.partition("/")
-        is_small = form == Form.BLOCK_SPARSE and block.isdigit() and int(block) < TILE
-        return f"{self.work.path}/ungrouped" if is_small and self.heads_q == self.heads_kv else self.work.path
+        fills_tiles = form != Form.BLOCK_SPARSE or (block.isdigit() and int(block) >= TILE)
+        return self.work.path if fills_tiles or self.heads_q != self.heads_kv else f"{self.work.path}/ungrouped"
 
 
 class Prediction(NamedTuple):

@@ -188,16 +188,30 @@ def _too_large(asked: Asked, ranks: int) -> Refused | None:
 
 def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:
     """Remarks on evidence that does not answer the question, or that is of another GPU."""
-    what = "no evidence of such calls" if asked.device_name in asked.costs.devices else "no evidence"
     if asked.measured is not None and found.choices:
+        what = "no evidence of such calls" if asked.device_name in asked.costs.devices else "no evidence"
         yield f"there is {what} on {asked.device_name}. The times are from evidence {asked.measured_elsewhere}"
     measured = asked.costs.kernels_on(asked.device_name) - set(asked.registry.kernels)
     if measured and len(asked.kernels) == len(asked.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"
     if found.choices or not found.unmeasured or any(one.strategy for one in found.unmeasured):
         return
-    others = ", ".join(asked.costs.devices) or "no device"
-    yield (
-        f"there is {what} on {asked.device_name}; the valid choices are listed in the plugins' order and not ranked. "
-        f"There is evidence on {others}. Measure on the device with `longca run`"
-    )
+    what, advice = _lacking(asked, [one.kernel for one in found.unmeasured])
+    yield f"there is {what}; the valid choices are listed in the plugins' order and not ranked. {advice}"
+
+
+def _lacking(asked: Asked, kernels: Sequence[str]) -> tuple[str, str]:
+    """The evidence that valid kernels lack on the problem's device, and what to do."""
+    costs, name, problem = asked.costs, asked.device_name, asked.problem
+    if name not in costs.devices:
+        others = ", ".join(costs.devices) or "no device"
+        return f"no evidence on {name}", f"There is evidence on {others}. Measure on the device with `longca run`"
+    pattern, seqlen = problem.concrete_mask.pattern or "MASK", problem.concrete_mask.seqlen_q
+    sizes = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.head_dim} --dtype {problem.dtype}"
+    measure = f"easure on the device with `longca run {pattern} --seqlen {seqlen} {sizes}`"
+    dtypes = costs.dtypes_of(kernels, name)
+    if dtypes and problem.dtype not in dtypes:
+        measured = " and ".join(dtypes)
+        what = f"no evidence of {problem.dtype} calls on {name}, and some of {measured} calls"
+        return what, f"Ask with --dtype {dtypes[0]}, or m{measure}"
+    return f"no evidence of {'such calls of ' * bool(dtypes)}these kernels on {name}", f"M{measure}"

@@ -94,7 +94,7 @@ def test_the_fastest_on_the_same_problem_is_taken():
     assert choice.kernel == "naive"
     assert choice.level == logging.INFO
     assert "naive for causal_document of 1024 tokens: predicted to take 1 s (" in choice.announcement
-    assert "learnt from 1 measured calls, the nearest in this machine" in choice.reason
+    assert "learnt from 1 measured call, the nearest in this machine" in choice.reason
     assert "Next is lean with 2 s (" in choice.reason
 
 
@@ -128,7 +128,7 @@ def test_what_short_masks_take_does_not_decide_for_long_ones():
     choice = choose(long, toys)
     assert choice.kernel == "lean"
     assert choice.level == logging.WARNING
-    assert "The prediction extrapolates: 32768 tokens; measured up to 2048" in choice.reason
+    assert "The prediction extrapolates: 32768 tokens in tiles of 128; measured up to 2048" in choice.reason
 
 
 def test_naive_comes_after_what_may_be_as_fast_where_the_prediction_extrapolates():

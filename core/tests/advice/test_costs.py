@@ -84,8 +84,8 @@ def test_the_same_head_dimension_goes_before_the_same_dtype():
     [
         (call(seqlen=16384), ()),
         (call(seqlen=20480), ()),  # by a quarter, and no more
-        (call(seqlen=32768), ("32768 tokens; measured up to 16384",)),
-        (call(seqlen=1024), ("1024 tokens; measured from 2048",)),
+        (call(seqlen=32768), ("32768 tokens in tiles of 128; measured up to 16384",)),
+        (call(seqlen=1024), ("1024 tokens in tiles of 128; measured from 2048",)),
         (call("causal_sliding_window", 8192, window=256), ("4.6% of the tiles; measured from 50.4%",)),
     ],
     ids=range(5),

@@ -49,8 +49,12 @@ def test_what_fits_comes_first_and_the_quickest_of_it(mask, training):
 @pytest.mark.parametrize("heads", [(64, 64), (64, 8), (32, 32)])
 def test_blocks_of_unequal_sizes_are_computed_by_kernels_that_were_measured_with_them(heads):
     found = recommend(masks.sample("variable_block_sparse", 32768), heads=heads, device="h200")
-    assert not any("measured are" in text for text in found.choices[0].proof.outside)
-    unseen = [choice for choice in found.choices if any("measured are" in text for text in choice.proof.outside)]
+
+    def is_unseen(choice):
+        return any("measured are" in text and "with such" not in text for text in choice.proof.outside)
+
+    assert not is_unseen(found.choices[0])
+    unseen = [choice for choice in found.choices if is_unseen(choice)]
     assert unseen, "a kernel that was measured with equal blocks alone is in the ranking"
     for choice in unseen:
         before = found.choices[: found.choices.index(choice)]
@@ -152,7 +156,19 @@ def test_a_gpu_without_evidence_is_ranked_by_another_one_of_its_compute_capabili
 def test_calls_of_which_nothing_is_known_are_not_told_of_a_device_without_evidence():
     found = ask(head_dim=100)
     assert not found.choices
-    assert "no evidence of such calls on NVIDIA H200" in found.notes[-1]
+    assert "there is no evidence of bfloat16 calls on NVIDIA H200, and some of float32 calls; " in found.notes[-1]
+    assert " --head-dim 100 --dtype bfloat16`" in found.notes[-1]
+
+
+def test_a_data_type_that_was_not_measured_is_told_beside_the_measured_one():
+    append(row("naive", dtype="float32"))
+    found = ask(device="Some GPU", kernels=("naive",), training=False)
+    assert [one.kernel for one in found.unmeasured] == ["naive"]
+    assert found.notes[-1] == (
+        "there is no evidence of bfloat16 calls on Some GPU, and some of float32 calls; the valid choices are listed "
+        "in the plugins' order and not ranked. Ask with --dtype float32, or measure on the device with `longca run "
+        "causal --seqlen 8192 --heads 32:8 --head-dim 128 --dtype bfloat16`"
+    )
 
 
 def test_memory_decides_what_fits():

@@ -417,7 +417,7 @@ def test_what_is_unsupported_says_why_and_what_is_not(monkeypatch):
     with pytest.raises(UnsupportedError) as raised:
         longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel="refuses")
     message = str(raised.value)
-    assert "refuses runs on CUDA devices (compute capability >=9.0)" in message
+    assert "refuses runs on CUDA devices of compute capability >=9.0; " in message
     assert "this device is a CPU" in message
     assert message.endswith("Valid here: takes, takes_too.")
 

@@ -73,11 +73,11 @@ def test_auto_takes_a_verified_kernel_if_its_choice_fails(registry, caplog):
         asked.append(problem)
         return Choice("fake" if problem.allow_unverified else "naive", "the choice", "it is first")
 
-    assert choose_first(registry, PROBLEM, choose) == "naive"
+    assert choose_first(registry, PROBLEM, choose).kernel == "naive"
     assert asked == [PROBLEM, replace(PROBLEM, allow_unverified=False)]
     assert "fake is not verified on Fake A100 (compute capability 8.0): dq is wrong" in caplog.text
     note(passed=True)
-    assert choose_first(registry, PROBLEM, choose) == "fake"
+    assert choose_first(registry, PROBLEM, choose).kernel == "fake"
 
 
 @pytest.mark.parametrize(

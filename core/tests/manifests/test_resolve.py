@@ -46,7 +46,7 @@ def test_the_first_offer_that_covers_the_problem_is_used():
             {},
             {"device": CPU},
             "device",
-            r"fake runs on CUDA devices \(compute capability >=8.0\); this device is a CPU.",
+            r"fake runs on CUDA devices of compute capability >=8.0; this device is a CPU.",
         ),
         (
             {"verified_on": "==9.0"},
@@ -127,7 +127,7 @@ def test_the_reasons_are_those_of_the_nearest_offer():
         (
             [{"verified_on": "==9.0"}, {"verified_on": None, "expected_on": "==10.0"}],
             {"device": SM80},
-            "fake needs compute capability ==9.0 or ==10.0; this device has 8.0.",
+            "fake needs compute capability ==9.0 (verified) or ==10.0 (expected); this device has 8.0.",
         ),
         # An offer that is refused for another reason too says nothing about this one.
         (

@@ -57,7 +57,7 @@ def test_other_devices_are_refused_as_ever():
     assert code(device=Device("cuda", (13, 0))) == ["device"]
     assert code(device=Device("cuda")) == ["device"]
     (reason,) = resolve_manifest(manifest(), problem(Device("cpu"))).reasons
-    assert reason.offered == "fake runs on CUDA devices (compute capability ==9.0 or >=8.0,<13)"
+    assert reason.offered == "fake runs on CUDA devices of compute capability ==9.0 (verified) or >=8.0,<13 (expected)"
 
 
 def test_a_problem_may_allow_it():

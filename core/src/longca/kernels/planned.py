@@ -18,6 +18,7 @@ from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
+from longca_advice.announced import log
 from longca_advice.auto_kernel import choose
 
 __all__ = ["PLANS", "Planned", "Settings", "plan_ahead", "planned", "problem_of"]
@@ -155,7 +156,9 @@ def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: 
 def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
     registry = plugins.registry()
     if name == "auto":
-        name = choose_first(registry, problem, lambda asked: choose(asked, registry))
+        choice = choose_first(registry, problem, lambda asked: choose(asked, registry))
+        log(choice)
+        name = choice.kernel
     else:
         verdict = registry.resolve(name, problem)
         if not verdict:

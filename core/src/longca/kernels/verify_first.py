@@ -22,7 +22,7 @@ from longca.manifests import Device, Layout, Offer, Problem, Verdict
 from longca.manifests.verified import Standing, check_of, standing, verified_path
 from longca.plain_text import plain_text
 from longca.plugins import Registry
-from longca_advice.announced import Choice, log
+from longca_advice.announced import Choice
 
 __all__ = ["choose_first", "verify_first"]
 
@@ -49,8 +49,8 @@ def verify_first(registry: Registry, verdict: Verdict, device: Device) -> None:
 
 def choose_first(
     registry: Registry, problem: Problem, choose: Callable[[Problem], Choice], layout: Layout | None = None
-) -> str:
-    """The kernel that `auto` chooses, after it was verified. If that fails, the choice is among verified kernels.
+) -> Choice:
+    """The choice of `auto`, after its kernel was verified. If that fails, the choice is among verified kernels.
 
     Args:
         registry: The registry of the kernels.
@@ -68,8 +68,7 @@ def choose_first(
     except VerificationError as error:
         _log.warning("attention: %s. Now a verified kernel is chosen", error)
         choice = choose(replace(problem, allow_unverified=False))
-    log(choice)
-    return choice.kernel
+    return choice
 
 
 def _verify(registry: Registry, kernel: str, offers: Sequence[Offer], device: Device) -> None:

@@ -105,6 +105,9 @@ _ACCEPTS: dict[str, Callable[[str, Sequence[Offer], Problem], str]] = {
 
 
 def capabilities(offers: Sequence[Offer]) -> str:
-    """The compute capabilities of some offers in words."""
-    every = dict.fromkeys(text for offer in offers for text in (offer.verified_on, offer.expected_on) if text)
-    return f"compute capability {' or '.join(every)}"
+    """The compute capabilities of some offers in words. It says which are verified and which are expected to work."""
+    verified = dict.fromkeys(offer.verified_on for offer in offers if offer.verified_on)
+    expected = dict.fromkeys(offer.expected_on for offer in offers if offer.expected_on)
+    if not (verified and expected):
+        return f"compute capability {' or '.join((*verified, *expected))}"
+    return f"compute capability {' or '.join(verified)} (verified) or {' or '.join(expected)} (expected)"

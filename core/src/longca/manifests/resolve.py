@@ -108,10 +108,10 @@ def _objections(manifest: KernelManifest, offer: Offer, problem: Problem) -> Ite
 def _about_mask(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
     mask = problem.mask
     if not mask.admits(offer.form):
-        yield Reason("form", f"this is a {mask.label}", f"{name} takes {offer.form} masks here")
+        yield Reason("form", f"this is a {mask.noun}", f"{name} takes {offer.form} masks here")
         return
     if offer.most is not None and (count := mask.count(offer.form)) > offer.most:
-        yield Reason("form", f"this {mask.label} takes {count}", f"{name} takes at most {offer.most} {offer.form}")
+        yield Reason("form", f"this {mask.noun} takes {count}", f"{name} takes at most {offer.most} {offer.form}")
     if offer.form is Form.BLOCK_SPARSE:
         yield from _about_blocks(name, offer, problem)
     if not mask.is_square and not offer.unequal_lengths:
@@ -145,7 +145,7 @@ def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
     elif found is not Standing.NOT_OFFERED:
         return
     elif device.kind == "cpu":
-        yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices ({capabilities([offer])})")
+        yield Reason("device", "this device is a CPU", f"{name} runs on CUDA devices of {capabilities([offer])}")
     elif not offer.runs_on("cuda"):
         yield Reason("device", f"this device is {device}", f"{name} runs on CPUs")
     else:
@@ -212,7 +212,7 @@ def _about_backward(name: str, offer: Offer, problem: Problem) -> Iterator[Reaso
 def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
     """One reason for all offers, if no offer takes the mask's form."""
     mask = problem.mask
-    asked = f"a {mask.label} is none of these"
+    asked = f"a {mask.noun} has none of these forms"
     taken: dict[str, None] = {}
     for offer in manifest.offers:
         text = str(offer.form)
@@ -223,7 +223,7 @@ def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
         elif offer.form is Form.DENSE and isinstance(mask, Mask):
             # Every mask is dense but for its size.
             text += f" (at most {_billions(MAX_DENSE_CELLS)} entries)"
-            asked = f"a {mask.label} has {_billions(mask.heads * mask.seqlen_q * mask.seqlen_k)} entries"
+            asked = f"a {mask.noun} has {_billions(mask.heads * mask.seqlen_q * mask.seqlen_k)} entries"
         taken[text] = None
     return Reason("form", asked, f"{manifest.name} takes {', '.join(taken)}")
 

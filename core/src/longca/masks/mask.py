@@ -35,6 +35,10 @@ class Admits(Protocol):
         """The name of the mask in a message."""
 
     @property
+    def noun(self) -> str:
+        """The mask in a sentence, after an article."""
+
+    @property
     def heads(self) -> int:
         """Number of heads with masks of their own. 1 if all heads share one mask."""
 
@@ -168,6 +172,11 @@ class Mask(ABC):
         """The name of the mask in a message: its pattern and size."""
         size = f"{self.seqlen_q}" if self.is_square else f"{self.seqlen_q} × {self.seqlen_k}"
         return f"{self.pattern or 'mask'} of {size} tokens"
+
+    @property
+    def noun(self) -> str:
+        """The mask in a sentence, after an article."""
+        return self.label.replace(self.pattern, f"{self.pattern} mask", 1) if self.pattern else self.label
 
     # Conversions
 

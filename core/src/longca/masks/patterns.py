@@ -58,6 +58,11 @@ class Pattern:
         return self.name
 
     @property
+    def noun(self) -> str:
+        """A mask of the pattern in a sentence, after an article."""
+        return f"{self.name} mask"
+
+    @property
     def heads(self) -> int:
         """2 if heads may differ, so that only kernels that take such masks are listed. Else 1."""
         return 2 if self.per_head else 1

@@ -22,7 +22,7 @@ from longca.kernels.base import check_mask, device_of
 from longca.manifests import Device, Layout, Problem
 from longca.manifests.step_cuts import rank_areas
 from longca.masks import Mask
-from longca.parallel.meshes import axis_sizes, check_member, groups_of, named_sizes, one_host, runnable
+from longca.parallel.meshes import axis_sizes, groups_of, is_first, named_sizes, one_host, runnable
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
 from longca_advice.announced import log
@@ -253,7 +253,7 @@ def _chosen(
         if not isinstance(mesh, DeviceMesh):
             log(made.choice)
             return made.strategy, made.placement
-        if not any(check_member(mesh)):
+        if is_first(mesh):
             log(made.choice)
         return _agree(mesh, (made.strategy, made.placement))
 

@@ -17,7 +17,17 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 
-__all__ = ["axis_sizes", "check_member", "groups_of", "mesh_dims", "named_sizes", "one_host", "rank_in", "runnable"]
+__all__ = [
+    "axis_sizes",
+    "check_member",
+    "groups_of",
+    "is_first",
+    "mesh_dims",
+    "named_sizes",
+    "one_host",
+    "rank_in",
+    "runnable",
+]
 
 #: Ranks of a host if the environment does not give their number.
 _PER_HOST = 8
@@ -136,6 +146,15 @@ def check_member(mesh: DeviceMesh) -> Sequence[int]:
     if coordinate is None:
         raise RequestError("this process is not in the mesh; only its ranks take part in the strategy")
     return coordinate
+
+
+def is_first(mesh: DeviceMesh) -> bool:
+    """Whether this process is the first rank of a mesh.
+
+    Raises:
+        RequestError: It is not in the mesh.
+    """
+    return not any(check_member(mesh))
 
 
 def _check_order(mesh: DeviceMesh) -> None:

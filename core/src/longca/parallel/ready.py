@@ -20,10 +20,11 @@ from longca.kernels.verify_first import choose_first, verify_first
 from longca.manifests import Layout, Problem
 from longca.parallel.agreement import Ranks
 from longca.parallel.layouts import check_layout, layout_words, placed
-from longca.parallel.meshes import axis_sizes, groups_of, rank_in
+from longca.parallel.meshes import axis_sizes, groups_of, is_first, rank_in
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
+from longca_advice.announced import log
 from longca_advice.auto_layout import AUTO, choose_kernel
 
 __all__ = ["ParallelCall", "Ready", "check_lengths", "make_ready", "strategy_on"]
@@ -133,7 +134,10 @@ def make_ready(call: ParallelCall, together: tuple[Ranks, tuple[int, int]] | Non
     if given:
         check_layout(layout, problem, strategy, axis_sizes(mesh, manifest.axes))
     if kernel == AUTO:
-        kernel = choose_first(registry, problem, lambda asked: choose_kernel(registry, asked, layout), layout)
+        choice = choose_first(registry, problem, lambda asked: choose_kernel(registry, asked, layout), layout)
+        if is_first(mesh):
+            log(choice)
+        kernel = choice.kernel
     elif not (verdict := registry.resolve(kernel, problem, layout)):
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     else:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -80,7 +80,7 @@ def measure(
     elif wanted.as_json:
         print_json([record.model_dump(mode="json") for record in records])
     else:
-        _print_records(records, folder.records, wanted.ab, outcomes)
+        _print_records(records, surroundings, folder.records, wanted.ab, outcomes)
     if folder.fault:
         raise RecordError(folder.fault)
     if code := max(exit_code(records), _say_nothing_measured(records, wanted.ab)):
@@ -96,22 +96,29 @@ def _run(
     leader: Leader | None,
     folder: RunFolder,
 ) -> list[Record]:
-    """Measures the cases without a record, and returns the records of all cases."""
+    """Measures the cases without a record, and returns the records of all cases.
+
+    The progress leaves out the cases of kernels for other devices.
+    """
+    from longca.manifests.mixes import singles
     from longca_bench.cli.progress import Progress, say_duration
     from longca_bench.measuring.runner import run_cases
     from longca_bench.reports.text import printable
     from longca_bench.suites.duration import duration_of, is_measured
+    from longca_bench.suites.tasks import elsewhere
 
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
     _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
     if left and not wanted.as_json and is_measured(left, where):
         say_duration(duration_of(left, where, registry), err=True)
-    progress = Progress(len(left), quiet=wanted.as_json)
+    apart = frozenset(elsewhere(registry, where))
+    progress = Progress(sum(apart.isdisjoint(singles(case.kernel)) for case in left), quiet=wanted.as_json)
     options = replace(wanted.options, workers=count_workers(where))
 
     def keep(record: Record) -> None:
         folder.append(record)
-        progress.advance(record)
+        if apart.isdisjoint(singles(record.kernel)):
+            progress.advance(record)
 
     try:
         together = None if leader is None else leader.run
@@ -189,7 +196,13 @@ def _say_nothing_measured(records: Sequence[Record], ab: tuple[str, str] | None)
     return 1
 
 
-def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None, outcomes: Sequence[Outcome]) -> None:
+def _print_records(
+    records: list[Record],
+    surroundings: dict[str, Any],
+    path: Path,
+    ab: tuple[str, str] | None,
+    outcomes: Sequence[Outcome],
+) -> None:
     from longca_bench.reports.comparison import compare_kernels
     from longca_bench.reports.comparison_table import print_comparison
     from longca_bench.reports.disturbed import busy_sentence, wait_sentence
@@ -199,7 +212,7 @@ def _print_records(records: list[Record], path: Path, ab: tuple[str, str] | None
     from longca_bench.reports.winners import winners
 
     out = console()
-    print_summary(out, Rows.of(records))
+    print_summary(out, Rows.of(records, surroundings))
     if ab is not None:
         out.print(f"\nA is {safe(ab[0])}, B is {safe(ab[1])}; they took turns on each case.\n")
         print_comparison(out, compare_kernels(records, *ab))

@@ -18,6 +18,7 @@ from longca_advice.devices import evidence_name
 from longca_advice.evidence import Run
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.suites.suite import Suite
+from longca_bench.suites.tasks import elsewhere
 
 __all__ = ["device_facts", "environment", "surroundings", "this_machine"]
 
@@ -25,9 +26,9 @@ _PACKAGES = ("torch", "triton", "numpy", "pydantic", "pluggy")
 
 
 def environment(registry: plugins.Registry, suite: Suite, device: Device) -> dict[str, Any]:
-    """The suite of a run, and its surroundings."""
+    """The suite of a run, its surroundings, and the kernels that run on other devices only."""
     said = {"name": suite.name, "version": suite.version, "digest": suite.digest}
-    return {"suite": said, **surroundings(registry, device)}
+    return {"suite": said, **surroundings(registry, device), "elsewhere": elsewhere(registry, device)}
 
 
 def surroundings(registry: plugins.Registry, device: Device) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Way(BaseModel):
         if seconds.backward is None:
             times["forward"] = times["total"]
         outside = (f"outside the evidence: {text}" for text in proof.outside)
-        rests = f"learnt from {proof.records} measured calls; most alike is {proof.nearest}"
+        rests = f"{proof.learnt}; most alike is {proof.nearest}"
         return cls(
             kernel=choice.kernel,
             strategy=choice.strategy,

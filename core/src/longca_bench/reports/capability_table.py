@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from longca.manifests import KernelManifest, StrategyManifest
+from longca.manifests import KernelManifest, Reason, StrategyManifest
 from longca.manifests.verified import Standing
 from longca_bench.reports.capabilities import HEAD_DIM, Cell, Question, Reach
 from longca_bench.reports.reasons import by_reason, installs
@@ -115,12 +115,22 @@ def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix:
     commands: list[tuple[str, str]] = []
     for name in kernels:
         cells = [cell for (kernel, _), some in matrix.items() if kernel == name for cell in some]
-        reasons = [
-            reason for cell in cells if cell.reach not in (Reach.HERE, Reach.NONE) for reason in cell.verdict.reasons
+        refused = [
+            (reason, cell.problem.mask.label)
+            for cell in cells
+            if cell.reach not in (Reach.HERE, Reach.NONE)
+            for reason in cell.verdict.reasons
         ]
-        found = installs(reasons)
+        found = installs(reason for reason, _ in refused)
         commands += [(name, command) for command in found]
-        said += [(name, str(replace(reason, advice="") if found else reason)) for reason in reasons]
+        where = _masks_of_devices(refused)
+        said += [
+            (
+                f"{name}{where.get(reason, '')}",
+                str(replace(reason, advice="") if found else reason).removeprefix(f"{name} "),
+            )
+            for reason, _ in refused
+        ]
         said += [(name, note) for note in _detours(cells, question)]
     for title, lines in (("", by_reason(said)), ("To install missing packages:", by_reason(commands))):
         if not lines:
@@ -129,6 +139,20 @@ def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix:
         for line, names in lines.items():
             console.print(f"[bold]{safe(', '.join(names))}[/]")
             console.print(Padding(safe(line), (0, 0, 0, 2)))
+
+
+def _masks_of_devices(refused: Iterable[tuple[Reason, str]]) -> dict[Reason, str]:
+    """The masks of each reason against the device, in words, if a kernel runs different masks on different devices."""
+    masks: dict[Reason, list[str]] = {}
+    for reason, mask in refused:
+        if reason.code == "device" and mask not in masks.setdefault(reason, []):
+            masks[reason].append(mask)
+    most = max(masks, key=lambda reason: len(masks[reason]), default=None)
+    return {
+        reason: f" ({'other masks' if reason == most else ', '.join(names)})"
+        for reason, names in masks.items()
+        if len(masks) > 1
+    }
 
 
 def print_strategies(console: Console, strategies: Mapping[str, StrategyManifest]) -> None:

@@ -64,7 +64,7 @@ def draw_by_kept(
 
 
 def _draw_panel(axes: Axes, found: DataFrame, kernels: Sequence[str], base: str, handles: dict[str, Any]) -> None:
-    label = f"the time of {base} on full attention"
+    label = f"as fast as {base} on full attention"
     (handles[label],) = axes.plot([0, 1], [0, found["full"].median()], color="#555b64", linestyle="--", linewidth=0.9)
     for kernel, curve in found.groupby("kernel", sort=False):
         colour, marker = look_of(str(kernel), kernels)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from longca.manifests.mixes import singles
 from longca.manifests.pairs import split
 from longca.plain_text import printable
 from longca_bench.reports.words import mask_name, moved_by, shared_by
@@ -221,6 +222,17 @@ def alike(rows: Rows) -> Series:
     """Each message without its numbers and the name of its mask, so that reasons of one kind are one."""
     said = ("#".join(message.rsplit(pattern, 1)) for message, pattern in _both(rows, "message", "pattern"))
     return _series(rows, [_NUMBER.sub("#", message) for message in said])
+
+
+def elsewhere(rows: Rows) -> Series:
+    """Whether the kernel of a row runs on other devices only, as the environment of its run says."""
+    names = [(run.environment or {}).get("elsewhere") for run in rows.runs]
+    apart = [frozenset(map(str, some)) if isinstance(some, list) else frozenset() for some in names]
+    return _series(
+        rows,
+        [not apart[run].isdisjoint(singles(kernel)) for run, kernel in _both(rows, "run_number", "kernel")],
+        "bool",
+    )
 
 
 def first_plan(rows: Rows) -> Series:

@@ -84,10 +84,11 @@ def placement_table(found: Mapping[str, Arrangement | str]) -> Table:
         if isinstance(made, str):
             rows.append([Cell(name), Cell(""), Cell(""), Cell(""), Cell(made)])
             continue
-        mark = Mark.BEST if made.imbalance == least else Mark.NONE
-        steps = f"{min(made.busy_steps)} to {max(made.busy_steps)}"
+        busiest, fewest, most = times(made.imbalance), min(made.busy_steps), max(made.busy_steps)
+        mark = Mark.BEST if busiest == times(least) else Mark.NONE
+        steps = str(most) if fewest == most else f"{fewest} to {most}"
         sent = "" if made.schedule is None else _mib(made.sent)
-        rows.append([Cell(name), Cell(times(made.imbalance), mark=mark), Cell(steps), Cell(sent), Cell("")])
+        rows.append([Cell(name), Cell(busiest, mark=mark), Cell(steps), Cell(sent), Cell("")])
     why = Head("why not", left=True, wrap=True)
     heads = [Head("placement", left=True), Head("busiest rank"), Head("steps"), Head("MiB sent"), why]
     shown = len(heads) if any(isinstance(made, str) for made in found.values()) else len(heads) - 1

@@ -10,7 +10,7 @@ from longca_bench.reports.reasons import by_reason
 from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.table import Head, Table, table
 from longca_bench.reports.text import printable
-from longca_bench.reports.words import time_text
+from longca_bench.reports.words import counted, memory_unit, throughput_unit, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +21,6 @@ __all__ = ["print_recommendation", "print_why"]
 
 #: The number of choices and of reasons without --all.
 _SHOWN = 8
-#: The order in which a narrow terminal drops columns: the highest first.
-_DROPPED = {"evidence": 6, "TFLOP/s": 5, "interval": 4, "GiB": 3, "fits": 2}
 
 
 def print_recommendation(console: Console, found: Recommendation, *, everything: bool = False) -> None:
@@ -93,11 +91,13 @@ def _sentence(found: Recommendation) -> str:
     unseen = min(others, key=lambda choice: choice.seconds.total, default=best)
     is_fastest = seconds.total <= unseen.seconds.total
     place = f"{' (unverified)' * best.unverified} {'is predicted fastest' if is_fastest else 'comes first'}"
-    answer = f"{best.title}{place} on {_devices(found)}: {_span(best, f' for {what}')}, {best.tflops:.0f} TFLOP/s"
+    unit, by = throughput_unit(best.tflops)
+    answer = f"{best.title}{place} on {_devices(found)}: {_span(best, f' for {what}')}, {best.tflops * by:.0f} {unit}"
     answer += " on each device" if found.ranks > 1 else ""
-    answer += f", {best.bytes_per_rank / 2**30:.1f} GiB"
+    held, size = memory_unit(best.bytes_per_rank)
+    answer += f", {best.bytes_per_rank * size:.1f} {held}"
     memory = found.problem["memory"]
-    answer += f" of {memory / 2**30:.1f}." if memory else "."
+    answer += f" of {memory / 2**30:.1f}{' GiB' * (held != 'GiB')}." if memory else "."
     if not is_fastest:
         answer += f" {unseen.title} is predicted to take {_span(unseen)}, but nobody measured such calls."
     ties = found.ties
@@ -138,26 +138,35 @@ def _devices(found: Recommendation) -> str:
     return found.device if found.ranks == 1 else f"{found.ranks} × {found.device}"
 
 
-def _table(found: Recommendation, choices: Iterable[Choice]) -> Table:
-    shared = ("strategy", "mesh", "placement") if found.ranks > 1 else ()
-    heads = ("kernel", *shared, "time", "interval", "TFLOP/s", "GiB", "fits", "evidence")
-    left = {"kernel", *shared, "evidence"}
-    made = [Head(name, left=name in left, wrap=name == "evidence", drop=_DROPPED.get(name, 0)) for name in heads]
-    return table(made, [_cells(choice, shared) for choice in choices])
+def _table(found: Recommendation, choices: Sequence[Choice]) -> Table:
+    """The choices. A narrow terminal drops columns, those with the highest `drop` first."""
+    names = ("strategy", "mesh", "placement") if found.ranks > 1 else ()
+    rate, by = throughput_unit(max(choice.tflops for choice in choices))
+    held, size = memory_unit(max(choice.bytes_per_rank for choice in choices))
+    heads = [
+        *(Head(name, left=True) for name in ("kernel", *names)),
+        Head("time"),
+        Head("interval", drop=4),
+        Head(rate, drop=5),
+        Head(held, drop=3),
+        Head("fits", drop=2),
+        Head("evidence", left=True, wrap=True, drop=6),
+    ]
+    return table(heads, [_cells(choice, names, by, size) for choice in choices])
 
 
-def _cells(choice: Choice, shared: Iterable[str]) -> list[str]:
-    """The texts of a choice."""
+def _cells(choice: Choice, shared: Iterable[str], by: float, size: float) -> list[str]:
+    """The texts of a choice, with units of throughput per TFLOP/s and units of memory per byte."""
     seconds, proof = choice.seconds, choice.proof
     return [
         _marked(choice),
         *(getattr(choice, name) or "" for name in shared),
         time_text(seconds.total),
         f"{time_text(seconds.low)} to {time_text(seconds.high)}",
-        f"{choice.tflops:.0f}",
-        f"{choice.bytes_per_rank / 2**30:.1f}",
+        f"{choice.tflops * by:.0f}",
+        f"{choice.bytes_per_rank * size:.1f}",
         {True: "yes", False: "no", None: "?"}[choice.fits],
-        f"{proof.records} records{', extrapolated' if proof.extrapolates else ''}",
+        f"{counted(proof.records, 'record')}{', extrapolated' if proof.extrapolates else ''}",
     ]
 
 
@@ -235,7 +244,7 @@ def _about(found: Recommendation, name: str) -> Iterator[str]:
             yield f"{choice.title}: place {place} of {len(found.choices)}, {time_text(seconds.total)}"
             backward = "" if seconds.backward is None else f", backward {time_text(seconds.backward)}"
             yield f"  forward {time_text(seconds.forward)}{backward}"
-            yield f"  learnt from {proof.records} measured calls; the most similar is {proof.nearest}"
+            yield f"  {proof.learnt}; the most similar is {proof.nearest}"
             for text in (*proof.outside, *proof.versions, *proof.notes):
                 yield f"  {text}"
             if choice.unverified:

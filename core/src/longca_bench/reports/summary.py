@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.errors import RequestError
+from longca_bench.reports.columns import column
 from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.run_source import unreached
 from longca_bench.reports.text import safe
+from longca_bench.reports.view import View
 from longca_bench.reports.views import SUMMARY, VIEWS, tables
 from longca_bench.reports.words import counted, status_counts
 
@@ -20,23 +22,36 @@ __all__ = ["print_summary", "print_view"]
 
 
 def print_summary(console: Console, rows: Rows) -> None:
-    """Prints the summary of runs.
+    """Prints the summary of runs. If other kernels run here, one line names those that run on other devices only.
 
     Raises:
         RequestError: The rows are a benchmark's. A benchmark has no summary.
     """
     if "status" not in rows.names or "case" not in rows.names:
         raise RequestError(f"a benchmark's rows have no summary; name a view with --view: {', '.join(VIEWS)}")
+    apart = rows.where(elsewhere=True)
+    here = rows.where(elsewhere=False) if len(apart) < len(rows) else rows
     for name in SUMMARY:
-        print_tables(console, tables(name, rows))
-    console.print(safe(status_counts(rows["status"])))
+        print_tables(console, tables(name, here))
+    console.print(safe(status_counts(here["status"])))
+    if here is not rows and len(apart):
+        console.print(safe(_elsewhere(apart)), soft_wrap=True)
     for sentence in unreached(rows.runs):
         console.print(safe(sentence), soft_wrap=True)
 
 
+def _elsewhere(rows: Rows) -> str:
+    """A sentence on rows of kernels that run on other devices only."""
+    names = ", ".join(rows["kernel"].unique())
+    return f"{counted(len(rows), 'further case')} unsupported, of kernels that run on other devices only: {names}"
+
+
 def print_view(console: Console, rows: Rows, name: str) -> None:
-    """Prints the tables of a view."""
-    found = tables(name, rows)
+    """Prints the tables of a view. A line below says what the figures of spread columns are."""
+    found, view = tables(name, rows), VIEWS[name]
     print_tables(console, found)
+    if found and isinstance(view, View) and view.across:
+        heads = (value.head or column(value.column).head or value.column for value in view.values)
+        console.print(f"Each cell: {safe(' / '.join(heads))}")
     if not found:
         console.print(f"The view {safe(name)} has nothing to show of {counted(len(rows), 'row')}.")

@@ -40,7 +40,7 @@ def find_timing(kind: str, found: Repeatability) -> Iterator[Fact]:
     name, ratio = {"cpu": "CPU", "cuda": "GPU"}[kind], found.ratio
     needed = f"results must differ by more than {brief_percent(found.needed)} to mean something on this machine"
     ends = f"95 % interval {ratio_text(ratio.low)}–{ratio_text(ratio.high)}"
-    equal = f"two equal runs have the ratio {ratio_text(ratio.value)}, {ends}: {verdict(ratio)}"
+    equal = f"of two equal runs A and B, A took {ratio_text(ratio.value)} times as long as B, {ends}: {verdict(ratio)}"
     yield Fact(f"{name} timing", f"{needed}; {equal}", found.needed <= _TRUSTED, _TURNS)
     why = found.why
     yield Fact(f"{name} noise", "; ".join(why) or "nothing disturbed the runs", not why, _QUIET)

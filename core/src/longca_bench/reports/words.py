@@ -13,6 +13,7 @@ __all__ = [
     "brief_percent",
     "counted",
     "mask_name",
+    "memory_unit",
     "percent_of",
     "ratio_text",
     "shared_by",
@@ -77,6 +78,11 @@ def brief_error(value: float) -> str:
 def throughput_unit(best: float | None) -> tuple[str, float]:
     """TFLOP/s, or GFLOP/s if nothing reaches one TFLOP/s, and the number of it that is one TFLOP/s."""
     return ("GFLOP/s", 1e3) if best is not None and best < 1 else ("TFLOP/s", 1.0)
+
+
+def memory_unit(most: float) -> tuple[str, float]:
+    """GiB, or MiB if nothing reaches one GiB, and the number of it that is one byte."""
+    return ("MiB", 2.0**-20) if most < 2**30 else ("GiB", 2.0**-30)
 
 
 def word(status: str) -> str:

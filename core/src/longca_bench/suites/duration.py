@@ -1,9 +1,10 @@
 """Durations: the time that a run will take, predicted before it starts and without torch.
 
 The cost model predicts one call of each case. Warm-up and samples repeat the call (`longca_bench.measuring.timing`).
-Verification takes about as long again. Each case and each kernel have fixed costs beside their calls: inputs,
-processes and compilation. The costs are fitted to the times between the records of `results`. Most runs there took
-between a third of the prediction and three times as long.
+Verification repeats them on other inputs, and the judge compares them with references. Each case and each kernel have
+fixed costs beside their calls: inputs, processes and compilation. The costs on a GPU are fitted to the times between
+the records of `results` since there is a judge. All longer runs there took between half of the prediction and twice as
+long.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Direction
@@ -32,18 +33,39 @@ from longca_advice.ways import Way
 from longca_advice.weighing import weigh
 from longca_advice.work import work_of
 from longca_bench.suites.case import Case, Parallel
+from longca_bench.suites.tasks import elsewhere
 
 __all__ = ["WITHIN", "Duration", "case_seconds", "duration_of", "is_measured"]
 
-#: The factor within which most runs of `results` are predicted.
-WITHIN = 3.0
-#: Seconds of each case and of each kernel beside the calls, and the factor on calls for their verification.
-_CASE, _KERNEL, _CHECKED = 0.5, 10.0, 2.0
-#: Seconds of each case that ranks share beside its calls: they start, and one of them computes alone.
-_SHARED_CASE = 9.0
-#: Calls of warm-up, the least and most samples, and the seconds of samples, as `longca_bench.measuring.timing` has them
-#: for a CPU.
-_WARM_UP, _LEAST, _SAMPLES, _BUDGET = 2, 3, 30, 0.25
+#: The factor within which runs of `results` are predicted.
+WITHIN = 2.0
+#: Calls of warm-up on a CPU, the least samples, and the seconds of samples, as in `longca_bench.measuring.timing`.
+_WARM_UP, _LEAST, _BUDGET = 2, 3, 0.25
+
+
+class _Costs(NamedTuple):
+    """What a run costs beside its calls.
+
+    Attributes:
+        case: Seconds of each case.
+        shared: Seconds of each case that ranks share: they start, and one of them computes alone.
+        kernel: Seconds of each kernel.
+        checked: The factor on calls for their verification.
+        samples: The most samples of a case.
+    """
+
+    case: float
+    shared: float
+    kernel: float
+    checked: float
+    samples: int
+
+
+#: The costs by the kind of the device. A CPU's are those of one run of the suite `quick` and of `distributed_quick`.
+_COSTS = {
+    "cuda": _Costs(case=2.0, shared=9.0, kernel=15.0, checked=4.0, samples=10),
+    "cpu": _Costs(case=0.3, shared=3.0, kernel=1.0, checked=2.5, samples=30),
+}
 #: The most cases that are predicted, unless one mask has more, and the seconds after which no further case is.
 _MOST, _PATIENCE = 200, 10.0
 #: Kernels and reasons that a sentence names.
@@ -61,6 +83,7 @@ class Duration:
         unpredicted: The kernels, and their strategies, that lack a prediction for a case.
         refusals: Reasons against cases that are not valid on the device.
         is_shared: Whether ranks share the cases.
+        device: The kind of the device: `cpu` or `cuda`.
     """
 
     cases: int
@@ -69,6 +92,7 @@ class Duration:
     unpredicted: tuple[str, ...]
     refusals: tuple[str, ...]
     is_shared: bool = False
+    device: str = "cuda"
 
     @property
     def predicted(self) -> int:
@@ -78,18 +102,20 @@ class Duration:
     @cached_property
     def seconds(self) -> float | None:
         """Predicted seconds of the run. Cases without a prediction count like the others. None without any."""
-        known = [case_seconds(each, is_shared=self.is_shared) for each in self.calls if each is not None]
+        known = [case_seconds(each, self.device, is_shared=self.is_shared) for each in self.calls if each is not None]
         if not known:
             return None
         looked = len(self.calls) + len(self.refusals)
-        return sum(known) / len(known) * len(self.calls) / looked * self.cases + _KERNEL * self.kernels
+        return (
+            sum(known) / len(known) * len(self.calls) / looked * self.cases + _COSTS[self.device].kernel * self.kernels
+        )
 
     @property
     def sentence(self) -> str:
         """The duration and the cases without a prediction, in a sentence or two."""
         some = ", ".join(self.unpredicted[:_NAMED]) + ", …" * (len(self.unpredicted) > _NAMED)
         if self.seconds is None:
-            return f"no measurement predicts the time of the run: {some}" if some else ""
+            return f"The run time is not estimated: no measurement of {some} is like these cases." if some else ""
         count = f"{self.cases} cases" if self.cases > 1 else "1 case"
         said = f"{count}: about {in_words(self.seconds)}, from {in_words(self.seconds / WITHIN)} to "
         said += in_words(self.seconds * WITHIN)
@@ -107,14 +133,23 @@ def in_words(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def case_seconds(call: float, *, is_shared: bool = False) -> float:
-    """The seconds of a case, from those of one call, and whether ranks share it."""
-    samples = min(_SAMPLES, max(_LEAST, math.ceil(_BUDGET / call)))
-    return (_SHARED_CASE if is_shared else _CASE) + _CHECKED * call * (_WARM_UP + samples)
+def case_seconds(call: float, device: str, *, is_shared: bool = False) -> float:
+    """The seconds of a case.
+
+    Args:
+        call: Seconds of one call.
+        device: The kind of the device: `cpu` or `cuda`.
+        is_shared: Whether ranks share the case.
+    """
+    costs = _COSTS[device]
+    samples = min(costs.samples, max(_LEAST, math.ceil(_BUDGET / call)))
+    return (costs.shared if is_shared else costs.case) + costs.checked * call * (_WARM_UP + samples)
 
 
 def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, anywhere: bool = False) -> Duration:
-    """The predicted duration of cases. Links between hosts count like links within a host.
+    """The predicted duration of cases, without those of kernels for other devices.
+
+    Links between hosts count like links within a host.
 
     Args:
         cases: The cases.
@@ -125,6 +160,8 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
     Raises:
         RequestError: The evidence cannot be read.
     """
+    apart = frozenset(elsewhere(registry, device))
+    cases = [case for case in cases if apart.isdisjoint(singles(case.kernel))]
     calls: list[float | None] = []
     unpredicted, refusals = dict[str, None](), list[str]()
     end = time.monotonic() + _PATIENCE
@@ -139,7 +176,7 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
             unpredicted.setdefault(case.kernel + shared)
     kernels = len({case.kernel for case in cases})
     is_shared = any(case.parallel is not None for case in cases)
-    return Duration(len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals), is_shared)
+    return Duration(len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals), is_shared, device.kind)
 
 
 def is_measured(cases: Iterable[Case], device: Device) -> bool:

@@ -10,13 +10,14 @@ import numpy as np
 
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout
+from longca.manifests.verified import Standing, standing
 from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
 from longca_bench.suites.case import Case
 from longca_bench.suites.meshes import MeshAxes
 from longca_bench.suites.streams import masks_of
 
-__all__ = ["Sharing", "Task", "places_of", "takes", "task_of"]
+__all__ = ["Sharing", "Task", "elsewhere", "places_of", "takes", "task_of"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,15 @@ def takes(registry: Registry, device: Device, *, allow_unverified: bool = False)
             return False
 
     return is_taken
+
+
+def elsewhere(registry: Registry, device: Device) -> list[str]:
+    """The kernels that run on other devices only: none of their offers is for this one."""
+    return [
+        name
+        for name, manifest in registry.kernels.items()
+        if all(standing(name, offer, device) is Standing.NOT_OFFERED for offer in manifest.offers)
+    ]
 
 
 def places_of(mesh: MeshAxes, axes: MeshAxes) -> tuple[int, ...]:

@@ -95,6 +95,23 @@ def test_strategies_are_listed_with_their_axes_and_placements(fakes):
     assert listed["rounds"]["placements"] == ["contiguous", "zigzag_document"]
 
 
+def test_a_kernel_of_two_lines_has_its_masks_there(fakes):
+    kernels = """
+@hookimpl
+def provide_kernel():
+    new = offer("full", cpu=False, verified_on="==9.0", expected_on=">=10.0")
+    return [kernel("two", new, offer("causal", cpu=False, verified_on="==9.0"), offer("window", cpu=False,
+                                                                                       verified_on="==9.0"))]
+"""
+    fakes.add("two-kinds", kernels)
+    text = fakes.says("list-capabilities", "--kernel", "two", "--device", "cpu", LONGCA_PLUGINS="two-kinds")
+    said = " ".join(text.split())
+    assert (
+        "two (full) runs on CUDA devices of compute capability ==9.0 (verified) or >=10.0 (expected); this device is a "
+        "CPU. two (other masks) runs on CUDA devices of compute capability ==9.0; this device is a CPU."
+    ) in said
+
+
 @pytest.mark.parametrize("width", [40, 80, 160, 200])
 def test_nothing_is_wider_than_the_terminal_or_cut_short(fakes, width):
     text = capabilities(fakes, COLUMNS=str(width))

@@ -25,6 +25,20 @@ def test_report_prints_tables(fakes, runs):
     assert not (runs[0] / "report").exists()
 
 
+def test_a_summary_names_the_kernels_for_other_devices_in_one_line(fakes, tmp_path):
+    far = [record(name, status="unsupported", message=f"{name} runs elsewhere") for name in ("fa3", "fa4", "fa3+fa4")]
+    environment = {**ENVIRONMENT, "elsewhere": ["fa3", "fa4", "flex"]}
+    said = fakes.says("report", str(write_run(tmp_path / "some", [record(), *far], environment)))
+    assert said.splitlines()[-2:] == [
+        "1 case: 1 ok",
+        "3 further cases unsupported, of kernels that run on other devices only: fa3, fa4, fa3+fa4",
+    ]
+    assert "runs elsewhere" not in said
+    alone = fakes.says("report", str(write_run(tmp_path / "none", far, environment)))
+    assert "runs elsewhere" in alone, "nothing else is there"
+    assert alone.splitlines()[-1] == "3 cases: 3 unsupported"
+
+
 def test_report_writes_what_is_asked_for(fakes, runs, tmp_path):
     asked = [word for name in ("markdown", "csv", "png") for word in ("--format", name)]
     said = fakes.says("report", str(runs[0] / "records.jsonl"), *asked)
@@ -42,6 +56,7 @@ def test_report_shows_a_view_of_several_runs(fakes, runs, tmp_path):
     shown = fakes.says(*ask, "over-baseline", "--where", "kernel=sdpa")
     assert shown == "The view over-baseline has nothing to show of 2 rows.\n"
     assert json.loads(fakes.says(*ask, "throughput", "--json"))["tables"][0]["rows"][0]["draws"] == 2
+    assert fakes.says(*ask, "throughput").endswith("\nEach cell: TFLOP/s\n")
     fakes.says(*ask, "throughput", "--format", "csv", "--out", str(tmp_path / "folder"))
     assert (tmp_path / "folder" / "throughput.csv").read_text().startswith("table,mask,tiles,draws,naive,sdpa")
 

@@ -131,6 +131,23 @@ def test_nothing_measured_is_exit_code_1_with_the_reason(fakes, tmp_path):
     assert ran.returncode == 1
 
 
+FAR = """
+@hookimpl
+def provide_kernel():
+    return [kernel("far", offer("full", cpu=False, verified_on=">=8.0"))]
+"""
+
+
+def test_the_progress_counts_the_kernels_of_this_device(fakes, tmp_path):
+    fakes.add("far-kernels", FAR)
+    narrow = ("--mask", "full", "--seqlen", "64", "--direction", "forward", "--device", "cpu", "--kernel", "far")
+    ask = ("run", "quick", *narrow, "--kernel", "naive", "--out", str(tmp_path / "run"))
+    ran = fakes.longca(*ask, LONGCA_PLUGINS="far-kernels")
+    assert ran.returncode == 0, ran.stderr
+    assert [line.partition(" forward")[0] for line in ran.stderr.splitlines()] == ["[1/1] naive full 64"]
+    assert "\n1 case: 1 ok\n1 further case unsupported, of kernels that run on other devices only: far\n" in ran.stdout
+
+
 def test_the_last_lines_name_the_winner_of_each_mask(fakes, tmp_path):
     narrow = ("--mask", "full", "--mask", "causal", "--seqlen", "64", "--direction", "forward", "--device", "cpu")
     ran = fakes.longca("run", "quick", *narrow, "--out", str(tmp_path / "run"))

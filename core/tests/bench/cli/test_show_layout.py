@@ -74,7 +74,13 @@ def test_placements_side_by_side_with_reasons(made):
     assert list(found) == ["halves", "stripes", "again", "nowhere"]
     assert found["halves"]["ranks"][0] == {"tokens": 32, "steps": 1, "pairs": 4 * 528, "shard": [[0, 32]]}
     assert found["nowhere"] == "too many"
-    assert "too many" in made.longca(*ROUND, "--placement", "all").stdout
+    table = made.longca(*ROUND, "--placement", "all").stdout
+    assert "too many" in table
+    assert [line.split()[:3] for line in table.splitlines()[2:5]] == [
+        ["halves", "1.49", "1"],
+        ["stripes", "1.25*", "1"],
+        ["again", "1.25*", "1"],
+    ]
 
 
 @pytest.mark.sampled(3)

@@ -102,7 +102,7 @@ def provide_kernel():
 @pytest.mark.parametrize("options", [(), pytest.param(("--json",), marks=pytest.mark.exhaustive)])
 def test_nothing_verified_is_a_failure_with_its_reason(halves, options):
     halves.add("gpus", GPU_ALONE)
-    said = "error: nothing of far was verified here: far runs on CUDA devices (compute capability >=8.0); this device"
+    said = "error: nothing of far was verified here: far runs on CUDA devices of compute capability >=8.0; this device"
     ran = halves.longca("verify", "--kernel", "far", "--device", "cpu", *options, LONGCA_PLUGINS="halves,gpus")
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
     assert ran.stderr.startswith(said)

@@ -65,6 +65,16 @@ def test_a_time_that_rounds_up_keeps_its_size(seconds):
     assert "e" not in value
 
 
+def test_small_throughputs_and_sizes_have_small_units():
+    small = {"tflops": 0.0612, "bytes_per_rank": 3 * 2**19, "proof": Proof(1, "a run abc")}
+    text = shown(answer(choice("a", 0.1, **small)))
+    assert "61 GFLOP/s, 1.5 MiB of 80.0 GiB." in text
+    assert [line.split() for line in text.splitlines()[2:5:2]] == [
+        ["kernel", "time", "interval", "GFLOP/s", "MiB", "fits", "evidence"],
+        ["a", "100", "ms", "90", "ms", "to", "110", "ms", "61", "1.5", "yes", "1", "record"],
+    ]
+
+
 def test_the_winner_is_one_sentence():
     text = shown(answer(choice("a", 0.1), choice("b", 0.15)))
     assert text.splitlines()[0] == (

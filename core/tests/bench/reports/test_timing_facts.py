@@ -23,7 +23,10 @@ def test_a_noisy_machine_is_not_trusted_and_its_neighbour_is_named():
     timing, noise = find_timing("cuda", found)
     assert (timing.name, timing.ok, noise.ok) == ("GPU timing", False, False)
     assert "more than 31.0%" in timing.found
-    assert "ratio 0.763, 95 % interval 0.763–0.763: A faster" in timing.found
+    assert (
+        "of two equal runs A and B, A took 0.763 times as long as B, 95 % interval 0.763–0.763: A faster"
+        in timing.found
+    )
     assert noise.found == "run B: 2.3 cores of other processes"
     assert "--ab" in timing.advice
     assert "--wait-idle" in noise.advice

@@ -24,13 +24,13 @@ def cases(**about):
 
 
 def test_calls_are_those_of_timing():
-    assert (timing.LEAST, timing.SAMPLES["cpu"], timing.BUDGET) == (
-        duration._LEAST,
-        duration._SAMPLES,
-        duration._BUDGET,
-    )
-    assert case_seconds(1.0) == pytest.approx(0.5 + 2 * 5)
-    assert case_seconds(1e-3) == pytest.approx(0.5 + 2 * 0.032)
+    assert (timing.LEAST, timing.BUDGET) == (duration._LEAST, duration._BUDGET)
+    for device, samples in timing.SAMPLES.items():
+        costs = duration._COSTS[device]
+        assert costs.samples == samples
+        assert case_seconds(1.0, device) == pytest.approx(costs.case + costs.checked * 5)
+        assert case_seconds(1e-3, device) == pytest.approx(costs.case + costs.checked * (2 + samples) * 1e-3)
+        assert case_seconds(1.0, device, is_shared=True) == pytest.approx(costs.shared + costs.checked * 5)
 
 
 def test_longer_sequences_take_longer():
@@ -49,11 +49,12 @@ def test_cases_that_are_not_measured_take_no_time():
 def test_cases_without_evidence_are_named(fakes, monkeypatch):
     monkeypatch.setenv("LONGCA_HISTORY", fakes.env["LONGCA_HISTORY"])
     found = duration_of(cases(), Device("cpu"), registry())
-    assert (found.seconds, found.sentence) == (None, "no measurement predicts the time of the run: sdpa")
+    assert found.seconds is None
+    assert found.sentence == "The run time is not estimated: no measurement of sdpa is like these cases."
     some = Duration(10, (1.0, 1.0, None, None), 1, ("a", "b", "c", "d", "e"), ("no",))
-    assert some.seconds == pytest.approx(10.5 * 4 / 5 * 10 + 10)
+    assert some.seconds == pytest.approx(22 * 4 / 5 * 10 + 15)
     assert some.sentence == (
-        "10 cases: about 2 min, from 31 s to 5 min, by 5 of them. 2 without a prediction count like the others: "
+        "10 cases: about 3 min, from 2 min to 6 min, by 5 of them. 2 without a prediction count like the others: "
         "a, b, c, d, …"
     )
 
