@@ -48,14 +48,13 @@ def test_what_fits_comes_first_and_the_quickest_of_it(mask, training):
 
 @pytest.mark.parametrize("heads", [(64, 64), (64, 8), (32, 32)])
 @pytest.mark.parametrize("block", [32, 96, 256])
-def test_blocks_are_computed_by_kernels_that_were_measured_with_their_size(block, heads):
+def test_kernels_that_were_measured_with_blocks_of_other_sizes_rank_by_the_end_of_their_interval(block, heads):
     mask = masks.sample("uniform_block_sparse", 24 * 256, block=block, kept=0.5)
     found = recommend(mask, heads=heads, device="h200")
 
     def is_unseen(choice):
         return any("measured are" in text and "with such" not in text for text in choice.proof.outside)
 
-    assert not is_unseen(found.choices[0])
     unseen = [choice for choice in found.choices if is_unseen(choice)]
     assert unseen, "a kernel that was measured with blocks of other sizes alone is in the ranking"
     for choice in unseen:
