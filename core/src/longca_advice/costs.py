@@ -245,8 +245,8 @@ def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     if _density(call.work) * _BEYOND < thinnest:
         yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"
     if call.work.path.startswith("block_sparse") and not group.count(call.work.path):
-        sizes = sorted(map(_blocks, group.paths), key=lambda size: (len(size), size))
-        yield f"blocks of {_blocks(call.work.path)} tokens; measured are {', '.join(sizes)}"
+        sizes = sorted(map(_size, group.paths), key=lambda size: (len(size), size))
+        yield f"{_blocks(call.work.path)}; measured are {', '.join(sizes)}"
 
 
 def _unsure(group: _Group, call: Call, seconds: float) -> Iterable[str]:
@@ -256,11 +256,18 @@ def _unsure(group: _Group, call: Call, seconds: float) -> Iterable[str]:
     path, count = call.work.path, group.count(call.work.path)
     if path.startswith("block_sparse") and 0 < count < _ENOUGH:
         known = "is 1 call" if count == 1 else f"are {count} calls"
-        yield f"blocks of {_blocks(path)} tokens; measured {known} with such"
+        yield f"{_blocks(path)}; measured {known} with such"
 
 
 def _blocks(path: str) -> str:
-    return path.partition("/")[2]
+    """The blocks of a path in words."""
+    size = _size(path)
+    return f"blocks of {size}{' tokens' * size.isdigit()}"
+
+
+def _size(path: str) -> str:
+    size = path.partition("/")[2]
+    return size if size.isdigit() else "unequal sizes"
 
 
 def _density(work: Work) -> float:

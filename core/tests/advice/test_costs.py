@@ -119,6 +119,8 @@ def test_blocks_of_a_size_that_was_not_measured_are_between_those_that_were():
     assert found.records == 16
     assert found.outside == ("blocks of 128 tokens; measured are 64, 256",)
     assert found.ranked == found.high > found.seconds, "it counts as slow as it may be"
+    unequal = call("variable_block_sparse", 4096, form=Form.BLOCK_SPARSE, kept=0.5, heads=2)
+    assert model.estimate(key(), unequal).outside == ("blocks of unequal sizes; measured are 64, 256",)
     assert model.estimate(key(), same).ranked == model.estimate(key(), same).seconds
     assert found.seconds == pytest.approx(expected(between), rel=0.1)
 

@@ -20,7 +20,17 @@ from longca.masks.blocks import BlockRuns
 from longca.masks.bounds import tile_spans
 from longca.plan_cache import PlanCache
 
-__all__ = ["DTYPE_BYTES", "Tensors", "Widths", "block_sparse", "counted_heads", "empty_bytes", "most_blocks", "widths"]
+__all__ = [
+    "DTYPE_BYTES",
+    "Tensors",
+    "Widths",
+    "block_sparse",
+    "counted_heads",
+    "empty_bytes",
+    "most_blocks",
+    "tiles_of_a_head",
+    "widths",
+]
 
 #: The largest number of blocks in the sample of heads.
 _LOOKED_AT = 2**23
@@ -104,8 +114,20 @@ def widths(mask: BlockSparseMask, tile_q: int, tile_k: int, *, by_key: bool = Fa
         tile_k: Keys a tile.
         by_key: Whether rows are of keys' tiles, and not of queries' tiles.
     """
-    found = _WIDTHS.get(mask, (tile_q, tile_k), lambda: _widths(mask, tile_q, tile_k))
-    return found[1 if by_key else 0]
+    found = _COUNTS.get(mask, (tile_q, tile_k), lambda: _counts(mask, tile_q, tile_k))
+    return found.by_key if by_key else found.by_query
+
+
+def tiles_of_a_head(mask: BlockSparseMask, tile_q: int, tile_k: int) -> tuple[float, float]:
+    """The partly and the fully visible tiles of a block-sparse mask's head: the mean over its heads.
+
+    Args:
+        mask: The mask.
+        tile_q: Queries a tile.
+        tile_k: Keys a tile.
+    """
+    found = _COUNTS.get(mask, (tile_q, tile_k), lambda: _counts(mask, tile_q, tile_k))
+    return found.partial, found.full
 
 
 def counted_heads(mask: BlockSparseMask) -> Iterator[NDArray[np.bool_]]:
@@ -122,20 +144,29 @@ def empty_bytes(mask: Mask) -> int:
     return 0 if mask.head(0).row_pieces.empty_rows() is None else mask.seqlen_q
 
 
-#: The widths of rows of queries' tiles and of rows of keys' tiles.
-_WIDTHS: PlanCache[tuple[Widths, Widths]] = PlanCache(32)
+class _Counts(NamedTuple):
+    """The widths of rows of queries' tiles and of rows of keys' tiles, and the tiles of a head on average."""
+
+    by_query: Widths
+    by_key: Widths
+    partial: float
+    full: float
 
 
-def _widths(mask: BlockSparseMask, tile_q: int, tile_k: int) -> tuple[Widths, Widths]:
-    """The widths by query and by key."""
-    found = np.ones((2, 2), np.int64)
+_COUNTS: PlanCache[_Counts] = PlanCache(32)
+
+
+def _counts(mask: BlockSparseMask, tile_q: int, tile_k: int) -> _Counts:
+    most, tiles, heads = np.ones((2, 2), np.int64), np.zeros(2), 0
     for kept in counted_heads(mask):
         touched, covered = _tiles(mask, kept, tile_q, tile_k)
-        for place, tiles in enumerate((touched & ~covered, covered)):
+        heads += 1
+        for place, found in enumerate((touched & ~covered, covered)):
+            tiles[place] += np.count_nonzero(found)
             for side, axis in enumerate((1, 0)):
-                found[side, place] = max(found[side, place], int(tiles.sum(axis).max(initial=0)))
-    by_query, by_key = found.tolist()
-    return Widths(*by_query), Widths(*by_key)
+                most[side, place] = max(most[side, place], int(found.sum(axis).max(initial=0)))
+    by_query, by_key = most.tolist()
+    return _Counts(Widths(*by_query), Widths(*by_key), *(tiles / heads).tolist())
 
 
 def _tiles(

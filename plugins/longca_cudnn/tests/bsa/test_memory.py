@@ -40,9 +40,18 @@ def test_a_backward_sums_in_float32_and_turns_the_lists():
 
 
 def test_padded_copies():
-    padded = 2 * 8 * (13 * 128 + 64) * 128  # 13 blocks of 80 in two tiles of 64 each, and 63 tokens
-    assert workspace(problem(uniform(80), direction="forward"), SPARSE) == 4 * padded
+    tokens = 13 * 128 + 64  # 13 blocks of 80 in two tiles of 64 each, and 63 tokens
+    padded, number = 2 * 8 * tokens * 128, 4 * 8 * tokens
+    assert workspace(problem(uniform(80), direction="forward"), SPARSE) == 4 * padded + number
     short = 2 * 8 * 1152 * 128  # only the last tile of queries is padded
-    assert workspace(problem(uniform(64), direction="forward"), SPARSE) == 2 * short
+    assert workspace(problem(uniform(64), direction="forward"), SPARSE) == 2 * short + 4 * 8 * 1152
     assert workspace(problem(uniform(128), direction="forward"), SPARSE) == 0
     assert workspace(problem(EMPTY), SPARSE) == 0
+
+
+def test_gradients_without_padding_come_after_the_sums():
+    tokens, asked = 13 * 128 + 64, problem(uniform(80))
+    padded, number = 2 * 8 * tokens * 128, 4 * 8 * tokens
+    sums, results = 3 * 2 * padded + 2 * number, 3 * 2 * 8 * 1103 * 128
+    lists = workspace(asked, SPARSE) - (8 * padded + 2 * number + sums - results)
+    assert lists == 4 * 8 * (tokens // 64) * 16

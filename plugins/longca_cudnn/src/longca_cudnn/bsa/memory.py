@@ -7,7 +7,7 @@ nvidia-cudnn-frontend 1.32.0.
 from __future__ import annotations
 
 from longca import Problem
-from longca.kernels.sizes import DTYPE_BYTES, block_sparse, empty_bytes
+from longca.kernels.sizes import Tensors, block_sparse, empty_bytes
 from longca.masks import BlockSparseMask, Form
 from longca.masks.bitmaps import seen_tokens
 from longca_cudnn.bsa.tiles import LARGE, TiledSide, tile_size
@@ -17,20 +17,25 @@ __all__ = ["plan_bytes", "workspace"]
 
 
 def workspace(problem: Problem, form: Form) -> int:
-    """Bytes of padded copies, and in a backward of sums in float32 and of the lists by key."""
+    """Bytes of padded copies, and in a backward of sums in float32 and of the lists by key.
+
+    A backward drops the padding of gradients after the sums are gone, so these results take the place of some sums.
+    """
     mask = block_sparse(problem)
     if not mask.area:
         return 0
     (queries, pads_q), (keys, pads_k) = _sides(mask)
-    element, backward = DTYPE_BYTES[problem.dtype], problem.direction == "backward"
-    rows, columns = (side.num_tiles * side.tile * problem.head_dim for side in (queries, keys))
-    copies_q, copies_k = (4, 4) if backward else (2, 2)
-    size = pads_q * copies_q * element * problem.heads_q * rows
-    size += pads_k * copies_k * element * problem.num_heads_kv * columns
+    tensors, backward = Tensors.of(problem), problem.direction == "backward"
+    tokens_q, tokens_k = (side.num_tiles * side.tile for side in (queries, keys))
+    padded_q, padded_k = tensors.q * tokens_q // tensors.tokens_q, tensors.k * tokens_k // tensors.tokens_k
+    number = 4 * problem.heads_q * tokens_q  # one in float32 for each query of each head
     if not backward:
-        return size
-    sums = problem.heads_q * (rows + 2 * rows // problem.head_dim + 2 * columns)
-    return size + 4 * sums + 4 * problem.heads_q * queries.num_tiles * _width(problem, mask, keys)
+        return pads_q * (2 * padded_q + number) + pads_k * 2 * padded_k
+    copies = pads_q * (4 * padded_q + 2 * number) + pads_k * 4 * padded_k
+    sums = (problem.head_dim + 2) * number + 4 * problem.heads_q * 2 * tokens_k * problem.head_dim
+    lists = 4 * problem.heads_q * queries.num_tiles * _width(problem, mask, keys)
+    later = pads_q * tensors.q + pads_k * 2 * tensors.k
+    return copies + max(sums + lists - later, 0)
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from longca import Problem
-from longca.kernels.sizes import block_sparse, empty_bytes, widths
+from longca.kernels.sizes import block_sparse, empty_bytes, tiles_of_a_head
 from longca.masks import Form
 
 __all__ = ["plan_bytes", "workspace"]
@@ -44,7 +44,7 @@ def workspace(problem: Problem, form: Form) -> int:
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
-    """Bytes of the lists of tiles and of their bits. For masks of several heads it is an upper bound."""
+    """Bytes of the lists of tiles and of their bits. For very many blocks they come from a sample of the heads."""
     if not problem.concrete_mask.area:
         return 0
     mask, tile, heads_together = problem.concrete_mask, _forward_tile(problem), _packed_heads(problem, form)
@@ -80,18 +80,10 @@ def _side(problem: Problem, form: Form, tile: _Tiles, index: int, copies: int = 
     """
     bits = copies * 4 * -(-tile.rows * tile.columns // 32)
     if form is Form.BLOCK_SPARSE:
-        mask = block_sparse(problem)
-        found, rows = widths(mask, *tile), problem.heads_q * -(-mask.seqlen_q // tile.rows)
-        most = 0 if _whole(problem, tile) else found.partial
-        return rows * (most * (index + bits) + found.full * index)
+        partial, full = tiles_of_a_head(block_sparse(problem), *tile)
+        return round(problem.heads_q * (partial * (index + bits) + full * index))
     runs = problem.concrete_mask.blocks(*tile).by_query
     return runs.num_partial * (index + bits) + runs.num_full * index
-
-
-def _whole(problem: Problem, tile: _Tiles) -> bool:
-    """Whether every tile lies in one block."""
-    size = problem.mask.block_size
-    return size is not None and size % tile.rows == 0 and size % tile.columns == 0
 
 
 def _copies(problem: Problem, form: Form) -> int:
